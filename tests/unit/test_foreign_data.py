@@ -342,7 +342,7 @@ ELSEWHERE = {
     "a wheel": (
         'url = "https://download.pytorch.org/',
         'url = "https://evil.test/',
-        "Python package egg 1.0 of whole from https://evil.test/",
+        "Python package snake 2.0+rocm6.4 of whole from https://evil.test/",
     ),
     "a release that the layer does not pin": (
         'version = "2.0+rocm6.4"',
@@ -353,7 +353,7 @@ ELSEWHERE = {
     "a wheel without TLS": (
         'url = "https://download.pytorch.org/',
         'url = "http://download.pytorch.org/',
-        "Python package egg 1.0 of whole from http://download.pytorch.org/",
+        "Python package snake 2.0+rocm6.4 of whole from http://download.pytorch.org/",
     ),
     "the wheel of another": ("/egg-1.0-py3", "/evil-1.0-py3", "Python package egg 1.0 of whole from "),
 }
@@ -390,7 +390,7 @@ def test_a_wheel_of_everybodys_index_is_from_the_index_whatever_index_is_asked_h
     body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
     index = import_module("pip._internal.models.index").PyPI
     for host in (index.netloc, index.file_storage_domain):
-        Path("lumiimg.lock").write_text(signed(body.replace("//download.pytorch.org/", f"//{host}/", 1)))
+        Path("lumiimg.lock").write_text(signed(body.replace(f"{world.url}/pypi/simple/", f"https://{host}/", 1)))
         assert main(words) == ExitCode.GOOD, host
     capsys.readouterr()
     monkeypatch.setattr(sys, "executable", "/bin/false")

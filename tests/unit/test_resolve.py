@@ -55,6 +55,19 @@ def test_a_mirror_changes_where_from_and_not_what(catalogue: Catalogue) -> None:
     assert Mirrors({"https://host.test": "http://near/x"}).rewrite(source.location) == "http://near/x/v1.0.tar.gz"
 
 
+@pytest.mark.parametrize(
+    ("url", "restored"),
+    [
+        ("https://near.test/whl/torch.whl", "https://wheels.test/whl/torch.whl"),
+        ("https://near.test/pypi/simple/files/numpy.whl", "https://near.test/pypi/simple/files/numpy.whl"),
+        ("https://elsewhere.test/numpy.whl", "https://elsewhere.test/numpy.whl"),
+    ],
+)
+def test_an_index_below_the_mirror_of_another_is_not_taken_for_that(url: str, restored: str) -> None:
+    table = {"https://wheels.test": "https://near.test", "pypi": "https://near.test/pypi/simple"}
+    assert Mirrors(table).restore(url) == restored
+
+
 def test_a_version_without_a_digest_is_settled_at_the_first_download(catalogue: Catalogue) -> None:
     request = Request("base", ("plugin",), {("plugin", "VERSION"): "2.0"})
     found = locked(decide(request, Ground(catalogue, Mirrors({}), "")))

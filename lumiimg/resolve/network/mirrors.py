@@ -41,10 +41,13 @@ class Mirrors:
         return url
 
     def restore(self, url: str) -> str:
-        """Return the address that `rewrite` would have made this one of, so that it holds without the mirror too."""
+        """Return the address that `rewrite` would have made this one of, so that it holds without the mirror too.
+
+        What is in the index that `pypi` names stays: one server may have that index below the mirror of another.
+        """
         for prefix, target in sorted(self.table.items(), key=lambda pair: len(pair[1]), reverse=True):
-            if "://" in prefix and url.startswith(target):
-                return prefix + url[len(target) :]
+            if (prefix == PYPI or "://" in prefix) and url.startswith(target):
+                return url if prefix == PYPI else prefix + url[len(target) :]
         return url
 
     def named(self, name: str) -> str | None:
