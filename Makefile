@@ -87,9 +87,10 @@ dist: $(VENV)/.installed
 	$(BIN)/python .ci/zipapp.py dist/lumiimg-*.whl
 	cd dist && sha256sum lumiimg-* > SHA256SUMS
 
+# without uv, a program of each machine: pip fetches it where it is not on PATH
 requirements: $(VENV)/.installed
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate \
-	    --python-version 3.11 --output-file .ci/requirements.txt pyproject.toml
+	    --no-emit-package uv --python-version 3.11 --output-file .ci/requirements.txt pyproject.toml
 
 written: $(VENV)/.installed
 	$(BIN)/python -m tools.written

@@ -25,7 +25,7 @@ from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg, only_from_registry
 from tests.shared.layer_builder import RECIPES
 from tests.shared.programs import needs
-from tests.shared.world import World, serve, wheels_of_layers
+from tests.shared.world import World, archive_of, serve, wheels_of_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +88,8 @@ def rendered(recipe: str, world: World, folder: Path) -> Definitions:
     lock = tomllib.loads((folder / "lumiimg.lock").read_text())
     sources = [source["name"] for layer in lock["layer"] for source in layer["source"]]
     for name in sources:
-        (folder / f"{name}.tar.gz").write_text(f"stands in for the archive of {name}")
+        files = {"README": f"stands in for the archive of {name}", "requirements/rocm.txt": ""}
+        (folder / f"{name}.tar.gz").write_bytes(archive_of(files))
     run("lock", "--recipe", recipe, *(word for name in sources for word in ("--source", f"{name}={name}.tar.gz")))
     printed = run("build", "--locked", "--trust-lock", "--definitions", "defs")
     lines = [line for line in printed.splitlines() if line.startswith("    apptainer build")]
