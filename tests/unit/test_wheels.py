@@ -437,8 +437,6 @@ def test_without_uv_pip_fetches_the_release_that_is_named_or_that_is_said(
     asked = (tmp_path / "python3.asked").read_text().splitlines()
     assert len(asked) == 1, "once"
     assert asked[0].startswith("uv==0.13.9 --hash=sha256:d7f459fe")
-    digests = (Path(__file__).parents[2] / ".ci" / "requirements.txt").read_text()
-    assert all(word.removeprefix("--hash=") in digests for word in asked[0].split()[1:])
     (tmp_path / "uv").symlink_to("/bin/true")
     assert uv.find_uv(cache, {"PATH": str(tmp_path)}) == str(tmp_path / "uv"), "that on PATH comes first"
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
