@@ -5,6 +5,8 @@
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all; MODULE=promises: a broken promise of docs/security.md, in minutes)
+# make rehearse     each row of the catalogue against the real package index and on stand-ins, into the ledger; hours (ROWS=vllm,jax: these alone)
+# make score        what `check` says of images from their files, beside what their jobs then do, into docs/reference/prediction.md; minutes
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
 # make audit        licences, files and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
@@ -29,7 +31,7 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-here test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate audit lint bench bench-here docs dist requirements written clean
+.PHONY: help demo demo-here test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -101,6 +103,13 @@ fuzz: $(VENV)/.installed
 
 mutate: $(VENV)/.installed
 	$(BIN)/python -m tools.$(if $(filter promises,$(MODULE)),promises,mutation $(MODULE))
+
+# what is made stays in build/rehearse, several gigabytes
+rehearse: $(VENV)/.installed
+	$(BIN)/python -m tools.rehearse --record $$(echo '$(ROWS)' | tr , ' ')
+
+score: $(VENV)/.installed
+	$(BIN)/python -m tools.prediction_score
 
 corpus: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)

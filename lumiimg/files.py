@@ -1,11 +1,14 @@
-"""Writing a result: whole, or not at all."""
+"""Reading a file that may be anything, and writing a result: whole, or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from lumiimg.errors import BadInputError, FailedError
 
@@ -14,6 +17,25 @@ EPOCH = 315_532_800
 _NAME_BYTES = 100
 _MAX_LINKS = 40
 """As Linux follows (path_resolution(7)); one more is no file either."""
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises OSError, also for what is something else: to open a pipe, or to read a device, can go on without end. Files
+    of /proc can do so too, and do not: where there is nothing to read yet, reading ends.
+    """
+    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return stream
+    stream.close()
+    raise OSError(errno.EINVAL, "it is not a file", str(path))
+
+
+def read_beginning(path: Path | str, limit_bytes: int) -> bytes:
+    """Return the first bytes of a regular file. Raises OSError as `open_regular` does."""
+    with open_regular(path) as stream:
+        return stream.read(limit_bytes) or b""  # None where there is nothing to read yet
 
 
 def refuse_bad_name(path: Path) -> None:

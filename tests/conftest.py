@@ -14,12 +14,16 @@ import pytest
 from lumiimg.catalog import layers
 from lumiimg.catalog.folders import shipped_layers
 from tests.shared.validation import outputs_validated
+from tools.compatibility import AS_OF
 
 MAY_BE_ABSENT = "not beside this checkout"
 """Of a skip that CI allows: material that a test uses where somebody has it."""
 
 
 def pytest_configure() -> None:
+    # what is tested is judged for no machine unless it names one, and facts are as old as they were on that day
+    os.environ["LUMIIMG_SITE"] = "generic"
+    os.environ["LUMIIMG_TODAY"] = AS_OF
     # a shell without job control starts what is in the background with Ctrl-C ignored, and so would be the programs
     # that tests interrupt
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,13 +29,19 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.image import open_image
+from lumiimg.nccl.reader import LogReader
+from lumiimg.nccl.sources import blocks
 from lumiimg.nccl.vocabulary import vocabulary
-from tests.shared import joblog
+from lumiimg.resolve.uv import find_uv
+from tests.shared import fabric_builder, gpu_builder, joblog, python_image
 
 RUNS = 7
 RANKS, LOG_BYTES = 4096, 2 * 10**9
+CHANNEL_BYTES = 28_000_000
+WHEELS, MODULES = 100, 15
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 LIBRARY_COUNT, SAMPLE = 450, 20
+MODULES_IN_IMAGE = 5000
 CHROOT = (LOADER, "/bin/sh", "/bin/true")
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
@@ -52,8 +60,47 @@ def main() -> None:
     row(f"closure of {Path(program).name}", ours_s, wall_of_loader(program), "ld.so --list (wall)")
     row(f"closure of {Path(program).name}", ours_s, best(lambda: lddtree.ldd(Path(program))), "auditwheel's lddtree")
     with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as scratch:
+        bench_wheels(Path(scratch))
         bench_log(Path(scratch))
         bench_image(Path(scratch))
+    with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as scratch:
+        bench_check(Path(scratch))
+
+
+def bench_wheels(scratch: Path) -> None:
+    """Time the installation of a layer's wheels, offline and into an environment of its own: uv against pip."""
+    wheels = make_wheels(scratch / "wheels")
+    subprocess.run([sys.executable, "-m", "venv", scratch / "venv"], check=True)
+    python, uv = str(scratch / "venv/bin/python"), find_uv(scratch, os.environ)
+    by_uv = [uv, "pip", "install", "--quiet", "--python", python, "--offline", "--no-index", "--no-cache"]
+    by_pip = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check", "--no-index"]
+    for what, of_uv, of_pip in (("with byte code", "--compile-bytecode", ""), ("no byte code", "", "--no-compile")):
+        seconds = []
+        for words in ([*by_uv, of_uv], [*by_pip, of_pip]):
+            seconds.append(cpu_once(*filter(None, words), "--no-deps", *wheels))
+            subprocess.run([uv, "pip", "uninstall", "--quiet", "--python", python, *map(name_of, wheels)], check=True)
+        row(f"install {WHEELS} wheels, {what}: uv", seconds[0], seconds[1], "pip")
+
+
+def make_wheels(folder: Path) -> list[str]:
+    """Write wheels of modules of the standard library, a few in each."""
+    folder.mkdir()
+    modules = sorted(Path(os.__file__).parent.glob("*.py"))
+    for at in range(WHEELS):
+        name = f"bench_{at:03}"
+        with zipfile.ZipFile(folder / f"{name}-1-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+            for module in (modules[(at * MODULES + n) % len(modules)] for n in range(MODULES)):
+                wheel.write(module, f"{name}/{module.name}")
+            info = f"{name}-1.dist-info"
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+            about = "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            wheel.writestr(f"{info}/WHEEL", about)
+            wheel.writestr(f"{info}/RECORD", "")
+    return sorted(map(str, folder.iterdir()))
+
+
+def name_of(wheel: str) -> str:
+    return Path(wheel).name.partition("-")[0]
 
 
 def bench_log(scratch: Path) -> None:
@@ -66,12 +113,36 @@ def bench_log(scratch: Path) -> None:
         joblog.write(file, RANKS, LOG_BYTES, sick=frozenset({17}))
     literals = scratch / "literals"
     literals.write_text("|".join(escaped(hint) for hint, _ in vocabulary().by_hint))
+    bench_channels(scratch / "channels.out")
     seconds, grep_s = wall_of(*log_command(large)), wall_of("grep", "-cE", literals.read_text(), str(large))
     gib = large.stat().st_size / 2**30
     row(f"log of {RANKS} ranks, {gib:.1f} GiB (wall)", seconds, grep_s, "grep -cE with the same literals (wall)")
     row(f"log of {RANKS} ranks, {gib:.1f} GiB (CPU)", cpu_once(*log_command(large)), grep_s, "grep (one core)")
     print(f"memory of that log: {memory_of_all(*log_command(large))} MiB in all its processes")
+    with large.open("wb") as file:
+        file.writelines(joblog.channel_log(RANKS, LOG_BYTES))
+    gib = large.stat().st_size / 2**30
+    grep_s = wall_of("grep", "-cE", literals.read_text(), str(large))
+    row(f"channels of {RANKS} ranks, {gib:.1f} GiB (wall)", wall_of(*log_command(large)), grep_s, "grep -cE (wall)")
+    print(f"memory of that log: {memory_of_all(*log_command(large))} MiB in all its processes")
     large.unlink()
+
+
+def bench_channels(file: Path) -> None:
+    """Time a log of channels, read on one core, against one pass of Python's re over it."""
+    file.write_bytes(b"".join(joblog.channel_log(512, CHANNEL_BYTES)))
+    data = file.read_bytes()
+    pattern = re.compile(rb"via NET/|via P2P|via SHM|Using network")
+
+    def read() -> None:
+        reader = LogReader()
+        for block in blocks(str(file), lambda _: None):
+            reader.feed("job.out", block)
+        reader.report()
+
+    peer = best(lambda: sum(1 for _ in pattern.finditer(data)))
+    row(f"channels of 512 ranks, {len(data) >> 20} MiB", best(read), peer, "one pass of re")
+    file.unlink()
 
 
 def log_command(file: Path) -> list[str]:
@@ -144,6 +215,48 @@ def bench_image(scratch: Path) -> None:
     else:
         print("no engine that works here: `make bench` as an ordinary user compares with containers")
     print(f"memory of ldd --all: {peak} MiB")
+
+
+def bench_check(scratch: Path) -> None:
+    """Time a check, GPU code and faults included, of 5,000 ELF files with holes, against file(1) on the same files."""
+    root, packages = make_large(scratch)
+    file = ["sh", "-c", f"find {packages} -name '*.so' -print0 | xargs -0 file -b"]
+    squashed = scratch / "image.sqfs"
+    for place, what in ((root, f"{MODULES_IN_IMAGE} ELF files, 20 GB"), (squashed, "the same as squashfs, 1 GB")):
+        if place is squashed:
+            for path in packages.rglob("*.so"):
+                os.truncate(path, 200 << 10)
+            subprocess.run(["mksquashfs", root, place, "-quiet", "-no-progress", *PACKED], check=True)
+        command = [sys.executable, "-m", "lumiimg", "check", str(place), "--level", "static", "--site", "lumi"]
+        row(f"check, {what}", wall_of(*command), wall_of(*file), "file(1), one process (wall)")
+        print(f"read by that check: {read_by(*command) / 1e6:.0f} MB")
+
+
+def make_large(scratch: Path) -> tuple[Path, Path]:
+    """Return the root of an image with a Python, a torch and thousands of modules, and the folder of its packages."""
+    root = fabric_builder.image(scratch / "root")
+    python_image.python(root, "usr")
+    python_image.torch(root, "usr")
+    python_image.environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
+    packages = root / "usr" / python_image.SITE
+    small = [path for path in sorted(LIBRARIES.glob("*.so*")) if path.is_file() and path.stat().st_size < 150 << 10]
+    kernels = gpu_builder.library(gpu_builder.bundle(*gpu_builder.hip("gfx90a", "gfx942")))
+    for number in range(MODULES_IN_IMAGE):
+        path = packages / f"p{number % 100}" / f"m{number}.so"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(small[number % len(small)].read_bytes() if number % 50 else kernels)
+        os.truncate(path, 4 << 20)
+        for inner in range(4):
+            path.with_name(f"m{number}_{inner}.py").write_text("x = 1\n")
+    return root, packages
+
+
+def read_by(*argv: str) -> int:
+    """Return the bytes that a program read by system calls."""
+    code = "import runpy, sys; sys.argv = sys.argv[2:]\ntry: runpy.run_module('lumiimg', run_name='__main__')\n"
+    code += "except SystemExit: pass\nprint(open('/proc/self/io').read().split()[1], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *argv[1:]], capture_output=True, text=True, check=True)
+    return int(done.stderr.split()[-1])
 
 
 def make_image(scratch: Path) -> Path:

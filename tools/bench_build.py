@@ -26,7 +26,6 @@ from lumiimg.engine.engine import PACKED, Engine, find_engine
 LAYER = """\
 kind = "layer"
 summary = "A layer of the benchmark"
-status = "proved"
 source = "the benchmark"
 date = 2026-11-21
 files = [{files}]
@@ -34,7 +33,6 @@ files = [{files}]
 BASE = """\
 kind = "base"
 summary = "Debian 12, for the Python that the wheel of the benchmark is for"
-status = "proved"
 source = "the benchmark"
 date = 2026-11-21
 provides = ["debian", "python3"]
@@ -83,13 +81,13 @@ class Bench:
         (folder / "post.sh").write_text(script)
 
     def lumiimg(self, output: str, *words: str) -> Cost:
-        argv = [sys.executable, "-m", "lumiimg", "build", "--layers", str(self.layers), *words]
+        argv = [sys.executable, "-m", "lumiimg", "build", "--site", "generic", "--layers", str(self.layers), *words]
         return cost([*argv, "-o", output, "--quiet", "--json"], self.folder, self.env)
 
     def plain(self, output: str, *words: str) -> Cost:
         """The engine's own build of the same, as one definition."""
         definitions = self.folder / f"{output}.defs"
-        argv = [sys.executable, "-m", "lumiimg", "build", "--layers", str(self.layers), *words]
+        argv = [sys.executable, "-m", "lumiimg", "build", "--site", "generic", "--layers", str(self.layers), *words]
         subprocess.run([*argv, "--definitions", str(definitions), "--quiet"], env=self.env, check=True)
         env = os.environ | {f"{self.engine.prefix}_TMPDIR": str(self.folder), "TMPDIR": str(self.folder)}
         fakeroot = ["--fakeroot"] if os.geteuid() else []

@@ -85,7 +85,7 @@ def bench_node(scratch: Path) -> None:
     build = [sys.executable, "-m", "lumiimg", "build", "--recipe", "demo", "-o", str(image_path)]
     subprocess.run(build, check=True, capture_output=True)
     with opened(image_path) as image:
-        static, _ = check_files(image_path, image, os.environ, None)
+        static = check_files(image_path, image, os.environ, None).static
         probes = make_task(engine, image_path, image, static, None, os.environ, folder, simulate=False)
     counter = provide_all_reduce(engine, image_path, image, os.environ, (), folder)
     write_task(folder, NodeTask(SCHEMA, "run", identity_of(image_path), probes, counter))

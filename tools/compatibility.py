@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
+from lumiimg.report.reach import LEGEND
+from lumiimg.resolve.driver_rule import OLD_AFTER_DAYS
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.planner import Planner
@@ -27,7 +30,12 @@ NEWEST = {"pytorch": "PyTorch", "vllm": "vLLM", "jax": "JAX"}
 SITES = ("lumi", "frontier", "aurora", "alps", "generic")
 
 
+AS_OF = "2026-11-24"
+"""The day by which facts are old here: else the page would be another each day."""
+
+
 def main() -> None:
+    os.environ["LUMIIMG_TODAY"] = AS_OF
     for name, lines in PAGES.items():
         (REFERENCE / name).write_text(text(lines))
 
@@ -35,7 +43,7 @@ def main() -> None:
 def compatibility() -> Iterator[str]:
     catalogue = open_catalogue(HOME)
     yield "# What goes with what\n\nWhich versions fit LUMI and each other, and which do not."
-    yield f"\n{WRITTEN} `lumiimg explain --base … --add … --site …` decides by the same data, of any site."
+    yield f"\n{WRITTEN} `lumiimg explain --base … --add … --site …` decides by the same data, of any site. A fact counts as old after {OLD_AFTER_DAYS} days; here it is {AS_OF}."
     yield from on_lumi(catalogue)
     yield from troubles(catalogue)
     yield from rccl()
@@ -45,7 +53,7 @@ def contents() -> Iterator[str]:
     catalogue = open_catalogue(HOME)
     yield "# Bases, layers, recipes, sites\n\nWhat the catalogue has, each as its file says (`lumiimg show NAME` has the sources)."
     yield f"\n{WRITTEN}"
-    yield "What is unproved is documented elsewhere, and was never built end to end by this project."
+    yield f"How far each was tried: {LEGEND}."
     yield from bases(catalogue)
     yield from layers(catalogue)
     yield from releases(catalogue)

@@ -17,9 +17,9 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 # From the ground up; rooms on one floor do not know each other (docs/architecture.md).
 FLOORS: list[set[str]] = [
-    {"errors", "findings", "secret", "wording"},
+    {"errors", "findings", "secret", "toml", "wording"},
     {"files"},
-    {"elf", "image", "catalog", "nccl"},
+    {"elf", "image", "catalog", "nccl", "gpu"},
     {"engine"},
     {"fabric"},
     {"host"},
@@ -35,6 +35,7 @@ KNOWS = {
     "image": "files of an image",
     "catalog": "layers, sites, recipes",
     "nccl": "what logs say",
+    "gpu": "which GPU takes code",
     "engine": "the one gate to programs",
     "fabric": "RCCL → plugin → NIC",
     "host": "what a node offers, binds",
@@ -56,7 +57,7 @@ VALUES = (
 )
 STEPS = ("resolve", "definition", "build", "check", "report")
 _WIDTH, _ROW = 960, 62
-_COMMONS = "shared by all: errors · findings · secret · wording · files"
+_COMMONS = "shared by all: errors · findings · secret · wording · files · toml"
 
 _LAYOUT = """
 text { font: 15px system-ui, sans-serif; text-anchor: middle }

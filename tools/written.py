@@ -35,8 +35,7 @@ from tests.shared.world import World, serve
 WRITTEN = Path(__file__).parents[1] / "tests" / "fixtures" / "written"
 LAYERS = {
     "box": BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1),
-    "snake": LAYER
-    + '[[release]]\nversion = "2.0"\nwheels = ["snake==2.0+rocm6.4"]\nstatus = "unproved"\nsource = "the tests"\n'
+    "snake": LAYER + '[[release]]\nversion = "2.0"\nwheels = ["snake==2.0+rocm6.4"]\nsource = "the tests"\n'
     'indexes = ["https://download.pytorch.org/whl/rocm6.4"]\n',
     "tool": LAYER
     + 'files = ["tool.c"]\n[sources.tool]\nurl = "https://github.com/x/tool/archive/v1.tar.gz"\nfile = "tool.tar.gz"\n'
@@ -61,7 +60,7 @@ def lock(folder: Path, layer_folder: Path) -> None:
     world = World(of_layers={"snake": {"2.0+rocm6.4": ("egg",)}}, wheels={"egg": {"1.0": ()}})
     words = ["lock", "-o", str(folder / "lumiimg.lock"), "--layers", str(layer_folder)]
     with serve(world):
-        code = main([*words, *world.mirrors, "--base", "box", "--add", "snake", "--add", "tool"])
+        code = main([*words, *world.mirrors, "--base", "box", "--add", "snake", "--add", "tool", "--site", "generic"])
     if code != 0:
         sys.exit(code)
 

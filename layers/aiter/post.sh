@@ -8,12 +8,12 @@ layer=aiter
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
+install_wheels
 need_compilers
 need_python_headers
 use_arch
 unpack "$SOURCE_AITER" aiter
 unpack "$SOURCE_COMPOSABLE_KERNEL" aiter/3rdparty/composable_kernel
-pip_install 'setuptools>=77.0.3' 'setuptools-scm[toml]>=6.2' wheel ninja packaging psutil pandas 'pybind11>=2.13,<3'
 # Outside of git it cannot tell its own version; 0.1.0 is what its pyproject.toml falls back to.
 export SETUPTOOLS_SCM_PRETEND_VERSION=0.1.0
 CC=$ROCM_PATH/llvm/bin/clang CXX=$ROCM_PATH/llvm/bin/clang++ BUILD_TARGET=rocm build_wheel aiter

@@ -8,11 +8,11 @@ layer=apex
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
+install_wheels
 need_compilers
 need_python_headers
 use_arch
 unpack "$SOURCE_APEX" apex
-pip_install 'setuptools>=77.0.3' wheel ninja packaging
 build_wheel apex --config-settings=--build-option=--cpp_ext --config-settings=--build-option=--cuda_ext
 restore_tools
 # Where pip does not hand the options on, the install succeeds, and has no extension (CSC's recipe met that).

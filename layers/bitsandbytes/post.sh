@@ -8,6 +8,7 @@ layer=bitsandbytes
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
+install_wheels
 need_compilers
 need cmake=cmake
 use_arch
@@ -18,9 +19,8 @@ library=$(find bitsandbytes/bitsandbytes -name 'libbitsandbytes_rocm*.so' -print
 [ -n "$library" ] || fail "the build made no libbitsandbytes_rocm*.so"
 # The Python project runs CMake once more, for the CPU's library; HIP's lies in the package already, and is packed with
 # it.
-pip_install 'setuptools>=77.0.3' wheel 'scikit-build-core[pyproject]' 'trove-classifiers>=2025.8.6.13' 'packaging>=20.9'
 build_wheel bitsandbytes
 restore_tools
-extension_files bitsandbytes | grep -q rocm || fail "the wheel has no library for HIP"
+extension_files bitsandbytes | grep rocm >/dev/null || fail "the wheel has no library for HIP"
 finish_python bitsandbytes
 "$python" /opt/lumiimg/check_torch.py bitsandbytes

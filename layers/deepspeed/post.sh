@@ -8,6 +8,7 @@ layer=deepspeed
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
+install_wheels
 need_compilers
 need_python_headers
 use_arch
@@ -18,7 +19,6 @@ grep -q 'hostname -I' "$comm" || fail "$comm no longer asks for hostname -I: loo
 sed -i 's/hostname -I/hostname -s/' "$comm"
 # Without it the version would end in the commit of whatever git finds around it.
 : >deepspeed/build.txt
-pip_install 'setuptools>=77.0.3' wheel ninja packaging psutil py-cpuinfo
 # ROCm's GPUs are the accelerator `cuda`; on a build node there is none to be found.
 DS_ACCELERATOR=cuda DS_BUILD_OPS=$BUILD_OPS build_wheel deepspeed
 restore_tools

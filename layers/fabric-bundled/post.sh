@@ -78,7 +78,7 @@ unpack "$SOURCE_LIBFABRIC" libfabric
     make install
 )
 folders=("$LIBCXI_PREFIX/lib" "$LIBFABRIC_PREFIX/lib")
-ldconfig -p | grep -q 'libhsa-runtime64\.so\.1 ' || folders+=("$ROCM/lib") # AMD's images leave that to LD_LIBRARY_PATH
+ldconfig -p | grep 'libhsa-runtime64\.so\.1 ' >/dev/null || folders+=("$ROCM/lib") # AMD's images leave that to LD_LIBRARY_PATH
 printf '%s\n' "${folders[@]}" >/etc/ld.so.conf.d/lumiimg-fabric-bundled.conf
 ldconfig
 rm -f "$LIBCXI_PREFIX"/lib/*.la "$LIBFABRIC_PREFIX"/lib/*.la "$LIBFABRIC_PREFIX"/lib/*.a
@@ -90,7 +90,7 @@ done
 
 # Asked for by name, configure leaves the provider out where it misses something, and only says so.
 grep -aq 'cxip_' "$LIBFABRIC_PREFIX/lib/libfabric.so.1" || fail "libfabric was built without its cxi provider"
-readelf -d "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep -q 'NEEDED.*libhsa-runtime64\.so\.1' ||
+readelf -d "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep 'NEEDED.*libhsa-runtime64\.so\.1' >/dev/null ||
     fail "libfabric was built without ROCr: it would not know GPU memory"
 built=("$LIBFABRIC_PREFIX/lib/libfabric.so.1" "$LIBCXI_PREFIX/lib/libcxi.so.1" "$LIBFABRIC_PREFIX/bin/fi_info")
 mapfile -t -O ${#built[@]} built < <(find "$LIBCXI_PREFIX/bin" -type f)

@@ -4,7 +4,7 @@
 for library in "$LIBFABRIC_PREFIX/lib/libfabric.so.1" "$LIBCXI_PREFIX/lib/libcxi.so.1"; do
     if ldd "$library" | grep 'not found'; then exit 1; fi
 done
-if ! ldd "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep -q 'libcxi\.so\.1 => '; then
+if ! ldd "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep 'libcxi\.so\.1 => ' >/dev/null; then
     echo "libfabric does not load libcxi"
     exit 1
 fi
@@ -12,7 +12,7 @@ if ! grep -aq 'cxip_' "$LIBFABRIC_PREFIX/lib/libfabric.so.1"; then
     echo "libfabric has no cxi provider"
     exit 1
 fi
-if ! ldd "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep -q 'libhsa-runtime64\.so\.1 => '; then
+if ! ldd "$LIBFABRIC_PREFIX/lib/libfabric.so.1" | grep 'libhsa-runtime64\.so\.1 => ' >/dev/null; then
     echo "libfabric does not load ROCr, and would not know GPU memory"
     exit 1
 fi

@@ -8,6 +8,7 @@ layer=flash-attn
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
+install_wheels
 # setup.py runs git for its submodules, and goes on where git finds no repository, but not where there is no git.
 need_compilers
 need git=git
@@ -15,7 +16,6 @@ need_python_headers
 use_arch
 unpack "$SOURCE_FLASH_ATTENTION" flash-attention
 unpack "$SOURCE_COMPOSABLE_KERNEL" flash-attention/csrc/composable_kernel
-pip_install 'setuptools>=77.0.3' wheel ninja packaging psutil einops
 # FORCE_BUILD: else it looks for a wheel of its own on the web, by name, with no digest.
 BUILD_TARGET=rocm FLASH_ATTENTION_FORCE_BUILD=TRUE build_wheel flash-attention
 restore_tools

@@ -6,6 +6,7 @@ layer=mpi4py
 . "$LAYER_FILES/python.sh"
 
 use_environment
+install_wheels
 # The MPI of the image is where mpicc is; of a base's own environment not every engine lets a build know.
 export PATH=$PATH:/opt/mpich/bin
 command -v mpicc >/dev/null || fail "no mpicc: the MPI of this image has no compiler wrapper on PATH"
@@ -14,6 +15,5 @@ need_python_headers
 unpack "$SOURCE_MPI4PY" mpi4py
 MPICC=$(command -v mpicc)
 export MPICC
-pip_install 'setuptools>=77.0.3' wheel 'cython>=3.0.1'
 build_wheel mpi4py
 finish_python mpi4py

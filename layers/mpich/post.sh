@@ -6,6 +6,8 @@ layer=mpich
 ROCM=$(find_rocm)
 need_compilers
 need pkg-config=pkg-config
+# Its configure ends where HIP was asked for and has no headers; AMD's images have them in /opt/rocm.
+[ "$ROCM" != /usr ] || need /usr/include/hip/hip_runtime_api.h=libamdhip64-dev
 libfabric=/opt/libfabric
 [ -e "$libfabric/include/rdma/fabric.h" ] || libfabric=/usr
 [ "$libfabric" != /usr ] || need /usr/include/rdma/fabric.h=libfabric-dev
@@ -25,6 +27,6 @@ rm -f "$PREFIX"/lib/*.la
 search_in "$PREFIX/lib"
 install -D -m 644 mpich/COPYRIGHT "$PREFIX/share/doc/mpich/COPYRIGHT"
 library=$PREFIX/lib/libmpi.so.12
-readelf -d "$library" | grep -q 'NEEDED.*libfabric\.so\.1' || fail "$library has a libfabric of its own in it"
+readelf -d "$library" | grep 'NEEDED.*libfabric\.so\.1' >/dev/null || fail "$library has a libfabric of its own in it"
 remove_packages "$library" "$PREFIX/bin/mpichversion"
 check_libraries "$library"

@@ -11,6 +11,10 @@ venv=/opt/venv
 constraints=/opt/lumiimg/constraints.txt
 pinned="torch|torchvision|torchaudio|pytorch-triton-rocm|triton-rocm|triton"
 
+# Of a layer that names for the lock what it needs, the lock is whole. So no pip asks an index: neither one that is called
+# here nor one that a build starts.
+[ -z "${WHEELS:-}" ] || export PIP_NO_INDEX=1 UV_OFFLINE=1
+
 fail() {
     echo "${layer:-python}: $*" >&2
     exit 1
@@ -101,22 +105,23 @@ EOF
 }
 
 # The layer's wheel files, as the lock names them. --no-deps: what belongs to them lies beside them, or is there already;
-# --no-index: and nothing else can come in. A lock is whole, so nothing is unmet afterwards that was not before.
+# --no-index: and nothing else can come in. A lock is whole, so nothing is unmet afterwards that was not before. Where a
+# layer below brings all that this one needs, there is no file.
 install_wheels() {
     local wheels=() before unmet
     [ -n "${WHEELS:-}" ] || fail "the lock has no wheels for this layer"
+    mapfile -t wheels < <(find "$WHEELS" -name '*.whl' -type f 2>/dev/null | LC_ALL=C sort)
+    [ ${#wheels[@]} -gt 0 ] || return 0
     before=$(missing_requirements)
-    mapfile -t wheels < <(find "$WHEELS" -name '*.whl' -type f | LC_ALL=C sort)
-    [ ${#wheels[@]} -gt 0 ] || fail "no wheel lies in $WHEELS"
     run_pip install --no-index --no-deps "${wheels[@]}"
     unmet=$(new_in "$before" "$(missing_requirements)")
-    [ -z "$unmet" ] || fail "the lock leaves this unmet; the index says something else of a wheel than the wheel: $unmet"
+    [ -z "$unmet" ] || fail "the lock leaves unmet: $unmet; the index said something else of a wheel"
     refuse_cuda
 }
 
 # The lines of the second text that the first lacks, in one line.
 new_in() {
-    LC_ALL=C comm -13 <(LC_ALL=C sort <<<"$1") <(LC_ALL=C sort <<<"$2") | tr '\n' ' '
+    LC_ALL=C comm -13 <(LC_ALL=C sort <<<"$1") <(LC_ALL=C sort <<<"$2") | paste -sd'|' | sed 's/|/; /g'
 }
 
 # Whether the lock has a wheel of DISTRIBUTION for this layer.
@@ -127,13 +132,14 @@ has_wheel() {
 # What `pip check` misses. A layer that names nothing for the lock gets it as the index offers it, and that is said.
 install_missing() {
     local missing=()
-    mapfile -t missing < <(missing_requirements)
+    mapfile -t missing < <(missing_requirements | sed 's/, which .*//')
     [ ${#missing[@]} -gt 0 ] || return 0
     echo "$layer: not in the lock, so taken as the index offers them today: ${missing[*]}"
     pip_install "${missing[@]}"
 }
 
-# Requirements of what is installed that nothing installed meets; markers and extras are pip's own reading of them.
+# Requirements of what is installed that nothing installed meets, and whose they are: `yolk>=2, which egg 1.0 requires,
+# beside yolk 1.0`. Markers and extras are pip's own reading of them.
 missing_requirements() {
     "$python" - <<'EOF'
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -150,22 +156,26 @@ for found in distributions():
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
-            if requirement.specifier.contains(version(requirement.name), prereleases=True):
+            there = version(requirement.name)
+            if requirement.specifier.contains(there, prereleases=True):
                 continue
+            beside = f", beside {requirement.name} {there}"
         except PackageNotFoundError:
-            pass
+            beside = ""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-        wanted.add(f"{requirement.name}{extras}{requirement.specifier}")
+        whose = f"{found.metadata['Name']} {found.version}"
+        wanted.add(f"{requirement.name}{extras}{requirement.specifier}, which {whose} requires{beside}")
 print("\n".join(sorted(wanted)), end="\n" if wanted else "")
 EOF
 }
 
-# pip install, under the image's constraints. Afterwards the torch of the image is still there, no CUDA, and nothing
-# that was there before has lost what it needs: pip only warns of that.
+# pip install, under the image's constraints: for layers that name nothing for the lock. Afterwards the torch of the
+# image is still there, no CUDA, and nothing that was there before has lost what it needs: pip only warns of that.
 pip_install() {
     local before after broken
     before=$(missing_requirements)
-    run_pip install "$@"
+    run_pip install "$@" ||
+        fail "'pip install $*' failed${WHEELS:+; beside a lock no index is asked: name it in packages of layer.toml}"
     after=$(missing_requirements)
     broken=$(new_in "$before" "$after")
     [ -z "$broken" ] || fail "'pip install $*' leaves this unmet: $broken"
@@ -175,8 +185,9 @@ pip_install() {
 # Build the Python project in FOLDER with the torch of the image (its build must not get one of its own), and install
 # the wheel. More arguments are pip's. A wheel that lies in $KEPT was compiled by an earlier build of this layer.
 build_wheel() {
-    local folder=$1 compiled=$KEPT/$1
+    local folder=$1 compiled=$KEPT/$1 before unmet
     shift
+    before=$(missing_requirements)
     if [ -d "$compiled" ]; then
         echo "$layer: compiled before: $(ls "$compiled")"
     else
@@ -187,7 +198,12 @@ build_wheel() {
         mv wheels "$compiled"
     fi
     run_pip install --no-index --no-deps "$compiled"/*.whl
-    [ -n "${WHEELS:-}" ] || install_missing
+    if [ -z "${WHEELS:-}" ]; then
+        install_missing
+        return
+    fi
+    unmet=$(new_in "$before" "$(missing_requirements)")
+    [ -z "$unmet" ] || fail "not in the lock: $unmet; name it in packages of layer.toml"
 }
 
 # The pins of what belongs to torch. The next pip, in a layer or a user's, cannot replace it: PyPI's wheels of the same

@@ -13,9 +13,10 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt_get install -y --no-install-recommends "${missing[@]}" >/dev/null
 fi
 use_environment
+install_wheels
 # It writes into its own folder when it is built.
 cp -r /opt/rocm/share/amd_smi amd_smi
-pip_install ./amd_smi
+build_wheel amd_smi
 finish_python
 apt-get clean
 rm -rf /var/lib/apt/lists/*

@@ -8,6 +8,7 @@ layer=sglang
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
+install_wheels
 case $ARCH in
 gfx942 | gfx950) ;;
 *) fail "sgl-kernel has no kernels for $ARCH, only for gfx942 and gfx950" ;;
@@ -18,13 +19,13 @@ need_python_headers
 use_arch
 export AMDGPU_TARGET=$ARCH
 unpack "$SOURCE_SGLANG" sglang
-pip_install 'setuptools>=77.0.3' wheel ninja 'packaging>=24.2'
-# What pip would read is the CUDA project; the other one lies beside it.
 (cd sglang/sgl-kernel && "$python" setup_rocm.py bdist_wheel --dist-dir=../../kernels)
 run_pip install --no-index --no-deps "$PWD"/kernels/*.whl
-[ ! -f sglang/python/pyproject_other.toml ] || cp sglang/python/pyproject_other.toml sglang/python/pyproject.toml
+# What pip would read is the project for CUDA; the other one lies beside it.
+mv sglang/python sglang-python
+mv sglang-python/pyproject_other.toml sglang-python/pyproject.toml
 export SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION
-pip_install "./sglang/python[all_hip]"
+build_wheel sglang-python
 restore_tools
 finish_python sglang sgl-kernel
 "$python" /opt/lumiimg/check_torch.py

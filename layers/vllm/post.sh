@@ -16,14 +16,19 @@ if ! has_wheel vllm; then
     need_python_headers
     use_arch
     # ROCm's own Python binding of amd-smi: vLLM finds its GPUs with it.
-    [ ! -d "$ROCM_PATH/share/amd_smi" ] || { cp -r "$ROCM_PATH/share/amd_smi" amd_smi && pip_install ./amd_smi; }
+    [ ! -d "$ROCM_PATH/share/amd_smi" ] || { cp -r "$ROCM_PATH/share/amd_smi" amd_smi && build_wheel amd_smi; }
     unpack "$SOURCE_VLLM" vllm
+    # vLLM 0.12 would clone all of triton for this folder, which no lock would hold.
+    if [ -n "${SOURCE_TRITON:-}" ]; then
+        unpack "$SOURCE_TRITON" triton
+        export TRITON_KERNELS_SRC_DIR=$PWD/triton/python/triton_kernels/triton_kernels
+    fi
     # An address of git, which no lock holds; vLLM loads weights without it, too.
     sed -i '/^fastsafetensors @ /d' vllm/requirements/rocm.txt
     # Outside of git it cannot tell its own version.
     export SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION VLLM_TARGET_DEVICE=rocm
     build_wheel vllm
-    unset SETUPTOOLS_SCM_PRETEND_VERSION
+    unset SETUPTOOLS_SCM_PRETEND_VERSION TRITON_KERNELS_SRC_DIR
     restore_tools
 fi
 finish_python vllm

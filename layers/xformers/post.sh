@@ -8,6 +8,7 @@ layer=xformers
 . "$LAYER_FILES/gpu.sh"
 
 use_torch
+install_wheels
 need_compilers
 need_python_headers
 use_arch
@@ -15,7 +16,6 @@ unpack "$SOURCE_XFORMERS" xformers
 unpack "$SOURCE_COMPOSABLE_KERNEL" xformers/third_party/composable_kernel_tiled
 # setup.py ends where NVIDIA's submodule is not there, though a build for ROCm takes nothing from it.
 mkdir -p xformers/third_party/cutlass/include
-pip_install 'setuptools>=77.0.3' wheel ninja
 XFORMERS_CK_FLASH_ATTN=1 BUILD_VERSION=$VERSION build_wheel xformers
 restore_tools
 finish_python xformers

@@ -1,6 +1,6 @@
 """The files of a base by lumiimg itself, with any engine: from Debian's archive, a registry, or an image that is here.
 
-What an engine adds to them is `engine_metadata.py`'s; the script of the base comes between its two halves.
+What an engine adds to them is `engine_metadata.py`'s. The script of the base runs over them as a layer's does.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.build.engine_metadata import begin_base, begin_layer, write_facts
-from lumiimg.build.layer_root import OWN, LayerRoot
+from lumiimg.build.engine_metadata import begin_base, begin_layer
+from lumiimg.build.layer_root import LayerRoot
 from lumiimg.definition.definition import DEBOOTSTRAP
-from lumiimg.definition.engine_reader import read_definition
 from lumiimg.errors import MissingHereError
 from lumiimg.files import EPOCH
-from lumiimg.image import open_image
 from lumiimg.resolve.bootstrap import MMDEBSTRAP, bootstrapper_at
 
 if TYPE_CHECKING:
@@ -26,30 +24,24 @@ if TYPE_CHECKING:
 _EXCLUDED = "openssl,udev,debconf-i18n,e2fsprogs"
 _INCLUDED = ("apt",)
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_SILENT_S = 30 * 60.0
+"""debootstrap prints a line per package, and its wget waits for hours. mmdebstrap has apt's own limits."""
 _IN_CONTAINER = {"container": "lxc", "DEBIAN_FRONTEND": "noninteractive"}
 """debootstrap makes no devices in such a container, which nobody may in a namespace of users. Source: its functions,
 setup_devices and detect_container."""
 
 
-def make_base(step: LayerBuild, root: Path, store: Store) -> None:
-    """Write the files of a base into a new folder, and run its script and its test there.
+def write_files(step: LayerBuild, root: Path, store: Store) -> None:
+    """Write the files of a base into a new folder, as they are before its script.
 
     Raises FailedError where that fails, MissingHereError where this machine lacks what it takes.
     """
-    _files(step, root, store)
-    with open_image(root) as image, step.placed(root, image.root) as argv:
-        step.run(root, argv, writable=True)
-    write_facts(LayerRoot(root), read_definition(step.definition.text))
-    if step.definition.sections.test:
-        step.run(root, [f"{OWN}/test"])
-
-
-def _files(step: LayerBuild, root: Path, store: Store) -> None:
     header, plain_http = step.definition.sections.header, step.definition.plain_http
     match header.agent:
         case "debootstrap":
             program = step.machine.bootstrapper or DEBOOTSTRAP
-            step.own_root(archive_command(program, header, root, step.environment.get("PATH")), variables_of(program))
+            command = archive_command(program, header, root, step.environment.get("PATH"))
+            step.own_root(command, variables_of(program), silent_s=_SILENT_S if program == DEBOOTSTRAP else None)
             begin_base(LayerRoot(root))
         case "docker":
             image = step.folder / "image"

@@ -17,10 +17,13 @@ from lumiimg.build.cache_lease import TAKEN, CacheLease
 from lumiimg.build.capabilities import require_bootstrap, require_container, require_environment
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
+from lumiimg.build.engine_metadata import add_label
 from lumiimg.build.fetch import content_with, lowest, needed, sources_of
+from lumiimg.build.gpu_check import require_gpu_code
 from lumiimg.build.inspection import INSPECTED, inspected
-from lumiimg.build.keys import image_key, kept_key, layer_keys, stamp
+from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild
+from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
@@ -28,11 +31,14 @@ from lumiimg.build.sandbox import EngineBuild, Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.stacked_image import stack_layers
+from lumiimg.build.steps import content_below, steps_of
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
+from lumiimg.host.carried_manifest import MANIFEST, MANIFEST_LABEL, MANIFEST_PATH, to_text
+from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
-from lumiimg.image.sif import PartitionFormat, read_sif_file
+from lumiimg.image.sif import read_sif_file
 from lumiimg.image.squashfs.weave import can_weave, weave
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.secret import known_secrets
@@ -70,13 +76,18 @@ class BuiltImage:
 
 
 def write_definitions(
-    definitions: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
+    definitions: Sequence[Definition],
+    folder: Path,
+    store: Store,
+    on_line: Callable[[str], None],
+    without: Collection[LockedSource] = (),
 ) -> None:
     """Write definition files and what they need beside them into `folder`; nothing before every source is there.
 
-    Raises FailedError if a source cannot be had, BadInputError if the folder cannot be made.
+    Those of `without` are left out. Raises FailedError if another cannot be had, BadInputError if the folder cannot be.
     """
-    archives = store.sources((one for definition in definitions for one in sources_of(definition)), on_line)
+    wanted = (one for definition in definitions for one in sources_of(definition) if one not in without)
+    archives = store.sources(wanted, on_line)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,6 +95,8 @@ def write_definitions(
     for definition in definitions:
         (folder / f"{definition.name}.def").write_text(definition.text, encoding="utf-8")
         for file in definition.files:
+            if file.origin in without:
+                continue
             target = folder / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
             origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
@@ -104,6 +117,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     downloads: Store,
     log_path: Path,
     progress: Progress,
+    runs_on: KnownMachine,
     replaces: bool,
     again: bool,
     keep_going: bool,
@@ -116,7 +130,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go; `keep_going`:
     after a layer that fails, those that do not need it are tried all the same; `keeps_compiled`: what scripts compile
     is taken from the cache and put there; `fresh`: the base is not, and what is above it only where it came to the
-    same.
+    same; `runs_on`: what the bind manifest of the image is settled with.
 
     Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
     MissingHereError if the engine would lose what layers set, or cannot build what the cache does not have.
@@ -125,8 +139,9 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     if others := open_to_others(cache):
         progress.notice(f"the cache {cache} {others}: who fills it decides what is built")
     kept = LayerCache(cache)
-    keys = layer_keys(chain, machine, way)
-    number = image_key(keys[-1], form, documents)
+    steps = steps_of(chain, machine, way)
+    keys = layer_keys(steps, machine, way)
+    number = image_key(keys[-1], form, {**documents, MANIFEST: runs_on.text})
     there = is_there(output, number)
 
     def built(reused_steps: int, stages: Sequence[BuildStage], *, is_new: bool) -> BuiltImage:
@@ -136,7 +151,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             output.stat().st_size,
             time.monotonic() - start,
             reused_steps,
-            len(chain),
+            len(steps),
             way,
             form,
             is_new,
@@ -144,14 +159,15 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         )
 
     if there and not (again or fresh):
-        return built(len(chain), (), is_new=False)
+        return built(len(steps), (), is_new=False)
     if output.exists() and not (there or replaces):
         raise BadInputError("exists already, and is another image", where=str(output), hint="--force replaces it")
     last_s = kept.seconds()
     if fresh:
-        kept.remove(keys[0].digest)
-    _require_room(chain, keys, kept, way)
-    if (there_are := len(lowest(keys, kept.find, content_below(chain[0], way)))) < len(chain):
+        for key in keys[: 1 + len(steps) - len(chain)]:
+            kept.remove(key.digest)
+    _require_room(steps, keys, kept, way)
+    if (there_are := len(lowest(keys, kept.find, content_below(chain[0], way)))) < len(steps):
         require_container(machine)
     if not there_are:
         require_bootstrap(machine, chain[0].layers[0], chain[0].sections.header)
@@ -166,14 +182,14 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         how = (scratch, way, keep_going, keeps_compiled, last_s)
         work = _Work(kept, machine, environment, downloads, log, progress, *how)
         strategy = new_strategy(way, scratch)
-        layers, stages = work.layers(chain, keys, strategy)
+        layers, stages = work.layers(steps, keys, strategy)
         clock = StageClock()
         progress.step_started(IMAGE)
         with written_by_rename(output) as partial:
             stacked = strategy.stack(layers)
             if not can_weave(stacked[:1]):
                 stacked[0] = packed_again(work.step(chain[0], "base"), stacked[0])
-            stacked, front = work.described(chain, stacked, documents, number)
+            stacked, front = work.described(chain, stacked, documents, number, runs_on)
             if form == "layered":
                 partitions = stack_layers(stacked, partial, front)
             else:
@@ -228,10 +244,15 @@ class _Work:
         return LayerBuild(self.machine, self.environment, definition, folder, self.log, self.progress.line)
 
     def described(
-        self, chain: Sequence[Definition], layers: list[Path], documents: Mapping[str, bytes], identity: str
+        self,
+        chain: Sequence[Definition],
+        layers: list[Path],
+        documents: Mapping[str, bytes],
+        identity: str,
+        runs_on: KnownMachine,
     ) -> tuple[list[Path], sif_writer.Front]:
         """Return layers with one more that says what is in the image, and its front, which says that, too."""
-        documents = {**documents, SBOM: self.bill(chain, layers, identity)}
+        documents = {**documents, SBOM: self.bill(chain, layers, identity), MANIFEST: self.manifest(layers, runs_on)}
         layers = [*layers, self.provenance(chain, layers, documents)]
         return layers, sif_writer.Front(
             chain[-1].text, {**documents, INSPECTED: self.inspected(layers, chain[-1].text)}
@@ -241,6 +262,11 @@ class _Work:
         """Return what is in the image."""
         with open_stack(layers) as image:
             return bill(image.root, (source for one in chain for source in sources_of(one)), identity)
+
+    def manifest(self, layers: Sequence[Path], runs_on: KnownMachine) -> bytes:
+        """Return what the image wants of the machine that it runs on."""
+        with open_stack(layers) as image:
+            return to_text(wanted_by(image, runs_on)).encode()
 
     def inspected(self, layers: Sequence[Path], definition: str) -> bytes:
         """Return what an engine shows of the image."""
@@ -253,9 +279,9 @@ class _Work:
         root, target = step.folder / "root", step.folder / "told.sqfs"
         write_folder(root, chain, documents)
         with open_stack(layers) as image:
-            is_told_below = image.root.exists(f"/{FOLDER}")
-        if is_told_below:  # of a base that lumiimg has built: its word is hidden
-            step.inside("hide", root, *layers)
+            if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
+                step.inside("hide", root, *layers)
+            add_label(LayerRoot(root, image.root), MANIFEST_LABEL, MANIFEST_PATH)
         squash(self.machine, root, target, within=step.as_root)
         return target
 
@@ -286,7 +312,7 @@ class _Work:
                 try:
                     entry = self._build(definition, key, content, kept, found, strategy, taken)
                 except LumiimgError as error:
-                    if self.keep_going and found:
+                    if self.keep_going and definition.parent is not None:
                         self._go_on(chain, number, found, base, error)
                     raise
             else:
@@ -295,7 +321,8 @@ class _Work:
             self.progress.step_done(stages[-1])
             found.append(entry.data)
             content = content_with(content, entry)
-            base = base or entry.sha256
+            # of two steps, a base is what both came to
+            base = content if number and definition.parent is None else base or entry.sha256
         return found, stages
 
     def _go_on(
@@ -388,6 +415,9 @@ class _Work:
             else:
                 with step.named():
                     strategy.base(step, target, self.downloads)
+            whole = below[-1] if below and self.way == "definition" else None
+            if note := require_gpu_code(", ".join(definition.layers), definition.gpus, target, whole):
+                self.log.write(f"{note}\n".encode())
             seconds = time.monotonic() - start
             entry = self.cache.keep(key, target, layers=definition.layers, seconds=seconds, below=content)
             remove_tree(step.folder)
@@ -397,24 +427,6 @@ class _Work:
         if not self.keeps_compiled:
             return nullcontext()
         return keeping(self.cache, key, step.definition.layers, step.kept, self.progress.notice)
-
-
-def content_below(first: Definition, way: str) -> str:
-    """Return the content of what layers are laid over as it is: a base that is a file here; nothing for another base.
-
-    It is that of this machine's file: a copy of it, elsewhere, is another. Raises BadInputError if it cannot be read.
-    """
-    as_it_is = way != "definition" and first.origin is not None and can_be_below(first.origin)
-    return stamp(first.origin) if as_it_is and first.origin is not None else ""
-
-
-def can_be_below(image: Path) -> bool:
-    """Whether layers can be laid over an image as it is: a SIF of one squashfs."""
-    try:
-        found = read_sif_file(image)
-        return found.root_partition(str(image)).file_system == PartitionFormat.SQUASHFS and not found.overlays()
-    except ImageError:
-        return False
 
 
 def new_strategy(way: str, scratch: Path) -> Strategy:

@@ -11,6 +11,7 @@ from lumiimg.build.cache import FORMAT, NAMES, CacheKey, entry_of, read_object
 from lumiimg.build.disk_space import require, room_at
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
+from lumiimg.files import open_regular
 from lumiimg.image.oci.tar import read_members
 from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.resolve.lock import file_sha256
@@ -64,8 +65,6 @@ def read_archive(cache: LayerCache, source: Path) -> list[CacheEntry]:
     What is there already stays. Raises BadInputError for a file that is none, FailedError where an entry is not what
     its name says, or there is no room for it.
     """
-    if source.exists() and not source.is_file():  # a FIFO would be waited for
-        raise BadInputError("is not a file", where=str(source))
     taken: list[CacheEntry] = []
     try:
         with TarFile(source) as archive, scratch_folder(cache.root / "work") as folder:
@@ -94,7 +93,7 @@ class TarFile:
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self._file = source.open("rb")
+        self._file = open_regular(source)
         self._size_bytes = source.stat().st_size
 
     def __enter__(self) -> Self:

@@ -143,6 +143,11 @@ def write_facts(root: LayerRoot, definition: EngineDefinition) -> None:
             _write(root, path, sections[name].script, _mode(root, path, 0o755))
 
 
+def add_label(root: LayerRoot, name: str, value: str) -> None:
+    """Give an image one more label. Raises FailedError for labels that no engine has written."""
+    _write(root, LABELS, _labels_json({**_known_labels(root), name: value}), _mode(root, LABELS, 0o644))
+
+
 def date_labels(root: Path) -> None:
     """Have labels that an engine has written say the date that everything in the image has.
 

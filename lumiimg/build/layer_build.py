@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -136,10 +137,30 @@ class LayerBuild:
         """Run a program of this machine as root of a user namespace, where there is one."""
         return self.command(self.machine.as_root(argv))
 
-    def own_root(self, argv: Sequence[str | Path], variables: Mapping[str, str]) -> None:
-        """Run a program as root with mounts of its own, and pass its lines on. Raises FailedError."""
+    def own_root(
+        self, argv: Sequence[str | Path], variables: Mapping[str, str], *, silent_s: float | None = None
+    ) -> None:
+        """Run a program as root with mounts of its own, and pass its lines on.
+
+        Raises FailedError where it fails, or prints nothing for `silent_s`.
+        """
         words, environment = self.machine.as_root(argv, mount=True), {**self.environment, **variables}
-        self.check(run(words, env=environment, log=self.log, on_line=self.on_line))
+        heard_s = time.monotonic()
+
+        def on_line(text: str) -> None:
+            nonlocal heard_s
+            heard_s = time.monotonic()
+            self.on_line(text)
+
+        is_silent = lambda: silent_s is not None and time.monotonic() - heard_s > silent_s  # noqa: E731
+        done = run(words, env=environment, log=self.log, on_line=on_line, give_up=is_silent)
+        if done.timed_out and silent_s is not None:
+            raise FailedError(
+                f"layer {', '.join(self.definition.layers)}: {argv[0]} printed nothing for {silent_s / 60:g} minutes, "
+                "and was ended",
+                hint=f"does the mirror answer? --mirror debian=URL names another; the whole log: {self.log.name}",
+            )
+        self.check(done)
 
     def inside(self, command: str, *paths: Path) -> None:
         """Have userns_helper.py do something to files of a layer. Raises FailedError."""

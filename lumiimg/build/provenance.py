@@ -5,8 +5,9 @@
               files/…              files of layers that no server has
               lumiimg.json         what was asked for, with the lock
               sbom.cdx.json        what is in it
+              bind-manifest.json   what it wants of the machine that it runs on (host/carried_manifest.py)
 
-The last two are JSON objects of the SIF as well, to be read without its file system.
+The last three are JSON objects of the SIF as well, to be read without its file system.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from lumiimg.build.bootstrap import make_base
+from lumiimg.build.bootstrap import write_files
 from lumiimg.build.engine_metadata import date_labels
 from lumiimg.build.squash import squash
 from lumiimg.image import sif_writer
@@ -28,10 +28,10 @@ class Strategy(ABC):
     """Of the result of a layer."""
 
     def base(self, step: LayerBuild, target: Path, store: Store) -> None:
-        """Build the base, by the engine where this machine lets nobody else, as a SIF with our own file system."""
+        """Make the files of a base, or all of it by the engine where that has to, as a SIF with our own file system."""
         root = step.folder / "root"
         if step.machine.makes_base(step.definition.sections.header.agent):
-            make_base(step, root, store)
+            write_files(step, root, store)
         else:
             step.build(root, sandbox=True)
             date_labels(root)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.version import Version
+
+from lumiimg.catalog.family import known_by_name, member_by_name, member_of
 from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
+from lumiimg.catalog.ledger import judged
+from lumiimg.catalog.named_images import NamedImage, named_image, newest_named
 from lumiimg.catalog.toml_table import LONG, CatalogError, Table, read_toml, shortened
 from lumiimg.errors import BadInputError
 
 FABRICS = ("host", "bundled", "none")
 """Where libfabric and libcxi come from, as for `--fabric`."""
+_ENDS_IN_VERSION = re.compile(r"-\d{1,4}(\.\d{1,5})*\Z")
+_VERSION = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _FEW = 8
 """Names that fit into one line of an error."""
 
@@ -57,6 +66,8 @@ class Catalogue:
     _read: dict[str, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
     _members: dict[str, Path] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The folder of the family by the name of each of its members, once it was looked for."""
+    _all_families: list[Layer] = field(default_factory=list, init=False, repr=False, compare=False)
+    """All families, once they were read."""
 
     def layer_names(self) -> list[str]:
         """Return the names of all bases and layers; of a family of bases those of its members."""
@@ -80,7 +91,7 @@ class Catalogue:
         Raises UnknownNameError, or CatalogError if it is there and wrong.
         """
         if name not in self._read:
-            self._read[name] = self._entry(name)
+            self._read[name] = judged(self._entry(name))
         return self._read[name]
 
     def _entry(self, name: str) -> Layer:
@@ -88,8 +99,14 @@ class Catalogue:
         for folder in () if is_path else self.layer_folders:
             if os.path.lexists(folder / name / "layer.toml"):
                 return read_layer(folder / name)
-        if (family := self._families().get(name)) is not None:
-            return read_layer(family).member(name)
+        if (found_in := self._families().get(name)) is not None:
+            family = read_layer(found_in)
+            if any(variant.name == name for variant in family.variants):
+                return family.member(name)
+        if (found := self._named(name)) is not None:
+            of_family, image = found
+            has = [variant.has for family in self._all_families for variant in reversed(family.variants)]
+            return member_by_name(of_family, image, has)
         raise UnknownNameError("base or layer", name, self.layer_names())
 
     def _families(self) -> dict[str, Path]:
@@ -99,11 +116,53 @@ class Catalogue:
                 for file in sorted(folder.glob("*/layer.toml")):
                     for name in variant_names(file):
                         self._members.setdefault(name, file.parent)
+            for family in self._with_names():
+                for name in known_by_name(family):
+                    self._members.setdefault(name, family.folder)
         return self._members
 
     def base(self, name: str) -> Layer:
         """Read a base by its name. Raises as `entry` does, and BadInputError if the name is a layer's."""
         return self._of_kind(name, is_base=True)
+
+    def meant_by(self, name: str) -> str:
+        """Return the base that a name means.
+
+        `rocm-7.2` is the newest of that version; an image that is not here but whose name says what it has, by its path
+        or its place in a registry, is the base of that name. Any other name is returned as it is.
+        """
+        known = self.layer_names()
+        if name in known or Path(name).exists():
+            return name
+        if (found := self._named(name)) is not None:
+            family, image = found
+            return member_of(family, image) or image.name
+        members = {other.removeprefix(f"{name}."): other for other in known if other.startswith(f"{name}.")}
+        versions = {Version(rest): other for rest, other in members.items() if _VERSION.fullmatch(rest)}
+        return versions[max(versions)] if versions and _ENDS_IN_VERSION.search(name) else name
+
+    def said_by(self, name: str) -> Mapping[str, str]:
+        """Return the versions that the name of an image says, by component; nothing where it is of no family."""
+        found = self._named(name)
+        return found[1].has if found else {}
+
+    def _named(self, name: str) -> tuple[Layer, NamedImage] | None:
+        """Return the family, and what the name of an image says, where it is one of a family."""
+        self._families()
+        for family in self._with_names():
+            if family.named is not None:
+                image = named_image(family.named, name) or newest_named(family.named, name)
+                if image is not None:
+                    return family, image
+        return None
+
+    def _with_names(self) -> list[Layer]:
+        """Return the families whose images have names that say what they have; one that is broken is none."""
+        if not self._all_families:
+            for folder in dict.fromkeys(self._members.values()):
+                with suppress(CatalogError):
+                    self._all_families.append(read_layer(folder))
+        return [family for family in self._all_families if family.named is not None]
 
     def layer(self, name: str) -> Layer:
         """Read a layer by its name. Raises as `entry` does, and BadInputError if the name is a base's."""
@@ -112,6 +171,8 @@ class Catalogue:
     def _of_kind(self, name: str, *, is_base: bool) -> Layer:
         kind = "base" if is_base else "layer"
         if name not in self.layer_names():
+            if is_base and self._named(name) is not None:
+                return self.entry(name)
             raise UnknownNameError(kind, name, self._names_of_kind(is_base=is_base))
         entry = self.entry(name)
         if entry.is_base != is_base:

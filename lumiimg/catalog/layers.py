@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from lumiimg.catalog.named_images import ImageNames, read_names
 from lumiimg.catalog.needs import read_needs
+from lumiimg.catalog.templates import check_placeholders, expand
 from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, read_text, read_toml
+from lumiimg.catalog.unlisted import Unlisted, read_unlisted
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
+PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(\[[a-z0-9,._-]{1,99}\])?==[0-9][A-Za-z0-9.+!_-]{0,63}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
 """Of Debian; debootstrap takes no option for one."""
@@ -29,7 +32,6 @@ SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 """debootstrap runs its script of that name: no path, no option."""
 _NET_APIS = frozenset({"net-api", "net-api-oldest"})
 _NET_API = re.compile(r"[0-9]{1,2}")
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
 RULES = ("glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers")
 """Of compatibility, by which a refusal is named (docs/extend/layer.md)."""
@@ -89,9 +91,10 @@ class Variant:
 
     name: str
     summary: str
-    status: str
     has: Mapping[str, str]
     bootstrap: Bootstrap
+    status: str = "documented"
+    """How far it was tried (ledger.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +110,30 @@ class Release:
     """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
     indexes: tuple[str, ...]
     """Where they are looked for, each project in the first that has it; none: where their requirements are."""
-    status: str
     source: str
     date: dt.date | None = None
     """When it came out: what it requires is taken as of then."""
     without: tuple[str, ...] = ()
     """Python distributions that are left out, whoever requires them."""
+    unused: tuple[str, ...] = ()
+    """Sources of the layer that it is not built from."""
+    expects: tuple[Need, ...] = ()
+    """What its own project builds it with: another is a doubt, and no refusal."""
+    gpus: tuple[str, ...] = ()
+    """What its source has code for, where that is known."""
+    read: dt.date | None = None
+    """When it was read from a package index; None: a person wrote it down."""
+    derived: str | None = None
+    """The release whose facts were taken for it, as its own could not be read."""
+    doubts: tuple[str, ...] = ()
+    """What was seen against it when it was read, each a clause."""
+    status: str = "documented"
+    """How far it was tried (ledger.py); of one that nobody wrote down `read` or `derived`."""
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether nobody wrote it down: it was read, or derived."""
+        return self.status in {"read", "derived"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +158,10 @@ class Layer:
     name: str
     folder: Path
     summary: str
-    status: str
     source: str
     date: dt.date
+    status: str = "documented"
+    """How far it was tried (ledger.py)."""
     requires: tuple[Need, ...] = ()
     provides: tuple[str, ...] = ()
     has: Mapping[str, str] = field(default_factory=dict)
@@ -147,6 +169,8 @@ class Layer:
     conflicts: tuple[str, ...] = ()
     releases: tuple[Release, ...] = ()
     """The one to prefer first; empty where there is only the one that the arguments name."""
+    unlisted: Unlisted | None = None
+    """How others are read."""
     troubles: tuple[KnownTrouble, ...] = ()
     files: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -158,6 +182,10 @@ class Layer:
     bootstraps: tuple[Bootstrap, ...] = ()
     variants: tuple[Variant, ...] = ()
     """Of a family of bases: its members, which have names of their own."""
+    named: ImageNames | None = None
+    """Of a family of bases: how images are called that are members without a word here."""
+    by_name: bool = False
+    """Whether what it has was read in its name alone."""
     include: tuple[str, ...] = ()
     """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
     post: str = ""
@@ -170,6 +198,10 @@ class Layer:
         """Whether an image can start from it, or from a member of its family."""
         return bool(self.bootstraps or self.variants)
 
+    def sources_of(self, release: Release | None) -> tuple[LayerSource, ...]:
+        """Return the archives that a release is built from; all where there is none."""
+        return tuple(one for one in self.sources if release is None or one.name not in release.unused)
+
     def member(self, name: str) -> Layer:
         """Return the base that is the member `name` of this family. Raises KeyError if there is none."""
         found = {variant.name: variant for variant in self.variants}[name]
@@ -181,6 +213,7 @@ class Layer:
             has={**self.has, **found.has},
             bootstraps=(found.bootstrap,),
             variants=(),
+            named=None,
         )
 
 
@@ -210,10 +243,11 @@ def read_layer(folder: Path) -> Layer:
         Layer,
         name=folder.name,
         folder=folder,
-        status=table.choice("status", ("proved", "unproved")),
+        status=_untried(table),
         requires=read_needs(table, "requires"),
         has=_has(table, arguments),
-        releases=tuple(_release(entry, arguments) for entry in table.tables("release")),
+        releases=tuple(read_release(entry, arguments) for entry in table.tables("release")),
+        unlisted=table.optional("unlisted", lambda entry: read_unlisted(entry, arguments)),
         troubles=tuple(_trouble(entry) for entry in table.tables("trouble")),
         files=files,
         packages=_packages(table, arguments),
@@ -223,11 +257,16 @@ def read_layer(folder: Path) -> Layer:
         prepend_environment=_environment(environment.table("prepend"), arguments),
         bootstraps=tuple(_bootstrap(entry) for entry in table.tables("bootstrap")) if kind == "base" else (),
         variants=tuple(_variant(entry, arguments) for entry in table.tables("variant")) if kind == "base" else (),
+        named=table.optional("named", read_names) if kind == "base" else None,
+        by_name=False,
         include=table.strings("include") if kind == "base" else (),
         post=_script(folder / "post.sh", table, required=True) or "",
         test=_script(folder / "test.sh", table, required=False),
         is_foreign=False,
     )
+    known = {source.name for source in layer.sources}
+    for name in {name for release in layer.releases for name in release.unused} - known:
+        table.fault("release", f"names {name!r} as unused, which is not a source of this layer")
     for package in layer.include:
         if not PACKAGE.fullmatch(package):
             table.fault("include", f"holds {package!r}, which is not a valid name of a package")
@@ -251,14 +290,18 @@ def variant_names(path: Path) -> list[str]:
     return [name for entry in entries if isinstance(entry, dict) and isinstance(name := entry.get("name"), str)]
 
 
-def expand(template: str, arguments: Mapping[str, str]) -> str:
-    """Replace `{NAME}` by the argument's value."""
-    return _PLACEHOLDER.sub(lambda match: arguments[match[1]], template)
+def own_values(layer: Layer, release: Release | None) -> dict[str, str]:
+    """Return the values of a layer's arguments where nobody gives others: the release's, then the layer's."""
+    values = {argument.name: argument.default for argument in layer.arguments.values()}
+    if release is not None:
+        values |= {"VERSION": release.version, **release.arguments}
+    return {name: value for name, value in values.items() if name in layer.arguments}
 
 
-def placeholders(template: str) -> list[str]:
-    """Return the arguments that stand in a template."""
-    return _PLACEHOLDER.findall(template)
+def _untried(table: Table) -> str:
+    """Return the status of what was just read; a file of 0.1.0 has a word of its own there, which says nothing now."""
+    table.optional_string("status")
+    return "documented"
 
 
 def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
@@ -267,37 +310,58 @@ def _has(table: Table, arguments: Mapping[str, Argument]) -> dict[str, str]:
     for component, version in values.items():
         if component in _NET_APIS and not _NET_API.fullmatch(version):
             versions.fault(component, f"is {version!r}; the number of an API of RCCL's net plugins is needed: '12'")
-        _check_placeholders(versions, component, version, arguments)
+        check_placeholders(versions, component, version, arguments)
     return values
 
 
 def _packages(table: Table, arguments: Mapping[str, Argument]) -> tuple[str, ...]:
     found = table.strings("packages")
     for text in found:
-        _check_placeholders(table, "packages", text, arguments)
+        check_placeholders(table, "packages", text, arguments)
         try:
-            Requirement(_PLACEHOLDER.sub("1", text))
+            Requirement(expand(text, dict.fromkeys(arguments, "1")))
         except InvalidRequirement:
             table.fault("packages", f"holds {text!r}, which is not a valid requirement")
     return found
 
 
-def _release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
+def read_release(entry: Table, arguments: Mapping[str, Argument]) -> Release:
+    """Return a row; what is wrong in it is a fault of the file."""
     values = entry.table("arguments")
     release = entry.fill(
         Release,
         requires=read_needs(entry, "requires"),
+        expects=read_needs(entry, "expects"),
         has=_has(entry, arguments),
         arguments=values.string_values(any_text=True),
-        status=entry.choice("status", ("proved", "unproved")),
+        status=_untried(entry),
     )
+    if release.read or release.derived:
+        release = replace(release, status="derived" if release.derived else "read")
     for pin in release.wheels:
-        if not _PIN.fullmatch(pin):
+        if not PIN.fullmatch(pin):
             entry.fault("wheels", f"holds {pin!r}: a distribution in one version is needed: 'torch==2.9.1+rocm6.4'")
     for name in release.arguments:
         if name not in arguments:
-            values.fault(name, f"is no argument of this layer; known: {', '.join(arguments) or 'none'}")
+            values.fault(name, f"is not an argument of this layer; known: {', '.join(arguments) or 'none'}")
     return release
+
+
+def row_of(release: Release) -> dict[str, Any]:
+    """Return a release as `read_release` reads it back."""
+    row = {
+        "version": release.version,
+        "date": release.date,
+        "requires": [*map(str, release.requires)],
+        "expects": [*map(str, release.expects)],
+        "has": dict(release.has),
+        "arguments": dict(release.arguments),
+        **{key: [*getattr(release, key)] for key in ("gpus", "wheels", "indexes", "without", "unused", "doubts")},
+        "source": release.source,
+        "read": release.read,
+        "derived": release.derived,
+    }
+    return {key: value for key, value in row.items() if value}
 
 
 def _trouble(entry: Table) -> KnownTrouble:
@@ -333,7 +397,7 @@ def _source(name: str, table: Table, arguments: Mapping[str, Argument]) -> Layer
         if not SHA256.fullmatch(digest):
             digests.fault(key, "should be 64 hexadecimal digits")
     for key in ("url", "file", "key"):
-        _check_placeholders(table, key, getattr(source, key), arguments)
+        check_placeholders(table, key, getattr(source, key), arguments)
     if not source.url.startswith(("https://", "http://")):
         table.fault("url", "should begin with https://")
     return source
@@ -344,15 +408,8 @@ def _environment(table: Table, arguments: Mapping[str, Argument]) -> dict[str, s
     for name, value in values.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             table.fault(name, "is no name of a variable")
-        _check_placeholders(table, name, value, arguments)
+        check_placeholders(table, name, value, arguments)
     return values
-
-
-def _check_placeholders(table: Table, key: str, template: str, arguments: Mapping[str, Argument]) -> None:
-    for name in placeholders(template):
-        if name not in arguments:
-            known = ", ".join(f"{{{argument}}}" for argument in arguments) or "none, it has no arguments"
-            table.fault(key, f"holds {{{name}}}, which is no argument of this layer; known: {known}")
 
 
 def _bootstrap(table: Table) -> Bootstrap:
@@ -365,7 +422,7 @@ def _bootstrap(table: Table) -> Bootstrap:
 def _variant(entry: Table, arguments: Mapping[str, Argument]) -> Variant:
     variant = entry.fill(
         Variant,
-        status=entry.choice("status", ("proved", "unproved")),
+        status=_untried(entry),
         has=_has(entry, arguments),
         bootstrap=_bootstrap(entry),
     )

@@ -36,10 +36,23 @@ class Need:
             return True
         if version is None:
             return None
-        try:
-            return self.versions.contains(Version(version), prereleases=True)
-        except InvalidVersion:
-            return None
+        found = version_of(version)
+        return None if found is None else self.versions.contains(found, prereleases=True)
+
+
+def version_of(text: str | None) -> Version | None:
+    """Return a version that others can be compared with (PEP 440); None for what is not one."""
+    if text is None or len(text) > _LIMIT:
+        return None
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def is_version(text: str) -> bool:
+    """Return whether versions can be compared with this one (PEP 440)."""
+    return version_of(text) is not None
 
 
 def read_needs(table: Table, key: str) -> tuple[Need, ...]:

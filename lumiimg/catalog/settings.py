@@ -28,6 +28,10 @@ class UserSettings:
     """The cache, where somebody named one."""
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """As `--mirror FROM=TO`."""
+    site: str | None = None
+    """As `--site`."""
+    site_of: str = ""
+    """Where that is said."""
 
     @cached_property
     def cache(self) -> Path:
@@ -43,16 +47,23 @@ class UserSettings:
 
 
 def read_settings(environment: Mapping[str, str]) -> UserSettings:
-    """Return the settings; LUMIIMG_CACHE wins over the file, and both over the machine's own place for such things.
+    """Return the settings; LUMIIMG_CACHE and LUMIIMG_SITE win over the file. A cache that neither names has its place.
 
     Raises CatalogError if the file is there and wrong.
     """
     path = user_folder(environment) / "config.toml"
     table = Table(read_toml(path) if path.is_file() else {}, path)
-    cache = table.optional_string("cache")
+    cache, site = table.optional_string("cache"), table.optional_string("site")
     mirrors = table.table("mirrors").string_values()
     table.finish()
-    return UserSettings(environment, environment.get("LUMIIMG_CACHE") or cache, mirrors)
+    named = environment.get("LUMIIMG_SITE")
+    return UserSettings(
+        environment,
+        environment.get("LUMIIMG_CACHE") or cache,
+        mirrors,
+        named or site,
+        "LUMIIMG_SITE" if named else str(path),
+    )
 
 
 def open_to_others(cache: Path) -> str | None:

@@ -6,11 +6,11 @@ import datetime as dt  # noqa: TC003 - schemas are made from the types of the fi
 import re
 from collections import Counter
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
 from lumiimg.catalog.catalogue import find_file
+from lumiimg.catalog.drivers import SiteDriver, read_driver
 from lumiimg.catalog.folders import file_names, site_folders
 from lumiimg.catalog.launch import Jobs, read_annotation, read_jobs, read_module, read_option
 from lumiimg.catalog.needs import Need, read_needs
@@ -65,22 +65,6 @@ class SiteBandwidth:
     remedy: tuple[str, ...]
     """What to look at then."""
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class SiteDriver:
-    """The GPU driver of the nodes, and the user space that it serves."""
-
-    name: str
-    """`amdgpu 6.3.60300`."""
-    rocm: Need
-    """The releases of ROCm that run on it."""
-    doubtful: Need | None
-    """Of these, the releases that are known to give trouble."""
-    trouble: str
-    """Which; empty where there are none."""
-    source: str
-    date: dt.date
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +184,24 @@ class SiteVariable:
     source: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredVariable:
+    """A variable that was tried there, and did nothing, or harm."""
+
+    name: str
+    """Of the variable."""
+    value: str | None = None
+    """As it was tried; null: any."""
+    effect: MeasuredEffect
+    """What was seen."""
+    because: str
+    """What it did, and what follows."""
+    source: str
+    """Where that is from."""
+    date: dt.date
+    """When that was looked up, ISO 8601."""
+
+
 @dataclass(frozen=True, slots=True)
 class SiteAdvice:
     """What somebody who builds images there, or runs them, should know."""
@@ -213,17 +215,44 @@ class SiteAdvice:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteIdentity:
+    """By what a machine is known to whoever runs on it; one sign is enough."""
+
+    variables: tuple[str, ...]
+    """NAME=VALUE, as they are set there."""
+    nodes: tuple[str, ...]
+    """Names of its nodes, as patterns of a shell, where no other machine has such."""
+    source: str
+    """Where that is from."""
+
+
+class MeasuredEffect(StrEnum):
+    """What a variable did where it was tried."""
+
+    INERT = "inert"
+    HARMFUL = "harmful"
+
+
+_STATUS = {"documented": "documented", "run": "run", "unproved": "documented", "proved": "run"}
+"""The words of a file, the last two those of 0.1.0, and what they mean."""
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One machine."""
 
     name: str
     title: str
     status: str | None
-    """`proved` where the project has run there, `unproved` where it knows what others wrote; None: not told."""
+    """`documented`: written down from what others publish; `run`: something ran there; None: not stated."""
     arch: str | None
     """Of its GPUs, as compilers name it: `gfx90a`; None where it is not AMD's."""
     vendor: str | None
     """Who makes its GPUs, where that is not AMD."""
+    processors: str | None
+    """Of its nodes, as `uname -m` says; None where it is not known."""
+    identity: SiteIdentity | None
+    """None where nothing certain is known."""
     driver: SiteDriver | None
     """None where the project does not know it."""
     fabric: SiteFabric | None
@@ -244,9 +273,15 @@ class Site:
     annotations: tuple[SiteAnnotation, ...]
     domain: str | None
     """What follows a node's short name, where ranks shall meet over the fast network; None: the name does as it is."""
+    measured: tuple[MeasuredVariable, ...]
     advice: tuple[SiteAdvice, ...]
     source: str
     date: dt.date
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it is no machine in particular, so that nothing is judged for it."""
+        return self.driver is None and self.fabric is None and self.arch is None and self.vendor is None
 
     def is_cache(self, value: str) -> bool:
         """Whether a path is below the folder for caches."""
@@ -259,8 +294,9 @@ def read_site(path: Path) -> Site:
     site = table.fill(
         Site,
         name=path.stem,
-        status=table.choice("status", ("proved", "unproved"), required=False) or None,
-        driver=table.optional("driver", _driver),
+        status=_STATUS.get(table.choice("status", _STATUS, required=False)),
+        identity=table.optional("identity", _identity),
+        driver=table.optional("driver", read_driver),
         fabric=table.optional("fabric", _fabric),
         binds=tuple(_bind(entry) for entry in table.tables("bind")),
         bandwidths=tuple(entry.fill(SiteBandwidth) for entry in table.tables("bandwidth")),
@@ -271,6 +307,7 @@ def read_site(path: Path) -> Site:
         modules=tuple(read_module(entry) for entry in table.tables("module")),
         options=tuple(read_option(entry) for entry in table.tables("option")),
         annotations=tuple(read_annotation(entry) for entry in table.tables("annotation")),
+        measured=tuple(_measured(entry) for entry in table.tables("measured")),
         advice=tuple(entry.fill(SiteAdvice) for entry in table.tables("advice")),
     )
     if site.domain is not None and not _DOMAIN.fullmatch(site.domain):
@@ -283,17 +320,13 @@ def read_site(path: Path) -> Site:
     return site
 
 
-def _driver(entry: Table) -> SiteDriver:
-    (rocm, *_), doubtful = read_needs(entry, "rocm") or (Need("rocm", SpecifierSet()),), read_needs(entry, "doubtful")
-    for key, needs in (("rocm", (rocm,)), ("doubtful", doubtful)):
-        if any(need.component != "rocm" or not need.versions for need in needs):
-            entry.fault(key, "should be releases of ROCm: ['rocm>=6.1,<7.1']")
-    return entry.fill(
-        SiteDriver,
-        rocm=rocm,
-        doubtful=doubtful[0] if doubtful else None,
-        trouble=entry.string("trouble") if doubtful else "",
-    )
+def _identity(entry: Table) -> SiteIdentity:
+    identity = entry.fill(SiteIdentity)
+    for variable in identity.variables:
+        name, equals, _ = variable.partition("=")
+        if not (equals and _VARIABLE.fullmatch(name)):
+            entry.fault("variables", f"has {variable!r}, no variable like SLURM_CLUSTER_NAME=lumi")
+    return identity
 
 
 def _fabric(entry: Table) -> SiteFabric:
@@ -376,6 +409,13 @@ def _variable(entry: Table) -> SiteVariable:
     return entry.fill(
         SiteVariable, given=read_needs(entry, "given"), unless=read_needs(entry, "unless"), nodes=read_jobs(entry)
     )
+
+
+def _measured(entry: Table) -> MeasuredVariable:
+    entry.match("name", _VARIABLE, "no name of a variable")
+    # of a wrong word the file is refused in the end
+    effect = MeasuredEffect(entry.choice("effect", tuple(MeasuredEffect)) or MeasuredEffect.INERT)
+    return entry.fill(MeasuredVariable, effect=effect)
 
 
 def site_names(environment: Mapping[str, str]) -> list[str]:

@@ -10,13 +10,14 @@ import dataclasses
 import datetime as dt
 import difflib
 import re
-import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lumiimg.errors import BadInputError, one_line
+from lumiimg.files import read_beginning
+from lumiimg.toml import TomlError, parse_toml
 
 T = TypeVar("T")
 FILE_LIMIT_BYTES = 256 * 1024
@@ -26,15 +27,6 @@ _MOST_TOLD = 8
 """Faults of one file."""
 LONG, LONG_FAULT = 200, 800
 """Characters of what is wrong, and of a whole fault."""
-_STRING_OR_COMMENT = re.compile(
-    r"""
-    "{3}(?:[^\\]|\\.)*?(?:"{3,5}|\Z) | '{3}.*?(?:'{3,5}|\Z)
-    | "(?:[^"\\\n]|\\.)*+"? | '[^'\n]*+'? | \#[^\n]*+
-    """,
-    re.DOTALL | re.VERBOSE,
-)
-_DEEP_KEY = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
-"""A key of so many parts that what tomllib notes down of each of them, and all before it, fills the memory."""
 _NOT_PRINTABLE = "holds a character that cannot be printed, or more than one line"
 
 
@@ -45,24 +37,13 @@ class CatalogError(BadInputError):
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the parsed file.
 
-    Raises CatalogError if it cannot be read, is not UTF-8, or is not TOML.
+    Raises CatalogError if it cannot be read, is not UTF-8 or TOML, or is more than anybody writes.
     """
     text = read_text(path, FILE_LIMIT_BYTES)
     try:
-        refuse_deep_keys(text)
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogError(f"is not TOML: {error}", where=str(path)) from error
-    except ValueError as error:
-        raise CatalogError("holds a number of thousands of digits", where=str(path)) from error
-    except RecursionError as error:
-        raise CatalogError("is nested too deeply", where=str(path)) from error
-
-
-def refuse_deep_keys(text: str) -> None:
-    """Raise tomllib.TOMLDecodeError for TOML with a key like `a.a.a.a…`: its memory grows with the square of that."""
-    if _DEEP_KEY.search(_STRING_OR_COMMENT.sub("_", text)):
-        raise tomllib.TOMLDecodeError("a key of more than 32 parts")
+        return parse_toml(text)
+    except TomlError as error:
+        raise CatalogError(str(error), where=str(path)) from error
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
@@ -79,13 +60,10 @@ def read_text(path: Path, limit_bytes: int) -> str:
 def read_limited(path: Path, limit_bytes: int) -> bytes:
     """Return the beginning of a regular file.
 
-    Raises CatalogError if it is none (opening a FIFO would wait for ever), or cannot be read.
+    Raises CatalogError if it is something else, or cannot be read.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise CatalogError("is not a file", where=str(path))
-        with path.open("rb") as stream:
-            return stream.read(limit_bytes)
+        return read_beginning(path, limit_bytes)
     except OSError as error:
         raise CatalogError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
@@ -323,7 +301,4 @@ def shortened(text: str, most: int = LONG) -> str:
 
 
 def _shown(value: object) -> str:
-    try:
-        return repr(value)[:LONG]
-    except ValueError:  # a number that was written as thousands of hexadecimal digits
-        return "a number of thousands of digits"
+    return repr(value)[:LONG]

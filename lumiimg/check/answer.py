@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.probe.container import ProbeRun
     from lumiimg.check.run.collective import CollectiveOutcome
+    from lumiimg.check.static.gpu_code import GpuAccount
     from lumiimg.fabric.path import FabricPath, Step
 
 _EFFECTS = frozenset({Family.RCCL, Family.RUN, Family.SIMULATED})
@@ -73,6 +74,8 @@ class CheckReport:
     """What the probes printed of themselves."""
     collective: CollectiveOutcome | None = None
     """What the collective of level run came to."""
+    gpu: GpuAccount | None = None
+    """What the GPU of the site makes of its code; None without a site, or where that has none of AMD's."""
 
 
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:
@@ -141,12 +144,21 @@ def settle(static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[F
             kept.append(finding)
     if _ran(ran):
         kept = [_outdone(finding) for finding in kept]
+    if any(finding.id is Code.RUN_SELECTED and finding.severity is Severity.OK for finding in ran):
+        kept = [_served(finding) for finding in kept]
     kept += ran
     return tuple(sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.family in _EFFECTS)))
 
 
+def _served(finding: Finding) -> Finding:
+    """Return a finding as it counts after a collective on one node: the driver was seen to serve the image's ROCm."""
+    if finding.id is not Code.IMAGE_DRIVER or finding.severity is Severity.INFO:
+        return finding
+    return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} (a collective ran on the GPUs here)")
+
+
 def _outdone(finding: Finding) -> Finding:
     """Return a finding of a lower level as it counts after a collective that went over the fast network."""
-    if finding.severity in {Severity.OK, Severity.INFO}:
-        return finding
+    if finding.severity in {Severity.OK, Severity.INFO} or finding.id.family is Family.GPU:
+        return finding  # a collective calls RCCL alone, of all that has GPU code
     return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} (the collective went over Slingshot)")

@@ -12,7 +12,7 @@ from functools import cache
 
 from lumiimg.fabric.path import Part  # noqa: TC001 - msgspec reads the types of the fields
 from lumiimg.findings import Code, Level, Severity
-from lumiimg.host.codec import own_table
+from lumiimg.toml import own_table
 
 
 class Decider(StrEnum):

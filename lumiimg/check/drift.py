@@ -6,9 +6,8 @@ before, which stands in somebody's module or job script, is tried with the host 
 
 from __future__ import annotations
 
-import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,26 +16,25 @@ from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open, without_ours
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
+from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import ManifestCheck, try_saved
 from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.resolve import rules
+from lumiimg.resolve.driver_rule import driver_of_node, driver_window, unknown_driver
 from lumiimg.resolve.inventory import read_contents
-from lumiimg.resolve.rules import RuleResult
+from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.catalog.sites import Site, SiteDriver
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.check.static.comparisons import Rule
     from lumiimg.host.drift import Drift
-    from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
-
-_WORDS = re.compile(r"[\s(),;]+")
+    from lumiimg.resolve.rules import RuleResult
 
 
 class Fate(StrEnum):
@@ -85,10 +83,12 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
     Raises BadInputError for what is no image.
     """
     environment = without_ours(environment)
-    with opened(path) as image:
+    with opened(path, environment, drift.now) as image:
         static = check_static(image, environment)
-        before = study_open(str(path), image, environment, drift.before, static, site)
-        now = study_open(str(path), image, environment, drift.now, static, site)
+        before, now = (
+            study_open(str(path), image, environment, node, static, site, owner=gpu_owner(site, node))
+            for node in (drift.before, drift.now)
+        )
         saved, lacks = _saved(image, environment, drift, before, now)
         driver = tuple(_driver(image, drift, site)) if drift.driver_changed else ()
     fate = _fate(before, now, is_stale=bool(lacks) or not saved.holds, driver=driver)
@@ -120,11 +120,11 @@ def remedies(image: ImageDrift, snapshot: str, site: Site | None) -> Iterator[st
             at = on_site or " --site NAME"
             yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}   (a fabric of its own)"
         yield from image.now.remedies
-        if any(rule.outcome is rules.RuleOutcome.REFUSED for rule in image.driver):
+        if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
             yield "start from a base with a ROCm that the driver serves: `lumiimg list`, `lumiimg explain --base …`"
     if image.fate is Fate.UNKNOWN:
         yield from image.now.remedies
-        if site is None and any(rule.outcome is rules.RuleOutcome.UNKNOWN for rule in image.driver):
+        if site is None and any(rule.outcome is RuleOutcome.UNKNOWN for rule in image.driver):
             yield "name the machine, whose driver window then counts: --site NAME (`lumiimg list`)"
 
 
@@ -146,11 +146,11 @@ def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[R
         # what stood against it before is no excuse for libraries that could be bound, and cannot any more
         is_lost = now.fabric is Fabric.NONE and before.fabric is not Fabric.NONE
         return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED and not is_lost else Fate.BREAKS
-    if rules.RuleOutcome.REFUSED in outcomes:
+    if RuleOutcome.REFUSED in outcomes:
         return Fate.BREAKS
     if is_stale and before.decision is not Outcome.REFUSED:
         return Fate.STALE_BINDS  # known, whatever else is not
-    if now.decision is Outcome.UNKNOWN or rules.RuleOutcome.UNKNOWN in outcomes:
+    if now.decision is Outcome.UNKNOWN or RuleOutcome.UNKNOWN in outcomes:
         return Fate.UNKNOWN
     return Fate.MENDED if before.decision is Outcome.REFUSED else Fate.FINE
 
@@ -158,22 +158,14 @@ def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[R
 def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResult]:
     """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
     stack = read_contents(image).stack
-    version = next((stack.version(name) or "?" for name in ("rocm", "torch-rocm") if name in stack.offers), None)
-    if site is not None and site.driver is not None and _is_of(site.driver, drift.now):
-        yield from rules.driver_window(stack, site)
-    elif version is not None:
-        need = f"to know which ROCm the driver {drift.now.gpu_driver or '(none)'} serves"
-        because = f"the driver was {drift.before.gpu_driver or '(none)'} before"
-        if site is not None and site.driver is not None:
-            because += f", and what is known of {site.name} is of {site.driver.name}, {site.driver.date}"
-        have = f"ROCm {version} of the image"
-        yield RuleResult("driver-window", rules.RuleOutcome.UNKNOWN, need, have, because, "lumiimg drift")
-
-
-def _is_of(driver: SiteDriver, snapshot: Snapshot) -> bool:
-    """Whether what is known of a site's driver is about the one of a node: of its version, or its kernel, or later."""
-    named = {snapshot.gpu_driver, snapshot.kernel} & set(_WORDS.split(driver.name))
-    return bool(named) or driver.date.isoformat() > snapshot.taken[:10]
+    driver = driver_of_node(site.driver if site else None, drift.now)
+    before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
+    if site is not None and driver is not None and drift.now.gpu_driver is not None:
+        for rule in driver_window(stack, replace(site, driver=driver)):
+            is_open = rule.outcome is RuleOutcome.UNKNOWN
+            yield replace(rule, because=f"{rule.because}; {before}") if is_open else rule
+        return
+    yield from unknown_driver(stack, f"the driver {drift.now.gpu_driver or '(none)'}", before, "lumiimg drift")
 
 
 def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterator[str]:
@@ -185,6 +177,8 @@ def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterato
         yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
     elif fate is Fate.FINE and _pairs(before) != _pairs(now):
         yield "the binds made before load; a list that is made today is another one"
+    if now.carried.against and now.carried.sentence:
+        yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
     if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:
         yield "its libcxi is its own; kernel or NIC driver are others than before: whether they fit, only a run shows"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import layer_folders, names_at_a_glance
+from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.answer import CheckReport, LevelsTaken, decide, sentence, settle
 from lumiimg.check.opening import opened
 from lumiimg.check.probe import simulation
@@ -19,6 +20,9 @@ from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version
 from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static.boundary import study_open
 from lumiimg.check.static.files import check_static
+from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.check.static.image_faults import find_faults
+from lumiimg.check.static.machine import with_machine
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.definition.definition import layers_of
 from lumiimg.engine.engine import find_engine
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.judgement import ProbeResult
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
@@ -48,16 +52,22 @@ def check_image(
     *,
     simulate: bool = False,
     site: Site | None = None,
+    program: str | None = None,
+    machine: Sequence[str] = (),
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
-    `simulate`: ask RCCL with a stand-in for HIP too (`probe/simulation.py`). `site`: whose bandwidths count, on GPUs.
+    `simulate`: ask RCCL with a stand-in for HIP too (`probe/simulation.py`). `site`: whose GPU is to take the image's
+    code, and whose bandwidths count, on GPUs.
+    `program`: what jobs start, by its path or name; None for the Python on the image's PATH.
+    `machine`: the options that name the machine, for commands that are proposed.
 
     Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
     needs is not here.
     """
-    with opened(path) as image:
-        static, manifest = check_files(path, image, environment, snapshot)
+    with opened(path, environment, snapshot) as image:
+        boundary = check_files(path, image, environment, snapshot, program, site)
+        static, manifest = boundary.static, boundary.manifest
         probe_level = run_level = _NOT_ASKED
         probed: ProbeResult | None = None
         ran: RunResult | None = None
@@ -95,7 +105,7 @@ def check_image(
         taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
         results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
-        findings = conclude(str(path), image.labels, static.findings, *results)
+        findings = conclude(str(path), image.labels, static.findings, *results, machine=machine)
         known = origins(
             fabric,
             image,
@@ -114,6 +124,7 @@ def check_image(
         findings=findings,
         runs=tuple(probed.runs) if probed else (),
         collective=ran.outcome if ran else None,
+        gpu=boundary.gpu,
         steps=fabric_steps(
             fabric,
             findings,
@@ -125,18 +136,22 @@ def check_image(
 
 
 def check_files(
-    path: Path, image: Image, environment: Mapping[str, str], snapshot: Snapshot | None
-) -> tuple[StaticResult, BindManifest | None]:
-    """Return what the files say, and with a snapshot what is to be bound of its host.
+    path: Path,
+    image: Image,
+    environment: Mapping[str, str],
+    snapshot: Snapshot | None,
+    program: str | None = None,
+    site: Site | None = None,
+) -> Boundary:
+    """Return what the files say; with a snapshot what is to be bound of its host, with a site what of its GPU.
 
     Raises BadInputError where the image cannot be read.
     """
     environment = read_on(snapshot, environment)
-    static = check_static(image, environment)
-    if snapshot is None:
-        return static, None
-    boundary = study_open(str(path), image, environment, snapshot, static)
-    return boundary.static, boundary.manifest
+    static = with_machine(image, check_static(image, environment, program), snapshot, site)
+    boundary = study_open(str(path), image, environment, snapshot, static, owner=gpu_owner(site, snapshot))
+    findings = (*boundary.static.findings, *find_faults(image, environment, static))
+    return replace(boundary, static=replace(boundary.static, findings=findings))
 
 
 def conclude(
@@ -145,9 +160,14 @@ def conclude(
     static: Sequence[Finding],
     probed: Sequence[Finding],
     ran: Sequence[Finding] = (),
+    *,
+    machine: Sequence[str] = (),
 ) -> tuple[Finding, ...]:
-    """Return the findings of all levels as one account, with the command that would mend what is lacking."""
-    return _with_command(settle(static, probed, ran), image, labels)
+    """Return the findings of all levels as one account, with the command that would mend what is lacking.
+
+    `machine` are the options that name the machine.
+    """
+    return _with_command(settle(static, probed, ran), image, labels, machine)
 
 
 def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
@@ -161,7 +181,9 @@ def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
         )
 
 
-def _with_command(findings: tuple[Finding, ...], image: str, labels: Mapping[str, str]) -> tuple[Finding, ...]:
+def _with_command(
+    findings: tuple[Finding, ...], image: str, labels: Mapping[str, str], machine: Sequence[str]
+) -> tuple[Finding, ...]:
     """Add the command that gives a plugin: to the same stack, where the catalogue has all of it, or to the image.
 
     A base that was an image, and layers that `--layers` named, are not found by what the labels call them.
@@ -174,8 +196,11 @@ def _with_command(findings: tuple[Finding, ...], image: str, labels: Mapping[str
         base, *layers = built_from
         words = ["build", "--base", base, *(word for layer in (*layers, _PLUGIN_LAYER) for word in ("--add", layer))]
         note = ""
+        machine = machine or ("--site", "generic")  # as it was judged: for none; LUMI may refuse its ROCm
     else:
-        words = ["adapt", image, "--site", "lumi"]
-        note = "   (`lumiimg list` shows other sites)"
+        words = ["adapt", image]
+        note = "" if machine else "   (`lumiimg list` shows other sites)"
+        machine = machine or ("--site", DEFAULT)
+    words += machine
     remedy = f"{shlex.join(['lumiimg', *words, '-o', 'with-plugin.sif'])}{note}"
     return tuple(replace(finding, remedy=(remedy,)) if finding is lacking else finding for finding in findings)

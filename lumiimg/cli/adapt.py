@@ -9,13 +9,14 @@ examples:
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli import build
-from lumiimg.cli.options import IMAGES
+from lumiimg.cli.options import IMAGES, site_to_make_for
 from lumiimg.cli.request import add_layers_and_sources, planned, puller
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -31,15 +32,16 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from lumiimg.catalog.sites import find_site
     from lumiimg.fabric.path import Fabric
     from lumiimg.findings import Code, Severity
     from lumiimg.report.build import print_doubts
-    from lumiimg.report.console import console, headline, marked, print_json, remedies, say
+    from lumiimg.report.console import console, marked, remedies, say
     from lumiimg.resolve.decide import locked
     from lumiimg.resolve.image_base import read_foreign
+    from lumiimg.resolve.stack import PLUGIN_COMPONENT
 
-    if not arguments.site:
-        raise BadInputError("for which machine?", hint="name it: --site lumi, or a site file")
+    site = find_site(site_to_make_for(arguments), os.environ)
     read: list[Path] = []
     pull = puller(arguments)
 
@@ -47,23 +49,27 @@ def execute(arguments: argparse.Namespace) -> int:
         read.append(pull(name))
         return read[-1]
 
-    base = read_foreign(arguments.base, pull_once)
+    base = read_foreign(arguments.base, pull_once, site)
     request, plan = planned(arguments, images={arguments.base: base})
     out = console(stderr=True, quiet=arguments.quiet)
     has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
-    against, of_files = _against(read[-1] if read else Path(arguments.base))
+    against, of_files = _against(read[-1] if read else Path(arguments.base), arguments.host)
     for finding in against:
         marked(out, finding.severity.value, f"{finding.summary}; what is built on it sets that, too  [{finding.id}]")
         remedies(out, finding.remedy)
     lock = locked(plan)
-    if lock.layers:  # they bring what its files lack, but a plugin that is there, and not found, stays so
-        of_files = [finding for finding in of_files if finding.id is Code.PLUGIN_NOT_ON_PATH and "net-api" in base.has]
+    if lock.layers:  # they bring what its files lack, but a plugin that is there stays as it is
+        brings = any(PLUGIN_COMPONENT in layer.layer.provides for layer in lock.layers)
+        stays = {Code.PLUGIN_NOT_ON_PATH} if "net-api" in base.has else set()
+        stays |= {Code.BIND_REFUSED} if lock.fabric is Fabric.HOST and not brings else set()
+        of_files = [finding for finding in of_files if finding.id in stays]
     for finding in of_files:
         marked(out, finding.severity.value, f"{finding.summary}  [{finding.id}]")
         remedies(out, finding.remedy)
     against += of_files
-    if lock.layers:
+    refused = any(finding.id is Code.BIND_REFUSED and finding.severity is Severity.PROBLEM for finding in of_files)
+    if lock.layers and not refused:
         build.check_options(arguments)
         return build.make(arguments, lock, request)
     # nothing to add is an answer only where all that it rests on is known
@@ -71,6 +77,9 @@ def execute(arguments: argparse.Namespace) -> int:
     answer = ExitCode.UNDECIDED if lock.doubts or unknown or against else ExitCode.GOOD
     if unknown:
         sentence = f"nothing is added: what the network of {lock.site} needs is not known to lumiimg"
+    elif refused:
+        answer = ExitCode.NO
+        sentence = "nothing that is bound of the node loads in it, and the layers that it lacks do not change that"
     elif any(finding.severity is Severity.PROBLEM for finding in against):
         answer = ExitCode.NO
         sentence = "nothing is added, and as it is, the image keeps RCCL off the site's network"
@@ -78,26 +87,37 @@ def execute(arguments: argparse.Namespace) -> int:
         sentence = "nothing is added, and not all is known"
     else:
         sentence = "it lacks nothing that the site's network needs"
-    if arguments.json:
-        doubts = [*(finding.summary for finding in against), *(rule.because for rule in lock.doubts)]
-        print_json("adapt", answer=sentence, doubts=doubts)
-    kind = {ExitCode.NO: "problem", ExitCode.UNDECIDED: "unknown"}.get(answer, "ok")
-    headline(out, f"{sentence}: nothing was built", kind)
+    doubts = [*(finding.summary for finding in against), *(rule.because for rule in lock.doubts)]
+    _print_answer(arguments, sentence, doubts, answer)
     print_doubts(out, lock)
     return answer
 
 
-def _against(path: Path) -> tuple[list[Finding], list[Finding]]:
-    """Return what keeps RCCL off the network: what the image sets, which no layer takes away, and its files."""
+def _print_answer(arguments: argparse.Namespace, sentence: str, doubts: list[str], answer: ExitCode) -> None:
+    from lumiimg.report.console import console, headline, print_json
+
+    if arguments.json:
+        print_json("adapt", answer=sentence, doubts=doubts)
+    kind = {ExitCode.NO: "problem", ExitCode.UNDECIDED: "unknown"}.get(answer, "ok")
+    headline(console(stderr=True, quiet=arguments.quiet), f"{sentence}: nothing was built", kind)
+
+
+def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding]]:
+    """Return what keeps RCCL off the network: what the image sets, which no layer takes away, and its files.
+
+    `host` is the snapshot of a node whose libraries are bound.
+    """
     from lumiimg.check.opening import opened
-    from lumiimg.check.static.files import check_static
+    from lumiimg.check.pipeline import check_files
     from lumiimg.check.static.variables import judge_plugin_name, judge_variables, read_variables
     from lumiimg.findings import Findings, Level, Severity
+    from lumiimg.host.snapshot_file import read_snapshot
 
+    snapshot = read_snapshot(host) if host else None
     found = Findings(Level.STATIC)
     with opened(path) as image:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
-        variables, static = read_variables(image, {}), check_static(image, {})
+        variables, static = read_variables(image, {}), check_files(path, image, {}, snapshot).static
         judge_variables(variables, static.path, found)
         judge_plugin_name(variables, static.path, found)
     wanted = {Severity.PROBLEM, Severity.UNKNOWN}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.cli.options import JSON, add_host, add_image, add_machine, site_of
+from lumiimg.cli.options import JSON, add_host, add_image, add_machine, add_program, site_of
 from lumiimg.errors import ExitCode
 
 _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
@@ -29,6 +29,7 @@ _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser)
     add_host(parser, required=True)
+    add_program(parser)
     add_machine(parser, "what every container needs there is added")
     parser.add_argument(
         "--format",
@@ -48,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     site = site_of(arguments)
     snapshot = read_snapshot(arguments.host)
-    boundary = study(arguments.image, os.environ, snapshot, site)
+    boundary = study(arguments.image, os.environ, snapshot, site, arguments.starts)
     print_manifest(boundary, snapshot, arguments.format)
     if boundary.fabric is Fabric.NONE:
         print_refusals(boundary)

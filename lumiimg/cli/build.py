@@ -1,9 +1,10 @@
 r"""Build an image: a base, and layers on it, each by its definition file.
 
 examples:
-  lumiimg build --base debian-13 --add netprobe -o demo.sif
+  lumiimg build --base rocm-6.2.4 --add vllm       # for LUMI, or this machine
+  lumiimg build --base debian-13 --add netprobe --site generic -o demo.sif
   lumiimg build --recipe demo --dry-run
-  lumiimg build --base debian-13 --add aws-ofi-nccl \
+  lumiimg build --base debian-13 --add aws-ofi-nccl --site generic \
       --source aws-ofi-nccl=aws-ofi-nccl-1.21.1.tar.gz -o plugin.sif
   lumiimg build --recipe demo --definitions defs/   # files for another machine
 """
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lumiimg.build.progress import Progress
     from lumiimg.cli.options import Options
     from lumiimg.engine.engine import Engine
+    from lumiimg.host.wanted import KnownMachine
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.store import Store
@@ -106,6 +108,12 @@ def add_result(how: Options) -> None:
     add_quiet(how)
     add_verbose(how, "what the engine prints")
     add_page(how)
+    how.add_argument(
+        "--manifest",
+        metavar="FILE",
+        type=Path,
+        help="the bind manifest of the image, written to FILE too (with --definitions, the planned one)",
+    )
     add_json(how)
 
 
@@ -113,7 +121,12 @@ def check_result(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together. Raises BadInputError."""
     if arguments.html and (getattr(arguments, "dry_run", False) or getattr(arguments, "definitions", None)):
         raise BadInputError("tells what a build took, and nothing is built", where="--html", hint="leave it out")
-    refuse_places({"--html": arguments.html}, (getattr(arguments, "lock", None), arguments.output))
+    if arguments.manifest and getattr(arguments, "dry_run", False):
+        raise BadInputError("is read from the image, and nothing is built", where="--manifest", hint="leave it out")
+    refuse_places(
+        {"--html": arguments.html, "--manifest": arguments.manifest},
+        (getattr(arguments, "lock", None), arguments.output, getattr(arguments, "host", None)),
+    )
     if arguments.format == "layered" and arguments.strategy == "definition":
         raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
 
@@ -152,7 +165,7 @@ def _output_of(arguments: argparse.Namespace) -> Path:
 
 def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     """Settle what only the network can tell, and build, unless something less is asked for."""
-    from lumiimg.definition.writer import write_chain, write_flat
+    from lumiimg.definition.writer import write_chain
     from lumiimg.report import build as report
 
     if arguments.dry_run:
@@ -162,23 +175,42 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         lock.bootstrap.image.refuse_unproved()
     sources = sources_of(arguments)
     if lock.unsettled or arguments.lock:
+        from lumiimg.catalog.sites import find_site
         from lumiimg.resolve.pin import settle
+        from lumiimg.resolve.wheel_gpus import with_gpus
 
         lock = settle(lock, sources, pin_base=arguments.lock is not None, until=request.until)
+        lock = with_gpus(lock, find_site(request.site, os.environ) if request.site else None, sources)
     if arguments.lock and not arguments.locked:
         from lumiimg.files import write_text
-        from lumiimg.resolve.lockfile import to_text
+        from lumiimg.resolve import lockfile
 
-        write_text(arguments.lock, to_text(lock, request))
+        write_text(arguments.lock, lockfile.to_text(lock, request))
     if arguments.definitions is not None:
-        from lumiimg.build.builder import write_definitions
-
-        definitions = [*write_chain(lock), write_flat(lock)]
-        folder = arguments.definitions
-        write_definitions(definitions, folder, sources.store, progress_of(arguments).line)
-        report.print_definitions(definitions, folder, as_json=arguments.json, quiet=arguments.quiet)
+        _write_definitions(arguments, sources.store, lock, request)
         return ExitCode.GOOD
     return _build(arguments, sources.store, lock, request)
+
+
+def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> None:
+    from lumiimg.build.builder import write_definitions
+    from lumiimg.build.unfetched import unreachable, write_fetch
+    from lumiimg.definition.writer import with_manifest, write_chain, write_flat
+    from lumiimg.files import write_text
+    from lumiimg.host.carried_manifest import to_text
+    from lumiimg.host.wanted import planned
+    from lumiimg.report import build as report
+
+    folder, progress = arguments.definitions, progress_of(arguments)
+    manifest = planned(lock.fabric, _runs_on(arguments, request, progress))
+    *below, last = write_chain(lock)
+    definitions = [*below, with_manifest(last, manifest), with_manifest(write_flat(lock), manifest)]
+    missing = unreachable(definitions, store, progress.line)
+    write_definitions(definitions, folder, store, progress.line, missing)
+    fetch = write_fetch(definitions, missing, folder) if missing else None
+    if arguments.manifest:
+        write_text(arguments.manifest, to_text(manifest))
+    report.print_definitions(definitions, folder, fetch, as_json=arguments.json, quiet=arguments.quiet)
 
 
 def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
@@ -256,10 +288,12 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
             again=arguments.force,
             keep_going=arguments.keep_going,
             fresh=getattr(arguments, "fresh", False),
+            runs_on=_runs_on(arguments, request, progress),
         )
     finally:
         progress.stop()
     write_page(arguments, built, lock, engine)
+    write_manifest(arguments.manifest, output)
     report.print_built(built, lock, engine, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
 
@@ -271,6 +305,35 @@ def write_page(arguments: argparse.Namespace, built: BuiltImage, lock: Lock | No
         from lumiimg.report.html.build import build_page
 
         write_text(arguments.html, build_page(built, lock, engine))
+
+
+def machine_of(site: str | None, host: Path | None) -> KnownMachine:
+    """Return what is known of the machine that an image is for. Raises BadInputError."""
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.host.snapshot_file import read_snapshot
+    from lumiimg.host.wanted import KnownMachine
+
+    return KnownMachine(read_snapshot(host) if host else None, find_site(site, os.environ) if site else None)
+
+
+def _runs_on(arguments: argparse.Namespace, request: Request, progress: Progress) -> KnownMachine:
+    host = request.host
+    if arguments.locked and host is not None and not host.is_file():
+        progress.notice(f"{host}, which the lock names, is not here: the bind manifest is settled without it")
+        host = None
+    return machine_of(request.site, host)
+
+
+def write_manifest(path: Path | None, built: Path) -> None:
+    """Write the bind manifest that an image carries, where that was asked for."""
+    if path:
+        from lumiimg.files import write_text
+        from lumiimg.host.carried_manifest import read_manifest, to_text
+        from lumiimg.image import open_image
+
+        with open_image(built) as image:
+            if (manifest := read_manifest(image.root)) is not None:
+                write_text(path, to_text(manifest))
 
 
 def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:

@@ -41,8 +41,10 @@ from lumiimg.cli.options import (
     add_junit,
     add_machine,
     add_page,
+    add_program,
     add_quiet,
     add_verbose,
+    machine_options,
     number_to,
     refuse_places,
     site_of,
@@ -63,6 +65,7 @@ _SOON_S, _LATER_S = 5.0, 30.0
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser)
     add_host(parser)
+    add_program(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
     add_machine(parser, "run with what its jobs set, compare the bandwidth with its")
     parser.add_argument(
@@ -108,7 +111,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.simulate_gpu and level is Level.STATIC:
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
     snapshot, site = snapshot_of(arguments), site_of(arguments)
-    report = check_image(arguments.image, os.environ, level, snapshot, simulate=arguments.simulate_gpu, site=site)
+    report = check_image(
+        arguments.image,
+        os.environ,
+        level,
+        snapshot,
+        simulate=arguments.simulate_gpu,
+        site=site,
+        program=arguments.starts,
+        machine=machine_options(arguments),
+    )
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
@@ -148,6 +160,8 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             snapshot=snapshot,
             site=site,
             simulate=arguments.simulate_gpu,
+            program=arguments.starts,
+            machine=machine_options(arguments),
         )
 
         def keep(report: NodesReport) -> None:
@@ -179,12 +193,10 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     with opened(arguments.image):
         pass  # what is no image is told now, not when the job has waited for its nodes
     words = ["check", str(arguments.image.absolute()), "--nodes", str(arguments.nodes), "--json"]
-    words += ["--host", str(arguments.host.absolute())] if arguments.host else []
+    words += ["--program", arguments.starts] if arguments.starts else []
     words += ["--simulate-gpu"] if arguments.simulate_gpu else []
     words += ["--level", arguments.level] if arguments.level else []
-    if arguments.site:
-        is_file = arguments.site.endswith(".toml")
-        words += ["--site", str(Path(arguments.site).absolute()) if is_file else arguments.site]
+    words += machine_options(arguments)
 
     def submitted(job: str) -> None:
         print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)

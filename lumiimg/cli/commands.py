@@ -47,6 +47,7 @@ GROUPS = {
         "module": "a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
         "list": "list bases, layers, recipes and sites",
         "show": "show a base, layer, recipe, site or image: what is known of it, and from where",
+        "refresh": "read from the package index which releases there are that no row has",
         "cache": "layers that were built before: list, check, remove, carry elsewhere",
         "doctor": "can this machine build images, and how?",
         "schema": "what --json prints: a JSON Schema of each kind of output",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
+from lumiimg.files import read_beginning
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +45,7 @@ def is_image(path: Path) -> bool:
     """Whether a path is an image, by what it begins with: a lock is text."""
     if path.is_dir():
         return True
-    if not path.is_file():  # whoever reads it says so; a FIFO would be waited for here
-        return False
     try:
-        with path.open("rb") as file:
-            return b"\0" in file.read(4096)
-    except OSError:
+        return b"\0" in read_beginning(path, 4096)
+    except OSError:  # whoever reads it says so
         return False

@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose, site_of
+from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose, named_site, site_of
 
 if TYPE_CHECKING:
     import argparse
@@ -55,7 +55,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json
     from lumiimg.report.drift import Words, json_keys, print_drift
 
-    site = site_of(arguments)
+    # two snapshots may be of another machine than this
+    site = named_site(arguments) if arguments.now else site_of(arguments)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     drift = compare(before, now)

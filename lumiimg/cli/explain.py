@@ -1,10 +1,12 @@
 """Of an image: which library comes from where on the way from RCCL to the NIC,
-which versions each side needs and has, and what margin is left.
+which versions each side needs and has, and what margin is left; with --site,
+whether the GPU there takes the image's code.
 Of a request (--base, --add): what would be chosen, by which rule, from which
 fact; what stands against it, and the nearest request that works.
 
 examples:
   lumiimg explain image.sif --host host.json
+  lumiimg explain image.sif --site lumi        # whether its GPU takes the code
   lumiimg explain --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   lumiimg explain --add vllm --site lumi       # on which bases?
 
@@ -23,14 +25,27 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from lumiimg.cli.options import IMAGES, add_json, add_page, add_quiet, add_verbose, refuse_places, snapshot_of
+from lumiimg.cli.options import (
+    IMAGES,
+    OFFLINE,
+    add_json,
+    add_page,
+    add_program,
+    add_quiet,
+    add_verbose,
+    refuse_places,
+    site_of,
+    snapshot_of,
+)
 from lumiimg.cli.request import add_request, ground_of, planned, read_request
 from lumiimg.errors import BadInputError, ExitCode
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE", type=Path, nargs="?", help=IMAGES)
+    add_program(parser)
     add_request(parser, "of a request")
+    parser.add_argument("--offline", action="store_true", help=OFFLINE)
     add_page(parser)
     add_quiet(parser)
     add_verbose(parser, "every need, source and pair of versions")
@@ -39,6 +54,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     is_request = bool(arguments.base or arguments.recipe or arguments.add)
+    if is_request and arguments.starts:
+        raise BadInputError("--program is of an image", hint="leave it out")
     if (arguments.image is None) != is_request:
         raise BadInputError(
             "either an image or a request is explained",
@@ -52,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
-    given = [f"--{name}" for name in ("arg", "source", "mirror", "site", "layers") if getattr(arguments, name)]
+    given = [f"--{name}" for name in ("arg", "source", "mirror", "layers") if getattr(arguments, name)]
     if given or arguments.fabric != "auto":
         hint = f"of an image: --host FILE; of a request on it: --base {arguments.image}"
         raise BadInputError(f"{(given or ['--fabric'])[0]} says nothing about a finished image", hint=hint)
@@ -63,7 +80,7 @@ def _image(arguments: argparse.Namespace) -> int:
     from lumiimg.report.boundary import json_keys, print_boundary
     from lumiimg.report.console import print_json
 
-    boundary = study(arguments.image, os.environ, snapshot_of(arguments))
+    boundary = study(arguments.image, os.environ, snapshot_of(arguments), site_of(arguments), arguments.starts)
     if arguments.html:
         from lumiimg.check.steps import boundary_steps
         from lumiimg.files import write_text

@@ -35,18 +35,19 @@ from lumiimg.cli.options import (
     add_output,
     number_to,
     refuse_places,
+    site_to_make_for,
     snapshot_of,
 )
-from lumiimg.errors import ExitCode
+from lumiimg.errors import ExitCode, RefusedError
 
 _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 _MOST = 100_000
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lumiimg job IMAGE --site NAME [options] -- COMMAND [ARGUMENT ...]"
+    parser.usage = "lumiimg job IMAGE [options] -- COMMAND [ARGUMENT ...]"
     add_image(parser, "the image, as the job will find it")
-    add_machine(parser, "how ranks are bound, what jobs set", required=True)
+    add_machine(parser, "how ranks are bound, what jobs set")
     parser.add_argument(
         "--nodes", metavar="N", type=number_to(_MOST), default=1, help="how many nodes: those of the job (default: 1)"
     )
@@ -86,19 +87,24 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.opening import opened
     from lumiimg.check.static.boundary import study
+    from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
+    from lumiimg.check.static.machine import wrong_processors
+    from lumiimg.cluster.job.gpu_notes import notes_of_gpu
     from lumiimg.cluster.job.mounts import absent_paths
-    from lumiimg.cluster.job.plan import JobRequest, loading, plan_job
+    from lumiimg.cluster.job.plan import JobRequest, by_carried, loading, plan_job
     from lumiimg.cluster.job.script import job_script
     from lumiimg.cluster.job.shape import ShapeRequest
     from lumiimg.cluster.python import note_of_program, python_of
     from lumiimg.files import write_text
+    from lumiimg.host.carried_manifest import MANIFEST_PATH
+    from lumiimg.host.job_process import loaded_in_jobs
     from lumiimg.report.boundary import print_doubts
     from lumiimg.report.console import print_json
     from lumiimg.report.job import explain_job, json_keys, print_job
     from lumiimg.resolve.inventory import read_contents
 
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
-    site = find_site(arguments.site, os.environ)
+    site = find_site(site_to_make_for(arguments), os.environ)
     wish = ShapeRequest(
         nodes=arguments.nodes,
         gpus=arguments.gpus,
@@ -111,9 +117,19 @@ def execute(arguments: argparse.Namespace) -> int:
     # what engines mount by themselves
     mounted = (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
     with opened(arguments.image) as image:
-        contents = read_contents(image)
+        if (lacking := wrong_processors(image, (), None, site)) is not None:
+            raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
+        contents, variables = read_contents(image), image.environment
         python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
         note = note_of_program(words[0], image, python) if words else None
+        carries, owner = image.root.exists(MANIFEST_PATH), gpu_owner(site, snapshot := snapshot_of(arguments))
+        of_gpu = tuple(notes_of_gpu(judge_gpu_code(image, os.environ, loaded_in_jobs(image), owner)))
+    manifest, of_manifest = None, None
+    if snapshot is not None or carries:
+        boundary = study(arguments.image, os.environ, snapshot, site)
+        manifest, of_manifest = (loading(boundary), None) if snapshot else by_carried(boundary, site)
+        if manifest is not None and snapshot is not None:
+            print_doubts(boundary)
     request = JobRequest(
         image=str(arguments.image),
         command=words,
@@ -124,13 +140,10 @@ def execute(arguments: argparse.Namespace) -> int:
         binds=tuple(arguments.bind),
         absent=absent,
         note=note,
+        variables=variables,
+        of_gpu=of_gpu,
+        of_manifest=of_manifest,
     )
-    manifest = None
-    if (snapshot := snapshot_of(arguments)) is not None:
-        boundary = study(arguments.image, os.environ, snapshot, site)
-        manifest = loading(boundary)
-        if manifest is not None:
-            print_doubts(boundary)
     plan = plan_job(request, contents.stack, site, manifest)
     script = job_script(plan)
     if arguments.json:

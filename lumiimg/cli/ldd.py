@@ -1,7 +1,13 @@
 """Say what ld.so would load for files of an image, without running anything.
 
-Not counted: variables of your shell, and what engines mount without being told
-(home folder, /tmp). Say --env and --bind for what your job has.
+A program is given to ld.so, as `ld.so --list PROGRAM` does. Where the kernel
+starts it by its name, $ORIGIN may be another folder, and what it loads, too:
+then both are shown.
+
+Not counted: variables of your shell, and what is on the host where engines
+mount without being asked (your home, /tmp, /dev): files of the image there are
+not seen. Name what your job has by --env and --bind. With --all, files that
+are named like a text (x.py, x.h, x.json) are not opened.
 
 exit codes: 0 everything would be loaded, in the versions that are needed
             1 something is missing, or does not fit
@@ -29,7 +35,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.host.ldd import elf_files, list_libraries, refusal
+    from lumiimg.host.ldd import elf_files, list_libraries, notes_of_covers, refusal
     from lumiimg.image.permissions import barred
     from lumiimg.report.console import print_json
     from lumiimg.report.ldd import print_ldd
@@ -42,16 +48,22 @@ def execute(arguments: argparse.Namespace) -> int:
     with open_inside(arguments) as inside:
         undecided = refusal(inside.root)
         paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
-        outcomes = {} if undecided else dict(list_libraries(inside, paths))
+        listings = {} if undecided else dict(list_libraries(inside, paths))
+        outcomes = {path: listing.outcome for path, listing in listings.items()}
+        by_kernel = {path: listing.by_kernel for path, listing in listings.items() if listing.by_kernel is not None}
         # of the files that were named: an image has programs that are for root alone, and is none the worse for it
         named = () if arguments.all else outcomes.values()
         loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in named for file in outcome.objects)
         closed = dict.fromkeys(way for _, way in barred(inside.root, loaded))
-    doubts = (*inside.doubts, *(f"not everybody may load all of this: {path} is closed to others" for path in closed))
+        doubts = [*inside.doubts, *notes_of_covers(inside, outcomes.values())]
+        doubts += dict.fromkeys(doubt for listing in listings.values() for doubt in listing.doubts)
+    doubts += (f"not everybody may load all of this: {path} is closed to others" for path in closed)
     if arguments.json:
-        unknown = {"undecided": undecided, "notes": doubts}
+        unknown = {"by_kernel": by_kernel, "undecided": undecided, "notes": doubts}
         print_json("ldd", files=outcomes, **{key: value for key, value in unknown.items() if value})
-    print_ldd(outcomes, undecided, doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
+    print_ldd(
+        outcomes, by_kernel, undecided, doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json
+    )
     if undecided:
         return ExitCode.UNDECIDED
-    return ExitCode.GOOD if all(outcome.ok for outcome in outcomes.values()) else ExitCode.NO
+    return ExitCode.GOOD if all(outcome.ok for outcome in (*outcomes.values(), *by_kernel.values())) else ExitCode.NO

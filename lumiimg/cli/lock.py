@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_output, add_quiet, add_repeated, refuse_places
-from lumiimg.cli.request import add_request, decided, ground_of, mirrors_of, read_request, sources_of
+from lumiimg.cli.request import add_request, decided, ground_of, indexes_of, mirrors_of, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.lock_trust import beyond_catalogue
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text
     from lumiimg.resolve.pin import settle
+    from lumiimg.resolve.wheel_gpus import with_gpus
 
     refuse_places({"-o": arguments.output}, ())
     catalogue = open_catalogue(os.environ, arguments.layers)
@@ -63,15 +64,18 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
     request = request or _request_of(before, arguments)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
-    ground = replace(ground_of(arguments, request, catalogue), held=held.layers)
-    lock = locked(decided(request, ground, quiet=arguments.quiet))
+    # what was read for an answer may have been withdrawn since
+    indexes = indexes_of(arguments, kept_days=1)
+    ground = replace(ground_of(arguments, request, catalogue), held=held.layers, indexes=indexes)
+    lock = locked(decided(request, ground, quiet=arguments.quiet), "lock")
     sources = sources_of(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
+    lock = with_gpus(lock, ground.site, sources)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
     beyond = beyond_catalogue(lock, sources.mirrors)
-    print_lock(lock, found, arguments.output, beyond=beyond, as_json=arguments.json, quiet=arguments.quiet)
+    print_lock(lock, request, found, arguments.output, beyond=beyond, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
 
 

@@ -27,6 +27,7 @@ from lumiimg.cli.options import (
     add_page,
     add_quiet,
     add_verbose,
+    named_site,
     refuse_places,
     snapshot_of,
 )
@@ -62,8 +63,6 @@ def execute(arguments: argparse.Namespace) -> int:
         return _list_signatures(as_json=arguments.json)
     from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
     from lumiimg.files import write_text
-    from lumiimg.nccl.parallel import read_logs
-    from lumiimg.nccl.sources import log_files
     from lumiimg.report.console import print_json
     from lumiimg.report.log import json_keys, print_log, to_junit_text
 
@@ -73,12 +72,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("--host tells nothing without the image of the job", hint="add --image IMAGE")
     inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
-    site = None
-    if arguments.site is not None:  # an empty name is refused
-        from lumiimg.catalog.sites import find_site
-
-        site = find_site(arguments.site, os.environ)
-    reader = _follow(arguments.paths) if arguments.follow else read_logs(log_files(arguments.paths), _warn)
+    site = named_site(arguments)  # a log does not say where it was written
+    reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     report = reader.report()
     image = None
     if arguments.image:
@@ -99,6 +94,20 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json("log", report, **json_keys(report, measured, image, answer))
     print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return answer
+
+
+def _read(names: list[str], *, quiet: bool) -> LogReader:
+    """Read all files, and show on a terminal how far that is."""
+    from lumiimg.nccl.parallel import read_logs, total_bytes
+    from lumiimg.nccl.sources import log_files
+    from lumiimg.report.reading import Reading
+
+    files = log_files(names)
+    reading = Reading(total_bytes(files), quiet=quiet)
+    try:
+        return read_logs(files, _warn, reading)
+    finally:
+        reading.close()
 
 
 def _follow(names: list[str]) -> LogReader:

@@ -16,10 +16,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
 from lumiimg.secret import has_login
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
     from types import FrameType
 
@@ -55,7 +56,7 @@ def _refuse_words(words: Sequence[str]) -> None:
 
             raise BadInputError(
                 f"{printable(what)} is given an address that carries a password",
-                hint=f"leave it out: ~/.netrc serves downloads, `{engine_word()} registry login` a registry",
+                hint=f"leave it out: ~/.netrc serves lumiimg, `{engine_word()} registry login` the engine",
             )
 
 
@@ -86,8 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.GOOD
     try:
         _refuse_words(words)
-        return int(arguments.execute(arguments))
+        return _execute(arguments)
     except LumiimgError as error:
+        if isinstance(error, RefusedError):
+            _report_site(arguments)
         print(f"lumiimg: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -107,6 +110,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = BadInputError(f"{type(error).__name__}: {error}", where="a fault of lumiimg")
         print(f"lumiimg: {told} (LUMIIMG_DEBUG=1 shows where; please report it)", file=sys.stderr)
         return FAULT
+
+
+def _execute(arguments: argparse.Namespace) -> int:
+    code = int(arguments.execute(arguments))
+    _report_site(arguments)
+    return code
+
+
+def _report_site(arguments: argparse.Namespace) -> None:
+    """Say which site was taken that nobody named, and why."""
+    options = vars(arguments)
+    if (because := options.get("site_because")) and not options.get("quiet"):
+        print(f"lumiimg: for {printable(arguments.site)}, {printable(because)} (--site NAME)", file=sys.stderr)
 
 
 def run() -> NoReturn:

@@ -13,6 +13,7 @@ from lumiimg.errors import BadInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from lumiimg.catalog.site_choice import ChosenSite
     from lumiimg.catalog.sites import Site
     from lumiimg.host.container_view import ContainerView
     from lumiimg.host.snapshot import Snapshot
@@ -55,9 +56,18 @@ def add_image(parser: Options, kinds: str = IMAGES) -> None:
     parser.add_argument("image", metavar="IMAGE", type=Path, help=kinds)
 
 
-def add_machine(parser: Options, what: str, *, required: bool = False) -> None:
+def add_machine(parser: Options, what: str) -> None:
     """Add --site of a command that is about an image that is there: `what` a site is good for."""
-    parser.add_argument("--site", metavar="NAME", required=required, help=f"{_MACHINE}: {what}")
+    parser.add_argument("--site", metavar="NAME", help=f"{_MACHINE}: {what}")
+
+
+def add_program(parser: Options) -> None:
+    parser.add_argument(
+        "--program",
+        metavar="PATH",
+        dest="starts",  # `program` is what stands after `--`
+        help="what jobs start, by its path or name in the container (default: the python on the image's PATH)",
+    )
 
 
 def add_page(parser: Options) -> None:
@@ -125,7 +135,11 @@ def add_host(parser: Options, more: str = "", *, required: bool = False) -> None
 
 def add_site(parser: Options) -> None:
     """Add --site and --fabric: the machine that an image is for."""
-    parser.add_argument("--site", metavar="NAME", help=f"{_MACHINE}: its driver and fabric decide what fits")
+    parser.add_argument(
+        "--site",
+        metavar="NAME",
+        help=f"{_MACHINE}: its driver and fabric decide what fits (else: settings, this machine, lumi)",
+    )
     parser.add_argument(
         "--fabric",
         choices=("auto", "host", "bundled", "none"),
@@ -147,7 +161,7 @@ def add_bind(parser: Options, more: str) -> None:
     add_repeated(parser, "--bind", "SRC[:DST]", what)
 
 
-def site_of(arguments: argparse.Namespace) -> Site | None:
+def named_site(arguments: argparse.Namespace) -> Site | None:
     """Return the site that --site names, if it is given. Raises BadInputError."""
     if not arguments.site:
         return None
@@ -156,9 +170,49 @@ def site_of(arguments: argparse.Namespace) -> Site | None:
     return find_site(arguments.site, os.environ)
 
 
+def site_of(arguments: argparse.Namespace) -> Site | None:
+    """Return the site that what is there is judged for: of --site, the settings, or the machine that this is.
+
+    None where none of them names one: what holds on LUMI may not hold elsewhere. Raises BadInputError.
+    """
+    from lumiimg.catalog.site_choice import site_here
+
+    if not arguments.site:
+        _choose_site(arguments, site_here)
+    return named_site(arguments)
+
+
+def site_to_make_for(arguments: argparse.Namespace) -> str:
+    """Return the site that something is made for: as `site_of`, else LUMI. Raises BadInputError."""
+    from lumiimg.catalog import site_choice
+
+    if not arguments.site:
+        _choose_site(arguments, site_choice.site_to_make_for)
+    return str(arguments.site)
+
+
+def _choose_site(arguments: argparse.Namespace, choose: Callable[..., ChosenSite | None]) -> None:
+    """Take a site as if --site named it; `main` says which and why, once it is known that there is an answer."""
+    snapshot = snapshot_of(arguments)
+    node = snapshot.host if snapshot else os.uname().nodename
+    chosen = choose(os.environ, node, elsewhere=snapshot is not None)
+    if chosen is not None:
+        arguments.site, arguments.site_because = chosen.name, chosen.because
+
+
+def machine_options(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return --site and --host as they are in force, as they are found from any folder."""
+    words: list[str] = []
+    if arguments.site:
+        is_file = arguments.site.endswith(".toml")
+        words += ["--site", str(Path(arguments.site).absolute()) if is_file else arguments.site]
+    words += ["--host", str(arguments.host.absolute())] if arguments.host else []
+    return tuple(words)
+
+
 def snapshot_of(arguments: argparse.Namespace) -> Snapshot | None:
     """Return the snapshot that --host names, if it is given. Raises BadInputError."""
-    if not arguments.host:
+    if not vars(arguments).get("host"):
         return None
     from lumiimg.host.snapshot_file import read_snapshot
 
@@ -173,6 +227,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
     """
     from lumiimg.engine.binds import parse_binds
     from lumiimg.host.container_view import LoaderMachine, see_inside, told_to_engine
+    from lumiimg.host.engine_mounts import as_run
     from lumiimg.host.node_facts import cpu
     from lumiimg.image import RootFileSystem, open_image
 
@@ -193,7 +248,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
         of_host = LoaderMachine(levels, intel, os.uname().release)
     with open_image(arguments.image) as image:
         yield see_inside(
-            image,
+            as_run(image, os.environ, snapshot),
             told_to_engine(variables),
             binds=binds,
             host=host,

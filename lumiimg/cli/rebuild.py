@@ -16,8 +16,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.build import add_result, check_output, check_result, log_of, progress_of, write_page
-from lumiimg.cli.options import OFFLINE, add_image, add_output
+from lumiimg.cli.build import (
+    add_result,
+    check_output,
+    check_result,
+    log_of,
+    machine_of,
+    progress_of,
+    write_manifest,
+    write_page,
+)
+from lumiimg.cli.options import OFFLINE, add_host, add_image, add_output
 from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -34,6 +43,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--base", metavar="FILE", type=Path, help="what to start from: the file or folder that it was built on"
     )
     add_mirror(parser)
+    add_host(parser, ": its bind manifest is settled with it, as with the one that the old image was built with")
     parser.add_argument("--offline", action="store_true", help=OFFLINE)
     parser.add_argument(
         "--fresh",
@@ -86,19 +96,30 @@ def execute(arguments: argparse.Namespace) -> int:
                 again=arguments.force or arguments.fresh,
                 keep_going=arguments.keep_going,
                 keeps_compiled=False,  # what a stranger's script leaves there would go into other images
+                runs_on=machine_of(_site_of(arguments.image), arguments.host),
             )
         finally:
             progress.stop()
+    write_manifest(arguments.manifest, arguments.output)
     differences = _differences(arguments.image, arguments.output)
     write_page(arguments, built, None, engine)
     report.print_built(built, None, engine, as_json=arguments.json, quiet=arguments.quiet, differences=differences)
     return ExitCode.NO if arguments.fresh and differences else ExitCode.GOOD
 
 
+def _site_of(image: Path) -> str | None:
+    """Return the site that an image says it is for, where that is known by its name: a path is not followed."""
+    from lumiimg.build.provenance import PLAN, read_document
+    from lumiimg.catalog.sites import site_names
+
+    site = (read_document(image, PLAN) or {}).get("site")
+    return next((name for name in site_names(os.environ) if name == site), None)
+
+
 def _keep_inputs(arguments: argparse.Namespace) -> None:
     """Raise BadInputError where what is read would be written over, by whatever name."""
     for path in (arguments.output, log_of(arguments.output)):
-        for source in (arguments.image, arguments.base):
+        for source in (arguments.image, arguments.base, arguments.host):
             if source is not None and path.exists() and source.exists() and path.samefile(source):
                 raise BadInputError(f"is {source} itself", where=str(path), hint="-o names another file")
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site
-from lumiimg.errors import BadInputError, printable
+from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site, site_to_make_for
+from lumiimg.errors import BadInputError, MissingHereError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.observed_node import ObservedNode
     from lumiimg.resolve.pin import Sources
     from lumiimg.resolve.plan import Ground, Plan
+    from lumiimg.resolve.releases.indexes import ReleaseIndexes
     from lumiimg.resolve.request import Request
 
 K = TypeVar("K", str, tuple[str, str])
@@ -97,11 +98,14 @@ def decided(request: Request, ground: Ground, *, quiet: bool, changes: bool = Fa
     from lumiimg.definition.writer import write_chain
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.decide import decide
+    from lumiimg.resolve.stack import HEADERS
 
     plan = decide(request, ground, changes=changes)
     if plan.lock is not None:
         write_chain(plan.lock)
-    if ground.no_headers is not None and plan.lock is not None and plan.fabric is Fabric.HOST and not quiet:
+    layers = plan.lock.layers if plan.lock is not None and plan.fabric is Fabric.HOST else ()
+    compiled = any(source.name == HEADERS for layer in layers for source in layer.layer.sources)
+    if ground.no_headers is not None and compiled and not quiet:
         print(f"lumiimg: {ground.no_headers}", file=sys.stderr)
     return plan
 
@@ -113,7 +117,8 @@ def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalo
 
     mirrors = mirrors_of(arguments)
     site, node = read_site(request.site, request.host)
-    ground = Ground(catalogue, mirrors, os.environ.get("PATH"), site, pull=puller(arguments))
+    indexes = indexes_of(arguments)
+    ground = Ground(catalogue, mirrors, os.environ.get("PATH"), site, indexes=indexes, pull=puller(arguments))
     if node is None:
         return ground
     if node.no_headers is not None:
@@ -121,17 +126,49 @@ def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalo
     return replace(ground, headers=cache(partial(node.archive, read_settings(os.environ).cache / "host")))
 
 
+def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:
+    """Return where releases without a row are looked for. Raises BadInputError."""
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.resolve.network.mirrors import general_index
+    from lumiimg.resolve.network.web import Web
+    from lumiimg.resolve.releases.indexes import OLD_DAYS, ReleaseIndexes
+
+    offline, quiet = vars(arguments).get("offline", False), vars(arguments).get("quiet", False)
+    mirrors = mirrors_of(arguments)
+
+    def general() -> str:
+        if offline:
+            raise MissingHereError("--offline forbids to ask the package index")
+        return general_index(mirrors)
+
+    def tell(line: str) -> None:
+        if not quiet:
+            print(f"  {printable(line)}", file=sys.stderr)
+
+    return ReleaseIndexes(
+        cache(general),
+        mirrors,
+        Web(offline=offline, patient=False),
+        read_settings(os.environ),
+        tell,
+        dt.datetime.now(tz=dt.UTC).date(),
+        OLD_DAYS if kept_days is None else kept_days,
+    )
+
+
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
     """Return what is asked for. Raises BadInputError."""
     from lumiimg.fabric.path import Fabric
-    from lumiimg.resolve.request import Request, name_of, refuse_secrets
+    from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets
     from lumiimg.secret import known_secrets
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
-    base = arguments.base or (recipe.base if recipe else "")
+    base = catalogue.meant_by(arguments.base) if arguments.base else recipe.base if recipe else ""
+    arguments.add = [as_exact(text) for text in arguments.add]
     if needs_base and not base:
         raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
+    site = arguments.site or (recipe.site if recipe else None) or site_to_make_for(arguments)
     written = _as_written(arguments)
     if fabric is None and recipe is not None and recipe.fabric is not None:
         # to add the layer of a fabric is to name one, too
@@ -147,7 +184,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
         arguments=dict(recipe.arguments if recipe else {}) | _once("--arg", _values(arguments.arg), ".".join),
         fabric=fabric,
         sources=_once("--source", _sources(arguments.source), str),
-        site=arguments.site or (recipe.site if recipe else None),
+        site=site,
         host=arguments.host,
         mirrors=tuple(arguments.mirror),
         layers=tuple(arguments.layers),
@@ -207,18 +244,13 @@ def _as_written(arguments: argparse.Namespace) -> str:
 def read_site(name: str | None, host: Path | None) -> tuple[Site | None, ObservedNode | None]:
     """Return the site of that name, and its node whose snapshot is given: the site is then as it was seen there.
 
-    Raises BadInputError.
+    A lock of an older release may be for none. Raises BadInputError.
     """
     from lumiimg.catalog.sites import find_site
 
     site = find_site(name, os.environ) if name else None
-    if host is None:
+    if host is None or site is None:
         return site, None
-    if site is None:
-        raise BadInputError(
-            "--host tells of one node of a site, and none is named",
-            hint="add --site lumi, a site file, or --site generic",
-        )
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.resolve.observed_node import seen
 

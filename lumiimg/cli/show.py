@@ -1,22 +1,35 @@
 """Show a base or a layer (arguments, releases, sources, what it requires,
 provides and sets), a recipe, a site (driver, fabric, partitions, cores,
-environment, advice), or what an image says about how it was built.
+environment, advice), or what an image says about how it was built. With --gpu:
+for which GPUs an image has code, as a table for an issue or a mail.
+
+exit codes of --gpu: 0 all GPU code was read, 2 not an image, 3 some of it
+cannot be read
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_layers
+from lumiimg.cli.options import add_json, add_layers, add_machine, named_site
 from lumiimg.errors import BadInputError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumiimg.catalog.layers import Layer, Release
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`), or an image, image.sif"
     )
+    parser.add_argument("--gpu", action="store_true", help="of an image: for which GPUs each component has code")
+    add_machine(parser, "with --gpu, which of the code its GPU takes")
     add_layers(parser)
     add_json(parser)
 
@@ -27,6 +40,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.catalogue import print_entry, print_recipe
     from lumiimg.report.site import print_site
 
+    if arguments.gpu:
+        return _gpu_code(arguments)
+    if arguments.site:
+        raise BadInputError("--site says nothing without --gpu", hint=f"what is known of it: show {arguments.site}")
     catalogue = open_catalogue(os.environ, arguments.layers)
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
         from lumiimg.report.image import print_image
@@ -42,5 +59,35 @@ def execute(arguments: argparse.Namespace) -> int:
         return ExitCode.GOOD
     if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
         raise BadInputError(f"no entry is called {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
-    print_entry(catalogue.entry(arguments.name), as_json=arguments.json)
+    entry = catalogue.entry(catalogue.meant_by(arguments.name))
+    print_entry(entry, read=_read_before(entry), as_json=arguments.json)
     return ExitCode.GOOD
+
+
+def _read_before(layer: Layer) -> Sequence[Release]:
+    """Return the releases of a layer that were read from a package index and are kept."""
+    if layer.unlisted is None:
+        return ()
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.resolve.releases.kept import kept_rows
+    from lumiimg.resolve.releases.lookup import with_age
+
+    today = dt.datetime.now(tz=dt.UTC).date()
+    return with_age(kept_rows(read_settings(os.environ).cache, layer, today)[0], today)
+
+
+def _gpu_code(arguments: argparse.Namespace) -> int:
+    from lumiimg.gpu.rule import node_gpu
+    from lumiimg.image import open_image
+    from lumiimg.report.gpu_code import print_gpu_code
+    from lumiimg.resolve.gpu_code import gpu_code_of
+
+    site = named_site(arguments)
+    if site and not site.arch:
+        raise BadInputError("has no GPU of AMD's that is known here", where=f"--site {arguments.site}")
+    gpu = node_gpu(site.arch) if site and site.arch else None
+    with open_image(Path(arguments.name)) as image:
+        found = gpu_code_of(image.root)
+    code = found.judged(gpu) if gpu else found
+    print_gpu_code(arguments.name, code, gpu, as_json=arguments.json)
+    return ExitCode.UNDECIDED if code.unreadable else ExitCode.GOOD

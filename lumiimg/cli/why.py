@@ -34,11 +34,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.builder import content_below
     from lumiimg.build.cache import LayerCache
     from lumiimg.build.cache_miss import why
     from lumiimg.build.choice import choose_way, machine_for_builds
     from lumiimg.build.keys import layer_keys
+    from lumiimg.build.steps import content_below, steps_of
     from lumiimg.catalog.settings import read_settings
     from lumiimg.definition.writer import write_chain
     from lumiimg.report.cache import print_why
@@ -46,14 +46,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
     _, plan = planned(arguments)
     chain = write_chain(locked(plan))
-    names = [definition.layers[0] for definition in chain]
-    if arguments.layer not in names:
-        raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
     cache = LayerCache(read_settings(os.environ).cache)
     machine = machine_for_builds(os.environ, cache.root)
     way = arguments.strategy or choose_way(machine, None)[0]
-    keys = layer_keys(chain, machine, way)
+    steps = steps_of(chain, machine, way)
+    names = [step.layers[0] for step in steps]
+    if arguments.layer not in names:
+        raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
+    keys = layer_keys(steps, machine, way)
     at = names.index(arguments.layer)
-    answer = why(cache, keys[: at + 1], chain[at].layers, content_below(chain[0], way))
+    answer = why(cache, keys[: at + 1], steps[at].layers, content_below(chain[0], way))
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD if answer.entry else ExitCode.NO

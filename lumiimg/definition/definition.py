@@ -116,6 +116,9 @@ class Definition:
     needs: tuple[str, ...] = ()
     """Names of the definitions below whose components its layer requires, and of those that these require."""
 
+    gpus: tuple[str, ...] = ()
+    """That its layer is to be compiled for, as compilers name them; none where it compiles for no GPU."""
+
     @property
     def text(self) -> str:
         return self.sections.text

@@ -28,15 +28,21 @@ from lumiimg.definition.text import (
     quote_bash,
     quote_sh,
 )
+from lumiimg.host.carried_manifest import MANIFEST_LABEL, MANIFEST_PATH
+from lumiimg.host.carried_manifest import to_text as manifest_text
+from lumiimg.resolve.arguments import gpus_of
+from lumiimg.resolve.lock import wants_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lumiimg.host.carried_manifest import CarriedManifest
     from lumiimg.resolve.lock import Lock, LockedLayer
 
 CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
 FLAT = "flat"
+_END = "END_OF_MANIFEST"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -60,6 +66,7 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 origin=_local_origin(lock) if parent is None else None,
                 origin_sha256=(lock.bootstrap.sha256 or None) if parent is None else None,
                 needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
+                gpus=gpus_of(layer.arguments),
             )
         )
     for definition in chain:
@@ -96,6 +103,21 @@ def write_flat(lock: Lock) -> Definition:
     )
     check_definition(definition)
     return definition
+
+
+def with_manifest(definition: Definition, manifest: CarriedManifest) -> Definition:
+    """Return the last definition of an image with a bind manifest, which its `%post` writes, and the label for it.
+
+    `lumiimg build` needs none: it writes the one that it reads from the finished image.
+    """
+    text = manifest_text(manifest).replace("{{", "{\\u007b")  # in a string: nowhere else two stand side by side
+    write = f"mkdir -p {MANIFEST_PATH.rpartition('/')[0]}\ncat >{MANIFEST_PATH} <<'{_END}'\n{text}{_END}\n"
+    sections = replace(
+        definition.sections,
+        post=definition.sections.post.removesuffix(CLEAN) + checked_body(write, MANIFEST_PATH) + CLEAN,
+        labels=(*definition.sections.labels, (MANIFEST_LABEL, MANIFEST_PATH)),
+    )
+    return replace(definition, sections=sections)
 
 
 def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> Sections:
@@ -200,7 +222,7 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
         }
         variables["KEPT"] = f"{BUILD_FOLDER}/{name}/kept"
         variables["LAYER_FILES"] = f"{BUILD_FOLDER}/{name}/files"
-        if layer.wheels:
+        if layer.wheels or (lock.resolved and wants_python(layer)):
             variables["WHEELS"] = f"{BUILD_FOLDER}/{name}/wheels"
         if layer is lock.base:
             variables["INCLUDE"] = " ".join(lock.bootstrap.include)

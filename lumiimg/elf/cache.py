@@ -86,6 +86,7 @@ class LoaderCache:
     hwcaps: tuple[str, ...]
     """Names of the glibc-hwcaps subdirectories that entries refer to."""
     _keys: dict[int, _SortKey | None] = field(default_factory=dict, repr=False, compare=False)
+    _found: dict[tuple[object, ...], str | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def count(self) -> int:
@@ -114,6 +115,14 @@ class LoaderCache:
         that an entry without a name may have. Only one path comes back: where that file is gone, the loader does not
         try another entry.
         """
+        key = (name, machine, elf_class, hwcaps, isa, legacy_hwcaps)
+        if key not in self._found:  # of many processes each asks for the same
+            self._found[key] = self._look_up(name, machine, elf_class, hwcaps, isa, legacy_hwcaps)
+        return self._found[key]
+
+    def _look_up(
+        self, name: str, machine: int, elf_class: int, hwcaps: tuple[str, ...], isa: int, legacy_hwcaps: int
+    ) -> str | None:
         wanted = name.encode("utf-8", "surrogateescape")
         flags = _FLAGS_OF_MACHINE.get((machine, elf_class))
         best: str | None = None

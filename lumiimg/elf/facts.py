@@ -8,13 +8,15 @@ sstripped files say the same as whole ones. A few ranges are read, never the who
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
 from lumiimg.elf.notes import DlopenNote, read_notes
 from lumiimg.elf.reader import ElfError, RangeReader
+from lumiimg.elf.relocations import symbols_looked_up
 from lumiimg.elf.segments import PF_X, PT_DYNAMIC, PT_GNU_STACK, PT_INTERP, PT_TLS, Segments, StringTable
-from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, defined_names, undefined_names
+from lumiimg.elf.symbols import DT_STRSZ, DT_STRTAB, WantedSymbol, defined_among, defined_names, wanted_symbols
 from lumiimg.elf.versions import VersionNeed, read_version_definitions, read_version_needs
 
 _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS = 1, 14, 15, 29, 30
@@ -122,9 +124,9 @@ def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
     needs: tuple[VersionNeed, ...] = ()
     definitions: tuple[str, ...] = ()
     if strings is not None and _DT_VERNEED in dynamic:
-        needs = read_version_needs(segments, strings, dynamic[_DT_VERNEED])
+        needs = tuple([need for _, need in read_version_needs(segments, strings, dynamic[_DT_VERNEED])])
     if strings is not None and _DT_VERDEF in dynamic:
-        definitions = read_version_definitions(segments, strings, dynamic[_DT_VERDEF])
+        definitions = tuple([name for _, name in read_version_definitions(segments, strings, dynamic[_DT_VERDEF])])
     return ElfFacts(
         elf_class=segments.layout.bits,
         little_endian=segments.layout.little_endian,
@@ -165,11 +167,30 @@ def exported_symbols(reader: RangeReader, prefix: str = "") -> frozenset[str]:
     return defined_names(segments, dynamic, prefix.encode("utf-8", "surrogateescape"))
 
 
-def undefined_symbols(reader: RangeReader) -> dict[str, bool]:
-    """Return the undefined dynamic symbols that are not weak: whether each asks for a version. Raises ElfError."""
+def undefined_symbols(reader: RangeReader, *, lazily: bool = False) -> frozenset[WantedSymbol]:
+    """Return the symbols that the loader looks up elsewhere, and must find.
+
+    `lazily`: those that it looks up at the load, where calls are bound at their first use. Raises ElfError.
+    """
     segments = Segments(reader)
     dynamic, _ = _read_dynamic(segments)
-    return undefined_names(segments, dynamic)
+    strings = _strings(segments, dynamic)
+    asked: dict[int | None, str] = {}
+    if strings is not None and _DT_VERNEED in dynamic:
+        needs = read_version_needs(segments, strings, dynamic[_DT_VERNEED])
+        asked = {index: need.name for index, need in needs}
+    return wanted_symbols(segments, dynamic, symbols_looked_up(segments, dynamic, lazily=lazily), asked)
+
+
+def defined_symbols(reader: RangeReader, wanted: Iterable[WantedSymbol]) -> set[WantedSymbol]:
+    """Return those of some symbols that a file defines, in the versions that are asked for. Raises ElfError."""
+    segments = Segments(reader)
+    dynamic, _ = _read_dynamic(segments)
+    strings = _strings(segments, dynamic)
+    given: dict[int | None, str] = {}
+    if strings is not None and _DT_VERDEF in dynamic:
+        given = dict(read_version_definitions(segments, strings, dynamic[_DT_VERDEF]))
+    return defined_among(segments, dynamic, wanted, given)
 
 
 def _read_dynamic(segments: Segments) -> tuple[dict[int, int], list[tuple[int, int]]]:

@@ -21,6 +21,7 @@ _FIRST_MINOR_CHECKING_ISA = 33
 _FIRST_MINOR_REFUSING_STACK = 41
 _FIRST_MINOR_WITH_PAGE_WORDS = 35
 _FIRST_MINOR_REFUSING_PIE = 30
+FIRST_MINOR_WITH_RELR = 36
 
 
 def since(minor: int | None, first: int) -> bool:
@@ -55,6 +56,16 @@ def open_problem(facts: ElfFacts, minor: int | None, *, stack_is_executable: boo
         return "shared object cannot be dlopen()ed"
     if facts.executable_stack and not stack_is_executable and since(minor, _FIRST_MINOR_REFUSING_STACK):
         return f"cannot enable executable stack as shared object requires: {os.strerror(errno.EINVAL)}"
+    return None
+
+
+def run_problem(facts: ElfFacts, minor: int | None) -> str | None:
+    """Return why a process dies that runs this file, though it is loaded; `ld.so --list` does not run it.
+
+    Tried with glibc 2.31 and 2.36.
+    """
+    if facts.has_relr and not since(minor, FIRST_MINOR_WITH_RELR):
+        return f"its DT_RELR relocations are not known to glibc 2.{minor}, which leaves them out: the process crashes"
     return None
 
 

@@ -25,10 +25,11 @@ from dataclasses import replace
 
 from lumiimg.elf.files import Files, FileVerdict, Opened
 from lumiimg.elf.hwcaps import platform
-from lumiimg.elf.load_checks import isa_problem, map_problem, open_problem, since
+from lumiimg.elf.load_checks import isa_problem, map_problem, open_problem, run_problem, since
 from lumiimg.elf.objects import FoundBy, LoadedNames, LoadedObject, LoadOutcome, MissingLibrary, Report
 from lumiimg.elf.reader import FileSystem, Native
 from lumiimg.elf.rules import LoaderSettings, SearchResult, SearchRules, expand, origin_of
+from lumiimg.elf.scopes import SymbolScopes
 from lumiimg.elf.static_tls import StaticTls
 from lumiimg.elf.system import System, read_what_is_there
 from lumiimg.elf.version_check import check_versions
@@ -38,6 +39,8 @@ _ERRNO_AT_END = re.compile(f": (?:Error [0-9]+|{'|'.join(map(os.strerror, _SPELL
 _DEFAULT_NATIVE = Native(machine=62, elf_class=64)
 _PRELOAD_FILE = "/etc/ld.so.preload"
 _MAX_PRELOAD_BYTES = 1 << 20
+_OF_THE_KERNEL = frozenset({"linux-vdso.so.1", "linux-gate.so.1", "linux-vdso64.so.1"})
+"""Sonames of the object that the kernel maps into each process (vdso(7))."""
 _MAX_OBJECTS = 4096
 _MAX_ERRORS = 4096
 _FIRST_MINOR_WITH_REAL_ORIGIN = 42
@@ -54,6 +57,7 @@ class Process:
 
     def __init__(self, fs: FileSystem, settings: LoaderSettings | None = None, *, files: Files | None = None) -> None:
         self.settings = settings or LoaderSettings()
+        self.scopes = SymbolScopes()
         self._files = files or Files(fs)
         self._native = _DEFAULT_NATIVE
         self._names = LoadedNames()
@@ -61,6 +65,7 @@ class Process:
         self._rules: SearchRules | None = None
         self._stack_is_executable = False
         self._is_running = False
+        self._runs = False
         self._tls: StaticTls | None = None
         self._before_failure: tuple[LoadedNames, StaticTls | None] | None = None
 
@@ -83,6 +88,7 @@ class Process:
         its own name), and since glibc 2.42 under an explicit ld.so too; before that, of the path as given.
         """
         report = Report()
+        self._runs = by_kernel
         absolute = self.settings.absolute(path)
         self._native = self._files.native_of(absolute) or _DEFAULT_NATIVE
         opened = self._files.open(absolute, self._native)
@@ -115,14 +121,17 @@ class Process:
         if lists_itself and (facts.needed or len(report.order) > 1):
             # it is in every process; ld.so lists it last where nothing needs it, and calls a lone object static
             report.order.extend(loader for loader in self.objects[1:2] if loader not in report.order)
+        self.scopes.give_to_all([*report.order, *self.objects[1:2]])
         self._stack_is_executable = any(loaded.facts.executable_stack for loaded in report.order)
         self._check(report.order, report)
         self._tls = StaticTls(self._native.machine, report.order, system.glibc_minor)
         self._is_running = True
         return report.outcome(main, FoundBy.PROGRAM)
 
-    def dlopen(self, name: str, requester: LoadedObject | None = None) -> LoadOutcome:
+    def dlopen(self, name: str, requester: LoadedObject | None = None, *, for_all: bool = False) -> LoadOutcome:
         """Load a library on top of what the process has; `requester` is the object whose code calls dlopen.
+
+        `for_all`: with RTLD_GLOBAL.
 
         What a dlopen with errors has loaded can be looked at until the next dlopen, which finds the process without it.
         """
@@ -133,6 +142,8 @@ class Process:
         before = self._names.copy(), copy(self._tls)
         report = Report()
         outcome = self._dlopen(name, requester or self.objects[0], report)
+        if for_all and outcome.root is not None:
+            self.scopes.give_to_all([outcome.root])
         self._before_failure = before if report.errors else None
         return outcome
 
@@ -216,12 +227,16 @@ class Process:
             done.add(loaded)
             for name in loaded.facts.needed:
                 dependency = self._need(name, loaded, report)
+                if dependency is not None:
+                    self.scopes.link(loaded, dependency)
                 if dependency is not None and dependency not in listed:
                     order.append(dependency)
                     listed.add(dependency)
             place = index
             for name, must_exist in _filtees(loaded):
                 filtee = self._need(name, loaded, report if must_exist else Report())
+                if filtee is not None:
+                    self.scopes.link(loaded, filtee)
                 if filtee is None or filtee in order[:place] or filtee is loaded:
                     continue
                 if filtee in listed:
@@ -234,6 +249,11 @@ class Process:
             report.errors.append(f"{root.path}: filters another library: ld.so stops at an assertion")
 
     def _need(self, name: str, loaded: LoadedObject, report: Report) -> LoadedObject | None:
+        if name in _OF_THE_KERNEL:
+            # in every process from its first moment, and known by its soname: no file of that name is looked for
+            report.missing_names.add(name)
+            report.closure[name] = name
+            return None
         found = self._map(name, loaded, report)
         if report.closure.get(name) is None:
             # the same name may be found for one object and not for another
@@ -298,6 +318,9 @@ class Process:
             problem = isa_problem(loaded.facts, minor, self.settings.hwcaps)
             if problem and loaded.found_by is not FoundBy.INTERPRETER:
                 report.errors.append(f"{loaded.path}: {problem}")
+            crash = run_problem(loaded.facts, minor) if self._runs or self._is_running else None
+            if crash and not report.missing_versions:
+                report.errors.append(f"{loaded.path}: {crash}")
         for loaded in objects:
             # mmap(2) takes a file that was cut off, and a read of a page that is not there is SIGBUS
             if loaded.facts.missing_bytes:

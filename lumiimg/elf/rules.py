@@ -47,6 +47,8 @@ class LoaderSettings:
     """Whether the CPU is one of Intel: only then is `$PLATFORM` `haswell`, and are there directories of that name."""
     linux: tuple[int, int, int] | None = None
     """The running kernel; None for one that is newer than any file asks for."""
+    bind_now: bool = False
+    """Whether LD_BIND_NOW is set: then calls are bound at the load, too."""
 
     def absolute(self, path: str) -> str:
         """Return a path as the kernel takes it, from the current directory."""

@@ -1,4 +1,4 @@
-"""Which names a library exports: its dynamic symbol table, counted without section headers.
+"""Which names a library exports, and which it asks for: its dynamic symbol table, counted without section headers.
 
 The number of symbols is nowhere in the dynamic segment. DT_HASH has it as nchain; with DT_GNU_HASH it is one more than
 the end of the longest chain (glibc `elf/dl-lookup.c` walks the same words):
@@ -13,7 +13,7 @@ from __future__ import annotations
 import array
 import itertools
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.elf.reader import ElfError
 
@@ -32,9 +32,20 @@ _CHAIN_READ_BYTES = 16384
 _GLOBAL_BINDINGS = (1, 2, 10)  # STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE
 _STB_GLOBAL = 1
 # of .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, above that a version; bit 15 hides
-_VER_NDX_GLOBAL, _VERSION_INDEX = 1, 0x7FFF
+_VER_NDX_GLOBAL, _VER_NDX_FIRST, _VERSION_INDEX = 1, 2, 0x7FFF
 _SHN_UNDEF = 0
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
+
+
+class WantedSymbol(NamedTuple):
+    """A symbol that a file looks for elsewhere."""
+
+    name: str
+    version: str | None
+    """The version of it that is asked for; None for any."""
+
+    def __str__(self) -> str:
+        return f"{self.name}, version {self.version}" if self.version else self.name
 
 
 def defined_names(segments: Segments, dynamic: Mapping[int, int], prefix: bytes) -> frozenset[str]:
@@ -56,12 +67,14 @@ def _tables(segments: Segments, dynamic: Mapping[int, int]) -> tuple[bytes, byte
     """Return (the symbol table, the strings that it names); both empty where there are no symbols."""
     if not {DT_STRTAB, DT_SYMTAB, DT_STRSZ} <= dynamic.keys():
         return b"", b""
+    count = _symbol_count(segments, dynamic)
+    return _read_tables(segments, dynamic, count) if count else (b"", b"")
+
+
+def _read_tables(segments: Segments, dynamic: Mapping[int, int], count: int) -> tuple[bytes, bytes]:
     entry = segments.layout.symbol
     if dynamic.get(DT_SYMENT, entry.size) != entry.size:
         raise ElfError(f"symbols of {dynamic[DT_SYMENT]} bytes, {entry.size} expected")
-    count = _symbol_count(segments, dynamic)
-    if count == 0:
-        return b"", b""
     if count > _MAX_SYMBOLS or dynamic[DT_STRSZ] > _MAX_TABLE_BYTES:
         raise ElfError(f"{count} symbols with {dynamic[DT_STRSZ]} bytes of names, more than are read")
     table = segments.at(dynamic[DT_SYMTAB], count * entry.size)
@@ -87,19 +100,68 @@ class _Names:
         return self._strings[offset:end].decode("utf-8", "surrogateescape")
 
 
-def undefined_names(segments: Segments, dynamic: Mapping[int, int]) -> dict[str, bool]:
-    """Return the names that must be defined elsewhere (undefined, not weak): whether a version of them is asked for."""
+def wanted_symbols(
+    segments: Segments, dynamic: Mapping[int, int], numbers: Mapping[int, bool], versions: Mapping[int | None, str]
+) -> frozenset[WantedSymbol]:
+    """Return the symbols that must be defined elsewhere (not weak); `versions` are names by their index.
+
+    `numbers`: of the symbols with these numbers, which are undefined, or copied (True): then the file has a place for
+    what another defines. How many symbols there are need not show in the hash table, which has those that the file
+    defines.
+    """
+    if not numbers or not {DT_STRTAB, DT_SYMTAB, DT_STRSZ} <= dynamic.keys():
+        return frozenset()
+    count = max(numbers) + 1
+    table, strings = _read_tables(segments, dynamic, count)
+    wide = segments.layout.bits == 64
+    given = _Names(strings)
+    found: set[WantedSymbol] = set()
+    entries = zip(segments.layout.symbol.iter_unpack(table), _versions(segments, dynamic, count), strict=True)
+    for number, (fields, (version,)) in enumerate(entries):
+        is_copied = numbers.get(number)
+        if is_copied is None:
+            continue
+        name_at, info, _, section = fields[:4] if wide else (fields[0], *fields[3:])
+        if name_at and info >> 4 == _STB_GLOBAL and (section == _SHN_UNDEF or is_copied):
+            found.add(WantedSymbol(given.at(name_at), versions.get(version & _VERSION_INDEX)))
+    return frozenset(found)
+
+
+def defined_among(
+    segments: Segments,
+    dynamic: Mapping[int, int],
+    wanted: Iterable[WantedSymbol],
+    versions: Mapping[int | None, str],
+) -> set[WantedSymbol]:
+    """Return those of some symbols that a file defines; `versions` are names by their index.
+
+    Which version serves which need: glibc `elf/dl-lookup.c`, check_match.
+    """
+    by_name: dict[str, list[WantedSymbol]] = {}
+    for each in wanted:
+        by_name.setdefault(each.name, []).append(each)
     table, strings = _tables(segments, dynamic)
     wide = segments.layout.bits == 64
     given = _Names(strings)
-    names: dict[str, bool] = {}
+    found: set[WantedSymbol] = set()
     count = len(table) // segments.layout.symbol.size
-    versions = _versions(segments, dynamic, count)
-    for fields, (version,) in zip(segments.layout.symbol.iter_unpack(table), versions, strict=True):
-        name_at, info, _, section = fields[:4] if wide else (fields[0], *fields[3:])
-        if section == _SHN_UNDEF and info >> 4 == _STB_GLOBAL and name_at:
-            names[given.at(name_at)] = version & _VERSION_INDEX > _VER_NDX_GLOBAL
-    return names
+    entries = zip(segments.layout.symbol.iter_unpack(table), _versions(segments, dynamic, count), strict=True)
+    for fields, (version,) in entries:
+        name_at, info, other, section = fields[:4] if wide else (fields[0], *fields[3:])
+        if section == _SHN_UNDEF or info >> 4 not in _GLOBAL_BINDINGS or other & 3 in _HIDDEN:
+            continue
+        for each in by_name.get(given.at(name_at), ()):
+            if _serves(version, versions.get(version & _VERSION_INDEX), each.version):
+                found.add(each)
+    return found
+
+
+def _serves(number: int, own: str | None, wanted: str | None) -> bool:
+    """Whether a definition with a number in .gnu.version, which is version `own`, serves a need for one, or for any."""
+    is_shown = number <= _VERSION_INDEX
+    if wanted is None:
+        return is_shown or number & _VERSION_INDEX <= _VER_NDX_FIRST
+    return own == wanted or (own is None and is_shown)
 
 
 def _versions(segments: Segments, dynamic: Mapping[int, int], count: int) -> Iterable[tuple[int, ...]]:

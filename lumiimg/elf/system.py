@@ -37,7 +37,7 @@ _SHELLS = ("/bin/sh", "/usr/bin/env", "/bin/ls", "/bin/busybox")
 _DIRECTORY = re.compile(rb"/(?:[\x21-\x7e]*/)?[\x21-\x7e]*lib[\x21-\x7e]*/")
 _MAX_DIRECTORY_BYTES = 256
 _MAX_SLASHES = 10_000
-_RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \([^)\n]*\) (?:stable|development) release version (\d+\.\d+)")
+_RELEASE = re.compile(rb"(?:GNU C Library|ld\.so) \(([^)\n]*)\) (?:stable|development) release version (\d+\.\d+)")
 _IN_RELEASE = b" release version "
 _MAX_RELEASE_BYTES = 1024
 _MAX_RELEASES = 1000
@@ -114,8 +114,19 @@ def _compiled_directories(loader: bytes) -> tuple[str, ...]:
     return tuple(part.decode("ascii") for part in best)
 
 
+def glibc_build(fs: FileSystem, path: str) -> str | None:
+    """Return the build that libc.so.6 or ld.so says it is of (`Debian GLIBC 2.36-9, 2.36`); None where it is silent."""
+    found = _banner(read_what_is_there(fs, path, _MAX_LIBC_BYTES))
+    return f"{found[1].decode('utf-8', 'replace')}, {found[2].decode('ascii')}" if found else None
+
+
 def _release(data: bytes) -> str | None:
-    """Return the version in glibc's banner, which is looked for by a part that does not vary: a regex alone is slow."""
+    found = _banner(data)
+    return found[2].decode("ascii") if found else None
+
+
+def _banner(data: bytes) -> re.Match[bytes] | None:
+    """Return glibc's banner, which is looked for by a part that does not vary: a regex alone is slow."""
     at = -1
     for _ in range(_MAX_RELEASES):
         at = data.find(_IN_RELEASE, at + 1)
@@ -123,7 +134,7 @@ def _release(data: bytes) -> str | None:
             return None
         found = _RELEASE.search(data, max(0, at - _MAX_RELEASE_BYTES), at + _MAX_RELEASE_BYTES)
         if found:
-            return found[1].decode("ascii")
+            return found
     return None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
 from lumiimg.elf.objects import MissingVersion
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _LIBC_PREFIX = "libc.so."
 _RELR_VERSION = "GLIBC_ABI_DT_RELR"
-_FIRST_MINOR_WITH_RELR = 36
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 
 
@@ -81,7 +81,7 @@ def _compare(
 
 def _lacks_relr(facts: ElfFacts, glibc_minor: int | None) -> bool:
     """Whether a file has DT_RELR and was not linked to ask for a C library that knows it."""
-    if not facts.has_relr or (glibc_minor or _FIRST_MINOR_WITH_RELR) < _FIRST_MINOR_WITH_RELR:
+    if not facts.has_relr or not since(glibc_minor, FIRST_MINOR_WITH_RELR):
         return False
     needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
     return bool(facts.version_needs) and needs_libc and all(need.name != _RELR_VERSION for need in facts.version_needs)

@@ -26,7 +26,7 @@ _RECORDS = {
     order: (struct.Struct(prefix + "HHIII"), struct.Struct(prefix + "IHHII"), struct.Struct(prefix + "HHHHIII"))
     for order, prefix in ((True, "<"), (False, ">"))
 }
-_VER_FLG_WEAK = 2
+_VER_FLG_BASE, _VER_FLG_WEAK = 1, 2
 # 15 bits of a version index are all that .gnu.version can name
 _MAX_VERSIONS = 32767
 _MAX_TABLE_BYTES = 4 << 20
@@ -47,12 +47,12 @@ class VersionNeed:
     """Whether it may be absent."""
 
 
-def read_version_needs(segments: Segments, strings: StringTable, address: int) -> tuple[VersionNeed, ...]:
-    """Return what the chain of Verneed records at an address asks for."""
+def read_version_needs(segments: Segments, strings: StringTable, address: int) -> tuple[tuple[int, VersionNeed], ...]:
+    """Return what the chain of Verneed records at an address asks for, each with its index in .gnu.version."""
     need, aux, _ = _RECORDS[segments.layout.little_endian]
 
-    def read(data: bytes) -> tuple[VersionNeed, ...]:
-        found: list[VersionNeed] = []
+    def read(data: bytes) -> tuple[tuple[int, VersionNeed], ...]:
+        found: list[tuple[int, VersionNeed]] = []
         offset = 0
         while True:
             version, _, file_at, first_aux, next_need = need.unpack_from(data, offset)
@@ -61,8 +61,9 @@ def read_version_needs(segments: Segments, strings: StringTable, address: int) -
             file = strings.at(file_at)
             aux_offset = offset + first_aux
             while True:
-                _, flags, _, name_at, next_aux = aux.unpack_from(data, aux_offset)
-                found.append(VersionNeed(file, strings.at(name_at), bool(flags & _VER_FLG_WEAK)))
+                _, flags, index, name_at, next_aux = aux.unpack_from(data, aux_offset)
+                wanted = VersionNeed(file, strings.at(name_at), bool(flags & _VER_FLG_WEAK))
+                found.append((index & _MAX_VERSIONS, wanted))
                 if len(found) > _MAX_VERSIONS:
                     raise ElfError("more version needs than a file can have")
                 if not next_aux:
@@ -75,20 +76,26 @@ def read_version_needs(segments: Segments, strings: StringTable, address: int) -
     return _read_run(segments, address, read)
 
 
-def read_version_definitions(segments: Segments, strings: StringTable, address: int) -> tuple[str, ...]:
-    """Return the names of the Verdef records at an address, the base definition (the file's own name) included."""
+def read_version_definitions(
+    segments: Segments, strings: StringTable, address: int
+) -> tuple[tuple[int | None, str], ...]:
+    """Return index in .gnu.version and name of the Verdef records at an address.
+
+    The base definition, which is the file's own name and no symbol's version, has no index.
+    """
     _, _, definition = _RECORDS[segments.layout.little_endian]
     word = segments.layout.word
 
-    def read(data: bytes) -> tuple[str, ...]:
-        names: list[str] = []
+    def read(data: bytes) -> tuple[tuple[int | None, str], ...]:
+        names: list[tuple[int | None, str]] = []
         offset = 0
         while True:
-            version, _, _, count, _, first_aux, next_definition = definition.unpack_from(data, offset)
+            version, flags, index, count, _, first_aux, next_definition = definition.unpack_from(data, offset)
             if version != 1:
                 raise ElfError(f"unsupported version {version} of Verdef record")
             if count:
-                names.append(strings.at(word.unpack_from(data, offset + first_aux)[0]))
+                name = strings.at(word.unpack_from(data, offset + first_aux)[0])
+                names.append((None if flags & _VER_FLG_BASE else index & _MAX_VERSIONS, name))
             if len(names) > _MAX_VERSIONS:
                 raise ElfError("more version definitions than a file can have")
             if not next_definition:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.process import ESCAPES
 from lumiimg.errors import MissingHereError, one_line
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
-# What the engine and bash's trace say around a failure, not the failure itself.
-_AROUND = re.compile(r"^(INFO|WARNING|FATAL|DEBUG|VERBOSE)\b|^\++ |^time=\"")
+# What the engine, bash's trace and pip say around a failure, not the failure itself.
+_AROUND = re.compile(
+    r"^(INFO|WARNING|FATAL|DEBUG|VERBOSE)\b|^\++ |^time=\""
+    r"|^[\u00d7\u2570\u2502]|^\[end of output\]|^hint: See above"
+    r"|^note: This (error originates from a subprocess|is an issue with the package)"
+    r"|^error: (subprocess-exited-with-error|metadata-generation-failed|failed-wheel-build)"
+    r"|^(ERROR: )?Failed (building|to build) "
+)
 _TAIL_CHARS = 64 * 1024
 _SAID_CHARS = 300
 
@@ -32,10 +37,8 @@ class Failure:
 
 @cache
 def _known() -> tuple[tuple[str, re.Pattern[str], str, str], ...]:
-    data = tomllib.loads(resources.files(__package__).joinpath("failures.toml").read_text("utf-8"))
-    return tuple(
-        (entry["id"], re.compile(entry["pattern"]), entry["meaning"], entry["remedy"]) for entry in data["failure"]
-    )
+    known = own_table(__package__, "failures.toml")["failure"]
+    return tuple((entry["id"], re.compile(entry["pattern"]), entry["meaning"], entry["remedy"]) for entry in known)
 
 
 def explain(output: str) -> Failure | None:

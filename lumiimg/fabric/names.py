@@ -26,7 +26,8 @@ PROVIDER_FILE = "libcxi-fi.so"
 NET_SYMBOL = "ncclNetPlugin_v"
 """In front of a version of the net API: a plugin exports such a symbol for each that it offers (NCCL nccl_net.h)."""
 
-_RCCL = r"librccl\.so(?:\.\d+)*"
+# auditwheel puts a part of the digest into the name of what it takes into a wheel
+_RCCL = r"librccl(?:-[0-9a-f]{8})?\.so(?:\.\d+)*"
 # NCCL_NET_PLUGIN=aws asks for librccl-net-aws.so, and a link may lead to a file with anything after `.so`; separate
 # debugging information has the name of its library, and is none.
 _PLUGIN = r"lib[nr]ccl-net[^/]*\.so[^/]*(?<!\.debug)"

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lumiimg.elf.facts import exported_symbols
+from lumiimg.elf.files import RecordedElf
+from lumiimg.elf.undefined import undefined_in
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
@@ -31,6 +34,8 @@ _DEFAULT = b"(default: "
 _MAX_NAMES = 256
 _OF_FILES = b"full path to a provider library"
 _RESTRICTED = b"restricted_dl: "
+_ENTRY = "fi_prov_ini"
+"""What a provider exports (src/fabric.c, `ofi_reg_dl_prov`)."""
 HSA = "libhsa-runtime64.so"
 """ROCr, by the name that `--enable-rocr-dlopen` opens: a link that development packages bring (src/hmem_rocr.c)."""
 _OF_ROCR = b"\0hsa_amd_pointer_info\0"
@@ -86,9 +91,21 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
         if "/" in name and not root.is_file(name):
             continue
         outcome = process.dlopen(name, libfabric)
-        if outcome.root is not None and outcome.ok:
+        if outcome.root is None or not outcome.ok or not _is_provider(process, root, outcome.root):
+            continue
+        symbols = undefined_in(root, process, outcome.objects)
+        if not symbols.found or not symbols.is_sure:
             return outcome.root.path
     return None
+
+
+def _is_provider(process: Process, root: RootFileSystem, file: LoadedObject) -> bool:
+    """Whether a library has what libfabric asks it for; of a recorded one only the name is known."""
+    try:
+        with contextlib.closing(root.open(process.settings.absolute(file.path))) as opened:
+            return isinstance(opened, RecordedElf) or _ENTRY in exported_symbols(opened, _ENTRY)
+    except (OSError, BadInputError):
+        return False
 
 
 def _names(own: _Own, path: ProviderPath) -> Iterator[str]:
@@ -104,17 +121,18 @@ def _names(own: _Own, path: ProviderPath) -> Iterator[str]:
 
 
 def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
-    """Return why the libfabric of a process does not know memory of AMD's GPUs; None where it does, or it is not seen.
+    """Return why the libfabric of a process does not know memory of AMD's GPUs, or may not; None where it does.
 
-    A ROCr that it opens itself is opened here, too.
+    A ROCr that it opens itself is opened here, too; whether one in a snapshot opens any is not recorded.
     """
     libfabric = process.find(LIBFABRIC)
-    data = None if libfabric is None else _read(process, root, libfabric)
-    if libfabric is None or data is None or any(need.startswith(HSA) for need in libfabric.facts.needed):
+    if libfabric is None or any(need.startswith(HSA) for need in libfabric.facts.needed):
         return None
-    if _OF_ROCR not in data:
+    data = _read(process, root, libfabric)
+    if data is not None and _OF_ROCR not in data:
         return "it was built without ROCr"
-    return None if process.dlopen(HSA, libfabric).ok else f"it opens {HSA}, by that name, and does not find it"
+    opens = "opens" if data is not None else "does not need ROCr, and may open"
+    return None if process.dlopen(HSA, libfabric).ok else f"it {opens} {HSA}, by that name, and does not find it"
 
 
 def _read(process: Process, root: RootFileSystem, libfabric: LoadedObject) -> bytes | None:

@@ -8,15 +8,14 @@ the names and what NCCL_NET_PLUGIN means, is in a table of the generations (`rcc
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, Naming, names_by_variable
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.elf.reader import RangeReader
@@ -103,7 +102,7 @@ class Rccl:
 
 @cache
 def _data() -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath("rccl.toml").read_text("utf-8"))
+    return own_table(__package__, "rccl.toml")
 
 
 def remedy_for_old_api() -> str:

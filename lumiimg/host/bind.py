@@ -16,6 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lumiimg.elf.c_library import of_c_library
 from lumiimg.elf.objects import second_copies
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PROVIDER_FILE, net_symbol
 from lumiimg.fabric.path import Fabric
@@ -25,7 +26,6 @@ from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, 
 from lumiimg.host.container_view import ENGINE_LIBRARIES, PRIVATE
 from lumiimg.host.manifest import Bind, BindManifest, Loaded, Variable
 from lumiimg.host.refusals import BindRefusedError, name_of
-from lumiimg.host.snapshot import of_c_library
 from lumiimg.host.snapshot_tree import host_native
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _Solver:
         if not self._alone.opened and self._plugin is None:
             lacking = "no net plugin that RCCL would open" if demand.names else "no RCCL that opens a net plugin"
             self._about_libfabric = f"{lacking} was found: this is about libfabric alone"
-            self._demand = Demand(demand.start, demand.opener, (), provider_path=demand.provider_path)
+            self._demand = Demand(demand.job, (), provider_path=demand.provider_path)
 
     def solve(self) -> BindManifest:
         refused: list[Refusal] = []
@@ -166,7 +166,7 @@ class _Solver:
 
     def _complete(self, plan: BindPlan, offer: HostOffer) -> BindTrial:
         """Bind what a plan still lacks until its process loads. Raises BindRefusedError."""
-        refusals.check_machine(self._root, self._demand.start, host_native(self._snapshot), plan)
+        refusals.check_machine(self._root, self._demand.job.program, host_native(self._snapshot), plan)
         seen: set[object] = set()
         while True:
             try:

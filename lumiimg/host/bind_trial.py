@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.loader import Process
 from lumiimg.fabric.names import LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.provider import cxi_provider
 from lumiimg.host.container_view import PRIVATE
+from lumiimg.host.job_process import begin
 
 if TYPE_CHECKING:
+    from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.host.job_process import JobProcess
     from lumiimg.image import RootFileSystem
 
 PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
@@ -23,10 +25,8 @@ PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
 class Demand:
     """Which process it is about, and what is opened in it."""
 
-    start: str
-    """Path of the file that the process is started with: RCCL, a library of torch that brings it, or any other."""
-    opener: str
-    """Path of the object of that process whose code calls dlopen: RCCL."""
+    job: JobProcess
+    """What is started, and what its imports open."""
     names: tuple[str, ...]
     """What it gives to dlopen, in its order; the first that is there is taken. Empty for libfabric itself."""
     accepts: tuple[int, ...] = ()
@@ -105,9 +105,8 @@ def attempt(
         settings = replace(settings, library_path=":".join(filter(None, (PRIVATE, settings.library_path))))
     if PROVIDER_NAME in plan.paths:
         provider_path = f"{PRIVATE}/libfabric"
-    process = Process(root, settings)
-    outcome = process.start(demand.start)
-    opener = process.find(demand.opener)
+    begun = begin(root, settings, demand.job)
+    process, opener, outcome = begun.process, begun.rccl, begun.outcome
     opened = False
     if opener is not None and not outcome.errors:
         for name in demand.names or (LIBFABRIC,):

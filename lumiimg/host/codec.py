@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
-from importlib import resources
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -73,11 +71,6 @@ def decode(kind: type[T], data: object) -> T:
 def count_of_values(data: bytes) -> int:
     """Return how many values JSON has at most, unread: of a byte of it Python can make a hundred."""
     return sum(map(data.count, (b",", b"[", b"{")))
-
-
-def own_table(package: str, name: str) -> dict[str, Any]:
-    """Return what is in a TOML file of ours, which lies in a package."""
-    return tomllib.loads(resources.files(package).joinpath(name).read_text("utf-8"))
 
 
 def _form_error(text: str) -> FormError:

@@ -13,7 +13,7 @@ from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import FileKind, ImageKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.engine.binds import BindSpec
     from lumiimg.host.snapshot import Snapshot
@@ -27,6 +27,8 @@ PRIVATE = "/opt/lumiimg/host"
 _ENGINE_FOLDER = "/.singularity.d"
 TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 """In front of a variable that the engine is to set in the container."""
+_OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
+"""Tunables that the loader itself does not read."""
 _KERNEL = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?!\d)")
 
 
@@ -118,13 +120,14 @@ def see_inside(
 ) -> ContainerView:
     """Return an image as a process in it has it; `host` is where binds come from.
 
-    What engines mount without being told (home, /tmp, the current folder) is not counted.
+    Of what engines mount without being told (home, /tmp) the image knows (`engine_mounts`): a bind comes after it.
 
     Raises BadInputError for a bind whose source is not on the host, or whose target cannot be.
     """
     mounts: list[tuple[str, Mounted]] = []
-    doubts: list[str] = []
-    for bind in binds:
+    doubts = [*_not_modelled(image, environment)]
+    # a folder before what is bound below it, in whatever order they are named: tried with Apptainer
+    for bind in sorted(binds, key=lambda bind: bind.target.rstrip("/").count("/")):
         if host is None:
             raise BadInputError("a bind, and no host to take it from", where=f"--bind {bind}")
         try:
@@ -135,7 +138,7 @@ def see_inside(
                 where=f"--bind {bind}",
                 hint="no engine starts with it; with --host, `lumiimg host scan --include PATH` records more",
             ) from error
-        if isinstance(source.tree, SnapshotTree) and source.node.kind is FileKind.DIRECTORY:
+        if isinstance(source.tree, SnapshotTree) and source.kind is FileKind.DIRECTORY:
             doubts.append(f"of {bind.source} only the files that the snapshot records are seen")
         mounts.append((bind.target, source))
     try:
@@ -150,8 +153,18 @@ def see_inside(
         hwcaps=machine.levels,
         intel=machine.intel,
         linux=machine.linux,
+        bind_now=bool(variable_of("LD_BIND_NOW", image, environment)),
     )
     return ContainerView(image, root, settings, tuple(doubts))
+
+
+def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is set for the loader, and changes what it does in ways that are not known here."""
+    tunables = variable_of("GLIBC_TUNABLES", image, environment) or ""
+    if any(each and not each.startswith(_OF_MEMORY) for each in tunables.split(":")):
+        yield f"GLIBC_TUNABLES={tunables} is set for the loader: what it does with that is not known here"
+    if audit := variable_of("LD_AUDIT", image, environment):
+        yield f"LD_AUDIT={audit} lets a library change every search of the loader: what it does is not known here"
 
 
 def library_path_of(image: Image, environment: Mapping[str, str]) -> str | None:

@@ -114,7 +114,7 @@ def _refuse_other_file(target: Path) -> None:
     if not target.is_file():
         return
     try:
-        with tarfile.open(target) as archive:
+        with tarfile.open(target, "r:") as archive:
             first = archive.next()
     except (tarfile.TarError, OSError, EOFError):
         first = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from lumiimg.elf.c_library import of_c_library
 from lumiimg.host.library_diff import FABRIC_ROLES, LibraryIndex
-from lumiimg.host.snapshot import of_c_library
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot

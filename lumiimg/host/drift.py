@@ -115,6 +115,7 @@ def _values(snapshot: Snapshot, other: Snapshot) -> Iterator[tuple[tuple[Subject
         found = {str(value) for nic in nics if (value := getattr(nic, field)) is not None}
         yield (Subject.NICS, what), ", ".join(sorted(found)) or None
     yield (Subject.GPU, "driver"), snapshot.gpu_driver
+    yield (Subject.GPU, "processor"), snapshot.gpu if other.gpu else None  # an older snapshot does not say
     engine = snapshot.engine
     yield (Subject.ENGINE, "engine"), f"{engine.name} {engine.version}" if engine else None
     if engine and engine.settings is not None and other.engine and other.engine.settings is not None:

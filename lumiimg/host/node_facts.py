@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)")
+HOST_FILE_SYSTEMS = "mount hostfs"
+_NOT_MOUNTED = ("/proc", "/sys", "/dev", "/run", "/boot", "/var")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _SLURM_VERSION = re.compile(r"^slurm (\S+)", re.MULTILINE)
 _SLURM_TIMEOUT_S = 10.0
+_KFD_NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
+_GFX_VERSION = re.compile(r"^gfx_target_version ([0-9]{1,7})$", re.MULTILINE)
 _ROCM_VERSIONS = "/opt/rocm*/.info/version"
 
 
@@ -77,6 +82,20 @@ def nics(root: RootFileSystem) -> tuple[Nic, ...]:
     return tuple(found)
 
 
+def gpus(root: RootFileSystem) -> tuple[str, ...]:
+    """Return the processor of each GPU of AMD, as the kernel driver describes it to the runtime (ROCr, topology.c).
+
+    `gfx_target_version` is 0 of a CPU, and 90010 of a gfx90a: two digits each for minor and stepping.
+    """
+    found = []
+    for path in matches(root, _KFD_NODES):
+        version = _GFX_VERSION.search(read_text(root, path) or "")
+        if version and int(version[1]):
+            major, minor, stepping = int(version[1]) // 10000, int(version[1]) // 100 % 100, int(version[1]) % 100
+            found.append(f"gfx{major}{minor:x}{stepping:x}")
+    return tuple(found)
+
+
 def rocm_versions(root: RootFileSystem) -> tuple[str, ...]:
     """Return the versions of ROCm under /opt, each once."""
     found = (read_word(root, path) for path in matches(root, _ROCM_VERSIONS))
@@ -109,8 +128,23 @@ def container_engine(
     for path in reversed(places) if prefix != "/usr" else places:
         text = read_text(root, path)
         if text is not None and not is_private(path):
-            return replace(found, configuration=path, settings=engine_settings(text))
+            settings = engine_settings(text)
+            if settings.get(HOST_FILE_SYSTEMS) == "yes":
+                points = mount_points(read_text(root, "/proc/self/mountinfo") or "")
+                found = replace(found, host_mounts=tuple(point for point in points if not is_private(point)))
+            return replace(found, configuration=path, settings=settings)
     return found
+
+
+def mount_points(text: str) -> tuple[str, ...]:
+    """Return where file systems are mounted right below a machine's root, but for those that engines leave out.
+
+    proc_pid_mountinfo(5); apptainer `internal/pkg/runtime/engine/apptainer/container_linux.go`, addHostMount.
+    """
+    lines = [fields for line in text.splitlines() if len(fields := line.split()) > 4]
+    root = next((fields[0] for fields in reversed(lines) if fields[4] == "/"), None)
+    points = (_OCTAL.sub(lambda code: chr(int(code[1], 8)), each[4]) for each in lines if each[1] == root)
+    return tuple(dict.fromkeys(point for point in points if point != "/" and not point.startswith(_NOT_MOUNTED)))
 
 
 def engine_settings(text: str) -> dict[str, str]:

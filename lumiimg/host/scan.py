@@ -96,6 +96,7 @@ def scan_host(
         devices=node_facts.devices(root),
         nics=node_facts.nics(root),
         gpu_driver=read_word(root, "/sys/module/amdgpu/version"),
+        gpus=node_facts.gpus(root),
         rocm=node_facts.rocm_versions(root),
         slurm=node_facts.slurm_version(environment) if is_here else None,
         engine=engine,

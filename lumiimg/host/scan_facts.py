@@ -6,7 +6,8 @@ import datetime as dt  # noqa: TC003 - the codec reads the types of the fields
 from dataclasses import dataclass
 from functools import cache
 
-from lumiimg.host.codec import decode, own_table
+from lumiimg.host.codec import decode
+from lumiimg.toml import own_table
 
 
 @dataclass(frozen=True, slots=True)

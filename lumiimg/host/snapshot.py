@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the types of the fields
 
-_OF_C_LIBRARY = "GLIBC_PRIVATE"
-
 
 @dataclass(frozen=True, slots=True)
 class OperatingSystem:
@@ -89,6 +87,8 @@ class ContainerEngine:
     """The file that the settings are from."""
     settings: dict[str, str] | None = None
     """By their names in that file (`mount tmp`, `enable overlay`); None where it cannot be read."""
+    host_mounts: tuple[str, ...] | None = None
+    """Where `mount hostfs` puts file systems of the node over an image; None where that is off, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,8 @@ class Snapshot:
     """Slingshot NICs."""
     gpu_driver: str | None = None
     """Version of amdgpu; None where no such module is loaded, or it does not say."""
+    gpus: tuple[str, ...] = ()
+    """GPUs of AMD, each as compilers name its processor: `gfx90a`."""
     rocm: tuple[str, ...] = ()
     """Versions of ROCm under /opt."""
     slurm: str | None = None
@@ -150,14 +152,11 @@ class Snapshot:
     gaps: tuple[str, ...] = ()
     """What could not be determined, and why: a line each."""
 
+    @property
+    def gpu(self) -> str | None:
+        """The processor of most of its GPUs; None where none was seen."""
+        return max(sorted(set(self.gpus)), key=self.gpus.count, default=None)
+
     def library(self, path: str) -> HostLibrary | None:
         """Return the library at a real path."""
         return next((library for library in self.libraries if library.path == path), None)
-
-
-def of_c_library(facts: ElfFacts) -> bool:
-    """Whether a library is a part of the C library: all of those change together, and none can be exchanged alone.
-
-    They use each other's private symbols, whose version has one name in every build: that it is defined says nothing.
-    """
-    return _OF_C_LIBRARY in facts.version_definitions or any(n.name == _OF_C_LIBRARY for n in facts.version_needs)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lumiimg.errors import BadInputError
-from lumiimg.files import write_text
+from lumiimg.files import read_beginning, write_text
 from lumiimg.host.codec import FormError, count_of_values, decode, encode
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_tree import SnapshotTree
@@ -75,10 +75,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 def _read_json(path: Path) -> object:
     try:
-        if path.exists() and not path.is_file():
-            raise SnapshotError("is not a file", where=str(path))
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+        data = read_beginning(path, MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise SnapshotError(f"cannot be read: {what}", where=str(path), hint=_HINT) from error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 _METADATA_NAME = "inspect-metadata.json"
 _ENVIRONMENT_FOLDER = "/.singularity.d/env"
+_RUNSCRIPT = "/.singularity.d/runscript"
+_ENTRYPOINT = re.compile(r"^OCI_ENTRYPOINT='(.*)'$", re.MULTILINE)
 _LABELS = "/.singularity.d/labels.json"
 _DEFINITION = "/.singularity.d/Singularity"
 _MAX_METADATA_BYTES = 16 << 20
@@ -65,6 +70,14 @@ class SingularityDescription:
         item = self._sif.first(DataType.DEFINITION) if self._sif else None
         text = self._object_text(item) if item else None
         return text or self._text(_DEFINITION)
+
+    @property
+    def entrypoint(self) -> tuple[str, ...]:
+        """Of the OCI image that this one was made of: its words, as the engine writes them down."""
+        found = _ENTRYPOINT.search(self._text(_RUNSCRIPT) or "")
+        with suppress(ValueError):
+            return tuple(shlex.split(found[1])) if found else ()
+        return ()
 
     @property
     def environment(self) -> dict[str, str]:

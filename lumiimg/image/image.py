@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.folder import FolderTree
+from lumiimg.image.mounts import Mounted
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFolder, is_oci_layout
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lumiimg.image.mounts import Cover
     from lumiimg.image.oci.document import Config
     from lumiimg.image.oci.files import StoredFiles
 
@@ -62,6 +65,11 @@ class Image:
         """`held` is what the image is read from; it is taken over, and closed with the image."""
         self.kind = kind
         self.root = root
+        """Its files: of an image as an engine shows it, without those that something is mounted over."""
+        self.whole = root
+        """All of its files."""
+        self.covers: tuple[Cover, ...] = ()
+        """What an engine mounts over folders of it, as far as `root` shows that, or may have it."""
         self._description = description
         self._held = held.pop_all()
 
@@ -74,6 +82,22 @@ class Image:
     def close(self) -> None:
         """Close the file; nothing of the image can be read afterwards."""
         self._held.close()
+
+    def shown(self, covers: Sequence[Cover]) -> Image:
+        """Return this image as an engine shows it, which mounts something over folders of it; this one holds the file.
+
+        The root of a machine, opened as an image, has already what would be mounted over it.
+        """
+        if isinstance(tree := self.whole.tree, FolderTree) and tree.root.path == "/":
+            return self
+        there: list[Cover] = []
+        for cover in covers:
+            with suppress(OSError):  # links in a circle: no engine mounts anything there
+                there.append(replace(cover, path=self.whole.mount_point(cover.path)))
+        root = self.whole.mounted([(cover.path, Mounted()) for cover in there if cover.is_sure])
+        shown = Image(self.kind, root, self._description, ExitStack())
+        shown.whole, shown.covers = self.whole, tuple(there)
+        return shown
 
     @property
     def architecture(self) -> str | None:
@@ -89,6 +113,11 @@ class Image:
     def definition(self) -> str | None:
         """Return the definition file that the image was built from."""
         return self._description.definition
+
+    @property
+    def entrypoint(self) -> tuple[str, ...]:
+        """Return what an engine starts by `run`, with its arguments; empty where the image names nothing."""
+        return self._description.entrypoint
 
     @property
     def environment(self) -> dict[str, str]:

@@ -4,6 +4,8 @@ The kernel mounts on what the target resolves to, so a bind onto a symlink lands
 of that file shows the bound one (mount(2), path_resolution(7)). Symlinks inside a bound folder are followed in the
 container, not on the host. Where the target is not in the image, the engine makes the folders that lead to it
 (apptainer `internal/pkg/runtime/engine/apptainer/container_linux.go`, overlay or underlay).
+
+Engines also put folders of the host over the image's without being asked: `Cover`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,31 @@ from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile, Tre
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A node of some tree, put over a path of the image."""
+    """A node of some tree, put over a path of the image; without one, a folder of which nothing is known."""
 
-    tree: Tree[Any]
-    node: TreeNode
+    tree: Tree[Any] | None = None
+    node: TreeNode | None = None
+
+    @property
+    def kind(self) -> FileKind:
+        """What it is."""
+        return self.node.kind if self.node is not None else FileKind.DIRECTORY
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A folder of the image that a process in the container does not see: the engine mounts another over it."""
+
+    path: str
+    """In the image."""
+    by: str
+    """What is mounted there, and why, for a sentence."""
+    is_sure: bool = True
+    """False where it depends on who starts the container, or from where."""
+
+    def hides(self, path: str) -> bool:
+        """Whether an absolute path without symlinks lies below it."""
+        return f"{path}/".startswith(f"{self.path.rstrip('/')}/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +70,7 @@ class MountedTree:
         # folders that lead to a target, with the names in them that do
         self._leading: dict[str, dict[str, FileKind]] = {}
         for path, mounted in self._mounts.items():
-            kind, rest = mounted.node.kind, path
+            kind, rest = mounted.kind, path
             while rest:
                 above, _, name = rest.rpartition("/")
                 self._leading.setdefault(above, {}).setdefault(name, kind)
@@ -56,23 +79,27 @@ class MountedTree:
 
     def child(self, directory: MountNode, name: str) -> MountNode | None:
         path = f"{directory.path}/{name}"
-        mounted = self._mounts.get(path)
-        if mounted is not None:
+        leads = name in self._leading.get(directory.path, ())
+        if leads and (mounted := self._mounts.get(path)) is not None:
             return MountNode(path, mounted.tree, mounted.node)
         tree = directory.tree
         node = tree.child(directory.node, name) if tree is not None else None
         if node is not None:
             return MountNode(path, tree, node)
-        return MountNode(path, None, None) if name in self._leading.get(directory.path, ()) else None
+        return MountNode(path, None, None) if leads else None
 
     def entries(self, directory: MountNode) -> Iterator[DirectoryEntry]:
-        leading = self._leading.get(directory.path, {})
+        leading = self._leading.get(directory.path)
+        if leading is None:
+            if directory.tree is not None:
+                yield from directory.tree.entries(directory.node)
+            return
         listed: set[str] = set()
         if directory.tree is not None:
             for entry in directory.tree.entries(directory.node):
                 listed.add(entry.name)
                 mounted = self._mounts.get(f"{directory.path}/{entry.name}")
-                yield DirectoryEntry(entry.name, mounted.node.kind) if mounted else entry
+                yield DirectoryEntry(entry.name, mounted.kind) if mounted else entry
         for name, kind in leading.items():
             if name not in listed:
                 yield DirectoryEntry(name, kind)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lumiimg.image.root import RootFileSystem
 
 _READ, _SEARCH = 0o4, 0o1
+_SET_ID = {0o4000: "setuid", 0o2000: "setgid"}
 
 
 def barred(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -35,6 +36,15 @@ def barred(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tuple[str, st
             if not _may(found, _SEARCH if found.kind is FileKind.DIRECTORY else _READ):
                 yield path, here
                 break
+
+
+def set_id(root: RootFileSystem, path: str) -> str | None:
+    """Return `setuid` or `setgid` for a program that may run with another's rights; None for any other."""
+    try:
+        found = root.stat(path)
+    except (OSError, ImageError):
+        return None
+    return next((word for bit, word in _SET_ID.items() if found.permissions & bit), None)
 
 
 def _may(found: FileStat, right: int) -> bool:

@@ -23,6 +23,8 @@ _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 1024
 _MAX_WALKED = 20_000_000
+_MAX_WALKED_DEPTH = 256
+"""Of folders in each other; the kernel's own limit, of a path, would let a look at each take minutes."""
 
 
 class WalkedEntry(NamedTuple):
@@ -119,18 +121,18 @@ class RootFileSystem:
         """Yield every name below a directory, a directory before what is in it; symlinks are not followed.
 
         A directory that may not be read is yielded and not entered. Raises ImageError where directories contain
-        themselves or each other, which only a damaged image has.
+        themselves or each other, or are deeper than any image has them.
         """
         for inner, kind, _, _ in self._walk(path):
             yield WalkedEntry(inner, kind)
 
-    def open_all(self, path: str = "/") -> Iterator[tuple[str, OpenFile]]:
-        """Yield every regular file below a directory, open; the caller closes it.
+    def open_all(self, path: str = "/", *, but: tuple[str, ...] = ()) -> Iterator[tuple[str, OpenFile]]:
+        """Yield every regular file below a directory, open, but for names that end in one way; the caller closes it.
 
         Those that cannot be opened are left out. Raises ImageError as `walk` does.
         """
         for inner, kind, directory, name in self._walk(path):
-            if kind is not FileKind.FILE:
+            if kind is not FileKind.FILE or name.endswith(but):
                 continue
             try:
                 node = self.tree.child(directory, name)
@@ -164,6 +166,8 @@ class RootFileSystem:
                 yield inner, kind, directory, name
                 if kind is not FileKind.DIRECTORY or inner in self._hidden:
                     continue
+                if inner.count("/") > _MAX_WALKED_DEPTH:
+                    raise ImageError(f"has folders more than {_MAX_WALKED_DEPTH} deep in each other")
                 node = self.tree.child(directory, name)
                 if node is None:
                     continue  # gone since it was listed
@@ -202,12 +206,12 @@ class RootFileSystem:
         """
         root, over = self, dict[str, Mounted]()
         for target, source in mounts:
-            over[root._target(target)] = source
+            over[root.mount_point(target)] = source
             root = RootFileSystem(MountedTree(self.tree, over), hidden=self._hidden)
         return root
 
-    def _target(self, path: str) -> str:
-        """Resolve a mount point; what of it is not there is taken as written."""
+    def mount_point(self, path: str) -> str:
+        """Return where a mount at a path lands; what of it is not there is taken as written. OSError as `mounted`."""
         there, missing = path.rstrip("/") or "/", list[str]()
         while True:
             try:

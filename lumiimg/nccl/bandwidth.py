@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from lumiimg.nccl.bandwidth_rows import OsuRows, is_row_of_collective
 from lumiimg.nccl.bandwidth_table import BandwidthTable
 from lumiimg.nccl.prefilter import announces_table
 
@@ -92,14 +93,20 @@ class BandwidthReader:
         self._file = ""
         self._line = 0
         self._tables: list[BandwidthTable] = []
+        self._osu_rows = OsuRows()
+        self._may_lack_head = False
         self._open: dict[bytes, BandwidthTable] = {}
         """By the label of the process, so that the tables of two do not mix."""
 
-    def feed(self, file: str, block: bytes, position: Callable[[int], int]) -> None:
-        """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on."""
+    def feed(self, file: str, block: bytes, position: Callable[[int], int], *, rows: bool = False) -> None:
+        """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on.
+
+        `rows`: it may hold rows of a table without a head.
+        """
         if file != self._file:
             self._file, self._open, self._line = file, {}, 0
-        announced = announces_table(block)
+        self._may_lack_head = rows
+        announced = rows or announces_table(block)
         if not announced and not self._open:
             return
         if announced or not all(table.is_over(self._line) for table in self._open.values()):
@@ -240,6 +247,8 @@ class BandwidthReader:
         """Read a row, or what follows of one; return where it ends, None where it is none."""
         table = self._open.get(label)
         now = self._line + line
+        if self._may_lack_head and (table is None or not table.headed or table.is_over(now)) and _is_prefix(prefix):
+            table = self._without_head(block, at, end, prefix, label, now, where)
         if table is None or not table.headed or table.is_over(now):
             return None
         if table.program == "osu":
@@ -262,6 +271,20 @@ class BandwidthReader:
             found.pop(0)
         table.see_cells(found, where)
         return cells.end()
+
+    def _without_head(
+        self, block: bytes, at: int, end: int, prefix: bytes, label: bytes, now: int, where: int
+    ) -> BandwidthTable | None:
+        """Return the table whose row this is, though its head was cut off; None where it may be of something else."""
+        if is_row_of_collective(block[at:end]):
+            table = self._begin(label, "nccl-tests", now)
+        elif (row := _OSU_ROW.match(block, at, end)) and (unit := self._osu_rows.see(label, now, row)):
+            table = self._begin(label, "osu", now)
+            table.unit, table.prefix = unit, _shape(prefix)
+        else:
+            return None
+        self._head(table, where)
+        return table
 
     def measurements(self, place: Callable[[int], tuple[str, int]]) -> tuple[Measurement, ...]:
         """Return the tables so far, in the order of the log; `place` gives the file and line of a position."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.nccl.report import FAST, Cause
-from lumiimg.nccl.vocabulary import Effect, Occasion, Signature, Weight, vocabulary
+from lumiimg.nccl.report import FAST, Cause, Verdict
+from lumiimg.nccl.vocabulary import Effect, Ends, Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lumiimg.nccl.events import ProcessState, Sighting
-    from lumiimg.nccl.report import Evidence, Verdict
+    from lumiimg.nccl.report import Evidence
 
 EVIDENCE_OF_CAUSE = 3
 """Lines kept for one cause."""
 CAUSE_LIMIT = 40
+_OF_IMAGE = frozenset(Effect) - {Effect.RUN_ERROR, Effect.NONE}
+"""What a whole image would have on all nodes."""
 _REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
 
 
@@ -59,17 +61,28 @@ def ranked(
     single_node: bool,
     apart: bool,
     several_runs: bool,
+    first: str | None,
+    some_nodes: Cause | None,
     evidence: Callable[[Sighting], Evidence],
 ) -> tuple[Cause, ...]:
-    """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base."""
-    real = any(t.signature.weight in _REAL for t in found)
+    """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base.
+
+    What ended the job comes first (`first`: its id). It explains no network, unless none was chosen.
+    """
+    real = any(t.signature.weight in _REAL and (t.signature.ends is Ends.NO or verdict is Verdict.NONE) for t in found)
     groups: dict[tuple[str, str], list[Trouble]] = {}
     for trouble in sorted(found, key=lambda t: t.sighting.first):
-        if real and trouble.signature.weight is Weight.ECHO:
+        signature = trouble.signature
+        # an error of Python that nothing else is known of may have been caught
+        is_aside = signature.ends is Ends.OTHER or (real and signature.weight is Weight.ECHO)
+        is_aside |= first is not None and signature.ends in {Ends.FOLLOWS, Ends.EXIT}
+        if is_aside and signature.id != first:
             continue
-        groups.setdefault((trouble.signature.id, trouble.summary), []).append(trouble)
-    ordered = sorted(groups.values(), key=lambda g: likelihood(g[0].signature))
-    causes = tuple(_cause(group, evidence) for group in ordered[:CAUSE_LIMIT])
+        groups.setdefault((signature.id, trouble.summary), []).append(trouble)
+    ordered = sorted(groups.values(), key=lambda g: (g[0].signature.id != first, *likelihood(g[0].signature)))
+    causes = tuple(_cause(group, evidence, some_nodes) for group in ordered[:CAUSE_LIMIT])
+    if some_nodes is not None and not several_runs:
+        return (*causes[:1], some_nodes, *causes[1:]) if first else (some_nodes, *causes)
     if several_runs:
         causes = _advice(Occasion.SEVERAL_RUNS, verdict) + causes
     if apart:
@@ -96,13 +109,18 @@ def _advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
     )
 
 
-def _cause(group: Sequence[Trouble], evidence: Callable[[Sighting], Evidence]) -> Cause:
+def _cause(group: Sequence[Trouble], evidence: Callable[[Sighting], Evidence], some_nodes: Cause | None) -> Cause:
+    """Return a cause; where the same image works on other nodes, it is these nodes that are to be looked at."""
     signature, sighting = group[0]
+    because = tuple(_filled(reason, sighting) for reason in signature.because)
+    remedy = tuple(_filled(step, sighting) for step in signature.remedy)
+    if some_nodes is not None and signature.effect in _OF_IMAGE:
+        because, remedy = (), some_nodes.remedy[1:]
     return Cause(
         id=signature.id,
         summary=group[0].summary,
-        because=tuple(_filled(reason, sighting) for reason in signature.because),
-        remedy=tuple(_filled(step, sighting) for step in signature.remedy),
+        because=because,
+        remedy=remedy,
         source=signature.source,
         evidence=tuple(evidence(t.sighting) for t in group[:EVIDENCE_OF_CAUSE]),
     )

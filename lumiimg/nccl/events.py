@@ -6,7 +6,7 @@ in the order in which the log was written as far as that is known: that of its f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from lumiimg.nccl.report import spans_nodes
@@ -45,6 +45,8 @@ class Sighting:
     first: int
     """Position of that message; `last` is that of the latest."""
     last: int
+    has_origin: bool = True
+    """A line with `host:pid:tid` showed it."""
 
     def value(self, name: str) -> str:
         return dict(self.values).get(name, "")
@@ -58,6 +60,8 @@ class CommunicatorSeen:
     ranks: int
     nodes: int | None = None
     id: str | None = None
+    has_origin: bool = True
+    """As of a Sighting."""
     here: int | None = None
     """Ranks of it on this process's node, where that is told and the number of nodes is not."""
 
@@ -94,7 +98,7 @@ class ProcessState:
         if len(kinds) < self.limit:
             kinds.append(sighting)
 
-    def see_communicator(self, groups: Mapping[str, str]) -> None:
+    def see_communicator(self, groups: Mapping[str, str], *, has_origin: bool) -> None:
         rank, ranks = int(groups["rank"]), int(groups["ranks"])
         # the address alone would not do: it may be given again after the communicator is destroyed
         key = f"{groups['comm']}/{rank}/{ranks}"
@@ -104,23 +108,33 @@ class ProcessState:
         if groups["nodes"]:
             seen.nodes = int(groups["nodes"])
         seen.id = groups["id"] or seen.id
+        seen.has_origin &= has_origin
 
-    def see_coordinates(self, groups: Mapping[str, str]) -> None:
+    def see_coordinates(self, groups: Mapping[str, str], *, has_origin: bool) -> None:
         """Take oneCCL's place of the process among all ranks as that of a communicator of them all."""
         rank, ranks, here = int(groups["rank"]), int(groups["ranks"]), int(groups["here"])
         key = f"oneCCL/{rank}/{ranks}"
         if key in self.communicators or len(self.communicators) < COMMUNICATOR_LIMIT:
             nodes = 1 if here == ranks else None
-            self.communicators[key] = CommunicatorSeen(rank, ranks, nodes, f"oneCCL, {ranks} ranks", here)
+            self.communicators[key] = CommunicatorSeen(rank, ranks, nodes, f"oneCCL, {ranks} ranks", has_origin, here)
+
+    def disown(self) -> None:
+        """Take all that was seen as what an excerpt shows."""
+        for event, seen in self.events.items():
+            self.events[event] = [replace(sighting, has_origin=False) for sighting in seen]
+        for communicator in self.communicators.values():
+            communicator.has_origin = False
 
     def saw(self, *events: str) -> Iterator[Sighting]:
         """Yield all sightings of these events, in the order in which they were first seen."""
         found = [s for event in events for s in self.events.get(event, ())]
         yield from sorted(found, key=lambda s: s.first)
 
-    def absorb(self, other: ProcessState) -> None:
-        """Take in what was seen of the same process elsewhere."""
+    def absorb(self, other: ProcessState, without: Collection[str] = ()) -> None:
+        """Take in what was seen of the same process elsewhere, but for some events."""
         for event, theirs in other.events.items():
+            if event in without:
+                continue
             kinds = self.events.setdefault(event, [])
             for seen in theirs:
                 mine = self.known(event, seen.values)
@@ -130,13 +144,15 @@ class ProcessState:
                 if seen.first < mine.first:
                     mine.first, mine.text = seen.first, seen.text
                 mine.last = max(mine.last, seen.last)
+                mine.has_origin |= seen.has_origin
             # as if all had been seen in order: the first are kept, whoever saw them
             kinds.sort(key=lambda sighting: sighting.first)
             del kinds[self.limit :]
-        for key, seen_there in other.communicators.items():
+        for key, seen_there in () if "communicator" in without else other.communicators.items():
             known = self.communicators.get(key)
             if known is not None:
                 known.nodes, known.id = known.nodes or seen_there.nodes, known.id or seen_there.id
+                known.has_origin &= seen_there.has_origin
             elif len(self.communicators) < COMMUNICATOR_LIMIT:
                 self.communicators[key] = replace(seen_there)
 

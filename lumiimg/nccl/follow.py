@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
-from lumiimg.nccl.sources import BLOCK_BYTES, HEAD_BYTES, LineSplitter, opener_of, refuse_no_text
+from lumiimg.files import open_regular
+from lumiimg.nccl.sources import BLOCK_BYTES, HEAD_BYTES, LineSplitter, opener_of, refuse_no_text, written_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,13 +41,14 @@ class Tail:
         one that is no text, or cannot be read.
         """
         try:
-            with Path(self.file).open("rb") as stream:
+            with open_regular(self.file) as stream:
                 status = os.fstat(stream.fileno())
                 if self._offset and (status.st_size < self._offset or status.st_ino != self._inode):
                     raise WrittenAnewError
                 if not self._offset:
                     self._inode = status.st_ino
                     _refuse_packed(self.file, stream.read(HEAD_BYTES))
+                self._offset = written_from(stream, self._offset, status.st_size)
                 stream.seek(self._offset)
                 while block := stream.read(BLOCK_BYTES):
                     self._offset += len(block)

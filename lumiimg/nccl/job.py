@@ -14,9 +14,18 @@ from lumiimg.nccl.events import JOB_VALUE_LIMIT, ProcessState, piece_and_line
 if TYPE_CHECKING:
     from lumiimg.nccl.bandwidth import BandwidthReader
 
+HOLDERS = 4096
+"""Processes kept of which it is known that they have a value of a variable."""
 PROCESS_LIMIT = 65_536
 """Processes told apart; the lines of any more are read as if they were of one."""
 _BEYOND = "processes beyond the limit"
+
+
+STATED = frozenset(
+    {"network", "channel", "local-channel", "provider", "initialized", "socket", "ib", "gdr-device", "connected"}
+    | {"communicator", "coordinates", "oneccl-library", "endpoints"}
+)
+"""What a library prints with its origin. Where it does, the same without one is quoted."""
 
 
 @dataclass(slots=True)
@@ -25,6 +34,8 @@ class FileChunk:
 
     file: str
     lines: int = 0
+    quoted: int = 0
+    """Lines that begin with `>`."""
 
 
 @dataclass(slots=True)
@@ -41,8 +52,47 @@ class JobState:
     bandwidth: BandwidthReader | None = None
     """Tables of benchmarks, where there are any."""
     pieces: dict[int, FileChunk] = field(default_factory=dict)
+    holders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """Processes that printed a value of a variable; of very many the first."""
+    copies: JobState | None = None
+    """What stands behind marks that people put before lines which they copy."""
 
-    def own(self, process: str, task: str | None, file: str) -> None:
+    def of_copies(self) -> JobState:
+        """Return the state of copied lines."""
+        if self.copies is None:
+            self.copies = JobState()
+        return self.copies
+
+    def counted(self) -> JobState:
+        """Return what counts: copied lines only where no other names a process.
+
+        They prove nothing, unless the log as a whole was copied so: most of its lines begin with the mark.
+        """
+        if self.processes or self.copies is None:
+            return self
+        both = JobState(pieces=self.pieces, bandwidth=self.bandwidth)
+        both.absorb(self)
+        both.absorb(self.copies)
+        if not self.is_copy:
+            for process in both.processes.values():
+                process.disown()
+        return both
+
+    def own(self) -> JobState:
+        """Return what the job itself printed: a line that somebody copied into its log ended nothing."""
+        return self.counted() if self.is_copy else self
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the log as a whole was copied, as into a mail: most of its lines begin with the mark."""
+        return 2 * sum(piece.quoted for piece in self.pieces.values()) > sum(p.lines for p in self.pieces.values())
+
+    def note_value(self, name: str, value: str, process: str) -> None:
+        """Note that a process has a value of a variable."""
+        if len(self.holders) < JOB_VALUE_LIMIT and len(of := self.holders.setdefault((name, value), set())) < HOLDERS:
+            of.add(process)
+
+    def note_owner(self, process: str, task: str | None, file: str) -> None:
         """Note that a process wrote to a file, and for which task."""
         for key in ((file, task), (file, None)):
             owners = self.owners.get(key)
@@ -74,6 +124,11 @@ class JobState:
         for key, names in other.owners.items():
             self.owners.setdefault(key, set()).update(names)
         self.job.absorb(other.job)
+        for (variable, value), names in other.holders.items():
+            for process_name in names:
+                self.note_value(variable, value, process_name)
+        if other.copies is not None and other.copies is not self.copies:
+            self.of_copies().absorb(other.copies)
         self.pieces |= other.pieces
 
     def settled(self) -> list[ProcessState]:
@@ -82,6 +137,7 @@ class JobState:
         They are those of the one process that wrote to the same file for the same task; where no process did (libfabric
         warns on stderr, in a file of its own), those of the one that wrote for that task anywhere.
         """
+        stated = STATED.intersection(event for process in self.processes.values() for event in process.events)
         anywhere: dict[str | None, set[str]] = {}
         for (_, task), names in self.owners.items():
             anywhere.setdefault(task, set()).update(names)
@@ -93,16 +149,23 @@ class JobState:
             owners = self.owners.get((file, task)) or anywhere.get(task, set())
             if len(owners) == 1 and task != _BEYOND:
                 name = next(iter(owners))
-                settled.setdefault(name, ProcessState(name)).absorb(bare)
+                settled.setdefault(name, ProcessState(name)).absorb(bare, stated)
             else:
                 # Lines of any process stay lines of any process, in however many files they stand.
                 key = "" if bare.shared and task != _BEYOND else f"{task}"
-                left.setdefault(key, ProcessState(bare.name, bare.shared)).absorb(bare)
+                left.setdefault(key, ProcessState(bare.name, bare.shared)).absorb(
+                    bare, stated if task != _BEYOND else ()
+                )
         return sorted([*settled.values(), *left.values()], key=_first_line)
 
     def same_file(self, one: int, other: int) -> bool:
         """Whether two positions are in one file, so that the smaller one was written first."""
         return self.pieces[piece_and_line(one)[0]].file == self.pieces[piece_and_line(other)[0]].file
+
+    def lines_after(self, position: int) -> int:
+        """Return how many lines of its file follow a position."""
+        file, line = self.place(position)
+        return sum(piece.lines for piece in self.pieces.values() if piece.file == file) - line
 
     def place(self, position: int) -> tuple[str, int]:
         """Return the file and the line, from 1 on, of a position."""

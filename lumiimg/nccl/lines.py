@@ -1,8 +1,9 @@
 r"""One line of a job log -> the messages in it, each with the process that wrote it.
 
-NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/debug.cc); what stands before (srun -l,
-Open MPI tags, Ray, timestamps, colours) is skipped, and a text line may hold several messages. Level and file:line are
-not read: they differ by build, and ROCm 7.2 prints the plugin's INFO as WARN and its WARN without any prefix.
+NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/debug.cc), at the start of a line or behind
+what a known launcher puts there (prefixes.toml); elsewhere such a text is a quotation. A text line may hold several
+messages. Level and file:line are not read: they differ by build, and ROCm 7.2 prints the plugin's INFO as WARN and its
+WARN without any prefix.
 oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log), and no host: only a launcher's prefix tells that.
 """
 
@@ -12,6 +13,7 @@ import re
 from typing import NamedTuple
 
 from lumiimg.errors import one_line
+from lumiimg.nccl.prefixes import end_of, prefixes
 from lumiimg.secret import hidden
 
 LINE_LIMIT = 16_384
@@ -27,18 +29,24 @@ _ORIGIN = re.compile(r"(?<![\w.\-])(?!\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10
 """`host:pid:tid [device]`; a host of one or two digits would be the hour of a time."""
 _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
 """The end of an origin: cheaper to look for than the whole, where there will be no second one."""
+_LEVEL = re.compile(
+    r"[ \t]{0,2}(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
+    r"(?:[^\r\n]{1,300}?:\d{1,6} )?"
+    r"NCCL (?:INFO|WARN|TRACE|CALL|VERSION|ABORT|NONE) "
+)
+"""What NCCL prints behind the origin, and people leave in place when they take that out."""
 _ONECCL = "|CCL_"
 _ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10})\)|(\d{1,10})) (?=\|CCL_)")
 """A time and a thread, in parentheses up to 2021.16. It is the main thread, whose number is the process's, that tells
 of the network."""
-_PALS = re.compile(r"\s*([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
+_PALS = re.compile(r"[>\s]{0,8}([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
 """`mpiexec -l` of PALS, as on Aurora: the host, and the task."""
 _TASK = re.compile(r"\s*(?:(\d{1,7}): |\[\d{1,7},(\d{1,7})\]<std(?:out|err)>:)")
 """`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
-_TAG_LENGTH = 8
-"""What is no longer than this, in front of an origin, is a tag and no message."""
-_SHELL_TRACE = re.compile(r"\s{0,8}(?:\d{1,7}: )?\+{1,8} ")
-"""A command that the job script echoes (`set -x`): a `grep` for a log line is no log line."""
+_COPIED = re.compile(r"(?:[ \t>#*|•`-]|//){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+")
+"""What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files."""
+_INDENTS = frozenset({"", " ", "  ", "\t"})
+"""What programs put before a line of their own."""
 _QUOTED = re.compile(r"\s{0,8}(?:\d{1,7}: )? {4}> .{1,1024}?:\d{1,12}: ")
 """What `lumiimg log` quotes, of another log perhaps: a job script may read the log of the run before."""
 PROBE = "@probe "
@@ -53,6 +61,14 @@ class Message(NamedTuple):
     task: str | None
     """Number given by srun -l or Open MPI."""
     text: str
+    start: int = 0
+    """Where it begins, behind what the launcher and the library put before it."""
+    signed: bool = False
+    """A library's own sign stands before it, so all of it is what this library says."""
+    has_origin: bool = False
+    """It names the process or the thread that wrote it. Without, it may be an excerpt, and proves nothing alone."""
+    copied: bool = False
+    """Something stands before it that no launcher prints: a copy of a line, of this job or of another one."""
 
 
 def messages(line: bytes) -> list[Message]:
@@ -71,30 +87,44 @@ def messages(line: bytes) -> list[Message]:
 
 
 def _joined(text: str, task: str | None) -> list[Message]:
-    if _ONECCL in text and not _SHELL_TRACE.match(text):
-        return _of_oneccl(text, task)
-    first = _ORIGIN.search(text)
-    if first is None:
-        return [] if _SHELL_TRACE.match(text) else [Message(None, task, text)]
-    found = [Message(None, task, text[: first.start()])] if first.start() > _TAG_LENGTH else []
-    more = list(_ORIGIN.finditer(text, first.end())) if _ANOTHER.search(text, first.end()) else []
-    ends = [origin.start() for origin in more] + [len(text)]
-    found.extend(Message(o[1], task, text[o.start() : end]) for o, end in zip([first, *more], ends, strict=True))
-    return found
+    """Return the messages of a text: a library's begin where the launcher's prefix ends, more may be joined to them."""
+    begin = end_of(prefixes().launcher, text)
+    if found := _signed(text, task, begin):
+        return found
+    marks = _COPIED.match(text)
+    if copied := marks is not None and marks.end() > begin and text[begin : marks.end()] not in _INDENTS:
+        begin = end_of(prefixes().launcher, text, marks.end())
+        if found := _signed(text, task, begin):
+            return [message._replace(copied=True) for message in found]
+    level = _LEVEL.match(text, begin)
+    return [Message(None, task, text, level.end() if level else begin, copied=copied)]
 
 
-def _of_oneccl(text: str, task: str | None) -> list[Message]:
-    origins = list(_ONECCL_ORIGIN.finditer(text))
-    if not origins:
-        return [Message(None, task, text)]
-    head = text[: origins[0].start()]
-    host = _PALS.match(head)
+def _signed(text: str, task: str | None, begin: int) -> list[Message]:
+    """Return the messages of which the first begins there with the sign of its library; none where there is no sign."""
+    first = _ORIGIN.match(text, begin)
+    if first is not None:
+        more = list(_ORIGIN.finditer(text, first.end())) if _ANOTHER.search(text, first.end()) else []
+        ends = [origin.start() for origin in more] + [len(text)]
+        return [
+            Message(o[1], task, text[o.start() : end], signed=True, has_origin=True)
+            for o, end in zip([first, *more], ends, strict=True)
+        ]
+    if _ONECCL_ORIGIN.match(text, begin):
+        return _of_oneccl(text, task, begin)
+    signed = text.startswith(_ONECCL, begin) or prefixes().library.match(text, begin)
+    return [Message(None, task, text, begin, signed=True)] if signed else []
+
+
+def _of_oneccl(text: str, task: str | None, begin: int) -> list[Message]:
+    origins = list(_ONECCL_ORIGIN.finditer(text, begin))
+    host = _PALS.match(text[:begin])
     ends = [origin.start() for origin in origins[1:]] + [len(text)]
-    found = [Message(None, task, head)] if host is None and len(head) > _TAG_LENGTH else []
+    found = []
     for origin, end in zip(origins, ends, strict=True):
         thread = origin[1] or origin[2]
         process = f"{host[1]}:{thread}" if host else None if task else f"process {thread}"
-        found.append(Message(process, task, text[origin.end() : end]))
+        found.append(Message(process, task, text[origin.end() : end], signed=True, has_origin=True))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import MutableSequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from lumiimg.errors import BadInputError, FailedError
 from lumiimg.nccl import sources
 from lumiimg.nccl.events import position
 from lumiimg.nccl.reader import LogReader
+from lumiimg.nccl.records import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,9 @@ PIECE_BYTES = 8 * 1024 * 1024
 WORTH_BYTES = 32 * 1024 * 1024
 """A log that is smaller is read sooner by one process than others are started."""
 CPU_LIMIT = 8
+_LOOK_S = 0.5
+_counts: list[MutableSequence[int]] = []
+"""In a process that helps: how many bytes each of them has read, in memory that all share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,12 @@ class FileRange:
     end: int | None = None
 
 
-def read_logs(files: Sequence[str], warn: Callable[[str], None]) -> LogReader:
-    """Return a reader that has read all files; `warn` is told what could not be read to its end.
+def read_logs(
+    files: Sequence[str], warn: Callable[[str], None], seen: Callable[[int], None] = lambda _: None
+) -> LogReader:
+    """Return a reader that has read all files.
+
+    `warn` gets what could not be read to its end, `seen` now and then how many bytes were read so far.
 
     Raises BadInputError if one cannot be read, FailedError if a process that helps was killed.
     """
@@ -46,9 +55,15 @@ def read_logs(files: Sequence[str], warn: Callable[[str], None]) -> LogReader:
     cpus = min(len(os.sched_getaffinity(0)), CPU_LIMIT)
     if cpus < 2 or len(parts) < 2 or None in sizes or sum(filter(None, sizes)) < WORTH_BYTES:
         reader = LogReader()
-        _read(reader, parts, warn)
+        _read(reader, parts, warn, seen)
         return reader
-    return _read_together([parts[n::cpus] for n in range(cpus)], warn)
+    return _read_together([parts[n::cpus] for n in range(cpus)], warn, seen)
+
+
+def total_bytes(files: Sequence[str]) -> int | None:
+    """Return how many bytes there are to read; None where one is a pipe, or is compressed."""
+    sizes = [_size(file) for file in files]
+    return None if None in sizes else sum(filter(None, sizes))
 
 
 def _parts(files: Sequence[str], sizes: Sequence[int | None]) -> list[FileRange]:
@@ -62,7 +77,15 @@ def _spans(file: str, size: int | None) -> list[tuple[int, int | None]]:
     with Path(file).open("rb") as stream:
         if sources.opener_of(stream.read(16)) is not None:
             return [(0, None)]
-    return [(start, min(start + PIECE_BYTES, size)) for start in range(0, size, PIECE_BYTES)]
+        return [(start, min(start + PIECE_BYTES, size)) for start in _written(stream, size)]
+
+
+def _written(stream: BinaryIO, size: int) -> Iterator[int]:
+    """Yield where the pieces start that are more than a hole."""
+    start = 0
+    while (data := sources.written_from(stream, start, size)) < size:
+        yield (start := data - data % PIECE_BYTES)
+        start += PIECE_BYTES
 
 
 def _size(file: str) -> int | None:
@@ -71,11 +94,15 @@ def _size(file: str) -> int | None:
     return path.stat().st_size if file != sources.STDIN and path.is_file() else None
 
 
-def _read(reader: LogReader, parts: Sequence[FileRange], warn: Callable[[str], None]) -> None:
+def _read(
+    reader: LogReader, parts: Sequence[FileRange], warn: Callable[[str], None], seen: Callable[[int], None]
+) -> None:
+    total = 0
     for part in parts:
         reader.begin(part.file, part.number)
         for block in _blocks(part, warn):
             reader.feed(part.file, block)
+            seen(total := total + len(block))
 
 
 def _blocks(part: FileRange, warn: Callable[[str], None]) -> Iterator[bytes]:
@@ -107,16 +134,23 @@ def _line_start(stream: BinaryIO, offset: int, limit: int) -> int:
     return at
 
 
-def _read_together(shares: Sequence[Sequence[FileRange]], warn: Callable[[str], None]) -> LogReader:
+def _read_together(
+    shares: Sequence[Sequence[FileRange]], warn: Callable[[str], None], seen: Callable[[int], None]
+) -> LogReader:
     import multiprocessing  # 20 ms that a small log should not cost
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor, wait
     from concurrent.futures.process import BrokenProcessPool
 
     reader = LogReader()
     tables = False
-    with ProcessPoolExecutor(len(shares), mp_context=multiprocessing.get_context("fork")) as pool:
+    forked = multiprocessing.get_context("fork")
+    counts = forked.RawArray("Q", len(shares))
+    with ProcessPoolExecutor(len(shares), mp_context=forked, initializer=_share_counts, initargs=(counts,)) as pool:
         try:
-            for state, has_tables, warnings, fault in pool.map(_read_share, shares):
+            futures = [pool.submit(_read_share, number, share) for number, share in enumerate(shares)]
+            while wait(futures, timeout=_LOOK_S).not_done:
+                seen(sum(counts))
+            for state, has_tables, warnings, fault in (future.result() for future in futures):
                 if fault is not None:
                     raise BadInputError(fault)
                 reader.state.absorb(state)
@@ -140,7 +174,8 @@ def _tables(parts: Sequence[FileRange]) -> BandwidthReader:
     for part in parts:
         line = 0
         for block in _blocks(part, lambda _: None):
-            tables.feed(part.file, block, partial(_position, part.number, line))
+            # the table may have lost its head
+            tables.feed(part.file, unpacked(block), partial(_position, part.number, line), rows=True)
             line += block.count(b"\n") + (not block.endswith(b"\n"))
     return tables
 
@@ -149,11 +184,16 @@ def _position(piece: int, line: int, index: int) -> int:
     return position(piece, line + index, 0)
 
 
-def _read_share(parts: Sequence[FileRange]) -> tuple[JobState, bool, list[str], str | None]:
+def _share_counts(counts: MutableSequence[int]) -> None:
+    """Begin a process that helps: `counts` has how many bytes each has read."""
+    _counts[:] = [counts]
+
+
+def _read_share(number: int, parts: Sequence[FileRange]) -> tuple[JobState, bool, list[str], str | None]:
     """Read in a process of its own; what goes wrong comes back as text, for exceptions of ours do not travel."""
     reader, warnings, fault = LogReader(), list[str](), None
     try:
-        _read(reader, parts, warnings.append)
+        _read(reader, parts, warnings.append, partial(_counts[0].__setitem__, number))
     except BadInputError as error:
         fault = str(error)
     has_tables, reader.state.bandwidth = reader.state.bandwidth is not None, None

@@ -3,15 +3,19 @@
 A job's log repeats itself: its lines differ in numbers and addresses only. So a line is looked up by its shape, that is
 without digits and the letters a to f; a shape is searched for hints once. A hint is in the shape of each line that
 holds it (taking letters out of both cannot part them), so no line is passed over that a search of the line would keep.
+Of a new shape the words are looked up: a text has few that are new, and each is compared with all hints once.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.lines import PROBE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lumiimg.nccl.vocabulary import MessagePattern, Vocabulary
 
 DROPPED = b"0123456789abcdef"
@@ -27,6 +31,10 @@ TABLE_HEADERS: tuple[bytes, ...] = (
     b"# Using devices",
 )
 """Of benchmarks (bandwidth.py): where none of them is, no table begins or ends."""
+_ROW = re.compile(rb" (?:sum|pro|mx|min|vg|non) +-? ")
+"""What is left of the columns `redop` and `root` of a collective's row."""
+_WORDS_LEARNED, _WORD_LIMIT = 3, 64
+"""Words that are learned of a line, so that a log of ever new words costs little more than the search of its lines."""
 _SHAPES_KEPT = 32_768
 _SHAPE_LIMIT = 1024
 """Bytes of a shape that is worth to be kept."""
@@ -42,12 +50,25 @@ def announces_table(block: bytes) -> bool:
     return b"#" in block and any(header in block for header in TABLE_HEADERS)
 
 
+def is_row(shape: bytes) -> bool:
+    """Whether a line of this shape may be of a benchmark's table: such lines are looked at each time."""
+    text = shape.rstrip()
+    if text.endswith(b".") and shape.count(b" ") > 6 and len(text.split()) < 3:
+        return True
+    return b"  -" in shape and _ROW.search(shape) is not None
+
+
 class Prefilter:
     """Remembers shapes, up to a bound, so that a line costs a look-up."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._all = vocabulary.entries
         self._hints = tuple((shape_of(hint.encode()), entries) for hint, entries in vocabulary.by_hint)
+        self._parts = tuple((max(hint.split(), key=len), (hint, entries)) for hint, entries in self._hints)
+        self._words: dict[bytes, tuple[tuple[bytes, tuple[MessagePattern, ...]], ...]] = {}
+        """What words may be part of."""
+        self.saw_rows = False
+        """Rows of a table were seen since this was last set to False."""
         # what a line of a probe quotes is percent-encoded, so its shape tells nothing
         self._probe = shape_of(PROBE.encode())
         self._boring: set[bytes] = set()
@@ -66,11 +87,19 @@ class Prefilter:
         found = [(index, lines[index], self._entries(shapes[index])) for index in left]
         return len(shapes), [hit for hit in found if hit[2]]
 
+    def entries(self, line: bytes) -> tuple[MessagePattern, ...]:
+        """Return the entries that may match a line."""
+        shape = shape_of(line)
+        return () if shape in self._boring else self._entries(shape)
+
     def _entries(self, shape: bytes) -> tuple[MessagePattern, ...]:
         known = self._known.get(shape)
         if known is not None:
             return known
         entries = self._searched(shape)
+        if is_row(shape):
+            self.saw_rows = True
+            return entries
         if len(shape) > _SHAPE_LIMIT:
             return entries
         if len(self._boring) + len(self._known) >= _SHAPES_KEPT:
@@ -85,5 +114,18 @@ class Prefilter:
     def _searched(self, shape: bytes) -> tuple[MessagePattern, ...]:
         if shape.startswith(self._probe):
             return self._all
-        found = [entries for hint, entries in self._hints if hint in shape]
+        found = [entries for hint, entries in self._candidates(shape) if hint in shape]
         return tuple({entry.id: entry for entries in found for entry in entries}.values())
+
+    def _candidates(self, shape: bytes) -> Iterable[tuple[bytes, tuple[MessagePattern, ...]]]:
+        """Return the hints that a line may hold: a word of it has the longest word of the hint in it."""
+        words = set(shape.split())
+        unknown = [word for word in words if word not in self._words]
+        if len(self._words) >= _SHAPES_KEPT:
+            self._words.clear()
+        for word in unknown[:_WORDS_LEARNED]:
+            if len(word) <= _WORD_LIMIT:
+                self._words[word] = tuple(hint for part, hint in self._parts if part in word)
+        if any(word not in self._words for word in words):
+            return self._hints
+        return [hint for word in words for hint in self._words[word]]

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl import causes, summary
+from lumiimg.nccl import causes, summary, whole_job
+from lumiimg.nccl.ending import ending
 from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
 from lumiimg.nccl.job_verdict import judge_job
 from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.prefilter import Prefilter, announces_table
+from lumiimg.nccl.records import unpacked
+from lumiimg.nccl.repeats import Repeats
 from lumiimg.nccl.report import Confidence, Evidence, LogReport
 from lumiimg.nccl.verdict import dead_of, job_of, judge_process
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.nccl.bandwidth import BandwidthReader
+    from lumiimg.nccl.events import ProcessState
     from lumiimg.nccl.lines import Message
     from lumiimg.nccl.vocabulary import MessagePattern
+
+
+_VARIABLES = frozenset({"environment", "printed"})
 
 
 class LogReader:
@@ -30,104 +37,153 @@ class LogReader:
         self._gate = Prefilter(self._vocabulary)
         self._values: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
         self._piece = -1
-        self.state = JobState()
+        self._repeats = Repeats()
+        self._state = JobState()
         self.changes = 0
         """Grows when something new was seen."""
 
     def restart(self) -> None:
         """Forget what was read: the log was written again."""
         self._piece = -1
-        self.state = JobState()
+        self._repeats.forget()
+        self._state = JobState()
         self.changes += 1
+
+    @property
+    def state(self) -> JobState:
+        """All that was seen so far."""
+        self._repeats.tell(self._piece)
+        return self._state
 
     def begin(self, file: str, piece: int | None = None) -> None:
         """Start with a piece of a file; `piece` is its number in the order of the job's log, by default the next."""
+        known = self.state.pieces.get(self._piece)
+        if known is not None and known.file != file:
+            self._repeats.forget()  # there a line may be of another process
         self._piece = self._piece + 1 if piece is None else piece
         self.state.pieces[self._piece] = FileChunk(file)
 
     def feed(self, file: str, block: bytes) -> None:
         """Take in the next lines of a file, each whole; never raises, whatever the bytes."""
-        piece = self.state.pieces.get(self._piece)
+        piece = self._state.pieces.get(self._piece)
         if piece is None or piece.file != file:
             self.begin(file)
-            piece = self.state.pieces[self._piece]
+            piece = self._state.pieces[self._piece]
         start = piece.lines
-        if tables := self._tables_in(block):
-            tables.feed(file, block, lambda index: position(self._piece, start + index, 0))
-        count, hits = self._gate.select(block)
-        for index, line, entries in hits:
-            for number, message in enumerate(messages(line)):
-                if message.process is not None:
-                    self.state.own(message.process, message.task, file)
-                self._take(message, entries, file, position(self._piece, start + index, number))
+        block = unpacked(block)
+        self._gate.saw_rows = False
+        count = block.count(b"\n") + (not block.endswith(b"\n"))
+        if self._repeats.abound(block, count):
+            for index, line, key in self._repeats.unread(block, start):
+                seen = self._read(line, self._gate.entries(line), file, start + index)
+                if seen is not None:
+                    self._repeats.remember(key, seen)
+        else:
+            for index, line, entries in self._gate.select(block)[1]:
+                self._read(line, entries, file, start + index)
+        rows = self._gate.saw_rows
+        if tables := self._tables_in(block, rows=rows):
+            tables.feed(file, block, lambda index: position(self._piece, start + index, 0), rows=rows)
         piece.lines += count
+        piece.quoted += block.count(b"\n>") + block.startswith(b">")
 
-    def _tables_in(self, block: bytes) -> BandwidthReader | None:
-        if self.state.bandwidth is None and announces_table(block):
+    def _read(
+        self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int
+    ) -> tuple[Sighting, ...] | None:
+        """Take in a line; return what was seen in it, where it is one message of a process that it names."""
+        seen: list[Sighting] = []
+        said = messages(line) if entries else []
+        for index, message in enumerate(said):
+            state = self._state.of_copies() if message.copied else self._state
+            if message.process is not None:
+                state.note_owner(message.process, message.task, file)
+            seen += self._take(state, message, entries, file, position(self._piece, number, index))
+        return tuple(seen) if len(said) == 1 and said[0].process is not None else None
+
+    def _tables_in(self, block: bytes, *, rows: bool) -> BandwidthReader | None:
+        if self._state.bandwidth is None and (rows or announces_table(block)):
             from lumiimg.nccl.bandwidth import BandwidthReader  # 10 ms for patterns that few logs need
 
-            self.state.bandwidth = BandwidthReader()
-        return self.state.bandwidth
+            self._state.bandwidth = BandwidthReader()
+        return self._state.bandwidth
 
-    def _take(self, message: Message, entries: Sequence[MessagePattern], file: str, at: int) -> None:
+    def _take(
+        self, state: JobState, message: Message, entries: Sequence[MessagePattern], file: str, at: int
+    ) -> Iterator[Sighting]:
         text = message.text
-        found = [(e, m) for e in entries if any(h in text for h in e.hints) and (m := e.match(text)) is not None]
+        found = [(e, m) for e in entries if any(h in text for h in e.hints) and (m := e.match(message)) is not None]
         if not found or self._vocabulary.foreign.search(text) is not None:
             return
-        process = self.state.process(message.process, message.task, file)
+        process = state.process(message.process, message.task, file)
         for entry, match in found:
             groups = match.groupdict(default="")
             if entry.id == "communicator":
-                process.see_communicator(groups)
+                process.see_communicator(groups, has_origin=message.has_origin)
                 groups = {}
             elif entry.id == "coordinates":
-                process.see_coordinates(groups)
+                process.see_coordinates(groups, has_origin=message.has_origin)
             values = tuple(groups.items())
-            home = self.state.job if entry.of_job else process
+            home = state.job if entry.of_job else process
+            if entry.id in _VARIABLES and not process.shared and groups["name"] not in self._vocabulary.own_values:
+                state.note_value(groups["name"], groups["value"], process.name)
             known = home.known(entry.id, values)
             if known is not None:
                 known.last = max(known.last, at)
+                known.has_origin |= message.has_origin
+                yield known
                 continue
             values = self._values.setdefault(values, values) if len(self._values) < 65_536 else values
-            home.see(Sighting(entry.id, values, evidence_text(text, match.span()), at, at))
+            sighting = Sighting(entry.id, values, evidence_text(text, match.span()), at, at, message.has_origin)
+            home.see(sighting)
+            yield sighting
             self.changes += 1
 
     def report(self) -> LogReport:
         """Return the answer about all lines so far."""
-        processes = self.state.settled()
-        seen = causes.job_events([*processes, self.state.job])
-        job_seen = job_of(processes, self.state.job, self.state.same_file)
-        of_job = self.state.job.events
-        troubles = [causes.troubles(p, seen, of_job) for p in processes]
+        state = self.state.counted()
+        processes, troubles = _troubled(state)
+        seen = causes.job_events([*processes, state.job])
+        job_seen = job_of(processes, state.job, state.same_file)
         findings = [judge_process(p, t, job_seen) for p, t in zip(processes, troubles, strict=True)]
         dead = [bool(dead_of(p, t, job_seen)) for p, t in zip(processes, troubles, strict=True)]
         job = judge_job(processes, findings, dead)
-        everywhere = [*troubles, causes.troubles(self.state.job, seen, ())]
+        everywhere = [*troubles, causes.troubles(state.job, seen, ())]
+        own = self.state.own()
+        ended = ending(*((processes, troubles) if own is state else _troubled(own)), state)
         single_node = summary.is_single_node(processes)
-        told = summary.told(processes, findings, self.state.job)
+        told = summary.told(processes, findings, state.job)
+        ranks = summary.rank_results(processes, findings)
+        groups = summary.node_groups(processes, findings, troubles)
         return LogReport(
             verdict=job.verdict,
             confidence=job.confidence,
             proof=tuple(map(self._evidence, job.proof)),
-            ranks=summary.rank_results(processes, findings),
-            nodes=summary.node_groups(processes, findings, troubles),
+            ranks=ranks,
+            nodes=groups,
             told=told,
             single_node=single_node,
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
+            connected=any(True for p in processes for _ in p.saw("channel", "local-channel", "connected")),
+            ended=ended,
+            stall=whole_job.stall(state.job, ranks, told),
+            differing=whole_job.differing(state.holders, processes),
+            channels=whole_job.channels(processes),
             communicators=summary.communicators(processes, findings),
             library=summary.component(processes, "library") or summary.component(processes, "oneccl-library", "oneCCL"),
             plugin=summary.component(processes, "plugin"),
             provider=job.provider or (job_seen.provider.value("provider") if job_seen.provider else None),
-            transport=summary.transport(processes, self.state.job),
-            environment=summary.environment(self.state.job),
-            measurements=self.state.bandwidth.measurements(self.state.place) if self.state.bandwidth else (),
+            transport=summary.transport(processes, state.job),
+            environment=summary.environment(state.job),
+            measurements=state.bandwidth.measurements(state.place) if state.bandwidth else (),
             causes=causes.ranked(
                 [trouble for found in everywhere for trouble in found],
                 job.verdict,
                 proved=job.confidence is Confidence.PROVED,
                 single_node=single_node,
                 apart=single_node and max(told.nodes, told.of_nodes or 0) > 1,
-                several_runs=summary.has_several_runs(processes, self.state.same_file),
+                several_runs=summary.has_several_runs(processes, state.same_file),
+                first=ended.id if ended else None,
+                some_nodes=whole_job.some_nodes(job.verdict, groups),
                 evidence=self._evidence,
             ),
         )
@@ -135,6 +191,13 @@ class LogReader:
     def _evidence(self, sighting: Sighting) -> Evidence:
         file, line = self.state.place(sighting.first)
         return Evidence(file, line, sighting.text)
+
+
+def _troubled(state: JobState) -> tuple[list[ProcessState], list[list[causes.Trouble]]]:
+    """Return the processes of a job, and the troubles of each."""
+    processes = state.settled()
+    seen = causes.job_events([*processes, state.job])
+    return processes, [causes.troubles(process, seen, state.job.events) for process in processes]
 
 
 def read_lines(file: str, lines: Iterable[str | bytes]) -> LogReport:

@@ -83,6 +83,56 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """What ended the job."""
+
+    id: str
+    """Of the signature, which leads the causes."""
+    summary: str
+    """What it was."""
+    rank: str | None
+    """The rank, or ranks (`0-3,7`), that it hit first; null where the log does not say."""
+    node: str | None
+    """The node that it hit first; null where the log does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentValue:
+    """A value of a variable that has another value in other processes of the job."""
+
+    name: str
+    """`NCCL_NET_GDR_LEVEL`."""
+    value: str
+    """As it was printed."""
+    count: int
+    """Processes that printed it."""
+    ranks: str
+    """Theirs: `0-3,8`; empty where one of them does not say its own."""
+    nodes: str
+    """Theirs, folded as Slurm does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """A way by which ranks were connected."""
+
+    way: str
+    """`NET/AWS Libfabric/GDRDMA`, `P2P/IPC`, `rings connected`."""
+    ranks: int
+    """Processes that printed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Where a collective that never ended began to wait."""
+
+    ranks: str
+    """For which the others waited: `0-3,8`."""
+    reason: str
+    """What shows it: the end of a sentence about these ranks."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedLibrary:
     """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
 
@@ -239,6 +289,16 @@ class LogReport:
     """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
     failed_running: bool
     """Whether a transfer or a collective failed after the ranks were connected."""
+    connected: bool
+    """Whether a line shows that ranks were connected."""
+    ended: Death | None
+    """What ended the job, where it was not the network; null where the log does not show it."""
+    stall: Stall | None
+    """With which ranks a stall began; null where none is seen, or the log does not show it."""
+    differing: tuple[DifferentValue, ...]
+    """Values of variables that are not the same in all processes."""
+    channels: tuple[Channels, ...]
+    """How ranks were connected, the most frequent way first."""
     communicators: tuple[Communicator, ...]
     library: LoggedLibrary | None
     plugin: LoggedLibrary | None
@@ -258,7 +318,7 @@ class LogReport:
     @property
     def answer(self) -> ExitCode:
         """Whether a fast network carried the traffic to its end, or none was needed, as an exit code."""
-        if self.failed_running:
+        if self.failed_running or self.ended is not None:
             return ExitCode.NO
         if self.nothing_crossed:
             # where Slurm has more nodes, what their ranks did is not known

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
-import stat
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from lumiimg.errors import BadInputError
+from lumiimg.files import open_regular, read_beginning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,8 @@ STDIN = "-"
 BLOCK_BYTES = 256 * 1024
 LINE_LIMIT_BYTES = 1024 * 1024
 """A longer line is none that NCCL printed: what is beyond is passed over, so that memory stays constant."""
+ENDLESS_BYTES = 1 << 30
+"""So much without the end of a line, of a stream: none comes any more, as of /dev/zero."""
 FILE_LIMIT = 65_536
 DEPTH_LIMIT = 8
 HEAD_BYTES = 64
@@ -72,7 +76,7 @@ def _in_folder(folder: str) -> list[str]:
         folders[:] = sorted(folders, key=natural) if depth < DEPTH_LIMIT else []
         for name in sorted(names, key=natural):
             path = Path(parent, name)
-            if path.is_file() and (opener_of(head := _head(path)) is not None or _is_text(head)):
+            if path.is_file() and (opener_of(head := read_beginning(path, HEAD_BYTES)) is not None or _is_text(head)):
                 files.append(str(path))
         if len(files) > FILE_LIMIT:
             raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
@@ -89,8 +93,8 @@ def natural(name: str) -> list[tuple[int, str]]:
 def refuse_binary(name: str) -> None:
     """Raise BadInputError for a file that cannot be a log, or cannot be read."""
     try:
-        mode = Path(name).stat().st_mode
-        head = _head(Path(name)) if stat.S_ISREG(mode) else b""
+        # what a pipe holds can be read once
+        head = b"" if Path(name).is_fifo() else read_beginning(name, HEAD_BYTES)
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
     if opener_of(head) is None:
@@ -99,6 +103,8 @@ def refuse_binary(name: str) -> None:
 
 def refuse_no_text(name: str, head: bytes) -> None:
     """Raise BadInputError for a file that starts as no text does."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BadInputError("is text in UTF-16", where=name, hint=f"iconv -f UTF-16 -t UTF-8 {shlex.quote(name)}")
     if not _is_text(head):
         what = "is no text" if is_binary(head) else "is an answer of lumiimg (--json)"
         raise BadInputError(what, where=name, hint="lumiimg log reads what a job printed")
@@ -131,7 +137,7 @@ def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
                 raise BadInputError("there is no standard input to read")
             yield from whole_lines(_readable(sys.stdin.buffer), name, warn)
             return
-        with Path(name).open("rb") as stream:
+        with Path(name).open("rb") if Path(name).is_fifo() else open_regular(name) as stream:
             yield from whole_lines(_readable(stream), name, warn)
     except EOFError:
         warn(f"{name}: the compressed file ends too early; read up to there")
@@ -169,21 +175,30 @@ def whole_lines(stream: BinaryIO, name: str, warn: Callable[[str], None], size: 
 
     A last line without an end is left out, and `warn` is told: jobs write in blocks, and `nRanks 1` of 16, or a
     provider `c`, would be taken for the whole.
+
+    Raises BadInputError for a stream that goes on without the end of a line.
     """
     splitter = LineSplitter()
     read = getattr(stream, "read1", stream.read)
+    since = 0
     while block := read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size)):
         if size is not None:
             size -= len(block)
+        since = 0 if b"\n" in block else since + len(block)
+        if since > ENDLESS_BYTES:
+            raise BadInputError(f"has no line end in {ENDLESS_BYTES >> 20} MiB, so it is not a log", where=name)
         if lines := splitter.push(block):
             yield lines
     if splitter.rest.strip():
         warn(f"{name}: its last line has no end and is not counted: it may be cut off, as of a job that still runs")
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(HEAD_BYTES)
+def written_from(stream: BinaryIO, offset: int, size: int) -> int:
+    """Return where the next byte stands that is not in a hole (lseek(2)), as no line ends there; else `size`."""
+    try:
+        return min(os.lseek(stream.fileno(), offset, os.SEEK_DATA), size)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else offset
 
 
 def _readable(stream: BinaryIO) -> BinaryIO:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.nccl.causes import likelihood
 from lumiimg.nccl.events import first_sightings
 from lumiimg.nccl.report import Communicator, LoggedLibrary, RankResult, Told, Transport, Verdict, VerdictGroup, weakest
+from lumiimg.nccl.vocabulary import Ends
 from lumiimg.secret import HIDDEN, hidden, is_secret_name
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def node_groups(
     for process, finding, found in zip(processes, findings, troubles, strict=True):
         if (finding.verdict is Verdict.NONE and not finding.network) or (node := process.node) is None:
             continue
-        cause = min((t.signature for t in found), key=likelihood).id if found else None
+        of_network = [t.signature for t in found if t.signature.ends is Ends.NO]
+        cause = min(of_network, key=likelihood).id if of_network else None
         by_node.setdefault(node, set()).add((finding.verdict, finding.network, finding.provider, cause))
         least[node] = weakest((least.get(node, finding.confidence), finding.confidence))
     groups: dict[tuple[Verdict, str | None, str | None, str | None], list[str]] = {}
@@ -171,7 +173,7 @@ def is_single_node(processes: Sequence[ProcessState]) -> bool:
     `nNodes` tells it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
     """
     seen = [c for p in processes for c in p.communicators.values()]
-    if not seen or any("channel" in p.events for p in processes):
+    if not seen or any("channel" in p.events for p in processes) or not all(c.has_origin for c in seen):
         return False
     if all(c.crosses is False for c in seen):
         return True

@@ -93,13 +93,14 @@ def judge_process(process: ProcessState, troubles: Sequence[Trouble], job: Job) 
     families = {_family(s) for s in sightings} - {None}
     if sightings and not families and (chosen or not dead_of(process, troubles, job)):
         return Judgement(Verdict.NONE, Confidence.UNKNOWN, tuple(sightings[:1]), network=sightings[0].value("network"))
-    if families - {"ofi"}:
-        return _built_in(sightings, families, final=bool(chosen))
+    fatal = [t for t in troubles if t.signature.effect in _FATAL]
+    # a transport that only started, in a process that may not use it (NCCL_NET), carried nothing
+    if families - {"ofi"} and (chosen or not fatal):
+        return _built_in(sightings, families, final=any(s.has_origin for s in chosen))
     if dead := dead_of(process, troubles, job):
         return replace(_failure(Verdict.PLUGIN_INIT_ERROR, dead), ended=True)
     if chosen or (families and not any(t.signature.effect in FAILURES for t in troubles)):
         return _libfabric(process, sightings, troubles, job)
-    fatal = [t for t in troubles if t.signature.effect in _FATAL]
     if not fatal and (local := _intra_node(process, job)):
         return local
     for effect, verdict in FAILURES.items():
@@ -160,6 +161,7 @@ def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bo
 
 def _libfabric(process: ProcessState, sightings: list[Sighting], troubles: Sequence[Trouble], job: Job) -> Judgement:
     own = list(process.saw("provider")) or _of_mpi(process, job)
+    named_itself = (bool(own) and all(s.has_origin for s in own)) or bool(_of_mpi(process, job))
     if len({_of_provider(s) for s in own}) > 1:
         return Judgement(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
     named = own[-1] if own else job.provider
@@ -174,7 +176,7 @@ def _libfabric(process: ProcessState, sightings: list[Sighting], troubles: Seque
     gathered = _gathered(process, job)
     lines.extend(gathered)
     doubted = _error_of_unknown_order(process, troubles, job)
-    certain = own and (gathered or _crossed(process)) and not doubted
+    certain = named_itself and (gathered or _crossed(process)) and not doubted
     confidence = Confidence.PROVED if certain else Confidence.LIKELY
     return Judgement(_of_provider(named), confidence, tuple(lines), network, provider, doubted=doubted)
 
@@ -191,11 +193,12 @@ def _of_provider(sighting: Sighting) -> Verdict:
 
 def _crossed(process: ProcessState) -> bool:
     """Whether the process had connections over the network that it chose."""
-    if any(True for _ in process.saw("channel")):
+    if any(s.has_origin for s in process.saw("channel")):
         return True
     # `Connected` does not tell of which communicator
-    crosses = [c.crosses for c in process.communicators.values()]
-    return bool(crosses) and all(crosses) and {"connected", "network"} <= process.events.keys()
+    crosses = [c.crosses and c.has_origin for c in process.communicators.values()]
+    shown = {s.event for s in process.saw("connected", "network") if s.has_origin}
+    return bool(crosses) and all(crosses) and len(shown) == 2
 
 
 def _gathered(process: ProcessState, job: Job) -> tuple[Sighting, ...]:
@@ -234,7 +237,8 @@ def _intra_node(process: ProcessState, job: Job) -> Judgement | None:
         return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.LIKELY, (local,))
     if crosses and all(crossing is False for crossing in crosses):
         proof = tuple(process.saw("communicator", "coordinates"))[:1]
-        return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.PROVED, proof)
+        sure = all(s.has_origin for s in proof)
+        return Judgement(Verdict.INTRA_NODE_ONLY, Confidence.PROVED if sure else Confidence.LIKELY, proof)
     return None
 
 

@@ -1,24 +1,25 @@
-"""The knowledge base signatures.toml, compiled: which message means which event, which event is a trouble."""
+"""The knowledge base (signatures.toml, deaths.toml), compiled: which message means which event, which is a trouble."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lumiimg.nccl.prefixes import prefixes
 from lumiimg.nccl.report import Verdict
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from _typeshed import DataclassInstance
 
+    from lumiimg.nccl.lines import Message
+
 _Entry = TypeVar("_Entry", bound="DataclassInstance")
-SIGNATURES = Path(__file__).with_name("signatures.toml")
 
 
 class Effect(StrEnum):
@@ -54,6 +55,27 @@ class Weight(StrEnum):
     """Repeats an error that is shown elsewhere; dropped where there is a root or a symptom."""
 
 
+class Ends(StrEnum):
+    """How a trouble ends the job."""
+
+    NO = "no"
+    """It does not, or its effect on the network says how."""
+    CAUSE = "cause"
+    """It killed a process, whatever else is printed."""
+    RAISED = "raised"
+    """An error of a program, which may have gone on: it ended the job if processes ended after it."""
+    OUTSIDE = "outside"
+    """Whoever runs the job ended it, and would have ended it in any state."""
+    WAITED = "waited"
+    """A rank gave up waiting for another one, which may have died before."""
+    FOLLOWS = "follows"
+    """Another rank had ended before."""
+    OTHER = "other"
+    """An error of a program that the knowledge base does not know better."""
+    EXIT = "exit"
+    """A process ended; the line does not say why."""
+
+
 @dataclass(frozen=True, slots=True)
 class MessagePattern:
     """One kind of message."""
@@ -68,15 +90,34 @@ class MessagePattern:
     """Must be found in the message as well."""
     of_job: bool = False
     """What is seen holds for the whole job, whoever printed it: variables, versions."""
+    after: str | None = None
+    """What may stand before it in a line that no library signed; before a trouble, prefixes of programs as well."""
+    is_trouble: bool = False
+    """It is a signature, so any program may print it."""
 
-    def match(self, message: str) -> re.Match[str] | None:
-        if self.within is not None and compiled(self.within).search(message) is None:
+    def match(self, message: Message) -> re.Match[str] | None:
+        """Return where the message says it.
+
+        What a library signed is its own from the first word to the last. In other lines a message begins where the
+        prefixes end: behind other words it is quoted.
+        """
+        text = message.text
+        found = compiled(self.pattern).search(text, message.start)
+        if found is None or (self.within is not None and compiled(self.within).search(text) is None):
             return None
-        return compiled(self.pattern).search(message)
+        if message.signed:
+            return found
+        return found if self._lead.fullmatch(text, message.start, found.start()) else None
+
+    @property
+    def _lead(self) -> re.Pattern[str]:
+        if self.is_trouble:
+            return compiled(f"{prefixes().program.pattern}(?:{self.after or ''})")
+        return prefixes().bare if self.after is None else compiled(self.after)
 
 
 _UNTOLD: dict[str, Any] = {"because": (), "versions": None, "given": (), "unless": (), "sure": True}
-_UNTOLD |= {"effect": Effect.NONE, "weight": Weight.ROOT}
+_UNTOLD |= {"effect": Effect.NONE, "weight": Weight.ROOT, "ends": Ends.NO}
 """What a signature has where its table does not say."""
 
 
@@ -102,6 +143,8 @@ class Signature:
     """What it does to the plugin of the process that prints it."""
     weight: Weight
     """How it ranks among the causes of one job."""
+    ends: Ends
+    """How it ends the job."""
     given: tuple[str, ...]
     """Events that the job must show as well."""
     unless: tuple[str, ...]
@@ -126,6 +169,8 @@ class Occasion(StrEnum):
     """A fast network was selected, and no line shows traffic over it."""
     SEVERAL_RUNS = "several-runs"
     """The log holds more than one run of the job."""
+    SOME_NODES = "some-nodes"
+    """Most nodes used the fast network, and some did not."""
     UNEXPLAINED = "unexplained"
     """No trouble was found that could be the cause of the verdict."""
 
@@ -140,6 +185,7 @@ class Advice:
     summary: str
     remedy: tuple[str, ...]
     source: str
+    because: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +223,10 @@ class Vocabulary:
     noise: tuple[str, ...]
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
+    own_values: frozenset[str]
+    """Variables that each process is meant to have its own value of."""
+    places: tuple[re.Pattern[str], ...]
+    """What names the rank or the node that a death hit."""
 
     def family(self, network: str) -> str | None:
         """Return the family of a network as named in a log line, where more words may follow the name."""
@@ -188,11 +238,16 @@ class Vocabulary:
 @cache
 def vocabulary() -> Vocabulary:
     """Return the knowledge base; a mistake in it is a KeyError, TypeError or ValueError, found by its tests."""
-    data = tomllib.loads(SIGNATURES.read_text(encoding="utf-8"))
+    data, deaths = own_table(__package__, "signatures.toml"), own_table(__package__, "deaths.toml")
+    data["signature"] += deaths["signature"]
     for table in (*data["event"], *data["signature"]):
-        for key in table.keys() & {"pattern", "within"}:
-            table[key] = _filled(table[key], data["fragments"])
-    entries = tuple(_read(MessagePattern, table) for table in (*data["event"], *data["signature"]))
+        for key in table.keys() & {"pattern", "within", "after"}:
+            table[key] = _filled(table[key], deaths["fragments"] | data["fragments"])
+    entries = tuple(
+        _read(MessagePattern, table, is_trouble=kind == "signature")
+        for kind in ("event", "signature")
+        for table in data[kind]
+    )
     hints = sorted({hint for entry in entries for hint in entry.hints})
     by_hint = tuple((hint, tuple(e for e in entries if hint in e.hints)) for hint in hints)
     return Vocabulary(
@@ -207,6 +262,8 @@ def vocabulary() -> Vocabulary:
         slingshot_device=re.compile(data["slingshot"]["device"]),
         noise=tuple(data["noise"]["examples"]),
         return_codes={table["value"]: _read(ReturnCode, table) for table in data["rc"]},
+        own_values=frozenset(data["variables"]["own"]),
+        places=tuple(map(re.compile, deaths["places"]["patterns"])),
     )
 
 
@@ -218,8 +275,8 @@ def _read(kind: type[_Entry], table: Mapping[str, Any], **own: object) -> _Entry
 
 def _signature(table: dict[str, Any], order: int) -> Signature:
     told = _UNTOLD | table
-    effect, weight = Effect(told["effect"]), Weight(told["weight"])
-    return _read(Signature, told, date=str(told["date"]), effect=effect, weight=weight, order=order)
+    kinds = {"effect": Effect(told["effect"]), "weight": Weight(told["weight"]), "ends": Ends(told["ends"])}
+    return _read(Signature, told, date=str(told["date"]), order=order, **kinds)
 
 
 def _advice(table: Mapping[str, Any]) -> Advice:

@@ -11,6 +11,7 @@ from lumiimg.errors import printable
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.console import branch, console, detail, evidence, headline, marked, remedies, say
+from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.check.static.comparisons import Margin
     from lumiimg.host.manifest import Loaded
+    from lumiimg.host.margins import Margin
 
 KINDS = {Outcome.OK: "ok", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _SHOWN_MARGINS = 8
@@ -53,6 +54,8 @@ def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, st
     out = console(stderr=stderr, quiet=quiet)
     headline(out, f"{boundary.image}: {sentence(boundary)}", KINDS[boundary.decision])
     detail(out, sides_line(boundary), style="dim")
+    if boundary.gpu is not None:
+        detail(out, summary_of(boundary.gpu), style="dim")
     out.print()
     if boundary.loaded:
         _print_path(out, boundary)
@@ -96,11 +99,16 @@ def print_doubts(boundary: Boundary) -> None:
 
 
 def doubts_of(boundary: Boundary) -> Iterator[tuple[str, str]]:
-    """Yield, for each rule that stands against RCCL's using what is bound, (its kind of mark, a sentence)."""
+    """Yield, for each rule that stands against RCCL's using what is bound, (its kind of mark, a sentence).
+
+    Also in what the manifest that the image carries differs from what is bound.
+    """
     for rule in boundary.rules:
         if rule.outcome is not Outcome.OK:
             would = "would" if rule.outcome is Outcome.REFUSED else "perhaps would"
             yield KINDS[rule.outcome], f"with these binds RCCL {would} not use the fabric: {rule.clause}"
+    if boundary.carried.against and boundary.carried.sentence:
+        yield "info", boundary.carried.sentence
 
 
 def sentence(boundary: Boundary) -> str:

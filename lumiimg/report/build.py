@@ -9,6 +9,8 @@ from lumiimg.definition.writer import FLAT
 from lumiimg.errors import printable
 from lumiimg.report.console import STYLES, console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.report.image import print_differences
+from lumiimg.report.reach import never_built
+from lumiimg.resolve.request import words_of
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count, duration, engine_word, size
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.lock_diff import LockChange
+    from lumiimg.resolve.request import Request
 
 _BELOW = " " * 7
 
@@ -39,13 +42,16 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet:
     bootstrap = lock.bootstrap
     if lock.site is not None:
         say(out, f"for {lock.site}, fabric {lock.fabric.value}", first="  ")
-    mark = "" if lock.base.layer.status == "proved" else " (unproved)"
-    base = f"1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({bootstrap.because}){mark}"
+    base = f"1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({bootstrap.because}) ({lock.base.status})"
     say(out, base, first="  ", rest=_BELOW)
     for number, layer in enumerate(lock.layers, start=2):
-        mark = "" if layer.layer.status == "proved" else " (unproved)"
         release = f" {layer.release.version}" if layer.release else ""
-        say(out, f"{number}. {layer.layer.name}{release}: {layer.layer.summary}{mark}", first="  ", rest=_BELOW)
+        say(
+            out,
+            f"{number}. {layer.layer.name}{release}: {layer.layer.summary} ({layer.status})",
+            first="  ",
+            rest=_BELOW,
+        )
         for name, value in ((name, value) for name, value in layer.arguments.items() if value):
             say(out, f"{name}={shlex.quote(value)}", first=_BELOW)
         for source in layer.sources:
@@ -55,28 +61,40 @@ def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet:
                 say(out, told, first=_BELOW)
         for pin in layer.release.wheels if layer.release else ():
             say(out, pin, first=_BELOW)
-    if any(layer.layer.status != "proved" for layer in lock.stack):
-        say(out, "unproved: documented, never built end to end by the project", first="  ")
+        if layer.wheels:
+            say(out, f"{count(len(layer.wheels), 'Python distribution')}, each by its sha256", first=_BELOW)
     print_doubts(out, lock)
     say(out, "nothing was built; --definitions DIR writes the definition files", style="dim")
 
 
 def print_doubts(out: Console, lock: Lock) -> None:
-    """Print what the compatibility rules warn of, or could not tell."""
+    """Print what was never built, and what the compatibility rules warn of, or could not tell."""
+    rows = [(layer.layer, layer.release.version if layer.release else None, layer.status) for layer in lock.stack]
+    if note := never_built(rows):
+        say(out, note, first="  ", style=STYLES["unknown"])
     for rule in lock.doubts:
         kind = "warning" if rule.outcome is RuleOutcome.WARNING else "not known"
         say(out, f"{kind}: {rule.because} ({rule.id})", first="  ", style=STYLES["unknown"])
 
 
-def print_definitions(definitions: Sequence[Definition], folder: Path, *, as_json: bool, quiet: bool = False) -> None:
-    """Print which files were written, and how to build from them."""
+def print_definitions(
+    definitions: Sequence[Definition], folder: Path, fetch: Path | None, *, as_json: bool, quiet: bool = False
+) -> None:
+    """Print which files were written, and how to build from them; `fetch` is the script that gets what is not here."""
     if as_json:
-        print_json("build-definitions", folder=folder, definitions=definitions)
+        print_json("build-definitions", folder=folder, definitions=definitions, fetch=fetch)
         return
     out = console(quiet=quiet)
     headline(out, f"wrote {count(len(definitions), 'definition file')} into {folder}")
     for definition in definitions:
         verbatim(out, f"    {definition.name}.def")
+    if fetch is not None:
+        say(
+            out,
+            "sources could not be reached from here, and are not beside them; where there is a network:",
+            first="  ",
+        )
+        verbatim(out, f"    sh {shlex.quote(str(fetch))}")
     proposal(out, f"cd {shlex.quote(str(folder))}", word="build them there")
     for definition in definitions:
         is_flat = definition.name == FLAT
@@ -146,6 +164,7 @@ def _stack(lock: Lock) -> str:
 
 def print_lock(
     lock: Lock,
+    request: Request,
     changes: Sequence[LockChange] | None,
     path: Path,
     *,
@@ -153,7 +172,7 @@ def print_lock(
     as_json: bool,
     quiet: bool = False,
 ) -> None:
-    """Say what was locked; `changes` against the lock that was there, None where there was none.
+    """Say what was locked for a request; `changes` against the lock that was there, None where there was none.
 
     `beyond` is what is not from where the catalogue has it.
     """
@@ -176,6 +195,9 @@ def print_lock(
         detail(out, f"not by the catalogue: {one}")
     named = "" if str(path) == "lumiimg.lock" else f" --lock {shlex.quote(str(path))}"
     named += " --trust-lock" if beyond else ""
+    # a lock has neither: where things are fetched from is a matter of the machine
+    found_by = words_of(("--mirror", request.mirrors), ("--layers", request.layers))
+    named += f" {found_by}" if found_by else ""
     proposal(out, f"lumiimg build --locked{named} -o image.sif")
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.ledger import rows_of, trials_of
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import printable
 from lumiimg.report.console import console, fact, heading, headline, print_json, proposal, say
+from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
 
     from lumiimg.catalog.catalogue import Catalogue, Recipe
-    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.layers import Layer, Release
+
+_WIDEST = 26
+"""A name that leaves room for the text beside it; a longer one takes some of its line."""
 
 
 def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json: bool) -> None:
@@ -45,19 +52,17 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
     out = console()
     kinds = {kind: [entry for entry in entries if entry[0] == kind] for kind in ("base", "layer", "recipe", "site")}
     headline(out, ", ".join(count(len(found), kind) for kind, found in kinds.items()))
-    width = max((len(name) for _, name, _, _ in entries), default=0)
+    width = max((len(name) for _, name, _, _ in entries if len(name) <= _WIDEST), default=0)
     for kind in (*kinds, "broken"):
         rows = [entry for entry in entries if entry[0] == kind]
         if not rows:
             continue
         heading(out, kind if kind == "broken" else f"{kind}s")
         for _, name, status, summary in rows:
-            first = f"  {printable(name):<{width}}  {status:<8}  "
-            say(out, summary, first=first, rest=" " * len(first))
+            first = f"  {printable(name):<{width}}  {status:<10}  "
+            say(out, summary, first=first, rest=" " * (width + 16))
     out.print()
-    say(
-        out, "unproved: documented, never built end to end (a site: nothing ever run there) by the project", style="dim"
-    )
+    say(out, LEGEND, style="dim")
     proposal(out, "lumiimg show NAME", word="more of one")
     proposal(out, "lumiimg explain --add LAYER --site SITE", word="what goes together")
 
@@ -81,22 +86,29 @@ def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
     proposal(out, f"lumiimg explain --recipe {recipe.name}", word="what comes out, and why")
 
 
-def print_entry(layer: Layer, *, as_json: bool) -> None:
-    """Print one base or layer."""
+def print_entry(layer: Layer, *, as_json: bool, read: Sequence[Release] = ()) -> None:
+    """Print one base or layer, with how far it was tried, and releases that were read of it beside its rows.
+
+    Raises CatalogError where a file of it cannot be read.
+    """
     if as_json:
         print_json(
             "show-layer",
             layer,
             kind="base" if layer.is_base else "layer",
+            images=layer.named.known if layer.named else (),
             sources={source.name: source for source in layer.sources},
             environment={"set": layer.set_environment, "prepend": layer.prepend_environment},
+            read=read,
+            trials=[trial for row in rows_of(layer) for trial in trials_of(*row)],
         )
         return
     kind = "family of bases" if layer.variants else "base" if layer.is_base else "layer"
     out = console()
     headline(out, f"{layer.name} ({kind}, {layer.status}): {layer.summary}")
-    for variant in layer.variants:
-        fact(out, "base", f"{variant.name} ({variant.status}): {variant.summary}")
+    if not layer.releases:
+        _tried(out, layer, None)
+    _members(out, layer)
     fact(out, "from", str(layer.folder))
     fact(out, "source", f"{layer.source} ({layer.date})")
     for title, values in (
@@ -113,6 +125,13 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
         brings = ", ".join(f"{name} {version}" for name, version in release.has.items() if name != layer.name)
         text = f"{release.version} ({release.status}){needs}{f'; brings {brings}' if brings else ''}"
         fact(out, "release", text)
+        _tried(out, layer, release)
+    if (rule := layer.unlisted) is not None:
+        others = f"read from the package index where a version is named ({', '.join(rule.projects)} {rule.range})"
+        fact(out, "others", others)
+    for release in read:
+        needs = ", ".join([*map(str, release.requires), *(f"made for {need}" for need in release.expects)])
+        fact(out, "read", "; ".join([f"{release.version} on {release.read}: {needs or 'nothing'}", *release.doubts]))
     for trouble in layer.troubles:
         given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
         fact(out, "trouble", f"{given}: {trouble.because}")
@@ -127,3 +146,16 @@ def print_entry(layer: Layer, *, as_json: bool) -> None:
         fact(out, "sets", f"{name}={value}")
     for name, value in layer.prepend_environment.items():
         fact(out, "prepends", f"{name}={value}:…")
+
+
+def _members(out: Console, layer: Layer) -> None:
+    for variant in layer.variants:
+        fact(out, "base", f"{variant.name} ({variant.status}): {variant.summary}")
+        _tried(out, layer.member(variant.name), None)
+    for known in layer.named.known if layer.named else ():
+        fact(out, "known", f"{known.name} ({known.date}): {known.source}")
+
+
+def _tried(out: Console, layer: Layer, release: Release | None) -> None:
+    for trial in trials_of(layer, release):
+        say(out, f"{trial.reach} {trial.date}: {trial.how}", first=" " * 12, rest=" " * 12, style="dim")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.errors import ExitCode, printable
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Family, Finding, Level, Severity
 from lumiimg.report.console import console, detail, evidence, headline, marked, remedies, say
+from lumiimg.report.gpu_code import summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from lumiimg.fabric.path import FabricPath
     from lumiimg.report.junit import Case
 
+_ALWAYS = frozenset({Family.IMAGE, Family.GPU})
+"""Of no weight for the network, and jobs meet it."""
 KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: "ok"}
 """Of headlines."""
 
@@ -27,9 +30,12 @@ def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stde
     out = console(stderr=stderr, quiet=quiet)
     headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
     detail(out, path_line(report.path), style="dim")
+    if report.gpu is not None:
+        detail(out, summary_of(report.gpu), style="dim")
     out.print()
     for finding in report.findings:
-        if finding.severity is Severity.INFO and finding.level is not Level.RUN and not verbose:
+        is_told = verbose or finding.level is Level.RUN or finding.id.family in _ALWAYS
+        if finding.severity is Severity.INFO and not is_told:
             continue
         print_finding(out, finding)
     for level in Level:

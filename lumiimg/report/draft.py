@@ -135,7 +135,7 @@ def _left_out(out: Console, draft: Draft) -> None:
 
 def _written(out: Console, draft: Draft, folder: Path) -> None:
     open_ends = [entry for entry in draft.left_out if entry.ends_build]
-    headline(out, f"{folder}: {count(len(draft.path.steps), 'step')} as a layer, unproved")
+    headline(out, f"{folder}: {count(len(draft.path.steps), 'step')} as a layer that nobody has built yet")
     if open_ends:
         numbers = list(dict.fromkeys(str(entry.line) for entry in open_ends))
         lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

@@ -39,7 +39,7 @@ _SENTENCES = {
     Fate.STALE_BINDS: "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found",
     Fate.BREAKS: "BREAKS",
     Fate.MENDED: "did not load before; with new binds no obstacle is found",
-    Fate.BROKEN_BEFORE: "did not load before, and does not now",
+    Fate.BROKEN_BEFORE: "did not work before, and does not now",
     Fate.UNKNOWN: "CANNOT TELL",
 }
 _SHOWN = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import LIBCXI
@@ -56,6 +57,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("glibc", snapshot.glibc or "not known"),
         ("NICs", "; ".join(map(_nic, snapshot.nics)) or "none"),
         ("devices", " ".join(snapshot.devices) or "none of cxi, kfd, dri, xpmem"),
+        ("GPUs", ", ".join(f"{n} {gpu}" for gpu, n in sorted(Counter(snapshot.gpus).items())) or "none of AMD's"),
         ("amdgpu", snapshot.gpu_driver or "none"),
         ("ROCm", ", ".join(snapshot.rocm) or "none under /opt"),
         ("Slurm", snapshot.slurm or "none"),

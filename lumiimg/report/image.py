@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.build.provenance import SBOM, read_document, read_plan
 from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.errors import BadInputError
+from lumiimg.host.carried_manifest import read_manifest
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, DETAILS
+from lumiimg.report.carried_manifest import print_manifest
 from lumiimg.report.console import console, detail, fact, headline, print_json, proposal
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.wording import count
@@ -16,6 +18,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from rich.console import Console
 
     from lumiimg.image.compare import FileDifference
 
@@ -25,21 +29,38 @@ _MAX_LETTERS = 500
 
 
 def print_image(image: Path, *, as_json: bool) -> None:
-    """Print an image's plan and what is in it. Raises BadInputError for an image that says nothing."""
-    open_image(image).close()
+    """Print an image's plan, what is in it, and its bind manifest. Raises BadInputError for one that says nothing."""
+    with open_image(image) as opened:
+        manifest = read_manifest(opened.root)
     plan, bill = read_plan(image), read_document(image, SBOM)
-    if plan is None:
+    if plan is None and manifest is None:
         raise BadInputError(
             "does not say how it was built",
             where=str(image),
             hint="what it would use: lumiimg check; its files: lumiimg explain",
         )
     if as_json:
-        print_json("show-image", image=image, plan=plan, sbom=bill)
+        print_json("show-image", image=image, plan=plan, sbom=bill, bind_manifest=manifest)
         return
-    base = (_objects(plan, "base", image) or [{}])[0]
-    made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
     out = console()
+    if plan is None:
+        headline(out, f"{image}: built by an engine from definition files of lumiimg")
+    else:
+        _print_plan(out, image, plan, bill)
+    if manifest is not None:
+        print_manifest(out, manifest)
+    if plan is not None:
+        given = " --base FILE" if _base(plan, image).get("agent") in list(LOCAL_AGENTS) else ""
+        proposal(out, f"lumiimg rebuild {image} -o new.sif{given}", word="again")
+
+
+def _base(plan: Mapping[str, Any], image: Path) -> Mapping[str, Any]:
+    return (_objects(plan, "base", image) or [{}])[0]
+
+
+def _print_plan(out: Console, image: Path, plan: Mapping[str, Any], bill: Mapping[str, Any] | None) -> None:
+    base = _base(plan, image)
+    made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
     headline(out, f"{image}: built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}")
     digest = f" (sha256 {_word(base['sha256'])})" if base.get("sha256") else ""
     fact(out, "from", f"{_word(base.get('agent'))} {_word(base.get('from'))}{digest}")
@@ -63,8 +84,6 @@ def print_image(image: Path, *, as_json: bool) -> None:
         unknown = [one.get("value") for one in _objects(metadata, "properties", image) if one.get("name") == INCOMPLETE]
         for what in unknown[:_MAX_LAYERS]:
             fact(out, "not known", _word(what))
-    given = " --base FILE" if base.get("agent") in list(LOCAL_AGENTS) else ""
-    proposal(out, f"lumiimg rebuild {image} -o new.sif{given}", word="again")
 
 
 def _objects(document: Mapping[str, Any], key: str, image: Path) -> list[Mapping[str, Any]]:

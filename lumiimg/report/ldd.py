@@ -33,6 +33,7 @@ _RULES = {
 
 def print_ldd(
     outcomes: Mapping[str, LoadOutcome],
+    by_kernel: Mapping[str, LoadOutcome],
     undecided: str | None,
     doubts: Sequence[str],
     *,
@@ -52,9 +53,16 @@ def print_ldd(
         return
     if len(outcomes) <= _TREES and not quiet:
         for path, outcome in outcomes.items():
-            _print_tree(out, path, outcome)
+            if path in by_kernel:
+                _print_tree(out, path, outcome, f"given to ld.so (`ld.so {path}`)")
+                _print_tree(out, path, by_kernel[path], "started by its name, which loads others")
+            else:
+                _print_tree(out, path, outcome)
     else:
         _print_many(out, outcomes, verbose=verbose)
+        for path, outcome in by_kernel.items():
+            ends = "all is found" if outcome.ok else outcome.errors[0]
+            marked(out, "ok" if outcome.ok else "problem", f"{path}, started by its name, loads others: {ends}")
 
 
 def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: bool) -> None:
@@ -77,8 +85,8 @@ def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: b
         say(out, note, style="dim")
 
 
-def _print_tree(out: Console, path: str, outcome: LoadOutcome) -> None:
-    verbatim(out, path, style="bold")
+def _print_tree(out: Console, path: str, outcome: LoadOutcome, start: str = "") -> None:
+    verbatim(out, f"{path}, {start}" if start else path, style="bold")
     if outcome.root is not None and not outcome.root.facts.is_dynamic:
         detail(out, "statically linked")
     elif outcome.root is not None:

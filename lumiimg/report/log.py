@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import ExitCode, printable
@@ -14,6 +14,7 @@ from lumiimg.report.check import print_finding
 from lumiimg.report.console import INDENT, console, cut, detail, heading, remedies, say, verbatim
 from lumiimg.report.console import evidence as print_evidence
 from lumiimg.report.console import headline as print_headline
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Cause, Evidence, LogReport, RankResult, VerdictGroup
+    from lumiimg.nccl.report import Cause, Death, Evidence, LogReport, RankResult, VerdictGroup
 
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
@@ -42,19 +43,42 @@ _SELECTED = {
     Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
 }
+_CHOSEN = {
+    Verdict.SOCKET: "TCP sockets were chosen, not the fast network; no line shows traffic",
+    Verdict.IB: "InfiniBand or RoCE verbs were chosen; no line shows traffic",
+    Verdict.PLUGIN_MISSING: "the net plugin was not found; no line shows traffic",
+    Verdict.MIXED: "ranks chose different networks; no line shows traffic",
+}
+"""Of a job that ended before any rank was connected."""
 KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
 _CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN = 3, 3, 12
 
 
 def headline(report: LogReport) -> str:
-    """Return the answer in one line."""
-    failed = "; then a transfer or a collective failed" if report.failed_running else ""
+    """Return the answer in one line: what ended the job, where something did, else the network."""
+    return network(report) if report.ended is None else f"{report.ended.id}: {died(report.ended)}"
+
+
+def died(death: Death) -> str:
+    """Return what ended a job, and whom it hit."""
+    many = death.rank is not None and not death.rank.isdecimal()
+    rank = f"{'ranks' if many else 'rank'} {death.rank}" if death.rank else ""
+    node = f"{'on ' if rank else ''}{death.node}" if death.node else ""
+    where = " ".join(part for part in (rank, node) if part)
+    return f"{death.summary} ({where})" if where else death.summary
+
+
+def network(report: LogReport) -> str:
+    """Return which network the job used, in one line."""
+    failed = "; then a transfer or a collective failed" if report.failed_running and report.ended is None else ""
     if report.nothing_crossed:
         unsure = "; what other nodes did it does not show" if report.answer is ExitCode.UNDECIDED else ""
         return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
     answer = answer_of(report.verdict, report.provider, report.confidence)
     sentence = f"{_sentence(report.verdict, answer)}{failed}"
+    if report.ended is not None and not report.connected:
+        sentence = _CHOSEN.get(report.verdict, sentence)
     return f"{report.verdict.value}: {sentence} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
 
 
@@ -100,7 +124,10 @@ def to_junit_text(report: LogReport, measured: Sequence[Finding]) -> str:
 
     causes = tuple(f"{cause.summary} [{cause.id}]" for cause in report.causes)
     proof = tuple(place(evidence) for evidence in report.proof)
-    cases = [Case("network of the job", report.answer, headline(report), (*proof, *causes))]
+    of_network = report.answer if report.ended is None else replace(report, ended=None).answer
+    cases = [Case("network of the job", of_network, network(report), (*proof, *causes))]
+    if report.ended is not None:
+        cases.append(Case("end of the job", ExitCode.NO, headline(report), causes[:1]))
     for group in report.nodes:
         answer = answer_of(group.verdict, group.provider, group.confidence)
         answer = ExitCode.GOOD if report.nothing_crossed else answer
@@ -124,17 +151,23 @@ def print_log(
     """Print the report for a person."""
     out = console(stderr=stderr, quiet=quiet)
     print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
-    for line in known(report):
+    causes = list(report.causes)
+    if report.ended is not None:
+        _print_death(out, causes.pop(0))
+        say(out, f"network: {network(report)}")
+    for line in [*filter(None, [stall_line(report)]), *known(report)]:
         detail(out, line, style="dim")
-    for evidence in report.proof[:_LINES_SHOWN]:
+    for evidence in report.proof[: 1 if report.ended is not None else _LINES_SHOWN]:
         print_evidence(out, place(evidence))
     # on one node a plugin that is not there is no reason to worry
-    limit = len(report.causes) if verbose else 1 if report.single_node else _CAUSES_SHOWN
-    for cause in report.causes[:limit]:
-        _print_cause(out, cause, "note" if report.answer is ExitCode.GOOD else "why")
-    if len(report.causes) > limit:
-        out.print(f"\n{len(report.causes) - limit} more with --verbose", style="dim")
+    limit = len(causes) if verbose else 1 if report.single_node or report.ended is not None else _CAUSES_SHOWN
+    word = "note" if report.answer is ExitCode.GOOD or report.ended is not None else "why"
+    for cause in causes[:limit]:
+        _print_cause(out, cause, word)
+    if len(causes) > limit:
+        out.print(f"\n{len(causes) - limit} more with --verbose", style="dim")
     _print_nodes(out, report, verbose=verbose)
+    _print_differences(out, report, verbose=verbose)
     if shown := [f for f in measured if verbose or f.severity is not Severity.INFO or len(measured) < _GROUPS_SHOWN]:
         out.print()
         for finding in shown:
@@ -160,9 +193,19 @@ def known(report: LogReport) -> list[str]:
     return [", ".join(parts) for parts in (first, second) if parts]
 
 
+def _print_death(out: Console, cause: Cause) -> None:
+    """Print what stands behind the headline that says it."""
+    _print_rest(out, cause)
+    out.print()
+
+
 def _print_cause(out: Console, cause: Cause, word: str) -> None:
     out.print()
     say(out, f"{word}: {cause.summary}  [{cause.id}]")
+    _print_rest(out, cause)
+
+
+def _print_rest(out: Console, cause: Cause) -> None:
     for evidence in cause.evidence[:_LINES_SHOWN]:
         print_evidence(out, place(evidence))
     for number, reason in enumerate(cause.because, 1):
@@ -173,11 +216,13 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
 
 def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
     groups, silent = report.nodes, told_line(report)
-    if len(groups) < 2 and not silent and not verbose:
-        return
+    told = report.told
+    missing = told.ranks < (told.of_ranks or 0) or told.nodes < (told.of_nodes or 0)
     out.print()
     if silent:
-        out.print(silent, style="yellow")
+        out.print(silent, style="yellow" if missing else "dim")
+    if len(groups) < 2 and not missing and not verbose:
+        return
     for group in groups if verbose else groups[:_GROUPS_SHOWN]:
         names = group.names if verbose else cut(out, group.names, " " * 14)
         say(out, _group(group, names), first="  ", rest=" " * 14)
@@ -185,15 +230,46 @@ def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:
         out.print(f"{len(groups) - _GROUPS_SHOWN} more groups with --verbose", style="dim")
 
 
+def stall_line(report: LogReport) -> str:
+    """Return with which ranks a stall began."""
+    if report.stall is None:
+        return ""
+    noun = "rank" if report.stall.ranks.isdecimal() else "ranks"
+    return f"the stall began with {noun} {report.stall.ranks}, which {report.stall.reason}"
+
+
+def differences(report: LogReport) -> list[str]:
+    """Return the values that are not the same in all processes, a line each."""
+    lines = []
+    for one in report.differing:
+        who = (
+            f"{'rank' if one.ranks.isdecimal() else 'ranks'} {one.ranks}" if one.ranks else count(one.count, "process")
+        )
+        lines.append(f"{one.name}={one.value}  {who}{f' on {one.nodes}' if one.nodes else ''}")
+    return lines
+
+
+def _print_differences(out: Console, report: LogReport, *, verbose: bool) -> None:
+    if lines := differences(report):
+        heading(out, "variables that differ between ranks")
+        shown = lines if verbose else lines[:_GROUPS_SHOWN]
+        for line in shown:
+            verbatim(out, f"{INDENT}{line if verbose else cut(out, line, INDENT)}")
+    if verbose and report.channels:
+        heading(out, "how ranks were connected")
+        for way in report.channels:
+            out.print(f"{way.ranks:>6} {'rank ' if way.ranks == 1 else 'ranks'}  {way.way}")
+
+
 def told_line(report: LogReport) -> str:
-    """Return how many ranks and nodes told their network; nothing where all did."""
+    """Return how many ranks and nodes reported their network; nothing where no process of a job is seen."""
     told = report.told
+    if not told.ranks and not told.of_ranks:
+        return ""
     # where no line names a host, none of the nodes could tell
     of_nodes = told.of_nodes if told.nodes else None
-    if (told.of_ranks or told.ranks) <= told.ranks and (of_nodes or told.nodes) <= told.nodes:
-        return ""
-    parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node")]
-    return f"told their network: {', '.join(part for part in parts if part)}"
+    parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node") if told.nodes else ""]
+    return f"reported their network: {', '.join(part for part in parts if part)}"
 
 
 def _group(group: VerdictGroup, names: str) -> str:
@@ -203,7 +279,7 @@ def _group(group: VerdictGroup, names: str) -> str:
 
 
 def _of(number: int, total: int | None, noun: str) -> str:
-    return f"{number} of {total} {noun}s" if total else ""
+    return f"{number} of {total} {noun}s" if total else count(number, noun)
 
 
 def _print_image(out: Console, image: ImageOfJob) -> None:

@@ -9,6 +9,7 @@ from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.check import KINDS, finding_cases, path_line, print_finding
 from lumiimg.report.console import HEADLINES, INDENT, console, cut, detail, evidence, headline, say
+from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stde
             detail(out, f"differs: {difference}")
         if number == 0 and group.path.rccl:
             detail(out, path_line(group.path), style="dim")
+    if report.gpu is not None:
+        detail(out, summary_of(report.gpu), style="dim")
     for entry in report.silent:
         _head(out, entry.nodes, entry.why, "unknown", verbose=verbose)
     if report.silent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.report.console import INDENT, console, detail, headline, marked, proposal, say, verbatim
+from lumiimg.report.reach import never_built
 from lumiimg.resolve.plan import outcome_of
 from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome
@@ -57,7 +58,7 @@ def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool =
     headline(out, sentence(plan), kind)
     if not plan.refused:
         detail(out, _chosen(plan))
-    if plan.site is None:
+    if plan.site is None or plan.site.is_any:
         note = "no machine is named, so neither its driver nor its network was judged: --site lumi"
         detail(out, note, style="yellow")
     for rule in plan.rules:
@@ -91,14 +92,14 @@ def told_next(plan: Plan) -> Iterator[tuple[str, str]]:
     elif plan.surer is None:
         yield "next", same
     else:
-        yield "next, without these doubts", f"lumiimg build {written} --fabric bundled -o image.sif"
+        yield "next, without these doubts", f"lumiimg build {options_of(plan.surer)} -o image.sif"
         yield "as asked for", same
 
 
 def sentence(plan: Plan) -> str:
     """Return the answer in one line."""
     where = f" on {plan.site.name}" if plan.site else ""
-    found = "no obstacle found" if plan.site else "no obstacle found among the layers"
+    found = "no obstacle found" if plan.site and not plan.site.is_any else "no obstacle found among the layers"
     answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
     return f"{answer}: {in_short(plan.asked)}{where}"
 
@@ -128,10 +129,7 @@ def told_nearest(plan: Plan) -> Iterator[tuple[str, str | None]]:
 
 
 def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:
-    entries = [(plan.base.name, plan.base.status)]
-    entries += [(c.layer.name, c.status) for c in (plan.stack.layers if plan.stack else ())]
-    if unproved := [name for name, status in entries if status == "unproved"]:
-        note = f"documented, never built end to end by the project: {', '.join(unproved)}"
+    if note := told_unbuilt(plan):
         out.print()
         say(out, note, style="yellow")
     if not plan.environment or plan.site is None:
@@ -141,6 +139,12 @@ def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:
         verbatim(out, f"{INDENT}export {variable.name}={variable.value}{when_of(variable)}")
         if verbose:
             say(out, f"{variable.because} ({variable.source})", first=INDENT * 2, rest=INDENT * 2, style="dim")
+
+
+def told_unbuilt(plan: Plan) -> str | None:
+    """Return a sentence on what of a plan was never built; None where all of it was."""
+    layers = plan.stack.layers if plan.stack else ()
+    return never_built([(plan.base, None, plan.base.status), *((c.layer, c.version, c.status) for c in layers)])
 
 
 def _left_out(asked: Request, nearest: Request) -> str:

@@ -34,10 +34,12 @@ _MODULES = {
     "catalogue": "list schemas show-layer show-recipe show-site",
     "check": "check check-nodes",
     "draft": "draft",
-    "fabric": "bind drift explain-image host ldd",
+    "fabric": "bind bind-manifest drift explain-image host ldd",
+    "gpu": "show-gpu",
     "job": "job module prolog reframe",
     "log": "log signatures",
     "machine": "bench-import doctor verify",
+    "releases": "refresh",
     "request": "explain-bases explain-request",
 }
 """Of `report/outputs/`, with the kinds that each has."""

@@ -12,7 +12,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lumiimg.catalog.sites import Site, SiteBinding, SitePartition
+    from lumiimg.catalog.drivers import SiteDriver
+    from lumiimg.catalog.sites import Site, SiteBinding, SiteFabric, SiteIdentity, SitePartition
 
 NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
 
@@ -26,19 +27,16 @@ def print_site(site: Site, *, as_json: bool) -> None:
         return
     out = console()
     headline(out, f"{site.name}: {site.title}")
-    if site.status == "unproved":
-        fact(out, "unproved", NEVER_RUN, style="yellow")
+    if site.status == "documented":
+        fact(out, "status", NEVER_RUN, style="yellow")
     _fact(out, "GPUs", site.arch or (f"of {site.vendor}" if site.vendor else "not known"), f"{site.source}")
+    if site.identity is not None:
+        _identity(out, site.identity)
     if site.driver is not None:
-        serves = f"{site.driver.name} serves {site.driver.rocm}"
-        doubt = f"; {site.driver.doubtful}: {site.driver.trouble}" if site.driver.doubtful else ""
-        _fact(out, "driver", f"{serves}{doubt}", f"{site.driver.source}, {site.driver.date}")
+        _driver(out, site.driver)
     if site.fabric is not None:
-        fabric = site.fabric
-        asks = f"which asks for glibc {fabric.glibc}" if fabric.glibc else "which glibc it asks for is not documented"
-        told = f"Slingshot {fabric.slingshot}, libfabric {fabric.libfabric}, {asks}"
-        _fact(out, "fabric", told, f"{fabric.source}, {fabric.date}")
-    for title, value in (("scheduler", site.scheduler), ("engine", site.engine)):
+        _network(out, site.fabric)
+    for title, value in (("processors", site.processors), ("scheduler", site.scheduler), ("engine", site.engine)):
         if value:
             _fact(out, title, value, "")
     for part in site.partitions:
@@ -52,14 +50,40 @@ def print_site(site: Site, *, as_json: bool) -> None:
         given += "".join(f"  # not with {need}" for need in variable.unless)
         _fact(out, "variable", f"{variable.name}={variable.value}{when_of(variable)}{given}", "")
         _reason(out, f"{variable.because} ({variable.source})")
+    _for_jobs(out, site)
+
+
+def _for_jobs(out: Console, site: Site) -> None:
     for module in site.modules:
         _fact(out, "module", f"{module.name}: {module.because}", module.source)
     for option in site.options:
         _fact(out, "option", f"{option.value}{when_of(option)}: {option.because}", option.source)
     for note in site.annotations:
         _fact(out, "container", f'{note.key} = "{note.value}"{when_of(note)}: {note.because}', note.source)
+    for tried in site.measured:
+        value = f"={tried.value}" if tried.value else ""
+        _fact(out, tried.effect, f"{tried.name}{value}: {tried.because}", f"{tried.source}, {tried.date}")
     for advice in site.advice:
         _fact(out, "advice", advice.text, advice.source)
+
+
+def _identity(out: Console, identity: SiteIdentity) -> None:
+    signs = ", ".join((*identity.variables, *(f"a node {name}" for name in identity.nodes)))
+    _fact(out, "known by", signs, identity.source)
+
+
+def _driver(out: Console, driver: SiteDriver) -> None:
+    serves = f"{driver.name} serves {driver.rocm}"
+    doubt = f"; {driver.doubtful}: {driver.trouble}" if driver.doubtful else ""
+    _fact(out, "driver", f"{serves}{doubt}", f"{driver.rank}: {driver.source}, {driver.date}")
+    for seen in driver.evidence:
+        _fact(out, "", f"ROCm {seen.rocm} runs there: {seen.text}", f"{seen.rank}: {seen.source}, {seen.date}")
+
+
+def _network(out: Console, fabric: SiteFabric) -> None:
+    asks = f"which asks for glibc {fabric.glibc}" if fabric.glibc else "which glibc it asks for is not documented"
+    told = f"Slingshot {fabric.slingshot}, libfabric {fabric.libfabric}, {asks}"
+    _fact(out, "fabric", told, f"{fabric.source}, {fabric.date}")
 
 
 def _limits(part: SitePartition) -> str:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.layers import own_values
+from lumiimg.catalog.ledger import judged
+from lumiimg.catalog.templates import placeholders
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -12,30 +16,50 @@ if TYPE_CHECKING:
 
 LONGEST = 4096
 """Characters of a value: beyond 128 KiB no program starts with it among its variables."""
+UNLISTED = "unlisted"
+"""Status of a release that the catalogue has no facts about."""
 ARCH = "ARCH"
 """The argument of layers that are compiled for a GPU."""
 
 
 def values_of(layer: Layer, release: Release | None, arguments: Mapping[tuple[str, str], str]) -> dict[str, str]:
     """Return the values of a layer's arguments: the user's (by layer and argument), the release's, the layer's."""
-    values = {argument.name: argument.default for argument in layer.arguments.values()}
-    if release is not None:
-        values |= {"VERSION": release.version, **release.arguments}
-    values |= {name: value for (of, name), value in arguments.items() if of == layer.name}
-    return {name: value for name, value in values.items() if name in layer.arguments}
+    given = {name: value for (of, name), value in arguments.items() if of == layer.name}
+    return {**own_values(layer, release), **{name: value for name, value in given.items() if name in layer.arguments}}
+
+
+def sources_named_otherwise(layer: Layer, release: Release | None, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the arguments by which other sources are named than those that the layer's facts are of.
+
+    They choose a source, and tell no version themselves.
+    """
+    versions = (*layer.has.values(), *(release.has.values() if release else ()))
+    telling = {name for version in versions for name in placeholders(version)}
+    choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
+    usual = own_values(layer, None if release is not None and release.status == UNLISTED else release)
+    return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
 
 
 def for_gpu(layer: Layer, arch: str | None) -> Layer:
-    """Return a layer as it is where the GPU is known: what is compiled for one is compiled for that, if nobody says."""
+    """Return a layer as it is where the GPU is known: what is compiled for one is compiled for that, if nobody says.
+
+    What was tried for another GPU is not known of it.
+    """
     argument = layer.arguments.get(ARCH)
     if arch is None or argument is None or not is_gpu(argument.default) or not _takes(argument, arch):
         return layer
-    return replace(layer, arguments={**layer.arguments, ARCH: replace(argument, default=arch)})
+    return judged(replace(layer, arguments={**layer.arguments, ARCH: replace(argument, default=arch)}))
 
 
 def is_gpu(value: str) -> bool:
     """Return whether it is a GPU, or several, as ROCm's compilers name them; an ARCH can be a processor's, too."""
     return value.startswith("gfx")
+
+
+def gpus_of(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that a layer with such arguments is compiled for."""
+    value = values.get(ARCH, "")
+    return tuple(value.split(";")) if is_gpu(value) else ()
 
 
 def _takes(argument: Argument, value: str) -> bool:

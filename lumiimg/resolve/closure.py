@@ -17,15 +17,16 @@ from urllib.parse import unquote, urlsplit
 import tomli_w
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from lumiimg.catalog.layers import SHA256
+from lumiimg.catalog.needs import is_version
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import STAGED_FILE
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.web import place, refuse_unproved
-from lumiimg.resolve.uv import NoTimesError, compile_lock
+from lumiimg.resolve.uv import APART, NoTimesError, compile_lock, compile_versions
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -41,6 +42,8 @@ _CUDA = re.compile(r"nvidia-.*|cuda-.*|cupy-cuda.*|.*-cu1[0-9]")
 """Projects that hold CUDA's libraries, or want them: in an image for ROCm they mean that a wrong wheel came in."""
 _LAYER = "lumiimg-layer-"
 _IMAGE = "lumiimg-image"
+_SHOWN = 900
+"""Characters of a refusal."""
 _PAGE_LIMIT_BYTES = 64 * 1024 * 1024
 _NEVER = "sys_platform == 'never'"
 # It answers 403 for a project that it does not have. Source: uv, IndexStatusCodeStrategy::from_index_url;
@@ -67,6 +70,14 @@ class LayerWants:
     """Projects that are left out, whoever requires them."""
     has: Mapping[str, str] | None = None
     """Versions of what it brings in another way than by wheels, or the base has."""
+    date: dt.date | None = None
+    """What it requires is taken as of this day, where that goes together with the rest; None: as of the day of all."""
+
+    @property
+    def as_there(self) -> LayerWants:
+        """The layer as one that is in the image already, so that no index is asked for anything of it."""
+        pinned = {one.name: spec.version for one in map(Requirement, self.pins) for spec in one.specifier}
+        return replace(self, pins=(), requires=(), has={**(self.has or {}), **pinned})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +114,19 @@ def resolve(
     """Return the wheels of each layer: its own, and those that it is the first to require, by name.
 
     Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `held` are versions to
-    keep where they still fit. Raises FailedError for what cannot be had or does not go together: it names both sides,
-    with their layers; CudaError where CUDA comes in.
+    keep where they still fit. Layers of an earlier day come first, as of that day: what they get then stays where it
+    goes together with the layers of later days, so that a new layer does not bring an old one what it never met.
+
+    Raises FailedError for what cannot be had or does not go together: it names both sides, with their layers; CudaError
+    where CUDA comes in.
     """
     refuse_unproved(indexes.general)
     pins = _pins(layers)
-    there = _there(layers, pins)
     of = {name: _index_of(name, layer.indexes or (indexes.general,), indexes.web) for name, (_, layer) in pins.items()}
-    project = _Project(layers, pins, there, of, indexes.general)
+    for day in sorted({layer.date for layer in layers if layer.date and until and layer.date < until}):
+        of_day = [layer if layer.date and layer.date <= day else layer.as_there for layer in layers]
+        held = {**held, **_as_of(day, _project(of_day, of, indexes), target, indexes, held)}
+    project = _project(layers, of, indexes)
     with scratch_folder(indexes.cache.parent) as folder:
         project.write(folder, held)
         try:
@@ -119,10 +135,12 @@ def resolve(
                 packages, noted = compile_lock(folder, target, indexes.cache)
             except NoTimesError:
                 on_line(f"the index gives no times of upload, so that the date {until} bounds nothing")
-                project.configure(folder, None)
+                until = None
+                project.configure(folder, until)
                 packages, noted = compile_lock(folder, target, indexes.cache)
         except FailedError as error:
-            raise FailedError(_named(error.what, project), hint=_hint(until)) from error
+            hint = hint_for(error.what, until) if error.what.startswith(APART) else error.hint
+            raise FailedError(_named(error.what, project, target), hint=hint) from error
     parents = _parents(noted)
     refuse_cuda(parents)
     wheels = [_wheel(one, target) for one in packages if "archive" not in one]
@@ -131,8 +149,33 @@ def resolve(
     return {layer.name: found for layer, found in zip(layers, _shared_out(layers, wheels, parents), strict=True)}
 
 
-def _hint(until: dt.date | None) -> str:
-    bounded = f"what was uploaded after {until} is not taken: --exclude-newer names another date, or " if until else ""
+def _project(layers: Sequence[LayerWants], of: Mapping[str, str], indexes: Indexes) -> _Project:
+    pins = _pins(layers)
+    return _Project(layers, pins, _there(layers, pins), {name: of[name] for name in pins}, indexes.general)
+
+
+def _as_of(
+    day: dt.date, project: _Project, target: PythonTarget, indexes: Indexes, held: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the versions that a project gets as of a day; none where its parts did not go together then."""
+    with scratch_folder(indexes.cache.parent) as folder:
+        project.write(folder, held)
+        project.configure(folder, day)
+        try:
+            return compile_versions(folder, target, indexes.cache)[0]
+        except NoTimesError:
+            return {}
+        except FailedError as error:
+            if error.what.startswith(APART):
+                return {}
+            raise
+
+
+def hint_for(conflict: str, until: dt.date | None) -> str:
+    """Return what to do; a date helps only where something was left out for its date."""
+    bounded = ""
+    if until and "uploaded" in conflict:
+        bounded = f"what was uploaded after {until} is not taken: --exclude-newer names another date, or "
     return f"{bounded}ask for another release"
 
 
@@ -160,7 +203,7 @@ def _there(layers: Sequence[LayerWants], pins: Mapping[str, object]) -> dict[str
     there: dict[str, str] = {}
     for layer in layers:
         for name, version in (layer.has or {}).items():
-            if canonicalize_name(name) not in pins and _is_version(version):
+            if canonicalize_name(name) not in pins and is_version(version):
                 there[canonicalize_name(name)] = version
         for pin in layer.pins:
             requirement = Requirement(pin)
@@ -176,14 +219,6 @@ def _there(layers: Sequence[LayerWants], pins: Mapping[str, object]) -> dict[str
 def stand_in_version(triton: str) -> str:
     """Return the version of the distribution `triton` that stands beside ROCm's: that of ROCm's, as a local version."""
     return f"{Version(triton).public}+rocm"
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def _index_of(name: str, indexes: Sequence[str], web: Web) -> str:
@@ -258,7 +293,7 @@ class _Project:
 
 
 def _version_of(layer: LayerWants) -> str:
-    return layer.version if _is_version(layer.version) else "0"
+    return layer.version if is_version(layer.version) else "0"
 
 
 def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str]) -> str:
@@ -274,18 +309,30 @@ def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str])
     return f"{stem}-py3-none-any.whl"
 
 
-def _named(text: str, project: _Project) -> str:
-    """Return what uv says of a conflict with the layers by their names, and what the image has as that."""
+def _named(text: str, project: _Project, target: PythonTarget) -> str:
+    """Return what uv says of a conflict with the layers by their names, which come first, and what the image has."""
     for layer in project.layers:
         name = re.escape(f"{_LAYER}{canonicalize_name(layer.name)}")
         text = re.sub(rf"only {name}\S* is available(?:; )?", "", text)
-        text = re.sub(rf"{_IMAGE} depends on {name}(?:==\S+)?(?: and |(?:; |$))", f"{_IMAGE} depends on ", text)
-        text = re.sub(rf"{name}(?:=={re.escape(_version_of(layer))})?(?![\w-])", f"the layer {layer.name}", text)
+        text = re.sub(rf"{_IMAGE} requires {name}(?:==\S+)?(?: and |(?:; |$))", f"{_IMAGE} requires ", text)
+        text = re.sub(
+            rf"(?:all versions of )?{name}(?:=={re.escape(_version_of(layer))})?(?![\w-])",
+            f"the layer {layer.name}",
+            text,
+        )
     for name, (pin, layer) in project.pins.items():
-        text = re.sub(rf"{_IMAGE} depends on {re.escape(name)}\S*", f"the layer {layer.name} pins {pin}", text)
+        text = re.sub(
+            rf"{_IMAGE} requires {re.escape(name)}(?![\w.-])[^\s;]*", f"the layer {layer.name} pins {pin}", text
+        )
     for name, version in project.there.items():
         text = re.sub(rf"only {re.escape(name)}[<>=!]\S* is available", f"the image has {name} {version}", text)
-    return text.replace(f"{_IMAGE} depends on ", "").strip(" ;")
+    text = re.sub(r"(ha(?:s|ve) no) usable wheels", rf"\1 wheel for {target}", text)
+    text = text.replace(f"{_IMAGE} requires ", "").strip(" ;")
+    if not text.startswith(APART):
+        return text[:_SHOWN]
+    facts = sorted(text.removeprefix(APART).split("; "), key=lambda fact: not fact.startswith("the layer "))
+    text = f"{APART}{'; '.join(dict.fromkeys(facts))}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN].rpartition('; ')[0]}; …"
 
 
 def _parents(noted: str) -> dict[str, frozenset[str]]:

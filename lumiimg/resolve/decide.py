@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
 from lumiimg.resolve.planner import Planner
-from lumiimg.resolve.request import options_of, refuse_secrets, with_releases
+from lumiimg.resolve.request import options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from packaging.specifiers import SpecifierSet
+
+    from lumiimg.catalog.layers import Release
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
@@ -25,7 +30,8 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
     Raises BadInputError for a wrong name, argument or source.
     """
     refuse_secrets(request)
-    images = ground.images or read_bases(request.base, ground.catalogue, ground.pull)
+    ground = with_unlisted(request, ground)
+    images = ground.images or read_bases(request.base, ground.catalogue, ground.pull, ground.site)
     planner = Planner(replace(ground, images=images))
     plan = planner.plan(with_releases(request, ground.catalogue))
     return planner.with_changes(plan) if changes else plan
@@ -34,13 +40,48 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
 def working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:
     """Return the plans of a request on every base that takes it, and on those that do not. Raises as `decide` does."""
     refuse_secrets(request)
-    return Planner(ground).working(with_releases(request, ground.catalogue))
+    return Planner(with_unlisted(request, ground)).working(with_releases(request, ground.catalogue))
 
 
-def locked(plan: Plan) -> Lock:
-    """Return the lock of a plan. Raises RefusedError, MissingHereError where it has none."""
+def with_unlisted(request: Request, ground: Ground) -> Ground:
+    """Return the ground with what is known of versions that no row has: those asked for, and those that these expect.
+
+    Raises BadInputError for what is not a layer.
+    """
+    asked = [wanted(text) for text in with_releases(request, ground.catalogue).add]
+    looked = dict(ground.looked)
+    known = ground.catalogue.layer_names()
+    while asked:
+        name, versions = asked.pop()
+        layer = ground.catalogue.entry(name) if name in known and versions else None
+        if layer is None or layer.unlisted is None or name in looked:
+            continue
+        if any(versions.contains(release.version, prereleases=True) for release in layer.releases):
+            continue
+        from lumiimg.resolve.releases.lookup import look  # 60 ms that only a version without a row should cost
+
+        looked[name] = look(layer, versions, ground.indexes)
+        asked += _expected(looked[name].releases, ground)
+    return replace(ground, looked=looked)
+
+
+def _expected(releases: Iterable[Release], ground: Ground) -> Iterator[tuple[str, SpecifierSet]]:
+    """Yield the layers that bring what releases expect, with the versions."""
+    wishes = [need for release in releases for need in release.expects]
+    for name in ground.catalogue.layer_names() if wishes and ground.indexes is not None else ():
+        with suppress(CatalogError):  # a broken folder of the user's must not hide the others
+            entry = ground.catalogue.entry(name)
+            brings = {component for release in entry.releases for component in release.has}
+            yield from ((name, need.versions) for need in wishes if entry.unlisted and need.component in brings)
+
+
+def locked(plan: Plan, command: str = "build") -> Lock:
+    """Return the lock of a plan; a refusal proposes another request of `command`.
+
+    Raises RefusedError, MissingHereError where it has none.
+    """
     if plan.refused:
-        raise _refusal(plan)
+        raise _refusal(plan, command)
     if plan.missing is not None:
         raise plan.missing
     if plan.lock is None:
@@ -48,13 +89,13 @@ def locked(plan: Plan) -> Lock:
     return plan.lock
 
 
-def _refusal(plan: Plan) -> RefusedError:
+def _refusal(plan: Plan, command: str) -> RefusedError:
     """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
     against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
     nearest = None
     if plan.nearest is not None:
         where = ", where its base is" if plan.nearest.missing else ""
-        nearest = f"the nearest that works{where}: lumiimg build {options_of(plan.nearest.asked)}"
+        nearest = f"the nearest that works{where}: lumiimg {command} {options_of(plan.nearest.asked)}"
     return RefusedError(
         f"{against.because} (rule {against.id}: {against.sides})",
         hint=nearest or f"what stands against it: lumiimg explain {options_of(plan.asked)}",

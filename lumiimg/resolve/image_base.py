@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.sites import Site
+    from lumiimg.image import Image
+    from lumiimg.resolve.gpu_verdict import GpuVerdict
 
 LOCAL = "localimage"
 _AGENTS = {
@@ -33,13 +37,25 @@ LOCAL_AGENTS = frozenset(_AGENTS.values())
 _REMOTE = re.compile(r"[a-z-]+://")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignBase(Layer):
+    """An image as a base."""
+
+    gpu: tuple[GpuVerdict, ...] = ()
+    """What the GPU of the site makes of its code; empty where none is known, or the image is not here."""
+    name_says: Mapping[str, str] = field(default_factory=dict)
+    """Versions by component that its name says; what was read in it counts."""
+
+
 def is_foreign(base: str, catalogue: Catalogue) -> bool:
     """Whether a base is meant as an image, not as a name of the catalogue, which comes first."""
     return "/" in base or (base not in catalogue.layer_names() and Path(base).exists())
 
 
-def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
+def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = None) -> ForeignBase:
     """Return an image as a base with what it has; `pull` brings one of a registry here, to be read.
+
+    `site`: whose GPU is to take its code.
 
     Raises BadInputError for what is no image, and what `pull` raises.
     """
@@ -59,44 +75,61 @@ def read_foreign(base: str, pull: Callable[[str], Path]) -> Layer:
     with open_image(path) as image:
         refuse_empty(path, image)
         contents = read_contents(image)
+        gpu = _gpu(image, site)
         kind = image.kind
     if scheme is not None and scheme[0] != SCHEME:
         # what was read is what is built on, whatever the tag means by then
         name = base.removeprefix(scheme[0])
         origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"
-        return foreign_layer(scheme[0].removesuffix("://"), origin, contents.has, contents.provides)
-    return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides)
+        return foreign_layer(scheme[0].removesuffix("://"), origin, contents.has, contents.provides, gpu)
+    return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides, gpu)
 
 
-def read_bases(base: str, catalogue: Catalogue, pull: Callable[[str], Path]) -> dict[str, Layer]:
+def _gpu(image: Image, site: Site | None) -> tuple[GpuVerdict, ...]:
+    if site is None or site.arch is None:
+        return ()
+    from lumiimg.host.job_process import loaded_in_jobs
+    from lumiimg.resolve.gpu_code import gpu_code_of
+    from lumiimg.resolve.gpu_verdict import XNACK, gpu_of, gpu_verdicts
+
+    gpu = gpu_of(site.arch, image.environment.get(XNACK))
+    return gpu_verdicts(gpu_code_of(image.root), gpu, loaded_in_jobs(image))
+
+
+def read_bases(
+    base: str, catalogue: Catalogue, pull: Callable[[str], Path], site: Site | None = None
+) -> dict[str, Layer]:
     """Return the base by its name where it is an image to be read: somebody's own, or a file that a site has.
 
     Raises as `read_foreign`.
     """
-    if is_foreign(base, catalogue):
-        return {base: read_foreign(base, pull)}
-    if base in catalogue.base_names():
-        for bootstrap in catalogue.base(base).bootstraps:
-            if bootstrap.agent == LOCAL and Path(bootstrap.origin).is_file():
-                return {base: read_foreign(bootstrap.origin, pull)}
-    return {}
+    origin = base
+    if not is_foreign(base, catalogue):
+        bootstraps = catalogue.base(base).bootstraps
+        files = [one.origin for one in bootstraps if one.agent == LOCAL and Path(one.origin).is_file()]
+        if not files:
+            return {}
+        [origin, *_] = files
+    return {base: replace(read_foreign(origin, pull, site), name_says=catalogue.said_by(base))}
 
 
-def foreign_layer(agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str]) -> Layer:
+def foreign_layer(
+    agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str], gpu: tuple[GpuVerdict, ...] = ()
+) -> ForeignBase:
     """Return the base that an image is, by what was read in it."""
     stem = (
         re.sub(r"[^a-z0-9.-]+", "-", Path(origin).name.lower().partition("@")[0].removesuffix(".sif")).strip("-.")[:48]
         or "image"
     )
-    return Layer(
+    return ForeignBase(
         name=stem,
         folder=Path(origin),
         summary="an image of yours",
-        status="unproved",
         source="read in the image",
         date=dt.date.min,
         provides=tuple(provides),
         has=has,
         bootstraps=(Bootstrap(agent, origin),),
         is_foreign=True,
+        gpu=gpu,
     )

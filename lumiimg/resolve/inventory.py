@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
+from lumiimg.catalog.needs import is_version
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.system import glibc_version
 from lumiimg.errors import LumiimgError
@@ -27,7 +27,7 @@ from lumiimg.fabric.names import (
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image.tree import ImageError
-from lumiimg.resolve.rocm_of_image import LIBRARY, rocm_of
+from lumiimg.resolve.rocm_of_image import LIBRARY, rocm_in_wheels, rocm_of
 from lumiimg.resolve.stack import OfferedComponent, Stack
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ _DIST_INFO = re.compile(
     r"(?P<site>/.*/python(?P<python>3(?:\.\d{1,2})?)/(?:site|dist)-packages)"
     r"/(?P<name>[A-Za-z0-9._]{1,128})-(?P<version>[A-Za-z0-9.+!_]{1,64})\.dist-info/METADATA"
 )
-_NOT_PYTHON = frozenset(("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "mpi", "slingshot")) | frozenset(
-    ("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi")
-)
+_NOT_PYTHON = frozenset(
+    ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
+) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
 """Components that are no Python distribution, whatever one is called."""
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
 _SMALL_BYTES = 64 * 1024
@@ -91,12 +91,13 @@ def read_contents(image: Image) -> Inventory:
     site = _site_that_counts(sites)
     if site is not None:
         dists = sites[site]
-        has |= {name: dists[name] for name in dists if name not in _NOT_PYTHON and _is_version(dists[name])}
+        has |= {name: dists[name] for name in dists if name not in _NOT_PYTHON and is_version(dists[name])}
     python = _python_of(root, site, found)
     if python is not None:
         provides.add("python3")
         has["python"] = python
-    has_rocm, version = rocm_of(root, [path for path in found if LIBRARY.fullmatch(path.rpartition("/")[2])])
+    of_rocm = [path for path in found if LIBRARY.fullmatch(path.rpartition("/")[2])]
+    has_rocm, version = rocm_of(root, of_rocm)
     if has_rocm:
         provides |= {"rocm", "hip"}
     if version is not None:
@@ -105,6 +106,10 @@ def read_contents(image: Image) -> Inventory:
         provides.add("rocm-devel")
     if "torch" in has and (local := _LOCAL_ROCM.search(has["torch"])):
         has["torch-rocm"] = local[1]
+    else:
+        is_in_wheels, version = rocm_in_wheels(root, of_rocm)
+        provides |= {"wheel-rocm"} if is_in_wheels else set()
+        has |= {"wheel-rocm": version} if version else {}
     rccl = _rccl(root, found)
     if rccl.version is not None:
         has["rccl"] = rccl.version
@@ -229,11 +234,3 @@ def _text(root: RootFileSystem, path: str) -> str:
         return root.read_bytes(path, _SMALL_BYTES).decode("utf-8", "replace")
     except (OSError, ImageError):
         return ""
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

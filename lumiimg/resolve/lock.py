@@ -7,9 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.layers import expand
+from lumiimg.catalog.templates import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
+from lumiimg.files import open_regular
+from lumiimg.resolve.arguments import sources_named_otherwise
 from lumiimg.resolve.rules import NO_MACHINE, RuleOutcome
 from lumiimg.resolve.stack import PLUGIN_COMPONENT
 
@@ -43,6 +45,8 @@ class LockedSource:
     """What a person should know of where the digest is from."""
     version: str = ""
     """Of a wheel."""
+    gpus: tuple[str, ...] = ()
+    """That a wheel has code for, as far as it was read."""
 
     @property
     def is_local(self) -> bool:
@@ -68,8 +72,10 @@ class LockedLayer:
 
     @property
     def status(self) -> str:
-        """Of the layer."""
-        return self.layer.status
+        """How far it was tried, as `Chosen.status` is."""
+        if sources_named_otherwise(self.layer, self.release, self.arguments):
+            return "documented"
+        return self.release.status if self.release else self.layer.status
 
     @property
     def set_environment(self) -> dict[str, str]:
@@ -108,7 +114,7 @@ class Lock:
         """What the rules warn of, or could not tell; and where software for GPUs is for no machine."""
         found = tuple(rule for rule in self.rules if rule.outcome in {RuleOutcome.WARNING, RuleOutcome.UNKNOWN})
         there = {name for layer in self.stack for name in (*layer.layer.provides, *layer.layer.has)}
-        for_none = self.site is None and "rocm" in there and PLUGIN_COMPONENT not in there
+        for_none = self.site in {None, "generic"} and "rocm" in there and PLUGIN_COMPONENT not in there
         return (*found, NO_MACHINE) if for_none else found
 
     @property
@@ -126,7 +132,7 @@ def wants_python(layer: LockedLayer) -> bool:
     """Whether a layer wants Python distributions of a package index."""
     own = layer.layer
     is_of_wheels = layer.release is not None and bool(layer.release.wheels)
-    return is_of_wheels or bool(own.packages) or any(source.requirements for source in own.sources)
+    return is_of_wheels or bool(own.packages) or any(one.requirements for one in own.sources_of(layer.release))
 
 
 def file_sha256(path: Path) -> str:
@@ -138,7 +144,7 @@ def file_sha256(path: Path) -> str:
     try:
         if not path.is_file():
             raise BadInputError("is not a file", where=str(path))
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
     except (OSError, ValueError) as error:

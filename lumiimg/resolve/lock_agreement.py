@@ -36,7 +36,7 @@ def _of_layers(lock: Lock) -> Iterator[str]:
         there = [source.name for source in layer.sources]
         if name := twice(there):
             yield f"the source {name} of {layer.name} is listed twice"
-        lacking = {source.name for source in layer.layer.sources if not source.optional} - {*there}
+        lacking = {source.name for source in layer.layer.sources_of(layer.release) if not source.optional} - {*there}
         if lacking:
             yield f"the source {min(lacking)} of {layer.name} is left out"
 

@@ -10,11 +10,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg.errors import LumiimgError
-from lumiimg.host.codec import own_table
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.lock import wants_python
 from lumiimg.resolve.locking import lock_source
 from lumiimg.resolve.network.mirrors import general_index, public_index
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +59,9 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
         hosts.add(_host(general_index(mirrors)))
     for layer in lock.stack:
         release, takes_any = layer.release, wants_python(layer)
-        own = hosts | {_host(url) for url in (release.indexes if release else ())}
+        # the row of a release that was read is the lock's own, and vouches for no index
+        named = layer.layer.unlisted if release and release.is_unlisted else release
+        own = hosts | {_host(url) for url in (named.indexes if named else ())}
         own |= {files_of[host] for host in own & files_of.keys()}
         pins: dict[str, Requirement] = {
             canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg import __version__
-from lumiimg.catalog.layers import AGENTS, NAME, SHA256
-from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited, refuse_deep_keys, shortened
+from lumiimg.catalog.layers import AGENTS, NAME, SHA256, read_release, row_of
+from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited, shortened
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import LONGEST
@@ -32,6 +31,7 @@ from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import HEADERS
 from lumiimg.secret import hidden
+from lumiimg.toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
@@ -49,7 +49,8 @@ _CHOSEN_FOR = re.compile(r"==3\.(\d{1,3})\.\* 2\.(\d{1,3})", re.ASCII)
 _DIGEST = re.compile(rf"sha256:{SHA256.pattern}")
 _FOREIGN_AGENTS = ("docker", "oras", *sorted(LOCAL_AGENTS))
 _AGAIN = "write it again: lumiimg lock"
-_HEAD = "# Written by `lumiimg lock`; change the request and write it anew rather than this file.\n"
+_BEGINS = "# Written by `lumiimg lock`;"
+_HEAD = f"{_BEGINS} to change it, change the request and write it again.\n"
 
 
 def to_text(lock: Lock, request: Request) -> str:
@@ -101,8 +102,7 @@ def refuse_other_file(path: Path) -> None:
     if not path.is_file():
         return
     data = read_limited(path, _SIZE_LIMIT_BYTES)
-    head = _HEAD.encode()
-    if path.suffix != ".lock" and data[: len(head)] != head:
+    if path.suffix != ".lock" and not data.startswith(_BEGINS.encode()):
         raise BadInputError("is not a lock, and would be lost", where=str(path), hint="name another file, or remove it")
     written = _FORMAT_LINE.search(data.partition(b"\n\n")[0])
     if written is not None and int(written[1]) > FORMAT:
@@ -122,10 +122,11 @@ def read_document(path: Path) -> dict[str, Any]:
         raise _unread(f"is larger than {_SIZE_LIMIT_BYTES} bytes", path)
     try:
         text = data.decode("utf-8")
-        refuse_deep_keys(text)
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # TOML, UTF-8, and numbers of thousands of digits
-        raise _unread(f"is not a lock: {error}", path) from error
+        document = parse_toml(text)
+    except UnicodeDecodeError as error:
+        raise _unread("is not a lock: it is not UTF-8", path) from error
+    except TomlError as error:
+        raise _unread(f"is not a lock: it {error}", path) from error
     _check_head(document, text, path)
     return {key: value for key, value in document.items() if key not in {"format", "lumiimg", "digest"}}
 
@@ -194,6 +195,8 @@ def _layer_data(layer: LockedLayer) -> dict[str, Any]:
         "name": layer.layer.name,
         "layer": layer_digest(layer.layer),
         "release": layer.release.version if layer.release else "",
+        # of a release that no layer.toml has: what was taken for it
+        **({"row": row_of(layer.release)} if layer.release and layer.release.is_unlisted else {}),
         "arguments": dict(layer.arguments),
         "source": [
             {
@@ -223,7 +226,11 @@ def _python_data(lock: Lock) -> dict[str, Any]:
                 "version": wheel.version,
                 "wheels": [{"name": wheel.file, "url": wheel.location, "hashes": {"sha256": f"{wheel.sha256}"}}],
                 "tool": {
-                    "lumiimg": {"layer": layer.layer.name, "glibc": f"{lock.python.glibc[0]}.{lock.python.glibc[1]}"}
+                    "lumiimg": {
+                        "layer": layer.layer.name,
+                        "glibc": f"{lock.python.glibc[0]}.{lock.python.glibc[1]}",
+                        **({"gpus": " ".join(wheel.gpus)} if wheel.gpus else {}),
+                    }
                 },
             }
             for layer in lock.stack
@@ -338,7 +345,7 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     for key, value in arguments.items():
         argument = layer.arguments.get(key)
         if not _VARIABLE.fullmatch(key) or (check and argument is None):
-            raise CatalogError(f"{shortened(key)!r} is no argument of {layer.name}")
+            raise CatalogError(f"{shortened(key)!r} is not an argument of {layer.name}")
         if len(value) > LONGEST:
             raise CatalogError(f"argument {layer.name}.{key} has {len(value)} characters; {LONGEST} at most are taken")
         if argument is not None and argument.pattern is not None and check and not argument.pattern.fullmatch(value):
@@ -350,7 +357,10 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
             raise CatalogError(f"{source.name!r} ({source.variable}) is not a source of {layer.name}")
     of_layer = tuple(wheels.get(layer.name, ()))
     locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
-    same = [release for release in layer.releases if release.version == version]
+    row = entry.optional("row", lambda table: read_release(table, layer.arguments))
+    if row is not None and (not row.is_unlisted or row.version != version or layer.unlisted is None):
+        raise CatalogError(f"the row of {layer.name} is not one of {version!r} that was read from a package index")
+    same = [release for release in (*layer.releases, *filter(None, [row])) if release.version == version]
     if check and not same and (version or layer.releases) and not layer.is_base:
         raise CatalogError(f"{version!r} is not a release of {layer.name}")
     # of several for one version, that whose pins are locked
@@ -393,12 +403,13 @@ def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget |
         name, version = package.string("name"), package.string("version")
         tool = package.table("tool").table("lumiimg").string_values()
         layer, glibc = tool.get("layer", ""), tool.get("glibc", "")
+        gpus = tuple(tool.get("gpus", "").split())
         files = list(package.tables("wheels"))
         if len(files) != 1:
             package.fault("wheels", f"should be 1 file, are {len(files)}")
         for wheel in files:
             file, url = _file(wheel, "name"), checked(wheel.string("url"), f"the wheel of {name}")
-            source = LockedSource(name, "", file, _sha256_of(wheel.table("hashes")), url, "", version)
+            source = LockedSource(name, "", file, _sha256_of(wheel.table("hashes")), url, "", version, gpus)
             found.setdefault(layer, []).append(source)
     if glibc is None:
         return found, None

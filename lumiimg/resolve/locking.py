@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
-from lumiimg.catalog.layers import SHA256, expand
+from lumiimg.catalog.layers import SHA256
+from lumiimg.catalog.needs import version_of
+from lumiimg.catalog.templates import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import LONGEST, values_of
@@ -47,14 +47,16 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
             where=f"--source {HEADERS}",
             hint="leave it out, or say --fabric host",
         )
-    _check_used(request, [base, *layers])
     releases = {chosen.layer.name: chosen.release for chosen in stack.layers}
+    _check_used(request, [base, *layers], releases)
     locked = []
     for layer in (base, *layers):
         release = None if layer is base else releases.get(layer.name)
         arguments = _arguments(layer, release, request)
         _refuse_secrets(layer, arguments)
-        wanted = [source for source in layer.sources if not source.optional or source.name in request.sources]
+        wanted = [
+            source for source in layer.sources_of(release) if not source.optional or source.name in request.sources
+        ]
         sources = tuple(lock_source(source, arguments, request.sources) for source in wanted)
         locked.append(LockedLayer(layer, arguments, sources, release))
     return Lock(
@@ -82,14 +84,11 @@ def _python(stack: Stack) -> PythonTarget | None:
 
 
 def _pair(version: str | None) -> tuple[int, int] | None:
-    try:
-        release = Version(version or "").release
-    except InvalidVersion:
-        return None
-    return (release[0], release[1]) if len(release) > 1 else None
+    found = version_of(version)
+    return (found.major, found.minor) if found is not None and len(found.release) > 1 else None
 
 
-def _check_used(request: Request, stack: Sequence[Layer]) -> None:
+def _check_used(request: Request, stack: Sequence[Layer], releases: Mapping[str, Release | None]) -> None:
     """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
     known_arguments = [f"{layer.name}.{name}" for layer in stack for name in layer.arguments]
     for layer_name, name in request.arguments:
@@ -98,11 +97,13 @@ def _check_used(request: Request, stack: Sequence[Layer]) -> None:
                 f"no layer of this image takes the argument {layer_name}.{name}",
                 hint=f"known: {', '.join(known_arguments) or 'none'}",
             )
-    known_sources = [source.name for layer in stack for source in layer.sources]
+    known_sources = [source.name for layer in stack for source in layer.sources_of(releases.get(layer.name))]
+    unused = {name: f"{layer} {one.version}" for layer, one in releases.items() if one for name in one.unused}
     for name in request.sources:
         if name not in known_sources:
+            otherwise = f"no layer of this image takes a source called {name!r}"
             raise BadInputError(
-                f"no layer of this image takes a source called {name!r}",
+                f"{unused[name]} is not built from the source {name}" if name in unused else otherwise,
                 hint=f"known: {', '.join(known_sources) or 'none'}",
             )
 

@@ -20,8 +20,18 @@ def others(request: Request, shelf: Shelf) -> Iterator[Request]:
     plain = request.plainly()
     if plain != request:
         yield plain
+    if carried := shelf.carried(request.base):
+        yield from _in_place_of_an_image(plain, carried, shelf)
     yield from _on_its_base(plain, shelf)
     yield from _on_another_base(plain, shelf)
+
+
+def _in_place_of_an_image(asked: Request, carried: tuple[str, ...], shelf: Shelf) -> Iterator[Request]:
+    """Yield requests that build what an image is there for, or what does the same, and the layers on it."""
+    bases = shelf.bases_near(asked.base)
+    same = replace(asked, add=(*carried, *(name for name in asked.unpinned if name not in carried)), fabric=None)
+    for add in (same.add, *shelf.alike(same)):
+        yield from (replace(same, base=base, add=add) for base in bases)
 
 
 def _on_its_base(asked: Request, shelf: Shelf) -> Iterator[Request]:
@@ -42,8 +52,6 @@ def _on_its_base(asked: Request, shelf: Shelf) -> Iterator[Request]:
         yield replace(asked, add=tuple(name for name in asked.unpinned if name != plugin))
     if PLUGIN not in plugins and PLUGIN in dict(shelf.layers()):
         yield replace(asked, add=(*(name for name in asked.unpinned if name not in plugins), PLUGIN))
-    for add in shelf.alike(asked):
-        yield replace(asked, add=add)
 
 
 def _on_another_base(asked: Request, shelf: Shelf) -> Iterator[Request]:
@@ -52,7 +60,11 @@ def _on_another_base(asked: Request, shelf: Shelf) -> Iterator[Request]:
     yield from (replace(asked, base=base) for base in bases)
     plugins = shelf.plugins(asked)
     fitting = tuple(name for name in asked.unpinned if name not in plugins)
-    for add in (fitting, *shelf.alike(asked)):
+    yield from (replace(asked, base=base, add=fitting, fabric=None) for base in bases)
+    # other software only where the same works on no base
+    alike = [*shelf.alike(asked)]
+    yield from (replace(asked, add=add) for add in alike)
+    for add in alike:
         yield from (replace(asked, base=base, add=add, fabric=None) for base in bases)
     for name in asked.unpinned:
         if less := tuple(other for other in asked.unpinned if other != name):

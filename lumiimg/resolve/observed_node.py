@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.sites import SiteFabric
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.devel_archive import fabric_of, headers_beside, write_archive
+from lumiimg.resolve.driver_rule import driver_of_node
 from lumiimg.resolve.stack import HEADERS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class ObservedNode:
     """One node."""
 
     site: Site
-    """Its site, with the fabric that was seen in place of the one that is believed."""
+    """Its site, with the driver and the fabric that were seen in place of those that are believed."""
     library: HostLibrary
     no_headers: MissingHereError | None
     """Why nothing can be compiled against its libfabric on this machine; None where it can."""
@@ -52,6 +53,8 @@ def seen(site: Site, snapshot: Snapshot, where: str) -> ObservedNode:
     believed = site.fabric
     replaced = replace(
         site,
+        arch=snapshot.gpu or site.arch,
+        driver=driver_of_node(site.driver, snapshot),
         fabric=SiteFabric(
             slingshot=believed.slingshot if believed else None,
             libfabric=version[1] if version else believed.libfabric if believed else None,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.layers import expand
+from lumiimg.catalog.templates import expand
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError
+from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import LockedSource, file_sha256, wants_python
 from lumiimg.resolve.network.daemon import SCHEME, saved
@@ -117,7 +117,8 @@ def settle(
     with _held(before):
         sources.store.sources(kept, sources.on_line)
     known = {s.location: s.sha256 for s in kept if s.sha256}
-    known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
+    with _without_network("its sha256 is not in the catalogue", "; or name the file: --source NAME=FILE"):
+        known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
     stack = [_with_known(layer, known) for layer in lock.stack]
     if not lock.resolved and any(wants_python(layer) for layer in stack):
         stack = _with_wheels(stack, lock, sources, held or {}, until)
@@ -134,6 +135,18 @@ def _held(before: Lock | None) -> Iterator[None]:
             raise
         hint = "the lock that is there names it; lumiimg lock --upgrade all takes what is there now"
         raise FailedError(error.what, where=error.where, hint=hint) from error
+
+
+@contextlib.contextmanager
+def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
+    """Say what is not known, and what a machine with a network can do about it, where an address is not reached."""
+    try:
+        yield
+    except MissingHereError as error:
+        if error.where is None or not error.where.startswith(("http://", "https://")):
+            raise
+        hint = f"run `lumiimg lock` where there is a network, and `build --locked` here{otherwise}"
+        raise MissingHereError(f"{unknown}, and it {error.what}", where=error.where, hint=hint) from error
 
 
 def _as_before(bootstrap: LockedBootstrap, before: Lock | None) -> LockedBootstrap:
@@ -162,17 +175,22 @@ def _with_wheels(
             hint="read the base first: lumiimg adapt",
         )
     general = general_index(sources.mirrors)
+    wanted = [_wants(layer, sources) for layer in stack]
+    if until is not None:  # one day for all
+        wanted = [replace(wants, date=None) for wants in wanted]
     until = until or newest_date(stack)
-    dated = f", as of {until}" if until else ""
+    days = {wants.date for wants in wanted if wants.date}
+    dated = f", as of {', '.join(map(str, sorted(days | {until})))}" if until else ""
     sources.on_line(f"resolving the requirements of {', '.join(_named(stack))} for {lock.python}{dated}")
-    found = resolve(
-        [_wants(layer, sources) for layer in stack],
-        lock.python,
-        Indexes(general, sources.web, sources.cache / "uv"),
-        until=until,
-        held=held,
-        on_line=sources.on_line,
-    )
+    with _without_network(f"the catalogue does not have the wheels for {', '.join(_named(stack))}"):
+        found = resolve(
+            wanted,
+            lock.python,
+            Indexes(general, sources.web, sources.cache / "uv"),
+            until=until,
+            held=held,
+            on_line=sources.on_line,
+        )
     sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
     unknown = [wheel.url for wheels in found.values() for wheel in wheels if wheel.sha256 is None]
     made = sources.store.digests(unknown, sources.on_line)
@@ -186,9 +204,13 @@ def _named(stack: list[LockedLayer]) -> list[str]:
 
 
 def newest_date(stack: list[LockedLayer]) -> dt.date | None:
-    """Return the day of the newest release that wants Python distributions: what was there then is what is taken."""
-    dates = [layer.release.date for layer in stack if layer.release and layer.release.date and wants_python(layer)]
-    return max(dates, default=None)
+    """Return the day of the newest release that wants Python distributions: what was there then is what is taken.
+
+    Where no release says when it came out, it is the day on which the facts of the newest layer were looked at.
+    """
+    wanting = [layer for layer in stack if wants_python(layer)]
+    dates = [layer.release.date for layer in wanting if layer.release and layer.release.date]
+    return max(dates or [layer.layer.date for layer in wanting], default=None)
 
 
 def _wants(layer: LockedLayer, sources: Sources) -> LayerWants:
@@ -200,7 +222,8 @@ def _wants(layer: LockedLayer, sources: Sources) -> LayerWants:
         known = next((one for one in layer.layer.sources if one.name == source.name), None)
         if known is not None and known.requirements and not _is_of_wheels(layer):
             archive = sources.store.sources([source], sources.on_line)[source]
-            requires += read_requirements(archive, known.requirements, without, source.location)
+            where = f"the layer {layer.name}, {source.location}"
+            requires += read_requirements(archive, known.requirements, without, where)
     versions = {**layer.layer.has, **(release.has if release else {})}
     return LayerWants(
         name=layer.name,
@@ -210,6 +233,7 @@ def _wants(layer: LockedLayer, sources: Sources) -> LayerWants:
         requires=tuple(requires),
         without=without,
         has={name: expand(version, layer.arguments) for name, version in versions.items()},
+        date=release.date if release and wants_python(layer) else None,
     )
 
 

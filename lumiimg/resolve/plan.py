@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.network.mirrors import Mirrors
+    from lumiimg.resolve.releases.indexes import Looked, ReleaseIndexes
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.rules import RuleResult
     from lumiimg.resolve.stack import Stack
@@ -42,6 +43,10 @@ class Ground:
     """Releases of layers to keep, by name, where the request does not name another."""
     images: Mapping[str, Layer] = field(default_factory=dict)
     """Bases that are images, by their names, as far as they were read."""
+    indexes: ReleaseIndexes | None = None
+    """Where releases are looked for that no row has; None: nowhere."""
+    looked: Mapping[str, Looked] = field(default_factory=dict)
+    """What was found there, by layer."""
     pull: Callable[[str], Path] = _not_pulled
     """Brings a base out of a registry here, to be read."""
     headers: Callable[[], Path] | None = None
@@ -64,7 +69,7 @@ class Plan:
     keeping: Plan | None = None
     """Of a refusal whose nearest gives up a version that was asked for: a request that keeps it, on another base."""
     surer: Request | None = None
-    """Of a plan with doubts: the same with libfabric and libcxi in the image, where that leaves none."""
+    """Of a plan with doubts for the host's fabric, asked for: the same with one in the image, if that has none."""
     changes: tuple[tuple[str, str], ...] = field(default=())
     """What would come out if something were otherwise: what, and the answer in short."""
     environment: tuple[SiteVariable, ...] = ()
@@ -84,6 +89,11 @@ class Plan:
     def is_doubtful(self) -> bool:
         """Whether something is known against it, or not known."""
         return any(rule.outcome in {RuleOutcome.WARNING, RuleOutcome.UNKNOWN} for rule in self.rules)
+
+    @property
+    def against(self) -> tuple[RuleResult, ...]:
+        """What refuses it, is known against it, or is not known."""
+        return tuple(rule for rule in self.rules if rule.outcome is not RuleOutcome.OK)
 
     @property
     def plugin(self) -> str | None:

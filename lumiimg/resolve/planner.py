@@ -6,9 +6,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
+from lumiimg.catalog.named_images import disagreements
+from lumiimg.catalog.needs import version_of
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
+from lumiimg.resolve.driver_rule import driver_window
+from lumiimg.resolve.gpu_rules import gpu_code, of_found_software
+from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.locking import lock_stack
 from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.nearest import others
@@ -21,7 +28,7 @@ from lumiimg.resolve.stack import HEADERS, PLUGIN, PLUGIN_COMPONENT, OfferedComp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.catalog.sites import SiteVariable
     from lumiimg.resolve.plan import Ground
     from lumiimg.resolve.request import Request
@@ -42,7 +49,8 @@ class Planner:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._site = ground.site
-        self._shelf = Shelf(ground.catalogue, ground.images, self._site.arch if self._site else None)
+        self._shelf = Shelf(ground.catalogue, ground.images, self._site.arch if self._site else None, ground.looked)
+        self._known: dict[str, tuple[KnownTrouble, ...]] = {}
 
     def plan(self, asked: Request) -> Plan:
         """Judge a request; a refusal names the nearest one that works.
@@ -84,8 +92,7 @@ class Planner:
         return replace(plan, changes=tuple(self._changes(plan.asked, plan)), surer=self._surer(plan))
 
     def _surer(self, plan: Plan) -> Request | None:
-        chosen = plan.asked.fabric or _named_fabric(plan.asked)
-        if plan.refused or not plan.is_doubtful or plan.fabric is not Fabric.HOST or chosen is not None:
+        if plan.refused or not plan.is_doubtful or plan.asked.fabric is not Fabric.HOST:
             return None
         try:
             other = self._settled(self._judge(replace(plan.asked, fabric=Fabric.BUNDLED)))
@@ -94,27 +101,43 @@ class Planner:
         return None if other.refused or other.is_doubtful else other.asked
 
     def _judge(self, asked: Request) -> Plan:
-        base = self._shelf.base(asked.base)
+        """Judge a request. Where nobody names the fabric, the image gets its own if that leaves fewer doubts."""
+        chosen = asked.fabric or _named_fabric(asked)
+        plan = self._judge_with(asked, chosen)
+        against = plan.against
+        if chosen is not None or plan.fabric is not Fabric.HOST or not against or HEADERS in asked.sources:
+            return plan
+        other = self._judge_with(asked, Fabric.BUNDLED)
+        if not {rule.because for rule in other.against} < {rule.because for rule in against}:
+            return plan
+        [avoided, *_] = (rule for rule in against if rule not in other.against)
+        because = f"libcxi and libfabric are built in the image; of the host's: {avoided.because.partition('. ')[0]}"
+        told = (replace(rule, because=because) if rule.id == "glibc-gate" else rule for rule in other.rules)
+        return replace(other, rules=tuple(told))
+
+    def _judge_with(self, asked: Request, chosen: Fabric | None) -> Plan:
+        base = self._base(asked.base)
         start = Stack(offers=self._offers(base))
-        fabric, results = Fabric.NONE, list[RuleResult]()
+        fabric, results = Fabric.NONE, [*gpu_code(base, self._site), *_of_its_name(base)]
         _check_twice(asked)
         self._check_fabric(asked)
         if self._site is not None:
-            fabric, gate = rules.glibc_gate(start, self._site, asked=asked.fabric or _named_fabric(asked))
+            fabric, gate = rules.glibc_gate(start, self._site, asked=chosen)
             results += [gate] if gate else []
         if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
             host = OfferedComponent(self._site.fabric.libfabric, self._site.name)
             of_host = {"libfabric": host, "libcxi": OfferedComponent(None, self._site.name)}
             of_host |= {HEADERS: host} if self._ground.headers is not None or HEADERS in asked.sources else {}
             start = replace(start, offers={**start.offers, **of_host})
-        search = StackSearch(self._shelf.layer, self._shelf.provider_of, self._ground.held, asked.arguments)
+        absent = {name: looked.absent for name, looked in self._ground.looked.items() if looked.absent}
+        search = StackSearch(self._shelf.layer, self._shelf.provider_of, self._ground.held, asked.arguments, absent)
         stack = search.solve(start, self._wishes(asked, base, fabric))
         if stack is None:
-            results += rules.driver_window(start, self._site) if self._site is not None else ()
+            results += driver_window(start, self._site) if self._site is not None else ()
             results += rules.base_troubles(base, start)
             return Plan(asked, base, None, fabric, (*results, *rules.refusals(search.unmet)), site=self._site)
         if self._site is not None:
-            results += rules.driver_window(stack, self._site)
+            results += driver_window(stack, self._site)
             results += rules.compiled_for(stack, self._site, asked.arguments)
         results += rules.base_troubles(base, stack)
         results += rules.torch_kind(stack)
@@ -130,6 +153,13 @@ class Planner:
             asked, base, stack, fabric, (*results, *rules.layers_told(stack)), environment=variables, site=self._site
         )
 
+    def _base(self, name: str) -> Layer:
+        """Return a base, and with an image what is known against the software in it."""
+        base = self._shelf.base(name)
+        if name not in self._known:
+            self._known[name] = of_found_software(base, (layer for _, layer in self._shelf.layers()))
+        return replace(base, troubles=(*base.troubles, *self._known[name])) if self._known[name] else base
+
     def _check_fabric(self, asked: Request) -> None:
         """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
         named = _named_fabric(asked)
@@ -138,7 +168,8 @@ class Planner:
         if named is not None:
             raise BadInputError(f"--fabric {asked.fabric.value} and --add {_OF_FABRIC[named]}", hint="name one of them")
         if asked.fabric is not Fabric.NONE and (self._site is None or self._site.fabric is None):
-            missing = "no machine is named" if self._site is None else f"no network of {self._site.name} is known"
+            named_site = self._site.name if self._site is not None and not self._site.is_any else None
+            missing = f"no network of {named_site} is known" if named_site else "no machine is named"
             raise BadInputError(
                 f"--fabric {asked.fabric.value}: {missing}",
                 hint="--site names a machine that has one (`lumiimg list`), or a site file",
@@ -146,6 +177,8 @@ class Planner:
 
     def _offers(self, base: Layer) -> dict[str, OfferedComponent]:
         offers = {name: OfferedComponent(None, base.name) for name in base.provides}
+        if "python3" in base.provides:  # there is one, and which it is only reading the image shows
+            offers["python"] = OfferedComponent(None, base.name)
         offers |= {name: OfferedComponent(version, base.name) for name, version in base.has.items()}
         if self._site is not None and self._site.arch is not None:
             offers[self._site.arch] = OfferedComponent(None, self._site.name)
@@ -170,7 +203,9 @@ class Planner:
         return [wish for wish in added if wish.layer not in named] + wishes
 
     def working(self, request: Request) -> tuple[list[Plan], list[Plan]]:
-        """Return the plans of a request on every base that takes it, those without doubts first; and the refused ones.
+        """Return the plans of a request on every base that takes it, and the refused ones.
+
+        Those without doubts come first, and of them the newest: of what was asked for, then of ROCm.
 
         Raises BadInputError as `plan` does, if it is not the fault of single bases.
         """
@@ -183,7 +218,8 @@ class Planner:
         found = [plan for plan in plans if not plan.refused]
         if faults and not found:
             raise faults[0]
-        return sorted(found, key=lambda plan: plan.is_doubtful), [plan for plan in plans if plan.refused]
+        newest_first = sorted(found, key=lambda plan: _versions(plan, self._shelf.rocm(plan.base.name)), reverse=True)
+        return sorted(newest_first, key=lambda plan: plan.is_doubtful), [plan for plan in plans if plan.refused]
 
     def _changes(self, asked: Request, plan: Plan) -> Iterator[tuple[str, str]]:
         """Yield what would come out if the driver, or the base, were another."""
@@ -203,6 +239,23 @@ class Planner:
             plans = [self._judge(replace(asked, base=name)) for name in names]
             plan = next((plan for plan in plans if not plan.refused), plans[0])
             yield f"on {plan.base.name}", outcome_of(plan)
+
+
+def _of_its_name(base: Layer) -> Iterator[RuleResult]:
+    """Yield what follows for a base that is known by its name alone, or whose name and files are of two minds."""
+    if base.by_name:
+        has = ", ".join(f"{component} {version}" for component, version in base.has.items())
+        because = f"by its name, and what follows from that, it has {has}; where the image is, it is read first"
+        yield RuleResult("layers", RuleOutcome.UNKNOWN, "its files", "its name alone", because, base.source)
+    for found in disagreements(base.name_says, base.has) if isinstance(base, ForeignBase) else ():
+        source = "the name, and what was read in it"
+        yield RuleResult("layers", RuleOutcome.WARNING, "a name that holds", base.name, found, source)
+
+
+def _versions(plan: Plan, rocm: float) -> tuple[list[Version], float]:
+    """Return what a plan is newer or older by than another of the same layers."""
+    chosen = {c.layer.name: c.version for c in plan.stack.layers} if plan.stack else {}
+    return [version_of(chosen.get(name)) or Version("0") for name in plan.asked.unpinned], rocm
 
 
 def _check_twice(asked: Request) -> None:

@@ -85,7 +85,7 @@ class PythonTarget:
     def rank(self, filename: str, ranks: dict[Tag, int]) -> int | None:
         """Return how far down its tags a wheel's best one is; None for one that it cannot install.
 
-        `ranks` are the places of `tags()`. Raises ValueError for what is no name of a wheel.
+        `ranks` are the places of `tags()`. Raises ValueError for a file name that is not a wheel's.
         """
         # Reading a compressed tag set multiplies it out (PEP 425): 255 characters can hold 40,000 tags.
         if math.prod(part.count(".") + 1 for part in filename.split("-")[-3:]) > _TAGS_LIMIT:

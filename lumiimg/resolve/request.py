@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _LIMIT = 300
 """Characters of a layer and its versions."""
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
+
+
+_ONE_EQUALS = re.compile(r"(?<=[\w.-]) ?= ?(?=\d)")
 
 
 _LEAST_CHARS_OF_SECRET = 16
@@ -82,6 +86,11 @@ def wanted(text: str) -> tuple[str, SpecifierSet]:
     if requirement.extras or requirement.url or requirement.marker:
         raise BadInputError(f"{text!r} is no layer", hint=_LAYER_HINT)
     return requirement.name, requirement.specifier
+
+
+def as_exact(text: str) -> str:
+    """Return `vllm=0.33.0`, as conda and apt write it, as `vllm==0.33.0`; anything else as it is."""
+    return _ONE_EQUALS.sub("==", text)
 
 
 def name_of(text: str) -> str:

@@ -1,6 +1,6 @@
-"""What a source archive says it requires of Python: its requirement files, read where they lie, in the archive.
+"""What a source archive says it requires of Python: its requirement files and pyproject.toml, read where they lie.
 
-Source: pip, "Requirements File Format". Nothing is unpacked, and nothing of the archive runs.
+Sources: pip, "Requirements File Format"; PEP 518 and PEP 621. Nothing is unpacked, and nothing of the archive runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import posixpath
 import re
 import zlib
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -18,6 +18,8 @@ from packaging.utils import canonicalize_name
 from lumiimg.errors import FailedError, one_line
 from lumiimg.image.oci.tar import read_members
 from lumiimg.image.tree import FileKind, ImageError
+from lumiimg.resolve.network.distribution import UnpackedStream
+from lumiimg.toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,21 +31,26 @@ _MEMBERS_LIMIT = 500_000
 _KEPT_LIMIT = 200
 _DEPTH_LIMIT = 8
 _LINES_LIMIT = 2_000
-_PIECE = 1 << 20
 _INCLUDE = re.compile(r"(?:-r|--requirement)[ =]\s*(\S+)")
 _COMMENT = re.compile(r"(^|\s+)#.*$")
+_PROJECT = re.compile(r"([^\[\]]+\.toml)(?:\[([^\[\]]*)\])?")
+_IS_ONE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
 
 
 def read_requirements(archive: Path, files: Sequence[str], without: Collection[str], where: str) -> tuple[str, ...]:
     """Return the requirements of files in a `.tar.gz`, by their paths below its top folder, and of the files they name.
 
-    A project of `without` is left out. Raises FailedError, which names file and line, for what no lock can hold: an
-    option, an address, what is no requirement; for a file that is not there, and for an archive that cannot be read.
+    Of a `pyproject.toml` they are what the project is built with, what it requires, and its extras that are named:
+    `python/pyproject.toml[hip]`. A project of `without` is left out. Raises FailedError, which names file and line, for
+    what no lock can hold (an option, an address, a line that is not a requirement), for a missing file, and for an
+    archive that cannot be read.
     """
     texts = _texts(archive, where)
     found: dict[str, None] = {}
     for file in files:
-        for requirement in requirements_in(file, texts, where):
+        project = _PROJECT.fullmatch(file)
+        found_in = project_in(project[1], project[2] or "", texts, where) if project else None
+        for requirement in found_in or requirements_in(file, texts, where):
             if canonicalize_name(requirement.name) in without:
                 continue
             if requirement.url:
@@ -58,9 +65,7 @@ def read_requirements(archive: Path, files: Sequence[str], without: Collection[s
 
 def requirements_in(file: str, texts: Mapping[str, str], where: str, depth: int = 0) -> Iterator[Requirement]:
     """Yield the requirements of a file and of those that it includes; `texts` are files by path. Raises FailedError."""
-    text = texts.get(file)
-    if text is None:
-        raise FailedError(f"has no file {file[:200]}", where=where, hint="the layer names requirement files of it")
+    text = _text(file, texts, where)
     if depth > _DEPTH_LIMIT:
         raise FailedError(f"{file[:200]}: files include each other more than {_DEPTH_LIMIT} deep", where=where)
     lines = text.replace("\\\n", " ").splitlines()
@@ -74,35 +79,62 @@ def requirements_in(file: str, texts: Mapping[str, str], where: str, depth: int 
         elif line.startswith("-"):
             _refuse(file, number, f"the option {line}, which a lock does not follow", where)
         elif line:
-            try:
-                yield Requirement(line)
-            except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
-                _refuse(file, number, f"{line!r}, which is not a valid requirement", where)
+            yield _requirement(line, file, where, number)
 
 
-def _refuse(file: str, number: int, what: str, where: str) -> NoReturn:
-    raise FailedError(f"{file[:200]}, line {number}, has {one_line(what)[:200]}", where=where)
+def project_in(file: str, extras: str, texts: Mapping[str, str], where: str) -> Iterator[Requirement]:
+    """Yield what a `pyproject.toml` names, with some of its extras, and those that they name. Raises FailedError."""
+    try:
+        table = parse_toml(_text(file, texts, where))
+    except TomlError as error:
+        raise FailedError(f"{file[:200]} {one_line(str(error))[:200]}", where=where) from error
+    project = _table(table, "project")
+    optional = {str(canonicalize_name(name)): found for name, found in _table(project, "optional-dependencies").items()}
+    name = canonicalize_name(str(project.get("name", "")))
+    lines = [*_strings(_table(table, "build-system").get("requires")), *_strings(project.get("dependencies"))]
+    waiting, seen = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()], set[str]()
+    while waiting or lines:
+        while lines:
+            requirement = _requirement(lines.pop(0), file, where)
+            if canonicalize_name(requirement.name) == name:
+                waiting += [canonicalize_name(extra) for extra in requirement.extras]
+            else:
+                yield requirement
+        extra = waiting.pop() if waiting else ""
+        if extra and extra not in seen:
+            seen.add(extra)
+            if extra not in optional:
+                raise FailedError(f"{file[:200]} has no extra {extra[:100]}", where=where)
+            lines = _strings(optional[extra])
 
 
-class _Unpacked:
-    """A gzip file from the front to the back, as far as archives go."""
+def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = table.get(key)
+    return found if isinstance(found, dict) else {}
 
-    def __init__(self, stream: gzip.GzipFile) -> None:
-        self._stream = stream
-        self.position = 0
 
-    def take(self, size: int) -> bytes:
-        self.position += size
-        if self.position > _ARCHIVE_LIMIT_BYTES:
-            raise ImageError(f"unpacks to more than {_ARCHIVE_LIMIT_BYTES} bytes")
-        return self._stream.read(size)
+def _strings(found: object) -> list[str]:
+    return [str(one) for one in found[:_LINES_LIMIT]] if isinstance(found, list) else []
 
-    def skip(self, size: int) -> None:
-        while size > 0:
-            piece = self.take(min(size, _PIECE))
-            if not piece:
-                raise ImageError("ends early")
-            size -= len(piece)
+
+def _requirement(text: str, file: str, where: str, line: int | None = None) -> Requirement:
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+        _refuse(file, line, f"{text!r}, which is not a valid requirement", where)
+
+
+def _text(file: str, texts: Mapping[str, str], where: str) -> str:
+    if file not in texts:
+        raise FailedError(
+            f"has no file {file[:200]}", where=where, hint="layer.toml or another requirement file names it"
+        )
+    return texts[file]
+
+
+def _refuse(file: str, line: int | None, what: str, where: str) -> NoReturn:
+    at = f", line {line}," if line else ""
+    raise FailedError(f"{file[:200]}{at} has {one_line(what)[:200]}", where=where)
 
 
 def _texts(archive: Path, where: str) -> dict[str, str]:
@@ -110,10 +142,10 @@ def _texts(archive: Path, where: str) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         with gzip.open(archive) as stream:
-            reader = _Unpacked(stream)
+            reader = UnpackedStream(stream, _ARCHIVE_LIMIT_BYTES)
             for member in islice(read_members(reader, where), _MEMBERS_LIMIT):
                 path = posixpath.normpath(member.name).partition("/")[2]
-                is_one = member.kind is FileKind.FILE and "requirement" in path and path.endswith((".txt", ".in"))
+                is_one = member.kind is FileKind.FILE and _IS_ONE.fullmatch(path)
                 if is_one and member.size_bytes <= _FILE_LIMIT_BYTES and len(found) < _KEPT_LIMIT:
                     found[path] = reader.take(member.size_bytes).decode("utf-8", "replace")
     except (OSError, EOFError, zlib.error, ImageError) as error:

@@ -1,7 +1,7 @@
 """Which ROCm an image has, by what there is: AMD's note, records of packages, names of libraries, what RCCL says.
 
 AMD's packages leave a note in `/opt/rocm/.info/version`. Distributions do not, nor does everybody who copies a ROCm
-into an image. What a Python wheel brings along is another ROCm than the image's, and is left out here.
+into an image. What a Python wheel brings along is another ROCm than the image's: the driver has to serve both.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _NUMBERED = re.compile(r"lib(?:rocm-core|rccl|hsa-runtime64)\.so\.\d+\.\d+\.(\d{
 _HIP = re.compile(r"libamdhip64\.so\.(\d{1,2}\.\d{1,2})\.\d+")
 _RCCL = re.compile(r".*/librccl\.so[.\d]*")
 _OF_WHEELS = re.compile(r"/(?:site|dist)-packages/")
+_RUNS = re.compile(r"/lib(?:amdhip64|rccl)\.so[.\d]*$")
 
 
 def rocm_of(root: RootFileSystem, libraries: Sequence[str]) -> tuple[bool, str | None]:
@@ -49,6 +50,14 @@ def rocm_of(root: RootFileSystem, libraries: Sequence[str]) -> tuple[bool, str |
     own = [path for path in libraries if _OF_WHEELS.search(path) is None]
     version = next(_said(root, own), None)
     return bool(own) or version is not None, version
+
+
+def rocm_in_wheels(root: RootFileSystem, libraries: Sequence[str]) -> tuple[bool, str | None]:
+    """Return the same of the ROCm that Python wheels bring along, as AMD's `rocm-sdk-core` does."""
+    theirs = [path for path in libraries if _OF_WHEELS.search(path) and _RUNS.search(path)]
+    names = [path.rpartition("/")[2] for path in theirs]
+    said = (*_of_rccl(root, [path for path in theirs if _RCCL.fullmatch(path)]), *_of_names(_HIP, names))
+    return bool(theirs), next(iter(said), None)
 
 
 def _said(root: RootFileSystem, libraries: Sequence[str]) -> Iterator[str]:
@@ -67,7 +76,11 @@ def _said(root: RootFileSystem, libraries: Sequence[str]) -> Iterator[str]:
     yield from (".".join(str(int(n)) for n in match.groups()) for match in map(_NUMBERED.fullmatch, names) if match)
     yield from _versions(*hip)
     yield from _of_rccl(root, [path for path in libraries if _RCCL.fullmatch(path)])
-    yield from (match[1] for match in map(_HIP.fullmatch, names) if match)
+    yield from _of_names(_HIP, names)
+
+
+def _of_names(pattern: re.Pattern[str], names: Sequence[str]) -> Iterator[str]:
+    yield from (match[1] for match in map(pattern.fullmatch, names) if match)
 
 
 def _versions(*texts: str) -> list[str]:

@@ -10,12 +10,11 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
+from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
-from lumiimg.resolve.arguments import ARCH, is_gpu, values_of
-from lumiimg.resolve.stack import UNLISTED, given_in, is_met, troubles_of
+from lumiimg.resolve.arguments import ARCH, UNLISTED, gpus_of, is_gpu, values_of
+from lumiimg.resolve.stack import given_in, is_met, troubles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,7 +74,7 @@ NO_MACHINE = RuleResult(
     "no machine is named: no net plugin is put in, and over a network RCCL would use TCP (--site lumi)",
     "RCCL src/net.cc, ncclNetInit: without a plugin its own transports",
 )
-"""Of a request for GPUs that names no site."""
+"""Of a request for GPUs that is for no machine."""
 
 
 def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabric, RuleResult | None]:
@@ -143,44 +142,6 @@ def torch_kind(stack: Stack) -> Iterator[RuleResult]:
         yield RuleResult("torch", RuleOutcome.REFUSED, need, have, because, source)
 
 
-def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
-    """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that torch's wheel brings."""
-    if site.vendor is not None and "rocm" in stack.offers:
-        because = f"{site.name} has GPUs of {site.vendor}: ROCm finds none of its own there"
-        have = f"ROCm {stack.version('rocm')}"
-        yield RuleResult("driver-window", RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
-        return
-    told: dict[tuple[RuleOutcome, str], RuleResult] = {}
-    for component, whose in (("rocm", "of the image"), ("torch-rocm", "in torch's wheel")):
-        version = stack.version(component)
-        if component not in stack.offers or (site.driver is None and site.arch is None):
-            continue
-        if site.driver is None:
-            need, have = "to know which ROCm the driver serves", f"ROCm {version} {whose}"
-            because = f"which ROCm the driver of {site.name} serves is not known to the project"
-            yield RuleResult("driver-window", RuleOutcome.UNKNOWN, need, have, because, site.source)
-            continue
-        driver, wanted = site.driver, str(site.driver.rocm)
-        source = f"{driver.source} ({driver.date})"
-        fits = driver.rocm.holds_for(version)
-        doubtful = driver.doubtful is not None and bool(driver.doubtful.holds_for(version))
-        if fits is None:
-            outcome, because = RuleOutcome.UNKNOWN, f"the version of the ROCm {whose} is not known"
-        elif not fits:
-            outcome = RuleOutcome.REFUSED
-            because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
-        elif doubtful:
-            outcome, because = RuleOutcome.WARNING, driver.trouble
-            wanted += f", better not {driver.doubtful}"
-        else:
-            outcome, because = RuleOutcome.OK, f"{driver.name} serves it"
-        have = f"ROCm {version or '?'} {whose}"
-        if (before := told.get((outcome, because))) is not None:
-            have = f"{before.have}, {have}"
-        told[outcome, because] = RuleResult("driver-window", outcome, wanted, have, because, source)
-    yield from told.values()
-
-
 def plugin_abi(stack: Stack) -> RuleResult | None:
     """Rule 3: RCCL takes a net plugin only of an API that it knows, and looks for it under a name of its own.
 
@@ -218,6 +179,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
     Source: code objects are of one processor, LLVM AMDGPUUsage.
     """
     others: dict[str, list[str]] = {}
+    yield from _without_code(stack, arguments)
     for chosen in stack.layers:
         name, is_wheel = chosen.layer.name, chosen.release is not None and chosen.release.wheels
         value = values_of(chosen.layer, chosen.release, arguments).get(ARCH, "")
@@ -237,6 +199,17 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
             told = " ".join(f"{option}=GPU" for option in options)
             because = f"which GPUs {site.name} has is not told, and code for others does not run there ({told})"
             yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
+
+
+def _without_code(stack: Stack, arguments: Mapping[tuple[str, str], str]) -> Iterator[RuleResult]:
+    """Yield releases whose source says for which GPUs it is, and that are to be compiled for others."""
+    for chosen in stack.layers:
+        known = chosen.release.gpus if chosen.release else ()
+        wanted = gpus_of(values_of(chosen.layer, chosen.release, arguments))
+        if known and (lacking := [gpu for gpu in wanted if gpu not in known]):
+            because = f"the source of {chosen.layer.name} {chosen.version} has code for {', '.join(known)} only"
+            need, source = f"code for {', '.join(lacking)}", chosen.release.source if chosen.release else ""
+            yield RuleResult("layers", RuleOutcome.REFUSED, need, f"no code for {', '.join(lacking)}", because, source)
 
 
 def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | None:
@@ -282,6 +255,7 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
             have = ", ".join(f"{n.component} {offer.version or '(version not known)'}" for n, offer in chosen.unjudged)
             which = dict.fromkeys(f"which {n.component} {offer.by} has" for n, offer in chosen.unjudged)
             doubts.append(f"it requires {need}, and {' and '.join(which)} is not known")
+        doubts += _of_unlisted(chosen, stack)
         if chosen.status == UNLISTED:
             doubts.append("nothing is known of this release")
         elif chosen.release is not None and chosen.others:
@@ -295,6 +269,22 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
             chosen.release.source if chosen.release else chosen.layer.source,
         )
     yield from _troubles((chosen.layer for chosen in stack.layers), stack, refused=False)
+
+
+def _of_unlisted(chosen: Chosen, stack: Stack) -> Iterator[str]:
+    """Yield what stands against a release that was read, or derived; and of any what it expects, and is not there."""
+    release = chosen.release
+    if release is None:
+        return
+    if release.read is not None:
+        read = f"read from the package index on {release.read}"
+        yield f"{read}; nobody has tried it, and `lumiimg lock` settles its packages"
+    yield from release.doubts
+    for need in release.expects:
+        offer = stack.offers.get(need.component)
+        if offer is None or not need.holds_for(offer.version):
+            have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
+            yield f"it is made for {need}, and here is {have}"
 
 
 def environment(stack: Stack, site: Site) -> Iterator[SiteVariable]:
@@ -353,7 +343,5 @@ def _name(stack: Stack, chosen: Chosen) -> str:
 
 
 def _at_least(have: str, need: str) -> bool | None:
-    try:
-        return Version(have) >= Version(need)
-    except InvalidVersion:
-        return None
+    here, least = version_of(have), version_of(need)
+    return None if here is None or least is None else here >= least

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
+from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.resolve.arguments import for_gpu
 from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
+    from lumiimg.resolve.releases.indexes import Looked
     from lumiimg.resolve.request import Request
 
 _PLAIN = {"os", "glibc", "python", "rocm", "rccl"}
 """What a base has that is only there to be built on."""
+_SERVER = "llm-server"
 _PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
 """Component -> the layer to bring in, where several could."""
 
@@ -26,8 +28,16 @@ _PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
 class Shelf:
     """Bases, images as bases among them, and layers. Each method raises as the catalogue's does."""
 
-    def __init__(self, catalogue: Catalogue, images: Mapping[str, Layer], arch: str | None) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        images: Mapping[str, Layer],
+        arch: str | None,
+        looked: Mapping[str, Looked] | None = None,
+    ) -> None:
+        # beside those of the catalogue
         self._arch = arch
+        self._looked = looked or {}
         self._catalogue = catalogue
         self._kept: dict[str, Layer] = dict(images)
 
@@ -38,7 +48,10 @@ class Shelf:
         kept = self._kept.get(name)
         if kept is not None and not kept.is_base:
             return kept
-        return self._kept.setdefault(name, for_gpu(self._catalogue.layer(name), self._arch))
+        layer = for_gpu(self._catalogue.layer(name), self._arch)
+        if (looked := self._looked.get(name)) is not None:
+            layer = replace(layer, releases=(*layer.releases, *looked.releases))
+        return self._kept.setdefault(name, layer)
 
     def layers(self) -> Iterator[tuple[str, Layer]]:
         """Yield every layer that can be read, by its name."""
@@ -60,6 +73,21 @@ class Shelf:
     def plugins(self, request: Request) -> list[str]:
         """Return the layers of a request that bring a net plugin."""
         return [name for name in request.unpinned if PLUGIN_COMPONENT in self.layer(name).provides]
+
+    def carried(self, name: str) -> tuple[str, ...]:
+        """Return the layers that would bring what an image as a base is there for: a server, else torch, else JAX."""
+        base, layers = self.base(name), dict(self.layers())
+        if not base.is_foreign:
+            return ()
+        of_servers = {layer for layer, of in layers.items() if _SERVER in of.provides}
+        brings = {
+            layer: {*of.has, *(key for release in of.releases for key in release.has)} for layer, of in layers.items()
+        }
+        for wanted, able in ((base.has.keys() & of_servers, of_servers), ({"torch"}, layers), ({"jax"}, layers)):
+            found = tuple(layer for layer in sorted(able) if brings[layer] & wanted & base.has.keys())
+            if found:
+                return found[:1]
+        return ()
 
     def alike(self, request: Request) -> Iterator[tuple[str, ...]]:
         """Yield the layers of a request with another in place of one that provides the same."""
@@ -101,8 +129,5 @@ class Shelf:
 
 def _number(version: str | None) -> float | None:
     """Return a release of ROCm as a number, so that 6.2.4 is nearer to 6.3 than to 7.0."""
-    try:
-        release = Version(version or "").release
-    except InvalidVersion:
-        return None
-    return sum((part / 100**place for place, part in enumerate(release[:3])), start=0.0)
+    found = version_of(version)
+    return sum((part / 100**place for place, part in enumerate(found.release[:3])), start=0.0) if found else None

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.layers import Release, expand, placeholders
+from lumiimg.catalog.layers import Release
 from lumiimg.catalog.needs import Need
+from lumiimg.catalog.templates import expand, placeholders
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.arguments import values_of
+from lumiimg.resolve.arguments import UNLISTED, sources_named_otherwise, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +28,6 @@ PLUGIN_COMPONENT = "net-plugin"
 HEADERS = "host-libfabric"
 """The host's own libfabric with its headers: an archive for compilers (observed_node.py), and its component."""
 DEPTH_LIMIT = 40
-UNLISTED = "unlisted"
-"""Status of a release that the catalogue has no facts about."""
 STEP_LIMIT = 5_000
 """Layers tried; beyond it the search is given up."""
 
@@ -69,7 +68,12 @@ class Chosen:
 
     @property
     def status(self) -> str:
-        """Whether the project has built it: `proved`, `unproved`, `unlisted`."""
+        """How far it was tried: a word of `ledger.REACHES`, or `read`, `derived`, `unlisted`.
+
+        Nothing is known of other sources.
+        """
+        if self.others:
+            return "documented"
         return self.release.status if self.release else self.layer.status
 
 
@@ -108,8 +112,10 @@ class StackSearch:
         provider_of: Callable[[str], str | None],
         held: Mapping[str, str],
         arguments: Mapping[tuple[str, str], str],
+        absent: Mapping[str, str],
     ) -> None:
         self._layer = layer
+        self._absent = absent
         self._arguments = arguments
         self._held = held
         self._provider_of = provider_of
@@ -165,20 +171,25 @@ class StackSearch:
             if self._steps > STEP_LIMIT:
                 return
             needs = (*layer.requires, *(chosen.release.requires if chosen.release else ()))
-            for below in self._satisfied(stack, chosen, needs, (*path, layer.name)):
-                others = _others(chosen, self._arguments)
-                yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs), others=others))
+            within = (*path, layer.name)
+            for below in self._expected(stack, chosen, needs, within):
+                values = values_of(layer, chosen.release, self._arguments)
+                others = sources_named_otherwise(layer, chosen.release, values)
+                yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs), others=others), within)
 
     def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
         if not layer.releases:
             yield from self._without_releases(layer, wish)
             return
         fitting = [r for r in layer.releases if wish.versions.contains(r.version, prereleases=True)]
-        if not fitting and (unlisted := _unlisted(layer, wish)) is not None:
+        is_absent = layer.name in self._absent
+        if not fitting and not is_absent and (unlisted := _unlisted(layer, wish)) is not None:
             fitting = [unlisted]
         if not fitting:
             have = f"{layer.name} {', '.join(dict.fromkeys(r.version for r in layer.releases))}"
             why = f"no such release of {layer.name} is known"
+            if is_absent:
+                have, why = self._absent[layer.name], f"the package index has no such release of {layer.name}"
             self._against(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
         fitting.sort(key=lambda release: release.version != self._held.get(layer.name))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
@@ -197,6 +208,19 @@ class StackSearch:
             have = f"{layer.name} {argument.default}" if argument else layer.name
             why = f"{layer.name} is to be had in one version only: name none"
             self._against(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
+
+    def _expected(
+        self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
+    ) -> Iterator[Stack]:
+        """Yield stacks that have all needs, those first that also have what the release expects and can still get."""
+        expects = chosen.release.expects if chosen.release else ()
+        offers = {need: stack.offers.get(need.component) for need in expects}
+        open_yet = tuple(n for n, offer in offers.items() if offer is None or n.holds_for(offer.version) is not False)
+        if open_yet:
+            before = len(self._unmet)
+            yield from self._satisfied(stack, chosen, (*needs, *open_yet), path)
+            del self._unmet[before:]
+        yield from self._satisfied(stack, chosen, needs, path)
 
     def _satisfied(
         self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
@@ -247,7 +271,7 @@ class StackSearch:
     ) -> None:
         self._unmet.append(Unmet(layer.name, version, need, have, because, source or layer.source, rule))
 
-    def _on_top(self, stack: Stack, chosen: Chosen) -> Iterator[Stack]:
+    def _on_top(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
         layer = chosen.layer
         for other in stack.layers:
             if other.layer.name in layer.conflicts or layer.name in other.layer.conflicts:
@@ -259,6 +283,10 @@ class StackSearch:
         kept = {name: offer for name, offer in stack.offers.items() if name != "net-api-oldest" or "net-api" not in new}
         grown = replace(stack, offers=kept | new, layers=(*stack.layers, chosen))
         for trouble in troubles_of([chosen.layer for chosen in grown.layers], grown, refused=True):
+            if (wish := self._settling(trouble, grown, path)) is not None:
+                for below in self._add(stack, wish, path):
+                    yield from self._on_top(below, chosen, path)
+                return
             need, have = f"not {', '.join(map(str, trouble.given))}", given_in(grown, trouble)
             why, source = trouble.because, trouble.source
             self._against(layer, need, have, why, version=chosen.version, source=source, rule=trouble.rule)
@@ -266,22 +294,17 @@ class StackSearch:
         self._placed.add(layer.name)
         yield grown
 
+    def _settling(self, trouble: KnownTrouble, stack: Stack, path: tuple[str, ...]) -> WantedLayer | None:
+        """Return what is wished for anyway, is not there yet, and makes an end of a trouble: it comes earlier then."""
+        wishes = [self._wished_for[need.component] for need in trouble.unless if need.component in self._wished_for]
+        there = {*path, *(chosen.layer.name for chosen in stack.layers)}
+        return next((wish for wish in wishes if wish.layer not in there), None)
+
 
 def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, OfferedComponent], ...]:
     """Return the needs that nothing stands against only because a version is not known, or cannot be read."""
     offers = ((need, stack.offers[need.component]) for need in needs)
     return tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
-
-
-def _others(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
-    """Return the arguments that choose a source, tell no version themselves, and are not as the facts have them."""
-    layer, release = chosen.layer, chosen.release
-    versions = (*layer.has.values(), *(release.has.values() if release else ()))
-    telling = {name for version in versions for name in placeholders(version)}
-    choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
-    values = values_of(layer, release, arguments)
-    usual = values_of(layer, None if chosen.status == UNLISTED else release, {})
-    return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
 
 
 def _unlisted(layer: Layer, wish: WantedLayer) -> Release | None:
@@ -292,7 +315,7 @@ def _unlisted(layer: Layer, wish: WantedLayer) -> Release | None:
         return None
     if argument.pattern is not None and not argument.pattern.fullmatch(exact[0]):
         return None
-    return Release(exact[0], (), {}, {}, (), (), UNLISTED, layer.source)
+    return Release(exact[0], (), {}, {}, (), (), layer.source, status=UNLISTED)
 
 
 def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, OfferedComponent]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
 from dataclasses import replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.files import open_regular
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.network.download import SIZE_LIMIT_BYTES, download
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -163,12 +162,10 @@ def _copy(location: str, target: Path) -> None:
     A pipe would never end its opening, and a device never its reading.
     """
     try:
-        source = open(location, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
+        source = open_regular(location)
     except (OSError, ValueError) as error:
         raise FailedError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=location) from error
     with source, target.open("wb") as file:
-        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-            raise FailedError("is not a file", where=location)
         left = SIZE_LIMIT_BYTES
         while chunk := source.read(min(_CHUNK_BYTES, left + 1)):
             left -= len(chunk)

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import sys
-import tomllib
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.host.codec import own_table
 from lumiimg.secret import hidden
+from lumiimg.toml import own_table, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,20 +26,44 @@ _LIMIT_S = 900.0
 _PIP_S = 300.0
 # A page of an index that goes on for ever ends here, and not with the machine's memory; 4 s of resolving take 0.4 GiB.
 _MEMORY_KIB = 4 << 20
-_SHOWN = 900
+_SHOWN = 8000
 # What a person's own settings of uv would change; these three are of their network.
 _KEPT = frozenset({"UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_CONCURRENT_DOWNLOADS"})
 _FOREIGN = ("UV_", "PIP_", "VIRTUAL_ENV", "CONDA_")
+APART = "these do not go together: "
+"""How what cannot be resolved begins; after that each fact, apart by `; `."""
 _NO_SOLUTION = "No solution found when resolving dependencies"
+_FETCHING = "Failed to fetch: "
+_CERTIFICATE = "invalid peer certificate"
 _NO_TIMES = "missing an upload date"
+_LIST = re.compile(
+    r"(?:(?:all|one) of|(only) the following versions of \S+ are available):((?:\s+(?!we )\S+[<>=!]\S+)+)"
+)
+_DATED = re.compile(
+    r"`([^`]+)` was filtered by `exclude-newer` to only include packages uploaded before \S+\. "
+    r"The (?:latest version satisfying the requirement is|requested version,) v([^\s,]+), "
+    r"(?:was )?published at (\d{4}-\d\d-\d\d)\S*"
+)
 _ADVICE = re.compile(
-    r"Consider (?:using|adding) .*?(?:\.(?=\s)|$)|The latest version satisfying the requirement is \S+"
+    r"Consider (?:using|adding) .*?(?:\.(?=\s)|$)|`[^`]+` was filtered by `exclude-newer` .*?\.(?=\s|$)"
+    r"|The `--python-version` value .*?only supports? [^)]*\)\.?|Wheels are required for `[^`]+` because .*?`\)\.?"
 )
 _BY_ADDRESS = re.compile(
     r"dependencies for package `([^`]{1,200})` Package `([^`]{1,200})` was included as a URL dependency"
 )
 _AND = re.compile(
-    r",? and (?=(?:all versions of|only|there (?:are|is)|because)\s|\S+(?: \S+)? (?:depends? on|was not found) )"
+    r",? and (?=(?:all (?:versions )?of|only|there (?:are|is)|because|we know|the requested)\s"
+    r"|\S+(?: \S+)? (?:depends? on|was not found|ha(?:s|ve) no) )"
+)
+_SENTENCE = re.compile(r"\.(?=\s|$)|\s(?=(?:And|So,) because\s)")
+_CONCLUSION = re.compile(r",?(?:^| )we can conclude that .*")
+_WORDS = (
+    (r"^(?:\(\d+\)\s*)?(?:(?:And|So,)? ?[Bb]ecause\s+)?", ""),
+    (r"the requested Python version \(>=(\d+\.\d+)[.\d]*\) does not satisfy Python\S+", r"the image has Python \1"),
+    (r"there (?:is|are) no versions? of ", "there is no "),
+    ("was published after the exclude newer time", "was uploaded later"),
+    (r"(\S+) was not found in the package registry", r"no package index has \1"),
+    (r"\bdepend(s?) on\b", r"require\1"),
 )
 _FRAME = re.compile(r"^(?:\s*(?:error:|cause:|hint:|\u00d7|╰─▶|├─▶|│))+\s*", re.MULTILINE)
 
@@ -89,40 +112,52 @@ def _fetched(cache: Path, environ: Mapping[str, str]) -> str | None:
     return None
 
 
+def compile_versions(
+    folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str] = os.environ
+) -> tuple[dict[str, str], str]:
+    """Resolve `pyproject.toml` of a folder under its `uv.toml`; `held.txt` has versions that stay where they fit.
+
+    Returns the versions by project, and `held.txt` as uv then writes it: who requires what. Raises FailedError for what
+    does not go together or cannot be had, NoTimesError where a date is to bound what has none.
+    """
+    _check(_run(["--annotation-style", "line", "--output-file", "held.txt"], folder, target, cache, environ))
+    try:
+        requirers = (folder / "held.txt").read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FailedError(f"uv wrote nothing that can be read: {one_line(str(error))[:200]}") from error
+    pinned = (line.partition("#")[0].strip().partition("==") for line in requirers.splitlines() if "==" in line)
+    return {name: version for name, _, version in pinned}, requirers
+
+
 def compile_lock(
     folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str] = os.environ
 ) -> tuple[list[dict[str, Any]], str]:
-    """Resolve `pyproject.toml` of a folder under its `uv.toml`; `held.txt` has versions that stay where they fit.
-
-    Returns the packages as PEP 751 has them, and `held.txt` as uv then writes it: who requires what. Raises FailedError
-    for what does not go together or cannot be had, NoTimesError where a date is to bound what has none.
-    """
-    uv, words = (
-        find_uv(cache.parent / "tools", environ),
-        ["--python-version", target.full_version, "--python-platform", target.platform],
-    )
-    # Any Python will do, as nothing is built; to look for that of the image would take seconds.
-    words += ["--python", sys.executable, "--config-file", "uv.toml", "--cache-dir", str(cache), "--no-header"]
-    noted = _run(uv, [*words, "--annotation-style", "line", "--output-file", "held.txt"], folder, environ)
-    _check(noted)
+    """Return the packages as PEP 751 has them, and who requires what. Raises as `compile_versions`."""
+    versions, requirers = compile_versions(folder, target, cache, environ)
     try:
-        requirers = (folder / "held.txt").read_text(encoding="utf-8")
-        found = "".join(f"{line.partition('#')[0].strip()}\n" for line in requirers.splitlines() if "==" in line)
+        found = "".join(f"{name}=={version}\n" for name, version in versions.items())
         (folder / "found.txt").write_text(found, encoding="utf-8")
-        _check(_run(uv, [*words, "--constraints", "found.txt", "--output-file", "pylock.toml"], folder, environ))
-        return tomllib.loads((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"], requirers
+        words = ["--constraints", "found.txt", "--output-file", "pylock.toml"]
+        _check(_run(words, folder, target, cache, environ))
+        return parse_toml((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"], requirers
     except (OSError, ValueError, KeyError) as error:
         raise FailedError(f"uv wrote no lock that can be read: {one_line(str(error))[:200]}") from error
 
 
-def _run(uv: str, words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Completed:
+def _run(
+    words: Sequence[str], folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str]
+) -> Completed:
+    uv = find_uv(cache.parent / "tools", environ)
+    asked = ["--python-version", target.full_version, "--python-platform", target.platform]
+    # Any Python will do, as nothing is built; to look for that of the image would take seconds.
+    asked += ["--python", sys.executable, "--config-file", "uv.toml", "--cache-dir", str(cache), "--no-header"]
     kept = {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_FOREIGN)}
     kept |= {"NO_COLOR": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"}
-    # The name that requests, and so everything else here, has for a site's own certificates.
-    if "REQUESTS_CA_BUNDLE" in kept:
-        kept.setdefault("SSL_CERT_FILE", kept["REQUESTS_CA_BUNDLE"])
+    # The names that requests, and so everything else here, has for a site's own certificates come first.
+    if bundle := kept.get("REQUESTS_CA_BUNDLE") or kept.get("CURL_CA_BUNDLE"):
+        kept["SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"] = bundle
     limited = ["/bin/sh", "-c", f'ulimit -v {_MEMORY_KIB}; exec "$@"', "uv", uv]
-    return run([*limited, "pip", "compile", "pyproject.toml", *words], env=kept, cwd=folder, timeout_s=_LIMIT_S)
+    return run([*limited, "pip", "compile", "pyproject.toml", *asked, *words], env=kept, cwd=folder, timeout_s=_LIMIT_S)
 
 
 def _check(completed: Completed) -> None:
@@ -132,7 +167,11 @@ def _check(completed: Completed) -> None:
         raise FailedError(f"the wheels were not resolved within {_LIMIT_S:.0f} s", hint="is the index slow? try again")
     if _NO_TIMES in completed.output:
         raise NoTimesError("an index gives no times of upload")
-    raise FailedError(in_one_line(completed.output) or f"uv ended with status {completed.exit_code}")
+    what = in_one_line(completed.output) or f"uv ended with status {completed.exit_code}"
+    hint = "try again: what was fetched is kept" if what.startswith(_FETCHING) else None
+    if _CERTIFICATE in what:
+        hint = "SSL_CERT_FILE, or REQUESTS_CA_BUNDLE, names a file of the certificates that a site has of its own"
+    raise FailedError(what, hint=hint)
 
 
 def in_one_line(output: str) -> str:
@@ -144,12 +183,21 @@ def in_one_line(output: str) -> str:
         return hidden(
             one_line(f"{name} is required from an address of its own, by {requirer}; wheels come from indexes")
         )
+    text = _ADVICE.sub("", _DATED.sub(r"\1 \2 was uploaded on \3", text))
     _, conflict, proof = text.partition(_NO_SOLUTION)
     if not conflict:
-        return hidden(one_line(_ADVICE.sub("", text)))[:_SHOWN].strip()
+        return hidden(one_line(re.sub(r" for url \(\S+\)", "", text)))[:_SHOWN].strip()
     facts: list[str] = []
-    for sentence in re.split(r"\.(?=\s|$)", _ADVICE.sub("", proof).lstrip(": ")):
-        known = re.sub(r",? we can conclude that .*", "", sentence.strip())
-        known = re.sub(r"^(?:And because|Because|So, because)\s+", "", known, flags=re.IGNORECASE)
-        facts += [fact for fact in _AND.split(known) if fact and fact not in facts]
-    return hidden(one_line(f"these do not go together: {'; '.join(facts)}"))[:_SHOWN]
+    for sentence in _SENTENCE.split(_LIST.sub(_joined, proof).lstrip(": ")):
+        for part in _AND.split(_CONCLUSION.sub("", sentence.strip())):
+            fact = part
+            for pattern, words in _WORDS:
+                fact = re.sub(pattern, words, fact)
+            if fact and fact not in facts and not fact.startswith("we know from"):
+                facts.append(fact)
+    return hidden(one_line(f"{APART}{'; '.join(facts)}"))[:_SHOWN]
+
+
+def _joined(found: re.Match[str]) -> str:
+    """Return a list of versions, which uv gives a line each, as words."""
+    return f"{'there is only ' if found[1] else ''}{', '.join(found[2].split())}"

@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 LAYER = """\
 kind = "layer"
 summary = "A file of the tests"
-status = "proved"
 source = "the tests"
 date = 2026-11-21
 requires = ["rccl"]
@@ -35,14 +34,12 @@ requires = ["rccl"]
 ON_DISK = """\
 kind = "base"
 summary = "An image that lies on the machine"
-status = "unproved"
 source = "the tests"
 date = 2026-11-21
 
 [[variant]]
 name = "on-disk"
 summary = "said to have a newer C library than it has"
-status = "unproved"
 agent = "localimage"
 from = "{path}"
 has = {{ glibc = "2.99", rccl = "2.99" }}
@@ -64,6 +61,8 @@ def test_an_image_of_others_gets_the_plugin_that_the_handshake_finds(theirs: Pat
     words: list[str | Path] = [
         "--site",
         tmp_path / "site.toml",
+        "--fabric",
+        "host",
         "--add",
         "netprobe",
         "--source",

@@ -6,6 +6,8 @@ by gcc. What is bound into the image, and what the kernel then shows in /proc/se
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -14,7 +16,7 @@ import pytest
 
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.image import open_image
-from tests.engine.conftest import LIBFABRIC, built, debian_12, inside, lumiimg
+from tests.engine.conftest import LIBFABRIC, built, debian_12, inside, lumiimg, standin_archive
 from tests.shared.fabric_builder import versioned
 from tests.shared.programs import needs, unwrapped
 
@@ -56,7 +58,7 @@ def older(images: Path) -> Path:
 def test_apptainer_loads_just_the_predicted_files(
     engine: Engine, with_plugin: Path, node: Path, tmp_path: Path
 ) -> None:
-    result = lumiimg("bind", with_plugin, "--host", node, "--json")
+    result = lumiimg("bind", with_plugin, "--host", node, "--program", RCCLPROBE, "--json")
     assert result.code == 0, result.err
     # the image has a libnl that is good enough: only these two are of the machine
     assert sorted(bind["target"] for bind in result.data["binds"]) == [
@@ -66,7 +68,7 @@ def test_apptainer_loads_just_the_predicted_files(
     with open_image(with_plugin) as image:
         predicted = {
             item["path"] if item["host_path"] else image.root.resolve(item["path"]) for item in result.data["loaded"]
-        }
+        } - {image.root.resolve(RCCLPROBE)}
     exports = tmp_path / "exports.sh"
     exports.write_text(lumiimg("bind", with_plugin, "--host", node).out)
     script = f'. "$1"; exec "$2" exec "$3" {RCCLPROBE} "$4"'
@@ -125,3 +127,58 @@ def test_ldd_says_what_ldd_in_the_container_says(engine: Engine, with_plugin: Pa
         pairs = dict(line.split(" (0x")[0].strip().split(" => ") for line in printed.splitlines() if " => " in line)
         assert "libc.so.6" in pairs
         assert pairs.items() <= answer.data["files"][file]["closure"].items()
+
+
+FABRIC = """\
+kind = "layer"
+summary = "Stand-ins of a fabric of the image's own"
+status = "unproved"
+source = "the tests"
+date = 2026-11-24
+files = ["libfabric.so.1", "libcxi.so.1"]
+"""
+
+
+@pytest.fixture(scope="module")
+def with_fabric(with_plugin: Path, node: Path, images: Path) -> Path:
+    """The image with the plugin, and over it a libfabric that needs a libcxi, and that libcxi."""
+    del with_plugin  # its layers are in the cache
+    layer = images / "layers-of-fabric" / "own-fabric"
+    layer.mkdir(parents=True)
+    (layer / "layer.toml").write_text(FABRIC)
+    (layer / "post.sh").write_text('cp "$LAYER_FILES"/*.so.1 /usr/local/lib/\nldconfig\n')
+    for name in ("libfabric.so.1", "libcxi.so.1"):
+        shutil.copy(node.parent / "node/cray/lib64" / name, layer / name)
+    source = standin_archive(images / "for-own-fabric.tar")
+    stack = ("--recipe", "demo", "--add", "aws-ofi-nccl", "--source", f"aws-ofi-nccl={source}", "--add", "own-fabric")
+    return built(images / "own-fabric.sif", "--layers", layer.parent, *stack, "--format", "layered")
+
+
+def test_images_carry_what_they_want_of_the_machine_in_each_form(
+    engine: Engine, with_plugin: Path, with_fabric: Path, node: Path, tmp_path: Path
+) -> None:
+    settled, beside = tmp_path / "settled.sif", tmp_path / "manifest.json"
+    again = lumiimg("rebuild", with_plugin, "-o", settled, "--host", node, "--format", "layered", "--manifest", beside)
+    assert again.code == 0, again.err
+    expected = {
+        with_plugin: ("host", "nothing", ["libfabric.so.1", "libcxi.so.1"]),
+        settled: ("host", "host", ["libfabric.so.1", "libcxi.so.1"]),
+        with_fabric: ("bundled", "nothing", []),
+    }
+    for image, (fabric, settled_by, names) in expected.items():
+        shown = lumiimg("show", image, "--json").data["bind_manifest"]
+        assert (shown["fabric"], shown["settled_by"], shown["basis"]) == (fabric, settled_by, "image")
+        assert [library["soname"] for library in shown["libraries"]] == names
+        # what the container itself has, and what the engine says of its labels
+        own = inside(engine, image, "cat", "/.lumiimg/bind-manifest.json")
+        assert json.loads(own)["fabric"] == fabric
+    labels = subprocess.run([engine.path, "inspect", settled], capture_output=True, text=True, check=True).stdout
+    assert "lumiimg.bind-manifest: /.lumiimg/bind-manifest.json" in labels
+    assert beside.read_text() == inside(engine, settled, "cat", "/.lumiimg/bind-manifest.json")
+    paths = {library["soname"]: library["host_path"] for library in json.loads(beside.read_text())["libraries"]}
+    bound = lumiimg("bind", settled, "--host", node, "--json").data["binds"]
+    assert paths == {bind["target"].rpartition("/")[2]: bind["source"] for bind in bound}
+    # a job binds them without the snapshot, and nothing for the image that has its own
+    job = ("--site", "lumi", "--nodes", "2", "--", "true")
+    assert all(f"{path}:{PRIVATE}/{name}" in lumiimg("job", settled, *job).out for name, path in paths.items())
+    assert PRIVATE not in lumiimg("job", with_fabric, *job).out

@@ -18,6 +18,7 @@ from spython.main import get_client
 from lumiimg.elf.loader import Process
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import ExitCode
+from lumiimg.host.carried_manifest import Basis, read_manifest
 from lumiimg.image import Image, open_image
 from tests.engine.conftest import PACKED_AS_OURS, built, inside, lumiimg
 from tests.shared.layer_builder import LAYER
@@ -137,7 +138,7 @@ def test_the_engine_finds_nothing_else_than_our_loader_model(engine: Engine, dem
 def test_a_second_build_of_the_same_builds_nothing(demo: Path, tmp_path: Path) -> None:
     result = lumiimg("build", "--recipe", "demo", "-o", tmp_path / "again.sif", "--json")
     assert result.code == 0
-    assert result.data["reused_steps"] == result.data["steps"] == 2
+    assert result.data["reused_steps"] == result.data["steps"] == 3  # with the files of the base
     assert (tmp_path / "again.sif").read_bytes() == demo.read_bytes()
     assert "kept from an earlier build" in result.err
 
@@ -192,6 +193,11 @@ def test_definitions_are_the_truth_they_build_the_same_image_elsewhere(
         ours = {name: value for name, value in chained.labels.items() if name.startswith("lumiimg.")}
         assert {name: value for name, value in flat.labels.items() if name.startswith("lumiimg.")} == ours
         assert flat.environment == chained.environment
+        planned, found = read_manifest(flat.root), read_manifest(chained.root)
+        assert planned is not None
+        assert found is not None
+        assert (planned.basis, found.basis) == (Basis.PLAN, Basis.IMAGE)
+        assert planned.fabric is found.fabric
         assert tree(flat) == tree(chained)
     assert lumiimg("check", folder / "image.sif").code == ExitCode.NO
 

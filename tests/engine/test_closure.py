@@ -1,17 +1,18 @@
-"""Each release of vLLM that the catalogue has, resolved whole against the package index that this machine uses, with vLLM's own
-requirement files. PyTorch's wheels for ROCm are stand-ins that carry the requirements of the real ones.
+"""Each release of vLLM that the catalogue has, and the layers that are compiled beside torch 2.9, resolved whole against the package
+index that this machine uses, with their own requirement files. PyTorch's wheels for ROCm are stand-ins that carry the requirements of the real ones.
 """
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from tests.shared.world import World, serve, wheels_of_layers
+from tests.shared.world import World, archive_of, serve, wheels_of_layers
 
 pytestmark = pytest.mark.engine
 FILES = Path(__file__).parents[1] / "fixtures" / "vllm"
@@ -29,6 +30,16 @@ def world_of(version: str, torch: str, vision: str, triton: str) -> World:
     # as vLLM's setup.py writes them into its wheels
     of_layers["vllm"] = {version: tuple(line for line in lines if line and not line.startswith("-"))}
     return World(of_layers=of_layers, requirements=files)
+
+
+def lock(world: World, words: list[str], folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the lock, and the versions in it."""
+    with serve(world):
+        pairs = zip(world.mirrors[::2], world.mirrors[1::2], strict=True)
+        mirrors = [word for option, pair in pairs if not pair.startswith("pypi=") for word in (option, pair)]
+        assert main(["lock", *words, *mirrors]) == ExitCode.GOOD
+    document = tomllib.loads((folder / "lumiimg.lock").read_text())
+    return document, {package["name"]: package["version"] for package in document["python"]["packages"]}
 
 
 @pytest.mark.parametrize(
@@ -62,19 +73,64 @@ def test_a_release_of_vllm_is_locked_whole(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
-    with serve(world_of(version, torch, vision, triton)) as world:
-        mirrors = [word for word in world.mirrors if not word.startswith("pypi=")]
-        mirrors = [
-            word for at, word in enumerate(mirrors) if word != "--mirror" or mirrors[at + 1 : at + 2] != ["--mirror"]
-        ]
-        words = ["--base", base, "--add", f"vllm=={version}", "--fabric", "bundled", "--site", "lumi"]
-        assert main(["lock", *words, *mirrors]) == ExitCode.GOOD
-    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
+    words = ["--base", base, "--add", f"vllm=={version}", "--fabric", "bundled", "--site", "lumi"]
+    document, locked = lock(world_of(version, torch, vision, triton), words, tmp_path)
     assert document["python"]["requires-python"] == f"=={python}.*"
-    locked = {package["name"]: package["version"] for package in document["python"]["packages"]}
     assert found.items() <= locked.items()
     assert {"transformers", "tokenizers", "xgrammar", "ninja", "torch"} <= locked.keys()
     assert locked["torch"] == torch
     name, _, of_triton = triton.partition("==")
     assert locked[name] == of_triton
     assert not [name for name in locked if name == "triton" or name.startswith(("nvidia-", "cupy-"))]
+
+
+@pytest.mark.parametrize(
+    ("version", "base", "torch", "triton", "beside", "transformers"),
+    [
+        ("0.10.1", "rocm-6.2.4", "2.7.1+rocm6.2.4", "pytorch-triton-rocm==3.3.1", "lightning", "4.55.2"),
+        ("0.12.0", "rocm-6.4.4", "2.9.1+rocm6.4", "pytorch-triton-rocm==3.5.1", "transformers", "4.57.6"),
+    ],
+)
+def test_a_newer_layer_beside_vllm_brings_it_no_transformers_that_it_does_not_run_with(
+    version: str,
+    base: str,
+    torch: str,
+    triton: str,
+    beside: str,
+    transformers: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    vision = {"2.7.1": "0.22.1", "2.9.1": "0.24.1"}[torch.partition("+")[0]] + f"+{torch.partition('+')[2]}"
+    words = ["--base", base, "--add", f"vllm=={version}", "--add", beside]
+    _, locked = lock(world_of(version, torch, vision, triton), words, tmp_path)
+    assert locked["transformers"] == transformers
+
+
+# Lines of the sources that the layers name: setup.py reads the first three, bitsandbytes' is its pyproject.toml.
+SOURCES = {
+    "apex": {"requirements.txt": "cxxfilt>=0.2.0\ntqdm>=4.28.1\nnumpy\nPyYAML>=5.1\npytest>=3.5.1\nmatplotlib>=3.8\n"},
+    "deepspeed": {"requirements/requirements.txt": "hjson\nmsgpack\nninja\nnumpy\npydantic>=2.0.0\ntorch\ntqdm\n"},
+    "xformers": {"requirements.txt": "# Example requirement\ntorch >= 2.9\nnumpy\n"},
+    "bitsandbytes": {
+        "pyproject.toml": '[build-system]\nrequires = ["scikit-build-core", "trove-classifiers>=2025.8.6.13"]\n'
+        '[project]\nname = "bitsandbytes"\ndependencies = ["torch>=2.3,<3", "numpy>=1.17"]\n'
+    },
+}
+
+
+def test_layers_that_are_compiled_are_locked_whole_and_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    words = ["--base", "rocm-6.4.4", "--site", "lumi", "--fabric", "bundled"]
+    for name, files in SOURCES.items():
+        (tmp_path / f"{name}.tar.gz").write_bytes(archive_of(files))
+        words += ["--add", name, "--source", f"{name}={tmp_path}/{name}.tar.gz"]
+    torch = ("2.9.1+rocm6.4", "0.24.1+rocm6.4", "pytorch-triton-rocm==3.5.1")
+    _, locked = lock(world_of("0.12.0", *torch), words, tmp_path)
+    assert locked["torch"] == "2.9.1+rocm6.4"
+    assert {"ninja", "setuptools", "wheel", "hjson", "pydantic", "cxxfilt", "scikit-build-core"} <= locked.keys()

@@ -5,13 +5,17 @@ The whole of it (`make test-all`) has the mathematical libraries and JAX with AM
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from lumiimg.errors import ExitCode
+from lumiimg.image import open_image
 from tests.engine.conftest import built, lumiimg
 from tests.shared.image_loader import assert_all_as_the_loader
 from tests.shared.programs import EVERYTHING
@@ -42,6 +46,44 @@ def test_check_names_the_rccl_and_opens_it_in_the_container(image: Path) -> None
 
 def test_the_model_and_the_loader_agree_on_every_file(engine: Engine, image: Path) -> None:
     assert_all_as_the_loader(engine, image, {}, 200)
+
+
+def test_the_table_of_gpu_code_is_the_one_of_llvm(image: Path, tmp_path: Path) -> None:
+    told = lumiimg("show", image, "--gpu", "--json")
+    (rccl,) = (file for file in json.loads(told.out)["files"] if file["component"] == "RCCL")
+    (bundle,) = rccl["bundles"]
+    with open_image(image) as opened, contextlib.closing(opened.root.open(rccl["path"])) as library:
+        data = library.read_at(0, library.size)
+    section = ELFFile(io.BytesIO(data)).get_section_by_name(".hip_fatbin")
+    assert section is not None
+    (tmp_path / "fatbin").write_bytes(data[section["sh_offset"] :][: section["sh_size"]])
+    listed = llvm(tmp_path, "clang-offload-bundler", "--list", "--type=o", f"--input={tmp_path}/fatbin")
+    found = {line.rpartition("--")[2] for line in listed.split() if line.startswith("hip")}
+    assert "gfx90a" in found
+    assert found == set(bundle["targets"])
+
+
+LLVM = "22"
+"""As Debian's oldest release that is still looked after has it; 21 and older do not list a CCOB of version 3."""
+
+
+def llvm(folder: Path, program: str, *words: str) -> str:
+    """Return what a program of LLVM prints, from Debian's packages, which are unpacked only."""
+    packages = [
+        f"llvm-{LLVM}",
+        f"clang-tools-{LLVM}",
+        f"libclang-cpp{LLVM}",
+        f"libllvm{LLVM}",
+        "libedit2",
+        "libffi8",
+        "libz3-4",
+    ]
+    subprocess.run(["apt-get", "download", "--quiet", *packages], cwd=folder, check=True, capture_output=True)
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "--extract", package, folder / "llvm"], check=True)
+    environment = {"LD_LIBRARY_PATH": f"{folder}/llvm/usr/lib/x86_64-linux-gnu"}
+    argv = [f"{folder}/llvm/usr/lib/llvm-{LLVM}/bin/{program}", *words]
+    return subprocess.run(argv, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 def test_a_layer_that_needs_the_mathematical_libraries_names_the_layer_that_has_them() -> None:

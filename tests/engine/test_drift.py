@@ -1,6 +1,7 @@
 """`drift` tells of a list of binds what a real engine makes of it after an update of the machine.
 
-The machine is a stand-in as in test_bind.py: a real libfabric, told to need a libcxi that gcc made, both of which change.
+The machine is a stand-in as in test_bind.py: a real libfabric, told to need a libcxi that gcc made, both of which change,
+and ROCr, as the libfabric of a Slingshot with AMD's GPUs does.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def update(root: Path, version: str, with_plugin: Path, source: str = "int one;"
     versioned(prefix / "libcxi.so.1", defines=("LIBCXI_1.5",), source=source)
     with open_image(with_plugin) as image:
         (prefix / "libfabric.so.1").write_bytes(image.root.read_bytes(LIBFABRIC, 64 << 20))
-    subprocess.run(["patchelf", "--add-needed", "libcxi.so.1", prefix / "libfabric.so.1"], check=True)
+    for needed in ("libcxi.so.1", "libhsa-runtime64.so.1"):
+        subprocess.run(["patchelf", "--add-needed", needed, prefix / "libfabric.so.1"], check=True)
     return ["--include", prefix / "libfabric.so.1", "--include", prefix / "libcxi.so.1"]
 
 

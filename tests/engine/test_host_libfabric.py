@@ -34,7 +34,6 @@ date = 2026-11-21
 PLAIN = """\
 kind = "base"
 summary = "Debian 13 with its RCCL, and without any libfabric"
-status = "proved"
 source = "packages of Debian 13"
 date = 2026-11-21
 provides = ["debian", "rccl"]

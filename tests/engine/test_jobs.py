@@ -31,7 +31,6 @@ PYTHON = "3.11"
 LAYER = """\
 kind = "layer"
 summary = "What the jobs of the tests run"
-status = "proved"
 source = "the tests"
 date = 2026-11-21
 files = [{files}]

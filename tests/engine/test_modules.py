@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 PIP = """\
 kind = "layer"
 summary = "pip of the tests"
-status = "proved"
 source = "packages of Debian"
 date = 2026-11-22
 """

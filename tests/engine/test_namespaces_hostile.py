@@ -15,12 +15,11 @@ import pytest
 
 from lumiimg.engine.engine import execute, of_kernel, run_script
 from lumiimg.engine.namespaces import PROGRAM
-from tests.shared.programs import needs, wait_until
+from tests.shared.programs import EVERYTHING, needs, wait_until
+from tests.shared.small_roots import small_root
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
-_PROGRAMS = ("bash", "dash", "cat", "env", "find", "grep", "head", "id", "ls", "mkdir", "readlink", "rm", "setsid", "sleep", "touch", "tr")  # fmt: skip
-_FOLDERS = ("dev", "etc", "home", "opt", "proc", "root", "sys", "tmp", "usr", "var/tmp", ".singularity.d/env")
 _BUILD = ("--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid", "--pwd", "/")
 _TEST = ("--fakeroot", "--no-home", "--cleanenv", "--pid", "--pwd", "/")
 _PROBE = ("--pid",)
@@ -31,23 +30,7 @@ _WAYS = {"build": _BUILD, "test": _TEST, "probe": _PROBE, "exec": ()}
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with programs of this machine and their libraries, as an image."""
-    root = tmp_path_factory.mktemp("programs") / "root"
-    for name in _FOLDERS:
-        (root / name).mkdir(parents=True)
-    (root / "bin").mkdir()
-    for name in _PROGRAMS:
-        program = Path(os.path.realpath(shutil.which(name) or pytest.fail(name)))
-        shutil.copy(program, root / "bin" / name)
-        needed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.split()
-        for library in (word for word in needed if word.startswith("/")):
-            (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
-            if not (root / library[1:]).exists():
-                shutil.copy(library, root / library[1:])
-    (root / "bin/sh").symlink_to("dash")
-    (root / "usr/bin").symlink_to("../bin")
-    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-    (root / "etc/group").write_text("root:x:0:\n")
-    return root
+    return small_root(tmp_path_factory.mktemp("programs") / "root")
 
 
 @pytest.fixture
@@ -199,41 +182,62 @@ _AT_ONCE = ("dev", "etc/group", "etc/hosts", "etc/localtime", "etc/resolv.conf",
 _ALONE = ("etc", "etc/passwd", "opt", "proc", "var", ".singularity.d", ".singularity.d/env")
 
 
-@pytest.mark.parametrize("what", _KINDS)
-@pytest.mark.parametrize("places", [_AT_ONCE, *((place,) for place in _ALONE)], ids=lambda places: places[0])
-def test_whatever_an_image_has_at_a_mount_point_nothing_outside_is_touched_or_read(
+_SEVERAL = _KINDS if EVERYTHING else ("link upwards", "pipe", "file")
+
+
+@pytest.mark.parametrize(
+    ("places", "what"),
+    [*((_AT_ONCE, what) for what in _KINDS), *(((place,), what) for place in _ALONE for what in _SEVERAL)],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_whatever_an_image_has_at_a_mount_point_a_bind_is_where_it_is_asked_for_or_refused_in_one_line(
     image: Path, tmp_path: Path, what: str, places: tuple[str, ...]
 ) -> None:
     if (what, *places) == ("pipe", "etc/passwd"):
         return  # the image's own shell waits for it, where it reads it
-    outside, source = tmp_path / "outside", tmp_path / "source"
+    outside = tmp_path / "outside"
     (outside / "env").mkdir(parents=True)
-    (outside / "file").write_text("of this machine\n")
-    source.write_text("bound\n")
-    before = _state(outside)
     for place in places:
         _put(image / place, what, outside)
-    script = "for f in /etc/passwd /etc/group /opt/new/bound; do [ -f $f ] && cat $f; done; echo x >/opt/x; exit 0"
     for way in ("build", "probe"):
-        words = [*PROGRAM, "exec", *_WAYS[way], "--mount", f"type=bind,source={source},destination=/opt/new/bound"]
-        done = subprocess.run(
-            [*words, image, "/bin/sh", "-c", script],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-        )
-        assert _state(outside) == before, way
-        assert _OF_THIS_MACHINE.read_text() not in done.stdout, way
+        done = _bound(image, tmp_path, "/opt/new/bound", way, "cat /opt/new/bound; echo x >/opt/x; exit 0")
+        assert [path.name for path in outside.iterdir()] == ["env"], way
         if done.returncode == 255:  # it says what is in the way, and nothing of its own inner life
             assert re.fullmatch(r"FATAL:   /\S+ .+\n", done.stderr), f"{way}: {done.stderr}"
             assert "/proc/self/fd" not in done.stderr
+        else:
+            assert done.stdout == "bound\n", f"{way}: {done.stderr}"
 
 
-def _state(folder: Path) -> list[tuple[str, int, int, int]]:
-    paths = [folder, *sorted(folder.rglob("*"))]
-    return [(str(path), (seen := path.lstat()).st_mtime_ns, seen.st_size, seen.st_mode) for path in paths]
+@pytest.mark.parametrize("what", ["absolute link", "relative link", "link upwards", "link to processes"])
+@pytest.mark.parametrize("way", ["build", "probe"])
+def test_a_bind_below_a_link_of_an_image_is_never_put_on_a_file_of_this_machine(
+    image: Path, tmp_path: Path, what: str, way: str
+) -> None:
+    """In a build the image has no such file, and the bind is refused: unless it were put on this machine's."""
+    name = _OF_THIS_MACHINE.name
+    _put(image / "opt/new", what, _OF_THIS_MACHINE.parent)
+    looks = f"cat /opt/new/{name}; [ -e /etc/{name} ] && echo 'at the end of the link'; exit 0"
+    done = _bound(image, tmp_path, f"/opt/new/{name}", way, looks)
+    if way == "build":
+        assert done.stderr == f"FATAL:   /opt/new/{name} cannot be bound: No such file or directory\n"
+    else:  # the engine follows all links but absolute ones, in whose place it puts a folder
+        is_followed = what in {"relative link", "link upwards"}
+        assert done.stdout == "bound\n" + ("at the end of the link\n" if is_followed else "")
+
+
+def _bound(image: Path, tmp_path: Path, target: str, way: str, script: str) -> subprocess.CompletedProcess[str]:
+    source = tmp_path / "source"
+    source.write_text("bound\n")
+    bind = f"type=bind,source={source},destination={target}"
+    return subprocess.run(
+        [*PROGRAM, "exec", *_WAYS[way], "--mount", bind, image, "/bin/sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 _LIMITED = """\

@@ -88,12 +88,19 @@ def rendered(recipe: str, world: World, folder: Path) -> Definitions:
     lock = tomllib.loads((folder / "lumiimg.lock").read_text())
     sources = [source["name"] for layer in lock["layer"] for source in layer["source"]]
     for name in sources:
-        files = {"README": f"stands in for the archive of {name}", "requirements/rocm.txt": ""}
+        files = {"README": f"stands in for the archive of {name}"} | dict.fromkeys(requirement_files(name), "")
         (folder / f"{name}.tar.gz").write_bytes(archive_of(files))
     run("lock", "--recipe", recipe, *(word for name in sources for word in ("--source", f"{name}={name}.tar.gz")))
     printed = run("build", "--locked", "--trust-lock", "--definitions", "defs")
     lines = [line for line in printed.splitlines() if line.startswith("    apptainer build")]
     return Definitions(folder / "defs", tuple(tuple(shlex.split(line)) for line in lines))
+
+
+def requirement_files(name: str) -> Iterator[str]:
+    """Yield the files of an archive that the shipped layer of this name reads."""
+    layer = shipped_layers() / name / "layer.toml"
+    for source in tomllib.loads(layer.read_text())["sources"].values() if layer.exists() else ():
+        yield from source.get("requirements", [])
 
 
 def take(engine: Engine, folder: Path, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

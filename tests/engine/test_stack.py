@@ -61,7 +61,6 @@ requires = ["python>=3.10,<3.15", "glibc>=2.28"]
 has = {{ torch = "2.13.0", "torch-rocm" = "5.4" }}
 wheels = ["torch=={TORCH}"]
 indexes = ["{CPU_WHEELS}"]
-status = "unproved"
 source = "the tests: a stand-in for the wheel for ROCm"
 
 """

@@ -22,7 +22,6 @@ MODULES = 500
 LAYER = """\
 kind = "layer"
 summary = "A package of many modules"
-status = "proved"
 source = "the tests"
 date = 2026-11-22
 """

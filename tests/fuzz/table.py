@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.fuzz.targets import catalogue, elf, host, image, logs, resolve
+from tests.fuzz.targets import catalogue, elf, gpu, host, image, logs, resolve
 
-TARGETS = {target.name: target for module in (elf, image, logs, catalogue, host, resolve) for target in module.TARGETS}
+TARGETS = {
+    target.name: target for module in (elf, gpu, image, logs, catalogue, host, resolve) for target in module.TARGETS
+}
 
 _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
@@ -15,7 +17,8 @@ NOT_FOREIGN = {
     "build.disk_space": "the kernel's own words of mounts and memory",
     "check.probe.judgement": "looks for lines in what `check.probes` reads",
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
-    "image.shell.names": _OWN_TABLE,
+    "catalog.drivers": _OWN_TABLE,
+    "catalog.ledger": _OWN_TABLE,
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "host.scan_facts": _OWN_TABLE,

@@ -193,6 +193,7 @@ def run_page(
         "USER": os.environ.get("USER", "somebody"),
         "LANG": "C.UTF-8",
         "EDITOR": "true",
+        "LUMIIMG_TODAY": os.environ["LUMIIMG_TODAY"],
         **(environment or {}),
     }
     subprocess.run(["bash", "-c", "\n".join(script)], cwd=folder, env=environment, timeout=TIMEOUT_S, check=False)

@@ -33,7 +33,21 @@ def gcc(output: Path, *arguments: str | Path, source: str) -> Path:
         output.chmod(0o755)
         return output
     subprocess.run(
-        ["gcc", "-x", "c", "-", "-x", "none", "-nostdlib", "-fPIC", "-Wl,--no-as-needed", "-o", output, *arguments],
+        [
+            "gcc",
+            "-x",
+            "c",
+            "-",
+            "-x",
+            "none",
+            "-nostdlib",
+            "-fno-builtin",
+            "-fPIC",
+            "-Wl,--no-as-needed",
+            "-o",
+            output,
+            *arguments,
+        ],
         input=source.encode(),
         check=True,
     )

@@ -14,11 +14,13 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
+from tests.shared.gpu_builder import fatbin_source
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
-RCCL = 'const char banner[] = "RCCL version 2.20.5+hip6.2"; const char file[] = "librccl-net.so"; ' + "".join(
+RCCL_ALONE = 'const char banner[] = "RCCL version 2.20.5+hip6.2"; const char file[] = "librccl-net.so"; ' + "".join(
     f'const char v{n}[] = "ncclNetPlugin_v{n}";' for n in (8, 7, 6, 5)
 )
+RCCL = RCCL_ALONE + fatbin_source("gfx90a", "gfx942")
 PLUGIN = "int ncclNetPlugin_v8;"
 ROCR = 'const char rocr[] = "\\0hsa_amd_pointer_info";'
 """What a libfabric has in it that knows GPU memory, and opens ROCr for that."""
@@ -28,7 +30,7 @@ _LINKED: dict[tuple[object, ...], bytes] = {}
 """What gcc made, by all that it was made of: most tests ask for the same libraries."""
 
 # symbols of real libraries, for stand-ins that are linked with them in a real process
-_REAL = {"libnl_3": "nl_socket_alloc"}
+_REAL = {"libnl_3": "nl_socket_alloc", "GLIBC_2.14": "memcpy"}
 
 
 def symbol(version: str) -> str:
@@ -42,10 +44,11 @@ def versioned(
     defines: tuple[str, ...] = (),
     needs: dict[Path, tuple[str, ...]] | None = None,
     source: str = "",
+    function: str | None = None,
 ) -> Path:
-    """Link a library that defines some versions, and needs some of other libraries."""
+    """Link a library that defines some versions, and needs some of other libraries; `function` is in the oldest."""
     needs = needs or {}
-    made_of = path.name, soname, defines, tuple((need.read_bytes(), of) for need, of in needs.items()), source
+    made_of = path.name, soname, defines, tuple((need.read_bytes(), of) for need, of in needs.items()), source, function
     if made_of in _LINKED:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_LINKED[made_of])
@@ -61,7 +64,11 @@ def versioned(
     if defines:
         path.parent.mkdir(parents=True, exist_ok=True)
         script = path.with_name(f"{path.name}.map")
-        script.write_text("\n".join(f"{version} {{ global: {symbol(version)}; }};" for version in defines))
+        names = [f"{symbol(version)};" for version in defines]
+        names[0] += f" {function};" if function else ""
+        script.write_text(
+            "\n".join(f"{version} {{ global: {name} }};" for version, name in zip(defines, names, strict=True))
+        )
         arguments.append(f"-Wl,--version-script={script}")
         if source.count("ncclNetPlugin"):
             raise ValueError("a plugin has no versions")
@@ -73,13 +80,10 @@ def versioned(
 
 def c_library(root: Path, newest_minor: int) -> Path:
     """Put a loader and a libc.so.6 of glibc 2.<newest_minor> into a root; returns the libc."""
-    banner = f"GNU C Library (stand-in) stable release version 2.{newest_minor}.\\n"
-    versioned(
-        root / LOADER[1:],
-        source=f'const char banner[] = "{banner}"; const char dirs[] = "/lib64/\\0/usr/lib64/\\0";',
-    )
+    banner = f'const char banner[] = "GNU C Library (stand-in) stable release version 2.{newest_minor}.\\n";'
+    versioned(root / LOADER[1:], source=f'{banner} const char dirs[] = "/lib64/\\0/usr/lib64/\\0";')
     versions = ("GLIBC_2.2.5", *(f"GLIBC_2.{minor}" for minor in range(14, newest_minor + 1)), "GLIBC_PRIVATE")
-    return versioned(root / "lib64/libc.so.6", defines=versions)
+    return versioned(root / "lib64/libc.so.6", defines=versions, source=banner)
 
 
 def host(

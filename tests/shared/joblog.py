@@ -51,6 +51,19 @@ class Rank:
         self.comm = 0x7F3A00000000 + number * 0x1230
 
 
+def channel_log(ranks: int, size: int) -> Iterator[bytes]:
+    """Yield a job's start and then channels alone, as most lines of a large job are: about `size` bytes."""
+    job = [Rank(number, labelled=True, sick=frozenset()) for number in range(ranks)]
+    written, channel = 0, CHANNELS
+    for piece in _start(job):
+        written += len(piece)
+        yield piece
+    while written < size:
+        piece = b"".join(_channel(rank, channel, ranks) for rank in job)
+        written, channel = written + len(piece), channel + 1
+        yield piece
+
+
 def job_log(ranks: int, size: int, *, labelled: bool = True, sick: frozenset[int] = frozenset()) -> Iterator[bytes]:
     """Yield the log of a job in pieces, about `size` bytes in all and never less than its start.
 

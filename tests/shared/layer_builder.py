@@ -10,7 +10,6 @@ from lumiimg.catalog.catalogue import Catalogue
 LAYER = """\
 kind = "layer"
 summary = "A layer of the tests"
-status = "proved"
 source = "the tests"
 date = 2026-11-21
 """

@@ -107,13 +107,13 @@ def image(*layers: bytes, pack: str = "+gzip") -> Layout:
     return layout
 
 
-def docker_save(path: Path, *layers: bytes, pack: str = "", images: int = 1) -> Path:
+def docker_save(path: Path, *layers: bytes, pack: str = "", images: int = 1, config: object = None) -> Path:
     """Write what `docker save` wrote before it took up OCI."""
     listed = [
         {"Config": "config.json", "RepoTags": [f"x:{number}"], "Layers": [f"{n}/layer.tar" for n in range(len(layers))]}
         for number in range(images)
     ]
     files = [member(f"{number}/layer.tar", PACK[pack](layer)) for number, layer in enumerate(layers)]
-    files.append(member("config.json", json.dumps(make_config(*layers)).encode()))
+    files.append(member("config.json", json.dumps(config or make_config(*layers)).encode()))
     path.write_bytes(tar(*files, member("manifest.json", json.dumps(listed).encode())))
     return path

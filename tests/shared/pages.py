@@ -16,6 +16,7 @@ from pathlib import Path
 from lumiimg.build.builder import BuiltImage
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
 from lumiimg.check.answer import Answer, decide, sentence
+from lumiimg.check.static.gpu_code import GpuAccount
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
@@ -23,8 +24,11 @@ from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.gpu.roles import role_of
+from lumiimg.gpu.rule import GpuFit
 from lumiimg.report.html.build import build_page
 from lumiimg.report.html.check import check_page, nodes_page
+from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
 
@@ -105,6 +109,42 @@ KNOWN = {
 }
 
 
+def on_gpu() -> GpuAccount:
+    """Return components of every kind, with names as long as real ones."""
+    site = "/opt/venv/lib/python3.12/site-packages"
+    all_of = tuple(f"gfx{name}" for name in ("906", "908", "90a", "942", "950", "1030", "1100", "1101", "1200", "1201"))
+    parts = {
+        "RCCL": (GpuFit.RUNS, all_of, "/opt/rocm/lib/librccl.so.1"),
+        "torch": (GpuFit.PART, all_of, f"{site}/torch/lib/libtorch_hip.so"),
+        "vLLM _C": (GpuFit.NO, ("gfx942", "gfx950"), f"{site}/vllm/_C.abi3.so"),
+        "vLLM _moe_C": (GpuFit.NO, all_of[3:], f"{site}/vllm/_moe_C.abi3.so"),
+        "MIOpen": (GpuFit.XNACK, ("gfx90a",), "/opt/rocm/lib/libMIOpen.so.1"),
+        "rocBLAS": (GpuFit.UNKNOWN, (), "/opt/rocm/lib/rocblas/library"),
+        "aiter": (GpuFit.NO, ("gfx942",), f"{site}/aiter_meta/hsa"),
+        "module_fmha_v3_varlen_fwd_with_a_name.cpython-312-x86_64-linux-gnu.so": (
+            GpuFit.NO,
+            ("gfx1250",),
+            f"{site}/x.so",
+        ),
+    }
+    return GpuAccount(
+        "gfx90a:sramecc+:xnack-",
+        "lumi",
+        tuple(
+            GpuVerdict(
+                name,
+                fit,
+                role_of(name).needed,
+                processors,
+                (path,),
+                role_of(name).without,
+                "a compressed bundle that says it has 1152921504606846976 bytes" if fit is GpuFit.UNKNOWN else None,
+            )
+            for name, (fit, processors, path) in parts.items()
+        ),
+    )
+
+
 def green() -> str:
     """Return the page of a check whose probes found nothing in the way: stand-ins for findings of a real machine."""
     from lumiimg.check.answer import CheckReport, LevelsTaken
@@ -113,7 +153,8 @@ def green() -> str:
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
     levels = LevelsTaken("done", "done", "not taken: no GPU here (/dev/kfd)")
     told = sentence(answer, PROBED, Level.PROBE)
-    return check_page(CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED))
+    good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
+    return check_page(CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED, gpu=good))
 
 
 def nodes() -> str:
@@ -152,6 +193,7 @@ def nodes() -> str:
         (well, ill),
         silent,
         ("srun: error: nid005063: task 63: Killed",),
+        gpu=on_gpu(),
     )
     return nodes_page(report, [fabric_steps(group.path, group.findings, KNOWN) for group in report.groups])
 

@@ -14,7 +14,11 @@ from jsonschema import Draft202012Validator
 
 from lumiimg.report.schema import names, schema_of
 
-WRITERS = {"lumiimg.host.snapshot_file.to_text": "host", "lumiimg.build.provenance.plan_document": "plan"}
+WRITERS = {
+    "lumiimg.host.snapshot_file.to_text": "host",
+    "lumiimg.build.provenance.plan_document": "plan",
+    "lumiimg.host.carried_manifest.to_text": "bind-manifest",
+}
 """What writes a document that is a file, not an output, and the schema of it."""
 
 

@@ -16,7 +16,9 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from packaging.requirements import Requirement
@@ -24,9 +26,13 @@ from packaging.requirements import Requirement
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.resolve.network.mirrors import PYPI
 
+if TYPE_CHECKING:
+    import ssl
+
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 JSON = "application/vnd.pypi.simple.v1+json"
+_PROJECT = '[project]\nname = "project"\nversion = "1.0"\n'
 
 
 @dataclass
@@ -44,6 +50,8 @@ class World:
     """Whether the indexes give digests."""
     metadata: bool = True
     """Whether they offer the metadata of a wheel beside it."""
+    parts: bool = True
+    """Whether wheels are sent in parts to who asks for one."""
     image: bytes = b"layer"
     earlier: tuple[bytes, ...] = ()
     """Images that the tag meant before, which a registry still has by their digests."""
@@ -111,6 +119,20 @@ def wheels_of_layers() -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
+@cache
+def _files_of_projects() -> dict[str, str]:
+    """Return the file that says what a project requires, by the beginning of the addresses of its archives."""
+    catalogue = open_catalogue({"HOME": "/nonexistent"})
+    sources = [source for name in catalogue.layer_names() for source in catalogue.entry(name).sources]
+    return {
+        source.url.partition("{")[0].replace("https://github.com", "/archives"): source.requirements[0].partition("[")[
+            0
+        ]
+        for source in sources
+        if source.requirements
+    }
+
+
 def archive_of(files: dict[str, str]) -> bytes:
     """Return a `.tar.gz` as GitHub makes one, of text files by path; the same bytes each time."""
     out = io.BytesIO()
@@ -123,14 +145,21 @@ def archive_of(files: dict[str, str]) -> bytes:
 
 
 @contextmanager
-def serve(world: World) -> Iterator[World]:
-    """Serve a world until the block ends."""
+def serve(world: World, tls: ssl.SSLContext | None = None) -> Iterator[World]:
+    """Serve a world until the block ends; over TLS where it is said by what."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             world.asked.append(self.path)
             status, kind, body = answer(world, unquote(self.path))
+            part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+            if part and world.parts and status == 200 and self.path.endswith(".whl"):
+                first = int(part[1]) if part[1] else max(len(body) - int(part[2]), 0)
+                last = min(int(part[2]) if part[1] and part[2] else len(body), len(body) - 1)
+                status, whole, body = 206, len(body), body[first : last + 1]
             self.send_response(status)
+            if status == 206:
+                self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             if kind == MANIFEST:
@@ -146,8 +175,10 @@ def serve(world: World) -> Iterator[World]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        world.url = f"http://127.0.0.1:{server.server_port}"
+        world.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
         yield world
         server.shutdown()
 
@@ -162,6 +193,8 @@ def answer(world: World, path: str) -> tuple[int, str, bytes]:
         return _registry(world, path)
     if path.startswith("/archives/vllm-project/"):
         return 200, "application/gzip", archive_of({"requirements/rocm.txt": "", **world.requirements})
+    if file := next((file for start, file in _files_of_projects().items() if path.startswith(start)), None):
+        return 200, "application/gzip", archive_of({file: _PROJECT if file.endswith(".toml") else ""})
     if path.startswith("/archives/"):
         return 200, "application/gzip", world.archives + path.encode()
     if path.startswith("/whl") and (found := _on_disk(world, path)):

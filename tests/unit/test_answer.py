@@ -33,7 +33,7 @@ def test_an_answer_is_an_exit_code() -> None:
         # NCCL_NET=Socket in a script that is not followed would go past a plugin that listens
         *(
             ([CXI, found(name, OPEN)], Level.PROBE, False, Answer.UNDECIDED)
-            for name in ("image.partly-read", "network.forced", "rccl.settings")
+            for name in ("image.driver", "image.partly-read", "network.forced", "rccl.settings")
         ),
         ([RAN, found("image.partly-read", OPEN)], Level.RUN, False, Answer.NO_OBSTACLE),
         ([CXI, found("plugin.listen", OPEN, Level.PROBE)], Level.PROBE, False, Answer.UNDECIDED),
@@ -160,3 +160,13 @@ def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None
     assert [finding.id for finding in both] == ["rccl.load", "run.failed"]
     failed = settle(below, [CXI], [found("run.network", BAD, Level.RUN)])
     assert [finding.id for finding in failed if finding.severity is BAD] == ["fabric.mixed", "run.network"]
+
+
+@pytest.mark.parametrize("severity", [BAD, OPEN])
+def test_a_collective_that_ran_shows_that_the_driver_serves_the_image(severity: Severity) -> None:
+    driver = found("image.driver", severity)
+    assert settle([driver], [CXI]) == (driver, CXI)
+    ran = settle([driver], [CXI], [found("run.selected", GOOD, Level.RUN)])
+    assert {finding.id: finding.severity for finding in ran}[Code.IMAGE_DRIVER] is INFO
+    failed = settle([driver], [CXI], [found("run.selected", OPEN, Level.RUN)])
+    assert driver in failed

@@ -18,6 +18,7 @@ from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, rpath
 from tests.shared.fabric_builder import snapshot, versioned
 from tests.shared.programs import unwrapped
+from tests.shared.python_image import environment, python, venv
 
 Capture = pytest.CaptureFixture[str]
 PRIVATE = "/opt/lumiimg/host"
@@ -574,6 +575,9 @@ def test_explain_shows_sides_versions_and_margins(tmp_path: Path, node: Path, ca
 def test_the_process_is_that_of_torch_where_there_is_one(tmp_path: Path, node: Path, capsys: Capture) -> None:
     """A wheel brings its own RCCL; whether that one or /opt/rocm's is loaded, the loader decides."""
     image = fabric_builder.image(tmp_path / "image")
+    python(image, "usr")
+    venv(image, "opt/venv", "/usr")
+    environment(image, PATH="/opt/venv/bin:/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
     packages = image / "opt/venv/lib/python3.12/site-packages"
     rccl = library(packages / "torch/lib/librccl.so.1", image / "lib64/libc.so.6", source=fabric_builder.RCCL)
     library(packages / "torch/lib/libtorch_hip.so", rccl, *rpath("$ORIGIN"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lumiimg.check.static.boundary import Boundary, without_ours
-from lumiimg.check.static.comparisons import Margin, Outcome, Rule, margins_of, rules_of
+from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
@@ -15,8 +15,10 @@ from lumiimg.elf.versions import VersionNeed
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.host.carried_account import CarriedAccount
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal
+from lumiimg.host.margins import Margin, margins_of
 
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
 HOST, NOWHERE = BindManifest(Fabric.HOST), BindManifest(Fabric.NONE)
@@ -32,7 +34,7 @@ def boundary(
     for identity, severity in findings:
         found.add(Code(identity), severity, "", remedy=(f"mend {identity}",))
     static = StaticResult(findings=tuple(found.found))
-    return Boundary("image.sif", None, static, None, None, None, manifest, (), (), rules, ())
+    return Boundary("image.sif", None, static, None, None, None, manifest, (), (), rules, (), CarriedAccount(None))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,9 +34,10 @@ from lumiimg.build.choice import choose_way
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild
-from lumiimg.build.progress import BuildStage
+from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
+from lumiimg.build.steps import steps_of
 from lumiimg.build.strategy import Strategy
 from lumiimg.build.userns_helper import clear, difference, listing, place, take_back, tidy
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
@@ -1357,3 +1358,58 @@ def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_wh
     assert build(base, free, broken="") == [], "without what failed, it is taken as it is"
     anew = ["02-sets", "03-needs", "04-free"]
     assert build(base, sets, needs, free, broken="") == (anew if sets_variables else anew[:-1])
+
+
+class Scripts:
+    """A stand-in for a way to build: a result is the script, which fails where it is `false`, and compiles once."""
+
+    suffix = ".sqfs"
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def base(self, step: LayerBuild, target: Path, _store: object) -> None:
+        self.did.append(step.definition.name)
+        target.write_text(step.definition.text)
+
+    def layer(self, step: LayerBuild, _: object, target: Path) -> None:
+        post = step.definition.sections.post
+        if post == "false\n":
+            raise FailedError("the script failed")
+        self.did.append(step.definition.name + ("" if step.kept.exists() else " compiles"))
+        step.kept.mkdir(exist_ok=True)
+        (step.kept / "x.whl").write_text("x")
+        target.write_text(post)
+
+
+def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_path: Path) -> None:
+    machine = build_machine(ENGINE)
+    store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
+
+    def build(script: str) -> list[str]:
+        """Return what was done."""
+        base = definition(tmp_path, "01-a", sections=replace(BASE, post=script), files=())
+        above = replace(base, name="02-b", layers=("b",), parent="01-a", sections=replace(on("01-a"), post="make\n"))
+        steps = steps_of([base, above], machine, "overlay")
+        scripts = Scripts()
+        way: Any = scripts
+        cache = LayerCache(tmp_path / "cache")
+        with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
+            work = builder._Work(cache, machine, {}, store, log, Progress(), scratch, "overlay", True)
+            with suppress(FailedError):
+                work.layers(steps, layer_keys(steps, machine, "overlay"), way)
+        return scripts.did
+
+    assert build("false\n") == ["00-bootstrap"], "no layer is tried on a base that failed, with --keep-going either"
+    assert build("true\n") == ["01-a compiles", "02-b compiles"]
+    assert {entry.layers for entry in LayerCache(tmp_path / "cache").entries()} >= {("a (bootstrap)",), ("a",), ("b",)}
+    assert build("true\n") == []
+    assert build("true other\n") == ["01-a compiles", "02-b compiles"], "what was compiled on another base is not taken"
+
+
+def test_a_base_is_bootstrapped_apart_only_where_lumiimg_makes_it(tmp_path: Path) -> None:
+    def steps(machine: BuildMachine, way: str = "sandbox") -> list[str]:
+        return [step.name for step in steps_of([definition(tmp_path)], machine, way)]
+
+    assert steps(build_machine(ENGINE)) == ["00-bootstrap", "01-a"]
+    assert steps(build_machine(ENGINE, maps_ids=False)) == steps(build_machine(ENGINE), "definition") == ["01-a"]

@@ -60,6 +60,51 @@ def test_the_telling_line_is_the_scripts_not_the_engines() -> None:
     assert telling_line(f"FATAL:   no room\n{only_the_engine}") == "FATAL:   no room"
 
 
+METADATA_FAILED = """\
+  error: subprocess-exited-with-error
+
+  \u00d7 python setup.py egg_info did not run successfully.
+  \u2502 exit code: 1
+  \u2570\u2500> [21 lines of output]
+      Traceback (most recent call last):
+        File "<string>", line 2, in <module>
+      AttributeError: module 'triton' has no attribute '__version__'
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+error: metadata-generation-failed
+
+\u00d7 Encountered error while generating package metadata.
+\u2570\u2500> See above for output.
+
+note: This is an issue with the package mentioned above, not pip.
+hint: See above for details.
+"""
+WHEEL_FAILED = """\
+      error: command '/usr/bin/g++' failed with exit code 1
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+  ERROR: Failed building wheel for apex
+Failed to build apex
+error: failed-wheel-build-for-install
+
+\u00d7 Failed to build installable wheels for some pyproject.toml based projects
+\u2570\u2500> apex
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "telling"),
+    [
+        (METADATA_FAILED, "AttributeError: module 'triton' has no attribute '__version__'"),
+        (WHEEL_FAILED, "error: command '/usr/bin/g++' failed with exit code 1"),
+    ],
+)
+def test_of_a_failed_pip_the_telling_line_is_that_of_the_build(output: str, telling: str) -> None:
+    assert telling_line(output) == telling
+
+
 def test_what_is_not_finished_is_never_under_its_name(tmp_path: Path) -> None:
     target = tmp_path / "x.sif"
 

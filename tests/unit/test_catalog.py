@@ -27,8 +27,6 @@ def test_every_shipped_layer_is_valid_and_names_its_source(name: str) -> None:
     layer = SHIPPED.entry(name)
     assert layer.summary
     assert layer.source
-    for source in layer.sources:
-        assert source.sha256 or source.optional or layer.status == "unproved", f"{name}: {source.name} has no digest"
 
 
 @pytest.mark.parametrize("name", SHIPPED.recipe_names())
@@ -63,7 +61,7 @@ BAD = {
         LAYER + '[arguments.A]\ndefalt = "x"\nhelp = "h"\n',
         ["'arguments.A.defalt'", "did you mean 'default'?", "'arguments.A.default' is missing"],
     ),
-    "missing keys": ('kind = "layer"\n', ["'summary' is missing", "'status' is missing", "'date' is missing"]),
+    "missing keys": ('kind = "layer"\n', ["'summary' is missing", "'source' is missing", "'date' is missing"]),
     "more than a line": (
         LAYER.replace("A layer", "A\\nlayer", 1),
         ["'summary' holds a character that cannot be printed"],
@@ -80,7 +78,6 @@ BAD = {
     "wrong type": (LAYER + "requires = 7\n", ["'requires' should be an array of strings"]),
     "wrong item type": (LAYER + "requires = [7]\n", ["'requires' should be an array of strings"]),
     "date as text": (LAYER.replace("2026-11-21", '"2026-11-21"'), ["'date' should be a date"]),
-    "wrong word": (LAYER.replace('"proved"', '"good"'), ["'status' is 'good'", "allowed: proved, unproved"]),
     "empty text": (LAYER.replace('"the tests"', '" "'), ["'source' is empty"]),
     "bad argument name": (LAYER + '[arguments.lower]\ndefault = ""\nhelp = "h"\n', ["'arguments.lower'", "VERSION"]),
     "reserved argument": (LAYER + '[arguments.PATH]\ndefault = ""\nhelp = "h"\n', ["'arguments.PATH'"]),
@@ -98,16 +95,16 @@ BAD = {
         ["'has.net-api' is '{V}'", "needed: '12'"],
     ),
     "oldest API of a release": (
-        LAYER + '[[release]]\nversion = "1"\nstatus = "proved"\nsource = "s"\nhas = { "net-api-oldest" = "v4" }\n',
+        LAYER + '[[release]]\nversion = "1"\nsource = "s"\nhas = { "net-api-oldest" = "v4" }\n',
         ["'release[0].has.net-api-oldest' is 'v4'"],
     ),
     "twice the same member": (
         LAYER.replace('"layer"', '"base"', 1)
-        + '[[variant]]\nname = "a"\nsummary = "s"\nstatus = "proved"\nagent = "docker"\nfrom = "x"\n' * 2,
+        + '[[variant]]\nname = "a"\nsummary = "s"\nagent = "docker"\nfrom = "x"\n' * 2,
         ["the base 'a' is there twice"],
     ),
     "placeholder of a variant": (
-        LAYER.replace('"layer"', '"base"', 1) + '[[variant]]\nname = "a"\nsummary = "s"\nstatus = "proved"\n'
+        LAYER.replace('"layer"', '"base"', 1) + '[[variant]]\nname = "a"\nsummary = "s"\n'
         'agent = "docker"\nfrom = "x"\nhas = { glibc = "{NOPE}" }\n',
         ["{NOPE}", "no argument"],
     ),
@@ -151,9 +148,10 @@ def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> No
     folder = make_layer("huge", LAYER + "#" * FILE_LIMIT_BYTES)
     with pytest.raises(CatalogError, match="larger than"):
         read_layer(folder)
-    (folder / "layer.toml").write_text(f"{LAYER}number = {'9' * 5000}\n")
-    with pytest.raises(CatalogError, match="thousands of digits"):
-        read_layer(folder)
+    for number in ("9" * 5000, f"0x{'f' * 5000}"):
+        (folder / "layer.toml").write_text(f"{LAYER}number = {number}\n")
+        with pytest.raises(CatalogError, match="a number of more than 1000 characters"):
+            read_layer(folder)
     (folder / "layer.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(CatalogError, match="not UTF-8"):
         read_layer(folder)
@@ -182,7 +180,7 @@ def test_a_small_file_of_deep_keys_does_not_fill_the_memory(make_layer: MakeLaye
     folder = make_layer("huge", f"{HUGE[what]}\n{LAYER}")
     tracemalloc.start()
     try:
-        with pytest.raises(CatalogError, match="a key of more than 32 parts"):
+        with pytest.raises(CatalogError, match="a key of more than 8 parts"):
             read_layer(folder)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:

@@ -35,6 +35,7 @@ from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Findings, Level, Severity
+from lumiimg.host.job_process import JobProcess
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, program
 from tests.shared.fabric_builder import rocm_image
@@ -202,21 +203,21 @@ def test_a_collective_that_is_slower_than_the_site_gives_is_a_no(tmp_path: Path)
 def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: Path) -> None:
     root = rocm_image(tmp_path / "image", "6.4.4")
     apptainer, lumi = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()), find_site("lumi", {})
-    mine = {"NCCL_NET_GDR_LEVEL": "SYS", "APPTAINERENV_FI_CXI_DEFAULT_CQ_SIZE": "1"}
+    mine = {"NCCL_NET_GDR_LEVEL": "SYS", "APPTAINERENV_FI_CXI_DISABLE_HOST_REGISTER": "1"}
     with open_image(root) as image:
         several = missing_here(apptainer, image, lumi, mine, nodes=2)
         one = missing_here(apptainer, image, lumi, {}, nodes=1)
         assert missing_here(apptainer, image, None, mine, nodes=2) == ()
     names = {variable.name for variable in several}
     assert "FI_MR_CACHE_MONITOR" in names
-    assert names.isdisjoint({"NCCL_NET_GDR_LEVEL", "FI_CXI_DEFAULT_CQ_SIZE"}), "whoever has set one meant it"
+    assert names.isdisjoint({"NCCL_NET_GDR_LEVEL", "FI_CXI_DISABLE_HOST_REGISTER"}), "whoever has set one meant it"
     assert not any("$" in variable.value or variable.name.startswith("SLURM_") for variable in (*several, *one))
     old = {"SINGULARITYENV_FI_MR_CACHE_MONITOR": "memhooks"}
     with open_image(root) as image:
         kept = missing_here(apptainer, image, lumi, old, nodes=2)
         ce = missing_here(dataclasses.replace(apptainer, kind=EngineKind.SINGULARITY), image, lumi, mine, nodes=2)
     assert "FI_MR_CACHE_MONITOR" not in {variable.name for variable in kept}, "Apptainer reads the other's names, too"
-    assert "FI_CXI_DEFAULT_CQ_SIZE" in {variable.name for variable in ce}, "SingularityCE passes over Apptainer's"
+    assert "FI_CXI_DISABLE_HOST_REGISTER" in {variable.name for variable in ce}, "SingularityCE passes over Apptainer's"
     told = with_variables(apptainer, mine, several)
     assert told["APPTAINERENV_FI_MR_CACHE_MONITOR"] == "userfaultfd"
     assert told["NCCL_NET_GDR_LEVEL"] == "SYS"
@@ -407,8 +408,8 @@ def test_the_rccl_that_is_looked_at_is_known_by_the_path_that_the_kernel_shows(r
     assert chosen(root).rccl == f"{RCCL}.0.60400"
 
 
-def chosen(root: Path, *, nodes: int = 1, start: str | None = RCCL) -> Collective:
-    static = StaticResult(FabricPath(rccl=RCCL, rccl_version="2.22.3"), start=start)
+def chosen(root: Path, *, nodes: int = 1, job: JobProcess | None = None) -> Collective:
+    static = StaticResult(FabricPath(rccl=RCCL, rccl_version="2.22.3"), job=job)
     with open_image(root) as image:
         return choose(image, static, {}, TOOLS, gpus=8, nodes=nodes)
 
@@ -437,15 +438,11 @@ def test_rccl_tests_without_mpi_are_for_one_node_only(root: Path) -> None:
 
 
 def test_torch_is_run_by_the_python_that_has_it(root: Path) -> None:
-    python = root / "opt/venv/bin/python3"
-    python.parent.mkdir(parents=True)
-    python.touch()
-    start = "/opt/venv/lib/python3.12/site-packages/torch/lib/libtorch_hip.so"
-    found = chosen(root, nodes=2, start=start)
+    job = JobProcess("/opt/venv/bin/python3", framework="torch")
+    found = chosen(root, nodes=2, job=job)
     assert (found.program, found.words[0]) == (CollectiveProgram.TORCH, "/opt/venv/bin/python3")
     assert found.words[-1] == "--slurm"
-    python.unlink()
-    assert chosen(root, start=start).program is CollectiveProgram.OWN
+    assert chosen(root, job=dataclasses.replace(job, is_program=False)).program is CollectiveProgram.OWN
 
 
 def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder(root: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ NAMES = [
     "sign",
     "verify",
     "cache",
+    "refresh",
     "why",
     "doctor",
     "schema",
@@ -369,11 +370,9 @@ def test_definitions_are_written_whole_or_not_at_all(
 ) -> None:
     monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)  # between attempts
     folder = tmp_path / "defs"
-    argv = ["build", "--base", "debian-13", "--add", "aws-ofi-nccl", "--definitions", str(folder), "--quiet"]
-    assert (
-        main([*argv, "--mirror", "debian=http://m/debian", "--mirror", "https://github.com=http://127.0.0.1:9"])
-        == ExitCode.MISSING_HERE
-    )
+    argv = ["build", "--base", "debian-13", "--add", "aws-ofi-nccl==1.19.0", "--definitions", str(folder), "--quiet"]
+    argv += ["--mirror", "debian=http://m/debian", "--mirror", "https://github.com=http://127.0.0.1:9"]
+    assert main(argv) == ExitCode.MISSING_HERE
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "127.0.0.1:9" in error

@@ -429,7 +429,7 @@ def test_a_draft_is_a_layer_that_can_be_shown_and_planned(tmp_path: Path, capsys
     assert f"lumiimg build --base rocm-6.4.4 --layers {layers} --add engine --dry-run" in text
     assert sorted(path.name for path in layers.rglob("*")) == ["engine", "layer.toml", "post.sh"]
     data = shown(layers / "engine", capsys)
-    assert data["status"] == "unproved"
+    assert data["status"] == "documented"
     assert data["arguments"]["GPU_TARGETS"] == {"default": "gfx942;gfx950", "help": "ARG of the Dockerfile, line 9"}
     assert data["environment"]["set"]["PYTORCH_ROCM_ARCH"] == "{GPU_TARGETS}"
     assert data["environment"]["prepend"] == {"PATH": "/opt/rocm/bin"}

@@ -27,12 +27,13 @@ from lumiimg.build.fetch import needed
 from lumiimg.build.keys import layer_keys
 from lumiimg.build.progress import Progress
 from lumiimg.build.strategy import Strategy
+from lumiimg.build.unfetched import unreachable, write_fetch
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header, Sections, StagedFile
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.resolve.lock import LockedSource
-from lumiimg.resolve.network import parallel
+from lumiimg.resolve.network import parallel, web
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.resume import OLD_S, TOTAL_S, taken
 from lumiimg.resolve.network.web import Web
@@ -762,6 +763,47 @@ def test_a_layer_that_may_be_kept_by_the_content_below_it_is_not_fetched_for(ser
     (tmp_path / "store" / SHA).unlink()
     assert [name for name, _ in build([other, first[1]], server, tmp_path, Recording())] == ["00-x", "01-x"]
     assert len(server.asked) == 1, "it was not kept, and fetched when its turn came"
+
+
+def test_definitions_are_written_without_a_network_with_a_script_that_fetches_and_verifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "_ATTEMPTS", 0)
+    here, there = (
+        LockedSource(name, "", name, sha256(name.encode()), f"http://127.0.0.1:9/{name}") for name in ("here", "there")
+    )
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / f"{here.sha256}").write_text("here")
+    files = tuple(StagedFile(f"files/x/it's {one.name}", one) for one in (here, there))
+    chain = [Definition("01-x", ("x",), None, Sections(Header("docker", "x")), files)]
+    downloads, folder = store(tmp_path / "store", 2), tmp_path / "defs"
+    missing = unreachable(chain, downloads, lambda _: None)
+    assert missing == {there}
+    write_definitions(chain, folder, downloads, lambda _: None, missing)
+    assert (folder / "files/x/it's here").read_text() == "here"
+    script = write_fetch(chain, missing, folder)
+    curl = tmp_path / "bin/curl"  # a stand-in: its server has the name of the file
+    curl.parent.mkdir()
+    for content, code in (("another", 1), ("there", 0), ("is not asked again", 0)):
+        curl.write_text(f"""#!/bin/sh\n[ "$3" = {there.location} ] && printf %s '{content}' >"$2"\n""")
+        curl.chmod(0o755)
+        env = {"PATH": f"{curl.parent}:{os.environ['PATH']}"}
+        assert subprocess.run(["sh", script], env=env, check=False, capture_output=True).returncode == code
+        assert (folder / "files/x/it's there").is_file() == (code == 0)
+    assert (folder / "files/x/it's there").read_text() == "there"
+
+
+def test_a_digest_that_only_the_network_has_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(web, "_ATTEMPTS", 0)
+    monkeypatch.setenv("LUMIIMG_CACHE", f"{tmp_path}")
+    words = ["build", "--base", "debian-13", "--add", "aws-ofi-nccl==1.19.0", "--definitions", f"{tmp_path}/d"]
+    assert main([*words, "--mirror", "https://github.com=http://127.0.0.1:9"]) == ExitCode.MISSING_HERE
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "v1.19.0.tar.gz: its sha256 is not in the catalogue, and it could not be reached" in last
+    assert "run `lumiimg lock` where there is a network, and `build --locked` here; or name the file: --source" in last
+    assert not (tmp_path / "d").exists()
 
 
 def test_definitions_are_not_written_where_a_source_cannot_be_had(server: Server, tmp_path: Path) -> None:

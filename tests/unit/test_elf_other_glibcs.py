@@ -116,3 +116,27 @@ def test_origin_is_the_folder_of_the_path_as_it_was_opened() -> None:
     assert origin_of("/prog", "/home") == "/"
     assert origin_of("bin/prog", "/home/me/") == "/home/me/bin"
     assert expand("$ORIGIN/x", origin="/", system=SYSTEM) == "//x"
+
+
+@pytest.mark.parametrize(("minor", "crashes"), [(31, True), (35, True), (36, False), (43, False)])
+def test_relative_relocations_are_a_crash_where_glibc_does_not_know_them(
+    tmp_path: Path, minor: int, crashes: bool
+) -> None:
+    """Run with the libc6 of Debian 11 and 12: 2.31 dies of SIGSEGV, 2.36 does not; `ld.so --list` says nothing."""
+    source = "static int v = 7; static int *volatile p = &v; int f(void) { return *p; }"
+    liba = so(tmp_path / "opt/a/liba.so", "-z", "pack-relative-relocs", source=source)
+    exe(tmp_path / "prog", liba, *new_runpath("/opt/a"))
+    assert started(tmp_path, minor).ok
+    with open_image(tmp_path) as image:
+        outcome = Process(image.root).start("/prog", by_kernel=True)
+    assert any("the process crashes" in error for error in outcome.errors) is crashes
+
+
+def test_the_object_of_the_kernel_is_in_every_process(tmp_path: Path) -> None:
+    """Run with glibc 2.31, 2.36, 2.41 and 2.43: a need of that name is met, and no file of that name is opened."""
+    vdso = so(tmp_path / "opt/a/linux-vdso.so.1")
+    exe(tmp_path / "prog", vdso)
+    outcome = started(tmp_path, 41)
+    assert outcome.ok
+    assert outcome.closure["linux-vdso.so.1"] == "linux-vdso.so.1"
+    assert "linux-vdso.so.1" not in [loaded.name for loaded in outcome.objects]

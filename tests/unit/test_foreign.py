@@ -169,6 +169,9 @@ def test_a_rocm_in_a_wheel_is_not_the_images(tmp_path: Path) -> None:
         assert "rocm" not in read_contents(opened).stack.offers
 
 
+OF_8 = "RCCL version : 2.30.4-\0ROCm version : 8.1.0.0-9"
+
+
 @pytest.mark.usefixtures("clean_home")
 @pytest.mark.parametrize(
     ("put", "code", "line"),
@@ -176,6 +179,18 @@ def test_a_rocm_in_a_wheel_is_not_the_images(tmp_path: Path) -> None:
         (libraries("librocm-core.so.1.0.50701"), ExitCode.NO, "needs rocm>=6.0,<8, has ROCm 5.7.1 of the image"),
         (libraries("librocm-core.so.1.0.60204"), ExitCode.GOOD, "ROCm 6.2.4 of the image"),
         (libraries("libamdhip64.so.6"), ExitCode.GOOD, "? not known: needs rocm>=6.0,<8, has ROCm ? of the image"),
+        (
+            libraries("librccl.so.1", said=OF_8, folder=WHEEL),
+            ExitCode.NO,
+            "needs rocm>=6.0,<8, has ROCm 8.1.0 in a wheel",
+        ),
+        (libraries("libamdhip64.so.7.2.53211", folder=WHEEL), ExitCode.GOOD, "ROCm 7.2 in a wheel"),
+        (
+            libraries("libamdhip64.so.6", folder=WHEEL),
+            ExitCode.GOOD,
+            "? not known: needs rocm>=6.0,<8, has ROCm ? in a wheel",
+        ),
+        (libraries("libhsa-runtime64.so.1", folder=WHEEL), ExitCode.GOOD, "no obstacle found"),
     ],
 )
 def test_the_driver_window_counts_for_an_image_without_amds_note(
@@ -205,7 +220,7 @@ def test_adapt_adds_what_the_site_needs_and_keeps_what_is_there(image: Path, sit
     assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
     out, err = capsys.readouterr()
     assert "torch 2.9.1+rocm6.4" in unwrapped(err)
-    assert "would build theirs + fabric-host + aws-ofi-nccl" in out
+    assert "would build theirs + fabric-bundled + aws-ofi-nccl" in out
     assert "pytorch" not in out
 
 
@@ -432,7 +447,7 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
         out, err = capsys.readouterr()
         assert "vllm 0.12.0" in err
         assert "fetching" in err
-        assert "would build vllm-v1 + fabric-host + aws-ofi-nccl" in out
+        assert "would build vllm-v1 + fabric-bundled + aws-ofi-nccl" in out
         lock = str(image.parent / "their.lock")
         base = ["--base", "docker://them/vllm:v1", "--add", "netprobe"]
         assert main(["lock", *base, *world.mirrors, "-o", lock]) == ExitCode.GOOD
@@ -452,7 +467,6 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
     [
         (["adapt", "library://rocm/vllm:x", "--site", "lumi"], " pull image.sif "),
         (["adapt", "./nowhere.sif", "--site", "lumi"], "nowhere.sif"),
-        (["adapt", "."], "for which machine"),
         (["adapt", "/etc/passwd", "--site", "lumi"], "/etc/passwd"),
     ],
 )
@@ -537,3 +551,28 @@ def test_an_image_of_a_docker_engine_is_a_base(
     assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.MISSING_HERE
     assert "no Docker engine answers" in capsys.readouterr().err
     gc.collect()  # the package docker leaves a socket open that could not be connected
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_plugin_that_asks_for_a_newer_libfabric_than_the_nodes_is_no_quiet_yes(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Else `adapt` builds what `bind` refuses, whose remedy is `adapt`."""
+    host = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"), host="nid005001")
+    for name, interface, refused in (("newer", "FABRIC_1.9", True), ("fits", "FABRIC_1.3", False)):
+        theirs = fabric_builder.image(tmp_path / name, fabric=interface)
+        (theirs / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
+        words = ["adapt", str(theirs), "--site", "lumi", "--host", str(host), "--dry-run"]
+        assert main(words) == (ExitCode.NO if refused else ExitCode.GOOD)
+        said = unwrapped("".join(capsys.readouterr()))
+        assert "nothing was built" in said
+        assert ("no set of binds of nid005001 loads: FABRIC_1.9" in said) is refused
+        assert ("adapt IMAGE --site NAME --source host-libfabric=" in said) is refused
+        assert main(["bind", str(theirs), "--host", str(host)]) == (ExitCode.NO if refused else ExitCode.GOOD)
+        capsys.readouterr()
+        # none is compiled here, so nothing is said of what it would be compiled against
+        assert "compiled against" not in said
+        assert "pack it there" not in said
+        # what the C library keeps out, a fabric of the image's own mends
+        assert main([*words, "--fabric", "bundled"]) == ExitCode.GOOD
+        assert "no set of binds" not in unwrapped("".join(capsys.readouterr()))

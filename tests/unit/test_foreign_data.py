@@ -34,7 +34,10 @@ from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.carried_manifest import from_bytes, to_text
 from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.wanted import KnownMachine, planned
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import parse_mirrors
@@ -83,7 +86,6 @@ B = "/opt/{{VERSION}}"
 version = "2.0"
 wheels = ["snake==2.0+rocm6.4"]
 indexes = ["https://download.pytorch.org/whl/rocm6.4"]
-status = "unproved"
 source = "the tests"
 [release.arguments]
 NOTE = "of it"
@@ -550,6 +552,10 @@ def test_a_value_of_any_type_anywhere_is_taken_or_refused_in_one_short_line(fold
         "site.toml": (tomllib.loads(site.read_text()), lambda path: find_site(str(path), {})),
         "recipe.toml": (tomllib.loads(recipe.read_text()), read_recipe),
         "host.json": (json.loads(node.read_text()), read_snapshot),
+        "bind-manifest.json": (
+            json.loads(to_text(planned(Fabric.HOST, KnownMachine(read_snapshot(node))))),
+            lambda path: from_bytes(path.read_bytes()),
+        ),
     }
     for name, (document, read) in readers.items():
         path = folder / name

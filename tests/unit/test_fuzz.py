@@ -17,7 +17,7 @@ from tests.fuzz.target import FaultError, Target, bounded, try_input
 from tests.fuzz.targets.scratch import PACKAGE
 
 _READS = re.compile(
-    r"\bjson\.(?:loads?|JSONDecoder)\b|\btomllib\.loads?\(|\bread_toml\(|\.splitlines\(\)|struct\.Struct\(|\.iter_unpack\("
+    r"\bjson\.(?:loads?|JSONDecoder)\b|\b(?:parse|read)_toml\(|\.splitlines\(\)|struct\.Struct\(|\.iter_unpack\("
     r"|\.unpack_from\(|HTMLParser|from_email|ZipFile\(|\bdecode\([A-Z]|tarfile\.open\(|decompressobj\(|parsedate"
 )
 """What a module does that takes foreign bytes or text apart."""

@@ -19,13 +19,14 @@ from lumiimg.cluster.job.frameworks import Framework
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.errors import FailedError
 from lumiimg.host import snapshot_file
-from lumiimg.host.codec import decode, encode, own_table
+from lumiimg.host.codec import decode, encode
 from lumiimg.host.scan import scan_host
 from lumiimg.host.scan_facts import ScanFacts
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import SCHEMA, SnapshotError, read_snapshot, to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
+from lumiimg.toml import own_table
 from tests.shared.lumi_node import ENVIRONMENT, make_host
 from tests.shared.programs import examples
 

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import tarfile
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -274,6 +275,17 @@ def test_layer_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: 
     content = tar(member("zeros", bytes(64 << 20)))
     with pytest.raises(ImageError, match="more than 200 times their size"):
         open_image(image(content, pack=pack).write_folder(tmp_path))
+
+
+@pytest.mark.threat("S04")
+def test_a_member_that_is_too_large_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    header, _ = member("zeros", b"", size=8 << 30)
+    layout = _one_layer(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(512 << 20), compresslevel=1))
+    layout.write_folder(tmp_path)
+    start = time.process_time()
+    with pytest.raises(ImageError, match="more than 200 times their size"):
+        open_image(tmp_path)
+    assert time.process_time() - start < 0.5, "half a GiB would take a second"
 
 
 @pytest.mark.parametrize("pack", ["+gzip", "+zstd"])

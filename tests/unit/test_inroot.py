@@ -164,6 +164,17 @@ def test_what_the_system_refuses_is_told_with_the_layer(step: LayerBuild) -> Non
         raise OSError(28, "No space left on device", "/x")
 
 
+def test_a_program_that_makes_a_base_and_says_nothing_more_is_ended(step: LayerBuild, tmp_path: Path) -> None:
+    heard: list[str] = []
+    path = {"PATH": os.environ["PATH"]}
+    with (tmp_path / "log").open("wb") as log:
+        here = replace(step, machine=replace(step.machine, maps_ids=False), log=log, tell=heard.append)
+        here.own_root(["sh", "-c", "for i in 1 2 3 4; do sleep 1; echo $i; done"], path, silent_s=3)
+        assert heard == ["1", "2", "3", "4"], "slow is not silent"
+        with pytest.raises(FailedError, match=r"layer a: sh printed nothing for 0\.01 minutes, and was ended"):
+            here.own_root(["sh", "-c", "echo fetching; sleep 60"], path, silent_s=0.6)
+
+
 # what is written of an image before and after its script
 
 

@@ -635,7 +635,22 @@ def test_the_rocm_that_torch_brings_counts_not_the_one_beside_it(tmp_path: Path,
     (packages / "torch-2.9.1+rocm6.4.4.dist-info").rename(packages / "torch-2.10.0+rocm7.0.dist-info")
     names = {item["name"] for item in told(image, capsys, "--nodes", "2")["environment"]}
     assert "NCCL_NET_GDR_LEVEL" not in names
-    assert {"NCCL_DMABUF_ENABLE", "HSA_NO_SCRATCH_RECLAIM"} <= names
+    assert {"NCCL_DMABUF_ENABLE", "FI_HMEM_ROCR_USE_DMABUF"} <= names
+
+
+def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(tmp_path: Path, capsys: Capture) -> None:
+    image = rocm_image(tmp_path / "image", "7.0")
+    (image / ".singularity.d/env").mkdir(parents=True)
+    (image / ".singularity.d/env/90-environment.sh").write_text(
+        "export NCCL_MIN_NCHANNELS=32\nexport NCCL_PROTO=Simple\nexport HSA_NO_SCRATCH_RECLAIM=1\n"
+    )
+    plan = told(image, capsys, "--nodes", "2")
+    names = {item["name"] for item in plan["environment"]}
+    assert "NCCL_SOCKET_IFNAME" in names
+    assert names.isdisjoint({"FI_CXI_DEFAULT_CQ_SIZE", "HSA_NO_SCRATCH_RECLAIM", "NCCL_NET_GDR_LEVEL"})
+    notes = [note for note in plan["notes"] if note.startswith("the image sets ")]
+    assert [note.partition(":")[0] for note in notes] == ["the image sets NCCL_MIN_NCHANNELS=32"]
+    assert "pipeline parallelism" in notes[0]
 
 
 def test_mpi_of_the_image_gets_a_vni_on_one_node(tmp_path: Path, capsys: Capture) -> None:

@@ -202,6 +202,75 @@ def test_musl_cannot_be_decided(tmp_path: Path, capsys: Capture) -> None:
     assert "musl" in data["undecided"]
 
 
+@pytest.mark.parametrize(("minor", "differ"), [(31, True), (41, True), (42, False)])
+def test_where_a_start_by_name_loads_others_than_ld_so_both_are_said(
+    minor: int, differ: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    """$ORIGIN behind a link: of the path as given where ld.so is given it, up to 2.41, and of the file itself else."""
+    fabric_builder.c_library(tmp_path, minor)
+    program(tmp_path / "app/prog", library(tmp_path / "app/liba.so"), *runpath("$ORIGIN"))
+    (tmp_path / "link").symlink_to("app/prog")
+    assert main(["ldd", str(tmp_path), "/link", "--json"]) == (1 if differ else 0)
+    data = json.loads(capsys.readouterr().out)
+    given = data["files"]["/link"]["closure"]
+    assert given["liba.so"] == (None if differ else "/app/liba.so")
+    assert data.get("by_kernel", {}) == ({"/link": data["by_kernel"]["/link"]} if differ else {})
+    main(["ldd", str(tmp_path), "/link"])
+    printed = capsys.readouterr().out
+    assert ("/link, given to ld.so (`ld.so /link`)" in printed) is differ
+    if differ:
+        assert data["by_kernel"]["/link"]["closure"]["liba.so"] == "/app/liba.so"
+        assert "/link, started by its name, which loads others" in printed
+    assert main(["ldd", str(tmp_path), "/app/prog", "--json"]) == 0
+    assert "by_kernel" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_noted"),
+    [
+        ("GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2_Usable", True),
+        ("GLIBC_TUNABLES=glibc.malloc.check=3:glibc.rtld.optional_static_tls=4096", True),
+        ("GLIBC_TUNABLES=glibc.malloc.check=3", False),
+        ("LD_AUDIT=/opt/audit.so", True),
+        ("LD_AUDIT=", False),
+    ],
+)
+def test_what_is_set_for_the_loader_and_not_modelled_is_noted(
+    variable: str, is_noted: bool, root: Path, capsys: Capture
+) -> None:
+    main(["ldd", str(root), "/app/prog", "--env", variable, "--json"])
+    notes = json.loads(capsys.readouterr().out).get("notes", [])
+    assert any("is not known here" in note for note in notes) is is_noted, notes
+
+
+@pytest.mark.parametrize(("mode", "word"), [(0o4755, "setuid"), (0o2755, "setgid"), (0o755, None)])
+def test_of_a_program_with_the_rights_of_another_it_is_said_that_the_search_path_may_not_count(
+    mode: int, word: str | None, root: Path, capsys: Capture
+) -> None:
+    (root / "app/prog").chmod(mode)
+    main(["ldd", str(root), "/app/prog", "--json"])
+    notes = json.loads(capsys.readouterr().out).get("notes", [])
+    assert [note for note in notes if f"/app/prog is {word}" in note] == notes
+    assert bool(notes) is (word is not None)
+
+
+def test_a_part_of_the_c_library_that_a_bind_brings_is_said_to_be_of_another_build(root: Path, capsys: Capture) -> None:
+    program(root / "app/sums", library(root / "lib64/libm.so.6"), root / "lib64/libc.so.6")
+    main(["ldd", str(root), "/app/sums", "--json"])
+    assert "notes" not in json.loads(capsys.readouterr().out)
+    node = root.parent / "node"
+    fabric_builder.host(node)
+    library(node / "usr/lib64/libm.so.6", node / "lib64/libc.so.6")
+    with open_image(node) as image:
+        write_snapshot(
+            scan_host({}, root=image.root, include=[Path("/usr/lib64/libm.so.6")]), root.parent / "host.json"
+        )
+    options = ["--host", str(root.parent / "host.json"), "--bind", "/usr/lib64/libm.so.6:/lib64/libm.so.6"]
+    main(["ldd", str(root), "/app/sums", *options, "--json"])
+    (note,) = (note for note in json.loads(capsys.readouterr().out)["notes"] if "two builds" in note)
+    assert "/lib64/libm.so.6: the one is of the host, the other of the image" in note
+
+
 def test_binds_are_read_as_engines_read_them() -> None:
     binds = parse_binds(r"/a,/b:/c,/d:/e:ro,rw,/f\:g\,h:/i,/j/:/k")
     assert [(bind.source, bind.target) for bind in binds] == [

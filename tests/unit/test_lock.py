@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,14 +23,12 @@ SNAKE = (
 version = "2.0"
 wheels = ["snake==2.0+rocm6.4"]
 indexes = ["https://download.pytorch.org/whl/rocm6.4"]
-status = "unproved"
 source = "the tests"
 
 [[release]]
 version = "1.0"
 wheels = ["snake==1.0+rocm6.4"]
 indexes = ["https://download.pytorch.org/whl/rocm6.4"]
-status = "unproved"
 source = "the tests"
 """
 )
@@ -49,7 +48,6 @@ ABOVE = """\
 [[release]]
 version = "1"
 wheels = ["ham==1.0"]
-status = "unproved"
 source = "the tests"
 """
 
@@ -103,6 +101,34 @@ def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder:
     hashed = digest(wheel("egg", "2.0", ("yolk>=2",))).removeprefix("sha256:")
     assert egg["wheels"][0]["hashes"]["sha256"] == hashed
     assert not any("/pypi/simple/snake" in path for path in world.asked), "a pinned name is asked for in its own index"
+
+
+def test_the_command_that_a_lock_proposes_builds_it_from_where_it_was_locked(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock(world, folder, "--base", "box", "--add", "snake", "-o", "a lock.toml")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next:")]
+    assert main([*shlex.split(line)[2:], "--dry-run"]) == ExitCode.GOOD
+    assert "3 Python distributions, each by its sha256" in capsys.readouterr().out
+    assert all(word in shlex.split(line) for word in (*world.mirrors, str(folder), "a lock.toml"))
+
+
+def test_an_archive_that_a_release_is_not_built_from_is_not_fetched_and_not_taken(
+    world: World, folder: Path, make_layer: MakeLayer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = SNAKE.replace('wheels = ["snake==2.0', 'unused = ["tool"]\nwheels = ["snake==2.0')
+    make_layer("both", both + ARCHIVE.removeprefix(LAYER))
+    given = ("--source", f"tool={tmp_path / 'own.tar.gz'}")
+    (tmp_path / "own.tar.gz").write_bytes(b"mine")
+    for release, sources in (("2.0", []), ("1.0", ["tool"])):
+        lock(world, folder, "--base", "box", "--add", f"both=={release}", "--quiet")
+        (layer,) = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["layer"]
+        assert [source["name"] for source in layer["source"]] == sources
+        assert any("/archives/x/tool" in path for path in world.asked) is bool(sources)
+        assert main(["build", "--locked", "--dry-run", "--layers", str(folder), *world.mirrors]) == ExitCode.GOOD
+    capsys.readouterr()
+    lock(world, folder, "--base", "box", "--add", "both==2.0", *given, code=ExitCode.BAD_INPUT)
+    assert "both 2.0 is not built from the source tool" in capsys.readouterr().err
 
 
 def test_an_index_without_digests_gets_them_at_the_first_download(world: World, folder: Path, tmp_path: Path) -> None:
@@ -256,12 +282,16 @@ def test_offline_builds_what_was_fetched_before(
 ) -> None:
     lock(world, folder, "--base", "box", "--add", "snake")
     words = ["build", "--layers", str(folder), "--locked", "--offline", *world.mirrors, "--definitions", "defs"]
-    assert main(words) == ExitCode.MISSING_HERE
-    assert "--offline forbids" in capsys.readouterr().err
+    world.asked.clear()
+    assert main(words) == ExitCode.GOOD
+    assert "sources could not be reached from here" in capsys.readouterr().out
+    assert (tmp_path / "defs/fetch.sh").is_file()
+    assert world.asked == []
     definitions(folder, world, tmp_path / "one", "--locked")
     world.asked.clear()
     assert main([*words[:-1], "again"]) == ExitCode.GOOD
     assert world.asked == []
+    assert not (tmp_path / "again/fetch.sh").exists()
 
 
 @pytest.mark.parametrize(
@@ -271,7 +301,7 @@ def test_offline_builds_what_was_fetched_before(
         ("format = 1", "format = 2", "is of format 2"),
         ("format = 1\n", "", "'format' is missing"),
         ("[base]", "[base", "is not a lock"),
-        ("[base]", f"[{'.'.join('a' * 10_000)}]", "a key of more than 32 parts"),
+        ("[base]", f"[{'.'.join('a' * 10_000)}]", "a key of more than 8 parts"),
     ],
 )
 def test_a_lock_that_was_changed_is_refused_in_one_line(
@@ -363,6 +393,95 @@ def test_requirements_that_do_not_go_together_are_named(
     error = capsys.readouterr().err
     assert "do not go together" in error
     assert "yolk" in error
+
+
+VLLM = """\
+[sources.tool]
+url = "https://github.com/vllm-project/tool/archive/v1.tar.gz"
+file = "tool.tar.gz"
+key = "1"
+source = "the tests"
+requirements = ["requirements/rocm.txt"]
+"""
+
+
+def in_file(text: str) -> dict[str, object]:
+    return {"requirements": {"requirements/rocm.txt": text}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "toml", "said"),
+    [
+        (
+            in_file("egg\n--extra-index-url https://h.test\n"),
+            VLLM,
+            ["the layer tool, https://github.com/", "requirements/rocm.txt, line 2, has the option --extra-index-url"],
+        ),
+        (in_file("egg >== 2\n"), VLLM, ["the layer tool, ", "rocm.txt, line 1, has 'egg >== 2', which is not a valid"]),
+        (
+            {"yanked": ("egg 2.0",)},
+            'packages = ["egg>1.5"]\n',
+            ["the layer tool requires egg>1.5; egg==2.0 was yanked (reason: it was wrong)"],
+        ),
+        (
+            {"down": ("yolk",)},
+            'packages = ["egg>=2"]\n',
+            [
+                "Failed to fetch: http://",
+                "/pypi/simple/yolk/ HTTP status server error (500",
+                "; try again: what was fetched",
+            ],
+        ),
+        (
+            {},
+            ABOVE.replace('"ham==1.0"', '"egg==2.0", "egg==1.0"'),
+            ["egg==2.0 of the layer tool and egg==1.0 of the layer"],
+        ),
+        (
+            {},
+            ABOVE.replace('"ham==1.0"', '"egg==2.0", "ham==1.0"'),
+            ["the layer tool pins egg==2.0; the layer tool pins ham==1.0; all versions of ham require egg<2"],
+        ),
+        (
+            {},
+            'packages = ["egg<2", "snake>=2"]\n',
+            ["the layer tool requires egg<2; the layer snake pins snake==2.0+rocm6.4; snake", " requires egg>=2"],
+        ),
+        (
+            {"uploaded": {"egg 2.0": "2026-11-22T00:00:00Z"}},
+            'packages = ["egg>=2"]\n',
+            [
+                "the layer tool requires egg>=2; only egg<=1.5 is available; egg 2.0 was uploaded on 2026-11-22; what was"
+            ],
+        ),
+    ],
+)
+def test_bad_input_is_one_line_with_the_layer_and_both_sides_and_the_lock_stays(
+    changes: dict[str, object],
+    toml: str,
+    said: list[str],
+    world: World,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    lock(world, folder, "--base", "box", "--add", "tool")
+    before = (tmp_path / "lumiimg.lock").read_bytes()
+    world.wheels["ham"] = {"1.0": ("egg<2",)}
+    world.of_layers["snake"]["2.0+rocm6.4"] = ("egg>=2",)
+    for name, value in changes.items():
+        setattr(world, name, value)
+    (folder / "tool" / "layer.toml").write_text(LAYER + toml)
+    above = ["--add", "snake"] if "snake" in toml else []
+    capsys.readouterr()
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "another"))
+    lock(world, folder, "--quiet", "--base", "box", *above, "--add", "tool", code=ExitCode.NO)
+    (line,) = capsys.readouterr().err.splitlines()
+    for words in said:
+        assert words in line
+    assert (tmp_path / "lumiimg.lock").read_bytes() == before
 
 
 def test_the_date_of_the_newest_release_bounds_what_is_taken_and_another_is_kept_in_the_lock(

@@ -82,7 +82,7 @@ def test_a_log_that_few_ranks_wrote_says_so(tmp_path: Path, capsys: Capture) -> 
     code, data, page = ask(tmp_path, capsys, few)
     assert (code, data["verdict"]) == (ExitCode.GOOD, "ofi-cxi")
     assert data["told"] == {"ranks": 1, "of_ranks": 64, "nodes": 1, "of_nodes": 8}
-    assert "told their network: 1 of 64 ranks, 1 of 8 nodes" in page
+    assert "reported their network: 1 of 64 ranks, 1 of 8 nodes" in page
     assert "(proved by the log of 1 of 64 ranks)" in unwrapped(page)
 
 

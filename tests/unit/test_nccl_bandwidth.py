@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 from lumiimg.nccl.bandwidth import TABLE_LIMIT, BandwidthReader
 from lumiimg.nccl.prefilter import TABLE_HEADERS
+from lumiimg.nccl.reader import LogReader, read_lines
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lumiimg.nccl.report import Measurement
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "bandwidth"
@@ -237,3 +240,38 @@ def test_a_hostile_line_takes_time_that_grows_with_its_length_only(line: bytes) 
         start = time.process_time()
         read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
         assert time.process_time() - start < 1
+
+
+HEADED = ("rccl-tests-all-reduce.out", "rccl-tests-wrong.out")
+
+
+@pytest.mark.parametrize("name", HEADED)
+@pytest.mark.parametrize("label", ["", "0: ", "[1,0]<stdout>:"])
+def test_a_table_whose_head_was_cut_off_is_known_by_its_columns(name: str, label: str) -> None:
+    lines = (FIXTURES / name).read_text().splitlines()
+    rows = [f"{label}{line}" for line in lines if line.strip()[:1].isdigit()]
+    (whole,) = read_lines("job", lines).measurements
+    (found,) = read_lines("job", ["cut here", *rows]).measurements
+    assert (found.best_gb_s, found.best_size, found.largest_size) == (
+        whole.best_gb_s,
+        whole.best_size,
+        whole.largest_size,
+    )
+    assert (found.program, found.test, found.nodes, found.line) == ("nccl-tests", None, None, 2)
+
+
+@pytest.mark.parametrize(("unit", "values"), [("MB/s", range(20)), ("us", [0] * 12 + list(range(8)))])
+def test_two_columns_without_head_are_osus_and_say_which(unit: str, values: Iterable[int]) -> None:
+    rows = [f"{1 << power:<20}{2.5 * 2**value:.2f}" for power, value in zip(range(23), values, strict=False)]
+    rows += [f"{1 << 20:<20}9000.00", f"{1 << 21:<20}9100.00"]
+    reader = LogReader()
+    reader.feed("job", "".join(f"{row}\n" for row in rows).encode())
+    (found,) = reader.report().measurements
+    assert found.program == "osu"
+    assert (found.latency_us is None, found.best_gb_s is None) == (unit == "MB/s", unit == "us")
+
+
+def test_numbers_that_are_not_a_tables_are_none() -> None:
+    loss = [f"{step} {3.5 - step / 100:.2f}" for step in range(1, 200)]
+    other = ["     1048576        262144     float     sum      -1    152.3    99.88   12.05      0"]
+    assert read_lines("job", [*loss, "1048576        1.00", *other]).measurements == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -221,7 +222,7 @@ def test_a_job_that_was_requeued_is_told_as_several_runs() -> None:
 
 def test_prose_about_a_channel_is_none() -> None:
     prose = "look for NET/OFI Selected Provider is cxi and then via NET/AWS Libfabric/0/GDRDMA"
-    assert answer(read(prose)) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    assert answer(read(prose)) == ("none", "unknown", ExitCode.UNDECIDED)
 
 
 def test_slurm_tells_how_many_ranks_are_silent() -> None:
@@ -454,7 +455,10 @@ def test_proof_of_the_fast_path_shows_the_provider() -> None:
 
 def test_what_one_rank_found_does_not_take_back_what_another_missed() -> None:
     report = read(*says("n1", *RANKS["cxi"]), *says("n2", "NET/OFI Couldn't find any optimal provider", WORLD))
-    assert (report.verdict.value, [cause.id for cause in report.causes]) == ("mixed", ["no-provider"])
+    assert (report.verdict.value, [cause.id for cause in report.causes]) == (
+        "mixed",
+        ["some-nodes", "no-provider"],
+    )
 
 
 def test_several_runs_do_not_hide_what_was_wrong_in_one_of_them() -> None:
@@ -499,3 +503,58 @@ def test_the_network_of_a_plugin_that_was_initialised_is_told() -> None:
     assert (unknown.verdict.value, unknown.ranks[0].network) == ("none", "FooNet")
     known = read(*says("n1", CXI[0], "Initialized NET plugin AWS Libfabric", WORLD))
     assert (known.verdict.value, known.ranks[0].network) == ("ofi-cxi", "AWS Libfabric")
+
+
+def test_a_job_that_nccl_net_stops_went_over_no_network() -> None:
+    started = "NET/Socket : Using [0]hsn0:10.253.1.200<0>"
+    for refused in ("Error: network AWS Libfabric not found.", "Failed to initialize any NET plugin"):
+        report = read(*says("nid000001", started, refused))
+        assert report.verdict.value.startswith("plugin-")
+        assert report.answer is ExitCode.NO
+
+
+@pytest.mark.parametrize(
+    "quotation",
+    [
+        "ERROR: expected a channel via NET/AWS Libfabric/0/GDRDMA; none seen",
+        f"AssertionError: {GOOD[3]}",
+        f"README.md:12: {GOOD[3]}",
+        f'{{"text": "{GOOD[3]}"}}',
+    ],
+)
+def test_a_sentence_that_quotes_a_line_shows_nothing(quotation: str) -> None:
+    assert answer(read(*[quotation] * 3)) == ("none", "unknown", ExitCode.UNDECIDED)
+
+
+def test_what_somebody_copied_proves_nothing_unless_all_of_the_log_was_copied() -> None:
+    indented = [f"    {line}" for line in GOOD]
+    assert answer(read("as in the guide:", *indented)) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    assert answer(read(*[f"> {line}" for line in GOOD])) == ("ofi-cxi", "proved", ExitCode.GOOD)
+    socket = says("nid000001", *SOCKET, WORLD)
+    assert answer(read(*socket, *indented)) == answer(read(*socket))
+
+
+def test_lines_without_their_origin_are_an_excerpt_that_proves_nothing() -> None:
+    assert answer(read(*CXI, CHANNEL, CONNECTED)) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
+    assert read(comm("0xa", 0, 8, 1), LOCAL).answer is ExitCode.UNDECIDED
+
+
+def test_logs_of_containers_as_json_are_read_without_their_escapes() -> None:
+    records = [json.dumps({"log": f"{line}\n", "stream": "stderr"}).replace(">", "\\u003e") for line in GOOD]
+    assert answer(read(*records)) == ("ofi-cxi", "proved", ExitCode.GOOD)
+    journal = [json.dumps({"MESSAGE": list(line.encode()), "_PID": "7"}) for line in GOOD]
+    assert answer(read(*journal)) == ("ofi-cxi", "proved", ExitCode.GOOD)
+    hostile = ["[" * 100_000, '{"log": [1', '{"log": 3, "stream": 1}', '{"MESSAGE": [300], "_PID": 1}', "{" * 100_000]
+    assert answer(read(*hostile)) == ("none", "unknown", ExitCode.UNDECIDED)
+
+
+def test_of_many_channels_the_last_one_counts_as_if_each_were_read() -> None:
+    """Of channels that differ in their numbers one is read; when the last one came settles an error before it."""
+    many = [CHANNEL.replace("Channel 00", f"Channel {n:02}") for n in range(64)]
+    assert read(*says("nid000001", *CXI, WORLD, *many[:-1], DENIED)).verdict.value == "plugin-init-error"
+    ranks = [comm("0xa", 0, 16, 2), comm("0xb", 1, 16, 2)]
+    lines = says("nid000001", *CXI, *ranks, *many[:-1], DENIED, *many[-1:])
+    assert read_lines("j", lines).verdict.value == "ofi-cxi"
+    whole = LogReader()
+    whole.feed("j", "".join(f"{line}\n" for line in lines).encode())
+    assert whole.report() == read_lines("j", lines)

@@ -98,10 +98,13 @@ def test_oneccls_settings_are_told() -> None:
             "2025:11:26-12:43:48:(41) |CCL_INFO| a2025:11:26-12:43:48:(42) |CCL_INFO| b",
             [("process 41", None, "|CCL_INFO| a"), ("process 42", None, "|CCL_INFO| b")],
         ),
-        ("what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a", [(None, None, "what came first "), ("process 41", None, "|CCL_INFO| a")]),
+        # what is quoted behind other words stays text
+        ("what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a", [(None, None, "what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a")]),
         ("|CCL_INFO| a", [(None, None, "|CCL_INFO| a")]),
-        ("+ grep '|CCL_INFO| a' job.out", []),
+        ("+ grep '|CCL_INFO| a' job.out", [(None, None, "+ grep '|CCL_INFO| a' job.out")]),
     ],
 )  # fmt: skip
 def test_a_line_is_split_into_its_messages(line: str, found: list[tuple[str | None, str | None, str]]) -> None:
-    assert [tuple(message) for message in messages(line.encode())] == found
+    said = messages(line.encode())
+    assert [message[:3] for message in said] == found
+    assert [message.signed for message in said] == [text.startswith("|CCL_") for *_, text in found]

@@ -393,3 +393,17 @@ def test_blocks_of_a_file_that_is_not_there_are_bad_input() -> None:
 )
 def test_names_of_nodes_are_folded_as_slurm_does(names: list[str], text: str) -> None:
     assert folded(names) == text
+
+
+def test_a_log_in_utf_16_is_refused_with_the_command_that_turns_it(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes("nid005101:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"))
+    with pytest.raises(BadInputError, match=r"UTF-16.*iconv"):
+        log_files([str(log)])
+
+
+def test_zeros_in_a_line_and_a_folder_that_leads_back_to_itself_are_read(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "again").symlink_to(tmp_path)
+    (tmp_path / "jobs" / "job.out").write_bytes(b"step " * 20 + b"\n\0\0\n" + SOCKET)
+    assert read_logs(log_files([str(tmp_path)]), unexpected).report().verdict.value == "socket"

@@ -54,9 +54,8 @@ def test_the_gate_is_that_of_the_node(tmp_path: Path, capsys: pytest.CaptureFixt
     # LUMI is believed to ask for 2.38, which Ubuntu 22.04 (2.35) does not have
     assert main(["explain", "--site", "lumi", "--base", "rocm-6.2.4", "--json"]) == ExitCode.GOOD
     assert json.loads(capsys.readouterr().out)["fabric"] == "bundled"
-    assert main(
-        ["explain", "--site", "lumi", "--base", "rocm-6.2.4", "--host", str(tmp_path / "host.json"), "--json"]
-    ) == (ExitCode.GOOD)
+    words = ["explain", "--site", "lumi", "--base", "rocm-6.2.4", "--fabric", "host", "--json"]
+    assert main([*words, "--host", str(tmp_path / "host.json")]) == ExitCode.GOOD
     answer = json.loads(capsys.readouterr().out)
     assert answer["fabric"] == "host"
     gate = next(rule for rule in answer["rules"] if rule["id"] == "glibc-gate")
@@ -70,11 +69,6 @@ def test_a_site_of_which_nothing_is_known_is_as_it_was_seen(snapshot: Path, caps
     assert main(words) == ExitCode.GOOD
     answer = json.loads(capsys.readouterr().out)
     assert (answer["fabric"], answer["plugin"]) == ("host", "aws-ofi-nccl")
-
-
-def test_a_host_without_a_site_is_asked_for_one(snapshot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--base", "rocm-6.4.4", "--host", str(snapshot)]) == ExitCode.BAD_INPUT
-    assert "add --site" in capsys.readouterr().err
 
 
 def test_a_node_without_slingshot_is_refused(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +94,7 @@ def test_where_the_library_is_not_the_build_says_so_and_how_to_bring_it(
     snapshot: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["build", "--site", "lumi", "--base", "rocm-6.4.4", "--host", str(snapshot), "--dry-run"]
-    assert main(words) == ExitCode.GOOD
+    assert main([*words, "--fabric", "host"]) == ExitCode.GOOD
     told = capsys.readouterr()
     assert "host scan --libfabric" in told.err
     assert "the build is likely to stop there" in unwrapped(told.out)
@@ -160,7 +154,7 @@ def test_the_plugin_is_given_the_archive_and_the_warning_goes(
 
 def warned_of_headers(words: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
     """Whether a lock would say that the plugin sees the headers of the distribution."""
-    main(["build", "--site", "lumi", "--base", "rocm-6.4.4", *words, "--dry-run"])
+    main(["build", "--site", "lumi", "--base", "rocm-6.4.4", "--fabric", "host", *words, "--dry-run"])
     return "is compiled against" in capsys.readouterr().out
 
 

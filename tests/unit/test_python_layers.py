@@ -11,7 +11,7 @@ import pytest
 
 from lumiimg.catalog.folders import shipped_layers
 from tests.shared.elf_builder import library
-from tests.shared.world import wheel
+from tests.shared.world import World, serve, wheel
 
 ROCM_TORCH = {"torch": ("2.7.1+rocm6.2.4", ("pytorch-triton-rocm==3.3.1",)), "pytorch-triton-rocm": ("3.3.1", ())}
 
@@ -24,8 +24,10 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return venv
 
 
-def run(venv: Path, tmp_path: Path, script: str, **wheels: dict[str, tuple[str, tuple[str, ...]]]) -> tuple[int, str]:
-    """Run a script behind python.sh; each keyword is a folder of wheels."""
+def run(
+    venv: Path, tmp_path: Path, script: str, index: str = "", **wheels: dict[str, tuple[str, tuple[str, ...]]]
+) -> tuple[int, str]:
+    """Run a script behind python.sh; `index` is pip's, and each other keyword a folder of wheels."""
     for folder, projects in wheels.items():
         (tmp_path / folder).mkdir()
         for name, (version, requires) in projects.items():
@@ -35,6 +37,9 @@ def run(venv: Path, tmp_path: Path, script: str, **wheels: dict[str, tuple[str, 
     library = shipped_layers() / "pytorch" / "python.sh"
     text = f'set -euo pipefail\nadd_packages() {{ echo "apt: $*"; }}\n. {library}\n{head}{script}'
     environment = {"PATH": os.environ["PATH"], "LAYER_FILES": str(tmp_path), "HOME": str(tmp_path)}
+    environment |= {"PIP_INDEX_URL": index, "KEPT": str(tmp_path / "kept")} if index else {}
+    if "lock" in wheels:
+        environment["WHEELS"] = str(tmp_path / "lock")
     done = subprocess.run(
         ["bash", "-c", text],
         env=environment,
@@ -84,8 +89,65 @@ def test_what_requires_triton_has_rocms_and_no_other_takes_its_place(venv: Path,
 def test_a_wheel_that_requires_more_than_its_index_said_ends_the_layer(venv: Path, tmp_path: Path) -> None:
     code, said = run(venv, tmp_path, "WHEELS=$PWD/user install_wheels", user={"egg": ("1.0", ("yolk>=2",))})
     assert code == 1
-    assert said.splitlines()[-1].startswith("test: the lock leaves this unmet; the index says something else")
-    assert "yolk>=2" in said.splitlines()[-1]
+    assert said.splitlines()[-1] == (
+        "test: the lock leaves unmet: yolk>=2, which egg 1.0 requires; the index said something else of a wheel"
+    )
+
+
+BACKEND = """
+import pathlib, subprocess, sys
+def build_wheel(folder, settings=None, metadata=None):
+    subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder + "/more", "yolk"])
+    (wheel,) = pathlib.Path(__file__).parent.glob("*.whl")
+    pathlib.Path(folder, wheel.name).write_bytes(wheel.read_bytes())
+    return wheel.name
+"""
+INDEX: dict[str, dict[str, tuple[str, ...]]] = {"yolk": {"2.0": ()}}
+
+
+def project(tmp_path: Path, *requires: str) -> None:
+    """A folder that builds the wheel of `snake`, and runs pip for that, as a setup.py may."""
+    (tmp_path / "snake").mkdir()
+    (tmp_path / "snake/pyproject.toml").write_text(
+        '[build-system]\nrequires = ["gone"]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (tmp_path / "snake/backend.py").write_text(BACKEND)
+    (tmp_path / "snake/snake-1.0-py3-none-any.whl").write_bytes(wheel("snake", "1.0", requires))
+
+
+def test_beside_a_lock_no_index_is_asked_and_what_the_lock_lacks_is_named(venv: Path, tmp_path: Path) -> None:
+    project(tmp_path, "egg", "yolk>=2")
+    with serve(World(wheels=INDEX)) as world:
+        script = "install_wheels\nbuild_wheel snake\n"
+        code, said = run(venv, tmp_path, script, f"{world.url}/pypi/simple", lock={"egg": ("1.0", ())})
+        assert world.asked == []
+    assert code == 1
+    last = "test: not in the lock: yolk>=2, which snake 1.0 requires; name it in packages of layer.toml"
+    assert said.splitlines()[-1] == last
+
+
+def test_beside_a_lock_pip_installs_what_lies_here_and_nothing_of_an_index(venv: Path, tmp_path: Path) -> None:
+    """`lock` is empty: a layer below has all that this one needs."""
+    project(tmp_path)
+    with serve(World(wheels=INDEX)) as world:
+        script = "install_wheels\nbuild_wheel snake\npip_install yolk\n"
+        code, said = run(venv, tmp_path, script, f"{world.url}/pypi/simple", lock={})
+        assert world.asked == []
+    assert code == 1
+    assert "Successfully installed snake-1.0" in said
+    last = "test: 'pip install yolk' failed; beside a lock no index is asked: name it in packages of layer.toml"
+    assert said.splitlines()[-1] == last
+
+
+def test_a_layer_that_names_nothing_for_its_lock_has_what_it_requires_from_the_index(
+    venv: Path, tmp_path: Path
+) -> None:
+    project(tmp_path, "yolk>=2")
+    with serve(World(wheels=INDEX)) as world:
+        code, said = run(venv, tmp_path, "build_wheel snake\n", f"{world.url}/pypi/simple")
+    assert code == 0, said
+    assert "test: not in the lock, so taken as the index offers them today: yolk>=2\n" in said
+    assert "Successfully installed yolk-2.0" in said
 
 
 def test_what_was_unmet_before_a_layer_is_not_held_against_it(venv: Path, tmp_path: Path) -> None:

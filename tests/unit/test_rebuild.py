@@ -29,6 +29,9 @@ from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.host.carried_manifest import MANIFEST_PATH, SettledBy, read_manifest, to_text
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.shell.parser import Simple, parse
 from lumiimg.image.sif import read_sif_file
@@ -40,6 +43,7 @@ from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.store import Store
+from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import examples, needs, squashed, unwrapped
@@ -543,6 +547,8 @@ class Stand:
 
     def __init__(self) -> None:
         self.content = "one"
+        self.files: Path | None = None
+        """What else is in the base."""
         self.built: list[str] = []
         self.found: list[list[str]] = []
         """What each layer's script found of what an earlier one kept."""
@@ -551,6 +557,8 @@ class Stand:
         self.built.append(step.definition.name)
         root = step.folder / "root"
         root.mkdir()
+        if self.files is not None:
+            shutil.copytree(self.files, root, symlinks=True, dirs_exist_ok=True)
         (root / "content").write_text(self.content)
         os.utime(root / "content", (0, 0))
         os.utime(root, (0, 0))
@@ -593,13 +601,20 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         output,
         machine=choice.machine_for_builds({}, cache),
         way="sandbox",
-        form="layered",
+        form=changes.pop("form", "layered"),
         documents={PLAN: b"{}"},
         environment=dict(os.environ),
         cache=cache,
         downloads=Store(cache / "sources", Web(), Mirrors({})),
         log_path=output.with_name(f"{output.name}.log"),
-        **{"progress": Progress(), "replaces": False, "again": False, "keep_going": False, **changes},
+        **{
+            "runs_on": KnownMachine(),
+            "progress": Progress(),
+            "replaces": False,
+            "again": False,
+            "keep_going": False,
+            **changes,
+        },
     )
     return built.is_new
 
@@ -619,6 +634,35 @@ def image(chain: tuple[Definition, ...], stand: Stand, tmp_path: Path, monkeypat
     alone = (chain[0], one_file)
     assert build(alone, tmp_path / "image.sif", cache, stand)
     return tmp_path / "image.sif"
+
+
+@pytest.mark.parametrize("form", ["layered", "flat"])
+def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it(
+    form: str, stand: Stand, chain: tuple[Definition, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand.files = fabric_builder.image(tmp_path / "files")
+    labels = stand.files / ".singularity.d/labels.json"
+    labels.write_text('{"a": "b"}')
+    node = KnownMachine(read_snapshot(fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))))
+    image, cache = tmp_path / "image.sif", tmp_path / "cache"
+    assert build(chain[:1], image, cache, stand, form=form)
+    assert not build(chain[:1], image, cache, stand, form=form)
+    with open_image(image) as opened:
+        settled = read_manifest(opened.root)
+        assert opened.labels == {"a": "b", "lumiimg.bind-manifest": "/.lumiimg/bind-manifest.json"}
+        assert (
+            opened.root.stat("/.singularity.d").permissions
+            == stand.files.joinpath(".singularity.d").stat().st_mode & 0o777
+        )
+    assert settled is not None
+    assert settled.settled_by is SettledBy.NOTHING
+    # a node that is known settles it again: another image of the same layers
+    assert build(chain[:1], image, cache, stand, form=form, runs_on=node, replaces=True)
+    with open_image(image) as opened:
+        assert opened.root.read_bytes(MANIFEST_PATH, 1 << 20) == to_text(wanted_by(opened, node)).encode()
+    assert stand.built == [chain[0].name]
+    assert main(["show", str(image)]) == 0
+    assert "bind manifest: 4 libraries of the host" in capsys.readouterr().out
 
 
 def test_a_fresh_build_has_its_base_again_and_what_is_above_it_only_where_it_came_out_differently(

@@ -23,7 +23,7 @@ GOLDENS = Path(__file__).parents[1] / "fixtures" / "recipes"
 HOME = {"HOME": "/nonexistent"}
 DEBIAN = ("demo", "debian-jax")  # their bases come from a mirror of Debian that the machine names
 DOUBTED = {"debian-jax": ["fabric"]}
-REFUSED = {"lumi-sglang": "lumiimg build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi"}
+REFUSED = {"lumi-sglang": "lumiimg lock --base rocm-6.4.4 --add vllm --fabric bundled --site lumi"}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,9 @@ def test_a_recipe_is_a_plan_that_nothing_is_known_against(recipe: str, capsys: p
     assert main(["explain", "--recipe", recipe, "--json"]) == (ExitCode.NO if refused else ExitCode.GOOD)
     rules = json.loads(capsys.readouterr().out)["rules"]
     assert [rule["id"] for rule in rules if rule["outcome"] == "warning"] == DOUBTED.get(recipe, [])
-    assert {rule["outcome"] for rule in rules} - {"warning"} == ({"ok", "refused"} if refused else {"ok"})
+    # what is known of Frontier's driver is older than three months
+    unknown = {"unknown"} if recipe == "debian-jax" else set()
+    assert {rule["outcome"] for rule in rules} - {"warning"} == ({"ok", "refused"} if refused else {"ok"}) | unknown
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -93,7 +93,7 @@ def test_the_check_runs_with_the_variables_of_a_job_there(
     assert main(["job", str(image), "--site", "lumi", "--nodes", "2", "--json", "--", "true"]) == 0
     of_job = {item["name"]: item["value"] for item in json.loads(capsys.readouterr().out)["environment"]}
     assert wanted.items() <= of_job.items()
-    assert {"NCCL_NET_GDR_LEVEL", "FI_MR_CACHE_MONITOR", "FI_CXI_DEFAULT_CQ_SIZE"} <= wanted.keys()
+    assert {"NCCL_NET_GDR_LEVEL", "FI_MR_CACHE_MONITOR", "FI_CXI_DISABLE_HOST_REGISTER"} <= wanted.keys()
     reframe(test_file, tmp_path, "-r")
     (script,) = (tmp_path / "rfm").rglob("rfm_job.sh")
     for name, value in wanted.items():

@@ -54,13 +54,13 @@ def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture
     assert "more of one:  lumiimg explain --base" in err
     code, said = answer(["explain", "--add", "sglang", "--site", "lumi"], capsys)
     assert (code, "no base of the catalogue takes sglang on lumi" in said) == (ExitCode.NO, True)
-    code, said = answer(["explain", "--add", "vllm==0.11.0", "--site", "lumi"], capsys)
-    assert (code, "no base of the catalogue takes vllm==0.11.0 on lumi" in said) == (ExitCode.NO, True)
+    both = ["--add", "vllm==0.18.0", "--add", "transformers==5.23.0"]  # which do not go together
+    code, said = answer(["explain", *both, "--site", "lumi"], capsys)
+    told = "no base of the catalogue takes vllm==0.18.0 + transformers==5.23.0 on lumi"
+    assert (code, told in said) == (ExitCode.NO, True)
     first = re.search(r"bases that take another version:\n    (\S+)", said)
     assert first
-    assert f"why not:  lumiimg explain --base {first[1]} --add vllm==0.11.0 --site lumi\n" in said
-    code, said = answer(["explain", "--base", "rocm-6.4.4", "--add", "vllm==0.11.0", "--site", "lumi"], capsys)
-    assert "refused: needs vllm==0.11.0, has vllm 0.18.0" in unwrapped(said)
+    assert f"why not:  lumiimg explain --base {first[1]} {' '.join(both)} --site lumi\n" in said
 
 
 def test_software_for_gpus_without_a_machine_is_warned_of(capsys: Capture) -> None:
@@ -92,11 +92,11 @@ def test_a_recipe_is_explained_and_shown(capsys: Capture) -> None:
 
 
 def test_a_plan_with_doubts_tells_the_request_that_has_none(capsys: Capture) -> None:
-    _, said = answer(["explain", "--base", "rocm-6.4.4", "--add", "vllm", "--site", "lumi"], capsys)
+    words = "lumiimg build --base rocm-6.4.4 --add vllm --fabric"
+    _, said = answer(["explain", *f"{words} host --site lumi".split()[2:]], capsys)
     *_, surer, same = said.splitlines()
-    words = "lumiimg build --base rocm-6.4.4 --add vllm"
-    assert surer == f"next, without these doubts:  {words} --site lumi --fabric bundled -o image.sif"
-    assert same == f"as asked for:  {words} --site lumi -o image.sif"
+    assert surer == f"next, without these doubts:  {words} bundled --site lumi -o image.sif"
+    assert same == f"as asked for:  {words} host --site lumi -o image.sif"
     # whoever names the fabric by its layer has chosen
     words = "lumiimg build --base rocm-6.4.4 --add vllm --add fabric-host --site lumi -o image.sif"
     _, said = answer(["explain", *words.split()[2:-2]], capsys)
@@ -197,8 +197,8 @@ def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys:
     [
         (["--base", "debian-13", "--add", "debian-13"], "is not a layer"),
         (["--base", "debian-13", "--fabric", "host"], "--fabric host: no machine is named"),
-        (["--base", "rocm-6.4.4", "--fabric", "host", "--site", "generic"], "no network of generic is known"),
-        (["--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "generic"], "no network of generic is known"),
+        (["--base", "rocm-6.4.4", "--fabric", "host", "--site", "generic"], "no machine is named"),
+        (["--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "generic"], "no machine is named"),
         (["--base", "rocm-6.4.4", "--site", "lumi", "--add", "fabric-host", "--fabric", "bundled"], "name one of them"),
         (["--base", "rocm-6.4.4", "--add", "vllm==" + "9" * 5000], "is no layer"),
         (["--base", "rocm-6.4.4", "--add", "vllm,deepspeed"], "one --add for each layer"),
@@ -211,7 +211,7 @@ def test_what_contradicts_itself_is_one_line(words: list[str], fault: str, capsy
         assert (code, said.count("\n"), fault in said) == (ExitCode.BAD_INPUT, 1, True), said
 
 
-@pytest.mark.parametrize("words", [["--site", "lumi"], ["--mirror", "a=b"], ["--fabric", "host"], ["--layers", "."]])
+@pytest.mark.parametrize("words", [["--mirror", "a=b"], ["--fabric", "host"], ["--layers", "."]])
 def test_options_of_a_request_say_nothing_about_a_finished_image(
     words: list[str], image: Path, capsys: Capture
 ) -> None:
@@ -263,7 +263,7 @@ def test_one_odd_file_of_the_user_does_not_stop_the_list(capsys: Capture, monkey
     broken = said.partition("\nbroken\n")[2]
     assert all(name in broken for name in ("my_cluster", "hole", "My_Demo", "big"))
     assert "rocm-6.4.4" in said
-    assert "thousands of digits" in re.sub(r"\s+", " ", broken)
+    assert "a number of more than 1000 characters" in re.sub(r"\s+", " ", broken)
 
 
 @pytest.mark.parametrize("pattern", ["a{99999999999999999999999}", "(" * 3000 + ")" * 3000])
@@ -312,9 +312,10 @@ def test_a_lock_cannot_bring_code_of_its_own_into_a_definition(
         if instead == written:
             assert code == ExitCode.GOOD, said
         else:
-            assert (code, "arguments." in said or "is no argument of netprobe" in said) == (ExitCode.BAD_INPUT, True), (
-                said
-            )
+            assert (code, "arguments." in said or "is not an argument of netprobe" in said) == (
+                ExitCode.BAD_INPUT,
+                True,
+            ), said
             assert not Path("defs").exists()
 
 

@@ -79,6 +79,12 @@ def test_only_the_gate_starts_child_processes() -> None:
     assert starting == [PACKAGE / "engine" / "process.py"]
 
 
+@pytest.mark.threat("S28")
+def test_only_one_module_parses_toml_and_it_bounds_what_is_parsed() -> None:
+    parsing = [path for path in FILES if imported_modules(path) & {"tomllib", "tomli", "tomllib.loads", "tomllib.load"}]
+    assert parsing == [PACKAGE / "toml.py"]
+
+
 def test_only_cli_and_report_print() -> None:
     for path in FILES:
         if path.relative_to(PACKAGE).parts[0] not in {"cli", "report"}:

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from lumiimg.catalog.layers import Argument, KnownTrouble, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
+from lumiimg.resolve.arguments import UNLISTED
+from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import UNLISTED, Chosen, OfferedComponent, Stack, Unmet
+from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack, Unmet
 
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})
 assert LUMI.fabric is not None
@@ -24,7 +27,9 @@ NO_GLIBC = replace(LUMI, fabric=replace(LUMI.fabric, glibc=None))
 NO_RELEASE = replace(LUMI, fabric=replace(LUMI.fabric, slingshot=None, libfabric=None))
 NO_FABRIC = replace(LUMI, fabric=None)
 NO_DRIVER = replace(LUMI, driver=None)
-SURE = replace(LUMI, driver=replace(LUMI.driver, doubtful=None))
+SURE = replace(LUMI, driver=replace(LUMI.driver, evidence=(), date=dt.date(2026, 11, 1)))
+assert SURE.driver is not None
+TROUBLED = replace(SURE, driver=replace(SURE.driver, doubtful=Need("rocm", SpecifierSet(">=7.0")), trouble="hangs"))
 OTHER_VENDOR = replace(LUMI, arch=None, vendor="NVIDIA")
 
 
@@ -42,13 +47,11 @@ def need(text: str) -> Need:
 
 def layer(name: str, *troubles: KnownTrouble, requires: tuple[str, ...] = ()) -> Layer:
     known = dt.date(2026, 11, 22)
-    return Layer(
-        name, Path(), "", "proved", "a page", known, requires=tuple(map(need, requires)), troubles=tuple(troubles)
-    )
+    return Layer(name, Path(), "", "a page", known, requires=tuple(map(need, requires)), troubles=tuple(troubles))
 
 
-def release(version: str, *requires: str, status: str = "proved") -> Release:
-    return Release(version, tuple(map(need, requires)), {}, {}, (), (), status, "its notes")
+def release(version: str, *requires: str, status: str = "built") -> Release:
+    return Release(version, tuple(map(need, requires)), {}, {}, (), (), "its notes", status=status)
 
 
 def trouble(given: str, unless: str = "", *, refused: bool = False) -> KnownTrouble:
@@ -160,17 +163,17 @@ def test_a_torch_that_is_not_for_rocm_is_refused(version: str, refused: bool) ->
     ("site", "components", "outcomes"),
     [
         (LUMI, {"rocm": "6.0.2"}, ["refused"]),
-        (LUMI, {"rocm": "6.1"}, ["ok"]),
-        (LUMI, {"rocm": "7.0"}, ["warning"]),
+        (SURE, {"rocm": "6.1"}, ["ok"]),
+        (TROUBLED, {"rocm": "7.0"}, ["warning"]),
         (SURE, {"rocm": "7.0"}, ["ok"]),
-        (LUMI, {"rocm": "7.1"}, ["refused"]),
+        (SURE, {"rocm": "7.1"}, ["refused"]),
         (LUMI, {"rocm": None}, ["unknown"]),
         (LUMI, {"glibc": "2.39"}, []),
         # torch's wheel has a ROCm of its own; what is true of both is said once
-        (LUMI, {"rocm": "6.4", "torch_rocm": "6.3"}, ["ok"]),
-        (LUMI, {"rocm": "6.4", "torch_rocm": "7.0"}, ["ok", "warning"]),
-        (LUMI, {"rocm": "6.4", "torch_rocm": "7.2"}, ["ok", "refused"]),
-        (LUMI, {"torch_rocm": "7.2"}, ["refused"]),
+        (SURE, {"rocm": "6.4", "torch_rocm": "6.3"}, ["ok"]),
+        (TROUBLED, {"rocm": "6.4", "torch_rocm": "7.0"}, ["ok", "warning"]),
+        (SURE, {"rocm": "6.4", "torch_rocm": "7.2"}, ["ok", "refused"]),
+        (SURE, {"torch_rocm": "7.2"}, ["refused"]),
         (NO_DRIVER, {"rocm": "6.4", "torch_rocm": "6.4"}, ["unknown", "unknown"]),
         (replace(NO_DRIVER, arch=None), {"rocm": "6.4"}, []),
         (replace(LUMI, arch=None), {"rocm": "6.0.2"}, ["refused"]),
@@ -181,7 +184,7 @@ def test_a_torch_that_is_not_for_rocm_is_refused(version: str, refused: bool) ->
 def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not(
     site: Site, components: dict[str, str | None], outcomes: list[str]
 ) -> None:
-    found = list(rules.driver_window(stack_of(**components), site))
+    found = list(driver_window(stack_of(**components), site))
     assert [said(result) for result in found] == [("driver-window", outcome) for outcome in outcomes]
     told = " ".join(result.have for result in found)
     for version in filter(None, components.values() if outcomes else ()):

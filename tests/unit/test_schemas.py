@@ -39,8 +39,11 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.signing import Signer
 from lumiimg.findings import Findings, Level, Severity
 from lumiimg.host import snapshot_file
+from lumiimg.host.carried_manifest import CarriedManifest
+from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
+from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
+from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
@@ -58,6 +61,7 @@ from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
 from tests.shared.node_answers import OTHER_CXI, answer, summed
+from tests.shared.release_index import ReleaseIndex, serving
 from tests.shared.sif_builder import made_sif
 from tests.shared.validation import fault, validated
 
@@ -109,6 +113,10 @@ class Place:
     def sif(self) -> Path:
         return made_sif(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
 
+    def manifest(self) -> CarriedManifest:
+        with open_image(self.image) as image:
+            return wanted_by(image, KnownMachine(read_snapshot(self.host)))
+
     def nodes(self) -> NodesReport:
         (self.folder / "answers").mkdir()
         answer(self.folder / "answers", "a")
@@ -159,6 +167,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "prolog": ("host", "prolog", "HOST"),
     "reframe": ("reframe", "IMAGE", "--site", "lumi"),
     "schemas": ("schema",),
+    "show-gpu": ("show", "IMAGE", "--gpu", "--site", "lumi"),
     "show-layer": ("show", "vllm"),
     "show-recipe": ("show", "demo"),
     "show-site": ("show", "lumi"),
@@ -171,6 +180,13 @@ _SIGNED = Signed(
 _STARTUP = Startup(
     "/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is read by the kernel"
 )
+
+
+def _refresh() -> None:
+    with serving(ReleaseIndex()) as index:
+        main(["refresh", "jax", "--mirror", f"pypi={index.url}", "--json"])
+
+
 PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: print_json(
         "bench-import", **startup_report.json_keys([_STARTUP], "t", startup_report.Scale(10, 8))
@@ -188,12 +204,14 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         as_json=True,
     ),
     "lock": lambda at: build_report.print_lock(
-        at.lock, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), beyond=(), as_json=True
+        at.lock, at.request, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), beyond=(), as_json=True
     ),
+    "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
     "rebuild": lambda at: build_report.print_built(
         at.built, None, ENGINE, as_json=True, quiet=True, differences=[FileDifference("/x", "content")]
     ),
+    "refresh": lambda _: _refresh(),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "verify": lambda at: print_signed(at.folder / "x.sif", _SIGNED, ENGINE, as_json=True),
     "why": lambda at: cache_report.print_why(
@@ -292,7 +310,7 @@ def test_the_number_of_a_file_is_that_of_its_reader() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("show", "did you mean show-image or show-layer or show-recipe or show-site?"),
+        ("show", "did you mean show-gpu or show-image or show-layer or show-recipe or show-site?"),
         ("chek", "did you mean check or cache?"),
         ("common", "`lumiimg schema` lists them"),
         ("../../etc/passwd", "`lumiimg schema` lists them"),

@@ -22,7 +22,7 @@ from tests.shared.world import World, serve
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
 SNAKE = (
     LAYER
-    + '[[release]]\nversion = "2.0"\nwheels = ["snake==2.0+rocm6.4"]\nstatus = "unproved"\nsource = "the tests"\n'
+    + '[[release]]\nversion = "2.0"\nwheels = ["snake==2.0+rocm6.4"]\nsource = "the tests"\n'
     + 'indexes = ["https://download.pytorch.org/whl/rocm6.4"]\n[sources.tool]\nkey = "1"\nfile = "tool.tar.gz"\n'
     + 'url = "https://github.com/x/tool/archive/v1.tar.gz"\nsource = "the tests"\n'
 )

@@ -707,7 +707,7 @@ def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.Captur
     log.write_text(
         f"n1:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {TOKEN}\n"
         f"n1:1:1 [0] NCCL INFO NCCL_API_KEY set by environment to CanaryOfAName\n"
-        f"{TOKEN} http://me:CanaryOfALogin@h NCCL INFO Using network Socket\n"
+        f"n1:1:1 [0] NCCL INFO Using network Socket {TOKEN} http://me:CanaryOfALogin@h\n"
     )
     for words in ((), ("--json",), ("--verbose",), ("--junit", str(tmp_path / "junit.xml"))):
         assert main(["log", str(log), *words]) == ExitCode.NO

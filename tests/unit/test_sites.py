@@ -107,12 +107,12 @@ def test_how_long_a_job_can_take_depends_on_its_nodes(site: str, partition: str,
 
 @pytest.mark.parametrize("name", [name for name in site_names(HOME) if name != "generic"])
 def test_a_machine_that_the_project_never_ran_on_is_marked(name: str, capsys: Capture) -> None:
-    assert find_site(name, HOME).status == "unproved"
+    assert find_site(name, HOME).status == "documented"
     assert main(["show", name]) == ExitCode.GOOD
     assert "never run anything on this machine" in " ".join(capsys.readouterr().out.split())
     assert main(["list", "--json"]) == ExitCode.GOOD
     (entry,) = [e for e in json.loads(capsys.readouterr().out)["entries"] if (e["kind"], e["name"]) == ("site", name)]
-    assert entry["status"] == "unproved"
+    assert entry["status"] == "documented"
 
 
 def test_a_fabric_whose_c_library_nobody_documented_is_not_decided(capsys: Capture) -> None:
@@ -210,7 +210,27 @@ def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> N
         ("near = [1, 0]", 'near = [1, 0]\nspared = "1"', "key 'binding.spared_for' is missing"),
         ("hours = 1", "hours = 1\nleast_nodes = 5", "key 'partition[0].least_nodes' is 5, above the 4 nodes"),
         ("hours = 1", "hours = 1\nstep = [{nodes = 9, hours = 1}]", "key 'partition[0].step' should go from few nodes"),
-        ('title = "mine"', 'title = "mine"\nstatus = "new"', "key 'status' is 'new'; allowed: proved, unproved"),
+        (
+            'title = "mine"',
+            'title = "mine"\nstatus = "new"',
+            "key 'status' is 'new'; allowed: documented, run, unproved, proved",
+        ),
+        (
+            'title = "mine"',
+            'title = "mine"\nmeasured = [{name = "A", effect = "odd"}]',
+            "'odd'; allowed: inert, harmful",
+        ),
+        (
+            'title = "mine"',
+            'title = "mine"\nidentity = {variables = ["A"], source = "x"}',
+            "key 'identity.variables' has 'A', no variable like",
+        ),
+        ('rocm = ["rocm>=6.1,<7.1"]', 'rocm = ["rocm>=6.1"]\nrank = "sure"', "key 'driver.rank' is 'sure'; allowed"),
+        (
+            'rocm = ["rocm>=6.1,<7.1"]',
+            'rocm = ["rocm>=6.1"]\nevidence = [{rocm = "seven", text = "x", source = "x", date = 2026-11-24}]',
+            "'seven', no release of ROCm",
+        ),
         ('name = "A"', 'name = "A B"', "key 'environment[0].name' is 'A B', no name of a variable"),
         ('nodes = "any"', 'nodes = "two"', "key 'environment[0].nodes' is 'two'; allowed: any, one, several"),
         ("hours = 1", "hours = 0", "key 'partition[0].hours' is 0; it should be above 0"),

@@ -20,6 +20,7 @@ from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.requirement_files import read_requirements
+from tests.shared.tls import certified
 from tests.shared.world import World, archive_of, serve
 
 UBUNTU = PythonTarget((3, 12), (2, 39))
@@ -195,12 +196,12 @@ def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has
 def test_a_conflict_names_both_sides_and_the_layers(world: World, tmp_path: Path) -> None:
     both = {"name": "ham", "version": "1", "pins": ("ham==1.0",), "requires": ("egg>=2",)}
     said = refusal(world, tmp_path, SNAKE, both)
-    assert "all versions of ham depend on egg<2" in said
-    assert "the layer ham depends on egg>=2" in said
+    assert "all versions of ham require egg<2" in said
+    assert "the layer ham requires egg>=2" in said
     said = refusal(world, tmp_path, SNAKE, {"name": "other", "version": "1", "requires": ("snake<1",)})
-    assert "the layer other depends on snake<1; the layer snake pins snake==2.0+rocm6.4" in said
+    assert "the layer other requires snake<1; the layer snake pins snake==2.0+rocm6.4" in said
     said = refusal(world, tmp_path, TORCH, {"name": "other", "version": "1", "requires": ("torch>=2.9",)})
-    assert "the layer other depends on torch>=2.9; the image has torch 2.7.1+rocm6.2.4" in said
+    assert "the layer other requires torch>=2.9; the image has torch 2.7.1+rocm6.2.4" in said
     assert "lumiimg-" not in said
 
 
@@ -214,8 +215,7 @@ def test_rows_whose_pins_contradict_each_other_are_named(world: World, tmp_path:
 def test_what_nobody_has_is_named_with_who_requires_it(world: World, tmp_path: Path) -> None:
     world.wheels["ham"] = {"1.0": ("nowhere",)}
     said = refusal(world, tmp_path, {"name": "ham", "version": "1", "requires": ("ham",)})
-    assert "nowhere was not found in the package registry" in said
-    assert "ham depend on nowhere; the layer ham depends on ham" in said
+    assert "the layer ham requires ham; no package index has nowhere; all versions of ham require nowhere" in said
 
 
 # --- dates
@@ -234,6 +234,38 @@ def test_what_came_after_the_date_is_not_taken_but_for_what_is_pinned(world: Wor
     said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>=2",)}, until=day)
     assert "egg>=2" in said
     assert "2026-03-01 is not taken: --exclude-newer names another date" in said
+
+
+def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes_together(
+    world: World, tmp_path: Path
+) -> None:
+    """vLLM 0.10.1 sets no bound for transformers, and does not run with the 5 that came a year after it."""
+    world.uploaded = {"egg 2.0": "2026-03-02T00:00:00Z", "yolk 3.0": "2026-06-01T00:00:00Z"}
+    days = dt.date(2026, 3, 1), dt.date(2026, 9, 1)
+    old = {"name": "old", "version": "1", "requires": ("egg",), "date": days[0]}
+    for requires, found in (
+        (("yolk",), {"old": {"egg": "1.5", "yolk": "2.5"}, "new": {}}),
+        (("egg>=2", "yolk"), {"old": {"egg": "2.0", "yolk": "2.5"}, "new": {}}),
+        (("ham",), {"old": {"egg": "1.5", "yolk": "2.5"}, "new": {"ham": "1.0"}}),
+    ):
+        new = {"name": "new", "version": "1", "requires": requires, "date": days[1]}
+        assert chosen(world, tmp_path, old, new, until=days[1]) == found
+    pinned = {"name": "new", "version": "1", "pins": ("egg==2.0",), "date": days[1]}
+    assert chosen(world, tmp_path, old, pinned, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
+    older = {**SNAKE, "date": days[0]}
+    assert chosen(world, tmp_path, {**old, "requires": ("egg", "xgrammar")}, TORCH, older, until=days[1]) == {
+        "old": {"egg": "1.5", "xgrammar": "0.1", "yolk": "2.5"},
+        "pytorch": {},
+        "snake": {"snake": "2.0+rocm6.4"},
+    }
+    undated = {**old, "date": None}
+    assert chosen(world, tmp_path, undated, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
+
+
+def test_an_index_that_is_down_as_of_an_earlier_day_is_no_other_lock(world: World, tmp_path: Path) -> None:
+    world.down, world.uploaded = ("egg",), {"egg 1.0": "2026-01-01T00:00:00Z"}
+    old = {"name": "old", "version": "1", "requires": ("egg",), "date": dt.date(2026, 3, 1)}
+    assert "egg" in refusal(world, tmp_path, old, until=dt.date(2026, 9, 1))
 
 
 def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_said(
@@ -262,7 +294,7 @@ def test_what_requires_triton_gets_rocms_and_pypis_is_not_taken(rocm: str, world
         "vllm": {"xgrammar": "0.1"},
     }
     said = refusal(world, tmp_path, torch, {**user, "requires": ("triton>=3.4",)})
-    assert "the layer vllm depends on triton>=3.4; the image has triton 3.3.1+rocm" in said
+    assert "the layer vllm requires triton>=3.4; the image has triton 3.3.1+rocm" in said
 
 
 def test_on_a_torch_whose_triton_is_not_known_pypis_is_not_taken_either(world: World, tmp_path: Path) -> None:
@@ -325,7 +357,7 @@ def test_a_wheel_whose_metadata_is_of_another_is_refused(
         (["egg-1.0-cp39-cp39-manylinux_2_28_x86_64.whl"], "cp39"),
         (["egg-1.0-cp312-cp312-win_amd64.whl"], "win_amd64"),
         (["egg-1.0-cp312-cp312-manylinux_2_41_x86_64.whl"], "manylinux_2_41_x86_64"),
-        (["egg-1.0.tar.gz"], "building"),
+        (["egg-1.0.tar.gz"], "egg==1.0 has no wheel for Python 3.12 with glibc 2.39"),
     ],
 )
 def test_a_refusal_says_what_there_is(
@@ -392,6 +424,39 @@ def test_an_index_with_tls_does_not_lead_to_a_wheel_without(
     assert "with TLS, links to a wheel without: http://127.0.0.1" in said
 
 
+@pytest.mark.parametrize(
+    "bundles",
+    [
+        {"REQUESTS_CA_BUNDLE": "good"},
+        {"CURL_CA_BUNDLE": "good"},
+        {"SSL_CERT_FILE": "good"},
+        {"REQUESTS_CA_BUNDLE": "good", "SSL_CERT_FILE": "another"},
+        {"REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": "good", "SSL_CERT_FILE": "another"},
+    ],
+    ids=lambda bundles: ",".join(f"{name}={which}" for name, which in bundles.items()),
+)
+def test_uv_vouches_for_an_index_by_the_certificate_that_counts_for_all_else(
+    bundles: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, good = certified(tmp_path)
+    (tmp_path / "other").mkdir()
+    _, another = certified(tmp_path / "other")
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, which in bundles.items():
+        monkeypatch.setenv(name, str({"good": good, "another": another}.get(which, which)))
+    with serve(World(wheels={"egg": {"1.0": ()}}), context) as world:
+        pinned = {"name": "a", "version": "1", "pins": ("egg==1.0",)}  # a page that is asked for here, then by uv
+        assert chosen(world, tmp_path, pinned) == {"a": {"egg": "1.0"}}
+        monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
+        for name in bundles:
+            monkeypatch.setenv(name, str(another))
+        said = refusal(world, tmp_path / "again", pinned)
+        assert "invalid peer certificate" in said
+        assert "try again" not in said
+        assert "SSL_CERT_FILE" in said
+
+
 def test_the_closest_tag_wins_and_then_the_build_number() -> None:
     names = [
         "egg-1.0-py3-none-any.whl",
@@ -447,10 +512,12 @@ def test_without_uv_pip_fetches_the_release_that_is_named_or_that_is_said(
 # --- requirement files
 
 
-def read(tmp_path: Path, files: dict[str, str], without: Sequence[str] = ()) -> tuple[str, ...]:
+def read(
+    tmp_path: Path, files: dict[str, str], without: Sequence[str] = (), file: str = "requirements/rocm.txt"
+) -> tuple[str, ...]:
     archive = tmp_path / "source.tar.gz"
     archive.write_bytes(archive_of(files))
-    return read_requirements(archive, ["requirements/rocm.txt"], without, "the archive")
+    return read_requirements(archive, [file], without, "the archive")
 
 
 def test_requirement_files_are_read_with_those_that_they_include(tmp_path: Path) -> None:
@@ -484,6 +551,45 @@ def test_requirement_files_are_read_with_those_that_they_include(tmp_path: Path)
 def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(FailedError) as caught:
         read(tmp_path, {"requirements/rocm.txt": text})
+    assert said in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+PROJECT = """
+[build-system]
+requires = ["setuptools>=61"]
+[project]
+name = "Snake_Oil"
+dependencies = ["egg>=2", "yolk; python_version < '3.10'"]
+[project.optional-dependencies]
+All_HIP = ["snake-oil[hip,all-hip]"]
+hip = ["ham==1"]
+cuda = ["nvidia-ham @ https://h.test/ham"]
+"""
+
+
+def test_a_pyproject_says_what_it_is_built_with_what_it_requires_and_its_extras(tmp_path: Path) -> None:
+    files = {"python/pyproject_other.toml": PROJECT}
+    found = ("setuptools>=61", "egg>=2", 'yolk; python_version < "3.10"')
+    assert read(tmp_path, files, file="python/pyproject_other.toml") == found
+    assert read(tmp_path, files, ["yolk"], "python/pyproject_other.toml[all-hip]") == (*found[:2], "ham==1")
+
+
+@pytest.mark.threat("S25")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PROJECT, "pyproject.toml[cuda] requires nvidia-ham from an address of its own, https://h.test/ham"),
+        ("[project]\ndependencies = ['./egg']\n", "pyproject.toml has './egg', which is not a valid requirement"),
+        ("[project]\ndependencies = [{}]\n", "pyproject.toml has '{}', which is not a valid requirement"),
+        ("[project]\n", "pyproject.toml has no extra cuda"),
+        ("[project\n", "pyproject.toml is not TOML"),
+        ("x = " + "[" * 5000, "pyproject.toml is nested too deeply"),
+    ],
+)
+def test_a_pyproject_that_no_lock_can_hold_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(FailedError) as caught:
+        read(tmp_path, {"pyproject.toml": text}, file="pyproject.toml[cuda]")
     assert said in str(caught.value)
     assert str(caught.value).isprintable()
 

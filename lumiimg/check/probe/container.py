@@ -97,6 +97,10 @@ class Container:
     environment: Mapping[str, str]
     tools: Tools
 
+    def job(self, command: Sequence[str]) -> ProbeRun:
+        """Start the process of a job (`process.py`)."""
+        return self._run("job", command)
+
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
         """Open a plugin as this image's RCCL would, and take it as far as listening."""
         argv = [self.tools.command("handshake"), "--timeout", str(int(TIMEOUT_S / 2))]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
+from lumiimg.check.probe.process import command_of, judge_process_of_job
 from lumiimg.elf.objects import FoundBy
-from lumiimg.fabric.names import PLUGIN_FILES
+from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import Rccl, generation_of, remedy_for_old_api, version_of_code
 from lumiimg.findings import Code, Family, Findings, Level, Severity
@@ -56,12 +57,13 @@ def probe(container: Container, static: StaticResult, *, excuse: str | None) -> 
     result = ProbeResult(static.path)
     if static.path.rccl is None:
         return result
+    in_job = _ask_job(container, static, result)
     run = container.rccl_probe(static.path.rccl)
     result.runs.append(run)
     if not _rccl_runs(run, result):
         return result
     generation = _learn_version(run, result)
-    plugin = _judge_rccl(run, generation, result)
+    plugin = _judge_rccl(run, generation, in_job, result)
     names = [plugin] if plugin else _names_as_rccl_asks(static, result.path)
     if not names:
         return result  # the variable keeps RCCL from any plugin, or what it asks for is not known
@@ -72,6 +74,18 @@ def probe(container: Container, static: StaticResult, *, excuse: str | None) -> 
             break
     _judge_handshake(run, names, container, static, result, excuse=excuse)
     return result
+
+
+def _ask_job(container: Container, static: StaticResult, result: ProbeResult) -> str | None:
+    """Start what jobs start, and judge what it opens; return the plugin that RCCL opened in it."""
+    command = command_of(static)
+    if command is None:
+        return None
+    run = container.job(command)
+    result.runs.append(run)
+    judge_process_of_job(run, static, result.findings)
+    opened = (event.get("path", "") for event in run.all("opened"))
+    return next((path for path in opened if part_of(path) is Part.PLUGIN), None)
 
 
 def _names_as_rccl_asks(static: StaticResult, path: FabricPath) -> list[str]:
@@ -134,9 +148,12 @@ def _learn_version(run: ProbeRun, result: ProbeResult) -> Generation | None:
     return generation
 
 
-def _judge_rccl(run: ProbeRun, generation: Generation | None, result: ProbeResult) -> str | None:
-    """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did."""
-    plugin = run.mapped(Part.PLUGIN)
+def _judge_rccl(run: ProbeRun, generation: Generation | None, in_job: str | None, result: ProbeResult) -> str | None:
+    """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did.
+
+    `in_job`: the plugin in the process of the job, whose search path a program of ours does not have.
+    """
+    plugin = run.mapped(Part.PLUGIN) or in_job
     lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not NOISE.search(line)]
     proof = tuple(lines[-EVIDENCE_LINES:])
     version = result.path.rccl_version or "of this image"

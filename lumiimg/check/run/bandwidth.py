@@ -64,7 +64,8 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
         nodes = measured.nodes or report.told.of_nodes
         reference = _reference(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
-            findings.add(Code.RUN_BANDWIDTH, Severity.INFO, _sentence(measured), where=where)
+            why = _not_compared(measured, nodes, site)
+            findings.add(Code.RUN_BANDWIDTH, Severity.INFO, f"{_sentence(measured)}{why}", where=where)
             continue
         slow = measured.best_gb_s < reference.least_gb_s
         findings.add(
@@ -92,6 +93,22 @@ def _reference(measured: Measurement, nodes: int | None, site: Site | None) -> S
         ),
         None,
     )
+
+
+def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -> str:
+    """Return what is missing to compare a test with a site's; nothing where no site is asked about."""
+    if site is None or not site.bandwidths:
+        return ""
+    missing = ["the name of its test"] if measured.test is None else []
+    missing += ["its number of nodes"] if nodes is None else []
+    if missing:
+        return f"; not compared with {site.name}: the table's head is missing, and with it {' and '.join(missing)}"
+    test = _SAME_TEST.get(measured.test or "", measured.test)
+    known = [one for one in site.bandwidths if one.test == test]
+    if not known:
+        return f"; not compared: {site.name} has no figure of this test"
+    wanted = " or ".join(f"{count(one.nodes, 'node')} from {size(one.from_bytes)} on" for one in known)
+    return f"; not compared: {site.name} has a figure for {wanted}"
 
 
 def _sentence(measured: Measurement) -> str:

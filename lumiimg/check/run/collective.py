@@ -10,7 +10,6 @@ or by MPI (`needs_mpi`). It has in its environment what a job on the site would,
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,7 +53,6 @@ _RCCL_TESTS = "all_reduce_perf"
 _SIZES = ("-b", "1M", "-e", "256M", "-f", "4", "-c", "1")
 """From 1 to 256 MiB, each four times the one before, results checked: as the other two programs do."""
 _FOLDERS = ("/opt/rccl-tests/bin", "/opt/rccl-tests/build", "/usr/local/bin", "/usr/bin")
-_PYTHON_OF = re.compile(r"(?P<prefix>.*)/lib(?:64)?/python3\.\d+/(?:site|dist)-packages/")
 _VARIABLES = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
@@ -145,8 +143,8 @@ def choose(
             continue  # without MPI each node would be a job of its own
         tests = (path, *_SIZES, "-g", str(gpus))
         return Collective(CollectiveProgram.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
-    if (python := _python_of_torch(image, static.start)) is not None:
-        script = (python, f"{MOUNTED}/{_SCRIPT}", *meeting)
+    if static.job is not None and static.job.is_program and static.job.framework in {"torch", "vllm"}:
+        script = (static.job.program, f"{MOUNTED}/{_SCRIPT}", *meeting)
         return Collective(CollectiveProgram.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
     own = (tools.command(ALL_REDUCE), *meeting, rccl)
     return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
@@ -165,15 +163,6 @@ def _programs(image: Image) -> Iterator[str]:
     for folder in dict.fromkeys(folder for folder in folders if folder.startswith("/")):
         if image.root.is_file(path := f"{folder}/{_RCCL_TESTS}"):
             yield path
-
-
-def _python_of_torch(image: Image, start: str | None) -> str | None:
-    """Return the Python that imports the torch whose library is `start`; None where that is no library of a torch."""
-    match = _PYTHON_OF.match(start or "")
-    if match is None or "/torch/lib/" not in (start or ""):
-        return None
-    prefixes = dict.fromkeys([match["prefix"], re.sub(r"/local$", "", match["prefix"])])
-    return next((path for prefix in prefixes if image.root.is_file(path := f"{prefix}/bin/python3")), None)
 
 
 def same_everywhere(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVariable]:

@@ -7,24 +7,30 @@ given, with what `lumiimg.host.bind` would bind into it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.opening import opened
-from lumiimg.check.static.comparisons import Margin, Outcome, Rule, margins_of, rules_of
+from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
 from lumiimg.check.static.files import check_static
-from lumiimg.check.static.host_binds import remedies, with_host
-from lumiimg.elf.loader import Process
-from lumiimg.elf.system import glibc_version, libc_kind, loader_of
+from lumiimg.check.static.gpu_code import findings_of, gpu_owner, judge_gpu_code
+from lumiimg.check.static.host_binds import remedies, with_carried, with_host
+from lumiimg.check.static.machine import with_machine
+from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.findings import Code, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
+from lumiimg.host.carried_account import CarriedAccount, account_of
 from lumiimg.host.container_view import PRIVATE, LoaderMachine, read_on, see_inside, variable_of
 from lumiimg.host.engine_constraints import complete
+from lumiimg.host.job_process import begin
 from lumiimg.host.manifest import Loaded
+from lumiimg.host.margins import Margin, margins_of
+from lumiimg.host.rccl_process import demand_without_rccl
+from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
@@ -34,13 +40,13 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
 _TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
-_PACKAGES = re.compile(r"(.*/(?:site|dist)-packages)/torch/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,10 @@ class Boundary:
     """Without a host: names that the image does not have."""
     rules: tuple[Rule, ...]
     margins: tuple[Margin, ...]
+    carried: CarriedAccount
+    """The bind manifest of the image itself, beside what was found."""
+    gpu: GpuAccount | None = None
+    """What the GPU of the machine makes of its code; None where no machine is named, or it has none of AMD's."""
 
     @property
     def fabric(self) -> Fabric:
@@ -93,16 +103,25 @@ class Boundary:
         return tuple(dict.fromkeys(found))
 
 
-def study(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None, site: Site | None = None) -> Boundary:
+def study(
+    path: Path,
+    environment: Mapping[str, str],
+    snapshot: Snapshot | None,
+    site: Site | None = None,
+    program: str | None = None,
+) -> Boundary:
     """Return the account of an image; `environment` is the user's, variables of it reach the container.
 
-    The manifest in it has what the engine of the host and a site need on top.
+    The manifest in it has what the engine of the host and a site need on top. `program`: what jobs start, by its path
+    or name; None for the Python on the image's PATH.
 
     Raises BadInputError for what is no image.
     """
     environment = read_on(snapshot, without_ours(environment))
-    with opened(path) as image:
-        return study_open(str(path), image, environment, snapshot, check_static(image, environment), site)
+    with opened(path, environment, snapshot) as image:
+        static = with_machine(image, check_static(image, environment, program), snapshot, site)
+        owner = gpu_owner(site, snapshot)
+        return study_open(str(path), image, environment, snapshot, static, site, owner=owner)
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
@@ -121,8 +140,13 @@ def study_open(
     snapshot: Snapshot | None,
     static: StaticResult,
     site: Site | None = None,
+    *,
+    owner: GpuOwner | None = None,
 ) -> Boundary:
-    """Return the account of an image whose files are checked already."""
+    """Return the account of an image whose files are checked already.
+
+    `site`: what its jobs have bound on top; `owner`: whose GPU is to take the image's code.
+    """
     machine = LoaderMachine.of(snapshot) if snapshot else LoaderMachine()
     settings = see_inside(image, environment, machine=machine).settings
     manifest: BindManifest | None = None
@@ -137,18 +161,24 @@ def study_open(
     if demand is not None and manifest is None:
         loaded, missing = _alone(image.root, settings, demand)
     margins = tuple(margins_of(loaded))
+    carried = account_of(image.root, settings, demand, manifest, snapshot)
+    static = with_carried(static, carried)
+    gpu = judge_gpu_code(image, environment, (item.object.path for item in loaded), owner)
+    static = replace(static, findings=(*findings_of(gpu, owner), *static.findings))
     return Boundary(
         image=path,
         host=snapshot.host if snapshot else None,
         static=static,
         glibc=glibc_version(image.root),
         host_glibc=snapshot.glibc if snapshot else None,
-        torch=_torch(image, static.path.rccl, demand),
+        torch=_torch(image, static),
         manifest=manifest,
         loaded=loaded,
         missing=missing,
         rules=tuple(rules_of(static, manifest, loaded, missing, margins)),
         margins=margins,
+        carried=carried,
+        gpu=gpu,
     )
 
 
@@ -157,19 +187,18 @@ def demand_of(image: Image, static: StaticResult, provider_path: str | None) -> 
 
     None where the image has no loader that is modelled.
     """
-    if static.start is not None and static.path.rccl is not None:
-        return Demand(static.start, static.path.rccl, static.path.plugin_files, static.path.accepts, provider_path)
-    loader = loader_of(image.root) if libc_kind(image.root) == "glibc" else None
-    return Demand(loader, loader, (), provider_path=provider_path) if loader else None
+    if static.job is not None:
+        return Demand(static.job, static.path.plugin_files, static.path.accepts, provider_path)
+    return demand_without_rccl(image.root, provider_path)
 
 
 def _alone(
     root: RootFileSystem, settings: LoaderSettings, demand: Demand
 ) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
     """Return (what the process has with the image's files alone, names that it lacks)."""
-    process = Process(root, settings)
-    missing = [item.name for item in process.start(demand.start).missing]
-    opener = process.find(demand.opener)
+    begun = begin(root, settings, demand.job)
+    process, opener = begun.process, begun.rccl
+    missing = [item.name for item in begun.outcome.missing]
     for name in demand.names or (LIBFABRIC,):
         outcome = process.dlopen(name, opener) if opener is not None else None
         if outcome is not None and outcome.root is not None:
@@ -180,13 +209,8 @@ def _alone(
     return tuple(Loaded(item, None) for item in process.objects), tuple(dict.fromkeys(missing))
 
 
-def _torch(image: Image, rccl: str | None, demand: Demand | None) -> str | None:
-    """Return the version of torch whose folder RCCL's process was started in, from its metadata's name."""
-    for path in filter(None, (demand.start if demand else None, rccl)):
-        packages = _PACKAGES.match(path)
-        if packages is not None:
-            for name, _ in image.root.list_dir(packages[1]):
-                found = _TORCH.fullmatch(name)
-                if found is not None:
-                    return found[1]
-    return None
+def _torch(image: Image, static: StaticResult) -> str | None:
+    """Return the version of the torch whose process it is, from its metadata's name."""
+    package = static.job.package if static.job else None
+    names = names_in(image.root, package.rpartition("/")[0]) if package else []
+    return next((found[1] for name in names if (found := _TORCH.fullmatch(name))), None)

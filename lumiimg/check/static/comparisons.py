@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.version_check import numbers_of
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Family, Severity
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.findings import Finding
     from lumiimg.host.manifest import BindManifest, Loaded
+    from lumiimg.host.margins import Margin
 
 _PROVIDER_SOURCE = "libfabric prov/cxi/configure.m4: the built-in provider links libcxi"
 _LOADER_SOURCE = "glibc elf/dl-load.c, elf/dl-version.c, modelled"
@@ -66,37 +66,6 @@ class Rule:
     def clause(self) -> str:
         """What it says, to stand behind a colon."""
         return self.have if self.is_finding else f"{self.need} is needed, {self.have}"
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """Of one family of versions between two libraries: the newest that is needed, and the newest that is there."""
-
-    library: str
-    """Name of the one that needs."""
-    of_host: bool
-    provider: str
-    provider_of_host: bool
-    family: str
-    """`GLIBC`, `FABRIC`."""
-    need: str
-    have: str
-    """Both without the family: `2.38`."""
-
-    @property
-    def library_side(self) -> str:
-        """The one that needs, and whose it is."""
-        return f"{self.library} ({'host' if self.of_host else 'image'})"
-
-    @property
-    def provider_side(self) -> str:
-        """The one that it is needed of, and whose that is."""
-        return f"{self.provider} ({'host' if self.provider_of_host else 'image'})"
-
-    @property
-    def crosses(self) -> bool:
-        """Whether one side is the host's and the other the image's."""
-        return self.of_host != self.provider_of_host
 
 
 def rules_of(
@@ -217,35 +186,3 @@ def _rule_of_margin(margin: Margin) -> Rule:
 
 def _whose(item: Loaded) -> str:
     return f"{item.host_path} of the host" if item.host_path else f"{item.object.path} of the image"
-
-
-def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
-    """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""
-    providers: dict[str, Loaded] = {}
-    for item in loaded:
-        for name in (item.object.name, item.object.facts.soname):
-            if name:
-                providers.setdefault(name, item)
-    for item in loaded:
-        needs: dict[tuple[str, str], str] = {}
-        for need in item.object.facts.version_needs:
-            family, _, number = need.name.rpartition("_")
-            key = (need.file, family)
-            if numbers_of(number) > numbers_of(needs.get(key, "")):
-                needs[key] = number
-        for (file, family), number in needs.items():
-            provider = providers.get(file)
-            if provider is None:
-                continue
-            defined = [name.rpartition("_") for name in provider.object.facts.version_definitions]
-            newest = max((n for f, _, n in defined if f == family), key=numbers_of, default="")
-            if newest:
-                yield Margin(
-                    library=item.object.facts.soname or item.object.name,
-                    of_host=item.host_path is not None,
-                    provider=file,
-                    provider_of_host=provider.host_path is not None,
-                    family=family,
-                    need=number,
-                    have=newest,
-                )

@@ -10,10 +10,16 @@ user gets "Permission denied", and an older RCCL then goes to TCP without a word
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.check.static.hip import HIP, judge_hip
+from lumiimg.elf.c_library import mixed_builds
 from lumiimg.elf.objects import second_copies
+from lumiimg.elf.undefined import interposed
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.findings import Code, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred
@@ -24,13 +30,17 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
+_PREFIXES = {LIBFABRIC: "fi_", LIBCXI: "cxil_"}
+"""With what the names of their functions begin."""
 _SHOWN = 8
 
 
 def judge_process(root: RootFileSystem, process: Process, found: Findings) -> None:
     """Judge the process as a whole; `root` is what it sees: a host's recorded files are for all."""
-    copies = second_copies(process.objects)
-    for stem, paths in copies.items():
+    judge_hip(process, found)
+    for stem, paths in second_copies(process.objects).items():
+        if HIP.fullmatch(paths[0].rpartition("/")[2]):
+            continue
         found.add(
             Code.FABRIC_MIXED,
             Severity.UNKNOWN,
@@ -39,6 +49,8 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             remedy=("keep one of them in the image, or rebuild what needs the other",),
             source="glibc elf/dl-lookup.c",
         )
+    _judge_c_library(root, process, found)
+    _judge_interposed(root, process, found)
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
         found.add(
@@ -79,3 +91,48 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             remedy=("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own",),
             source="ld.so(8), RUNPATH comes before the cache; apptainer.conf, mount home and mount tmp",
         )
+
+
+def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
+    """Judge whether functions of libfabric and libcxi are taken from those, or from a library that stands before."""
+    for user in process.objects:
+        for name in _PREFIXES.keys() & {*user.facts.needed}:
+            provider, taken = process.find(name), None
+            if provider is not None:
+                with contextlib.suppress(OSError, BadInputError):
+                    taken = interposed(root, process, user, provider, _PREFIXES[name])
+            if provider is not None and taken is not None:
+                first, function = taken
+                found.add(
+                    Code.FABRIC_INTERPOSED,
+                    Severity.UNKNOWN,
+                    f"{user.path} takes {function} from {first.path}, and not from {provider.path}",
+                    where=first.path,
+                    chain=first.chain,
+                    cause="it came with the start, or was opened for all: what it does instead does not show",
+                    remedy=("take it off LD_PRELOAD; `lumiimg check --level probe` shows what happens with it",),
+                    source="ld.so(8), LD_PRELOAD; glibc elf/dl-lookup.c",
+                )
+                return
+
+
+def _judge_c_library(root: RootFileSystem, process: Process, found: Findings) -> None:
+    """Judge whether the parts of the C library are of one build: they share data whose layout is private."""
+    mixed = mixed_builds(root, process)
+    if mixed is None:
+        return
+    if mixed.is_fatal:
+        severity, what = Severity.PROBLEM, "the loader and the C library of the process are of two builds: it ends"
+        what += " at its start"
+    else:
+        severity, what = Severity.UNKNOWN, f"{mixed.part} is not of the build of the C library of its process"
+    found.add(
+        Code.LOADER_OTHER_BUILD,
+        severity,
+        what,
+        where=mixed.part,
+        evidence=mixed.evidence,
+        cause="the parts of a C library share data that is private to a build, and ld.so does not compare them",
+        remedy=("take the folder of the second C library off LD_LIBRARY_PATH, or out of the image or the binds",),
+        source="glibc elf/rtld.c, sysdeps/generic/ldsodefs.h: struct rtld_global is private to a build",
+    )

@@ -8,37 +8,43 @@ libfabric among it has the cxi provider. What may come from the host at run time
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
+from lumiimg.check.static.covers import judge_covered, judge_hidden_program, note_hidden
 from lumiimg.check.static.duplicates import judge_process
-from lumiimg.check.static.evidence import StaticResult
+from lumiimg.check.static.evidence import StaticResult, files_of
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.check.static.plugin_search import load_plugin
 from lumiimg.check.static.rccl import load_rccl, read_path
+from lumiimg.check.static.symbols import judge_not_modelled
 from lumiimg.check.static.variables import judge_binds, judge_no_plugin_wanted, judge_variables, read_variables
-from lumiimg.fabric.names import RCCL_OR_PLUGIN
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.container_view import see_inside
+from lumiimg.host.job_process import jobs_of
 from lumiimg.host.ldd import refusal
+from lumiimg.host.rccl_process import job_of_library, rccl_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.findings import Finding
+    from lumiimg.host.job_process import JobProcess, JobProcesses
     from lumiimg.image import Image
 
-_FIND_LIMIT = 200
 
+def check_static(image: Image, environment: Mapping[str, str], program: str | None = None) -> StaticResult:
+    """Follow the fabric path through the image's files, from the program that its jobs start.
 
-def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
-    """Follow the fabric path through the image's files.
+    `environment` is the user's: variables of it reach the container, and some of them change what is loaded. `program`
+    is what jobs start, by its path or name; None for the Python on the image's PATH. Where an image has several
+    frameworks, each with an RCCL, the one that fares worst is returned, and the others are named.
 
-    `environment` is the user's: variables of it reach the container, and some of them change what is loaded.
-
-    Raises BadInputError only where the image itself cannot be read; a broken library in it is a finding.
+    Raises BadInputError where the image itself cannot be read, or has no such program; a broken library in it is a
+    finding.
     """
     found = Findings(Level.STATIC)
     for warning in image.warnings:
@@ -56,17 +62,76 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
             remedy=("use a base with glibc: RCCL and the host's fabric libraries are built for it",),
         )
         return StaticResult(findings=tuple(found.found))
-    files = sorted(islice(image.root.find(RCCL_OR_PLUGIN), _FIND_LIMIT))
-    process, rccl, file = load_rccl(image, see_inside(image, environment).settings, files, found)
+    files = rccl_files(image.root)
+    jobs = jobs_of(image, environment, program)
+    if jobs.hidden:
+        judge_hidden_program(image, jobs.hidden, found)
+        return StaticResult(findings=tuple(found.found))
+    inside = see_inside(image, environment)
+    settings = inside.settings
+    processes = jobs.processes or (job_of_library(image.root, settings, files),)
+    judge_not_modelled(image.root, inside.doubts, processes, found)
+    results = {job: _check_process(image, environment, settings, job, files) for job in processes}
+    worst = min(results, key=lambda job: _rank(results[job]))
+    if jobs.note:
+        _note_program(jobs, results, worst, found)
+    for job, result in results.items():
+        if result.path.rccl not in {None, results[worst].path.rccl}:
+            found.add(
+                Code.RCCL_SEVERAL,
+                Severity.INFO,
+                f"{job.title} gets another RCCL, {result.path.rccl}; what is said here is about {worst.title}",
+                where=result.path.rccl,
+                remedy=(f"`lumiimg ldd IMAGE {result.path.rccl}` shows what that one loads",),
+            )
+    note_hidden(image, results[worst].findings, found)
+    return replace(results[worst], findings=(*found.found, *results[worst].findings))
+
+
+def _note_program(
+    jobs: JobProcesses, results: dict[JobProcess, StaticResult], worst: JobProcess, found: Findings
+) -> None:
+    """Note how the program was found; where another may be the one, problems of this one are no problems of the image.
+
+    What no process of the image gets past is one all the same: then it is about libraries, and no program is known.
+    """
+    against: tuple[Finding, ...] = ()
+    if jobs.is_open and worst.is_program:
+        own = results[worst].findings
+        against = tuple(finding for finding in own if finding.severity is Severity.PROBLEM)
+        results[worst] = replace(results[worst], findings=tuple(each for each in own if each not in against))
+    found.add(
+        Code.PROGRAM_UNKNOWN,
+        Severity.UNKNOWN if jobs.is_open else Severity.INFO,
+        jobs.note or "",
+        evidence=tuple(f"if it is this one: {finding.summary}" for finding in against),
+        remedy=("name what your jobs start, as it is in the container: --program PATH",),
+    )
+
+
+def _rank(result: StaticResult) -> int:
+    """Return how a result compares: the least has a problem, then a question that is open."""
+    severities = {finding.severity for finding in result.findings}
+    return next((i for i, each in enumerate((Severity.PROBLEM, Severity.UNKNOWN)) if each in severities), 2)
+
+
+def _check_process(
+    image: Image, environment: Mapping[str, str], settings: LoaderSettings, job: JobProcess, files: list[str]
+) -> StaticResult:
+    """Follow the path of one process."""
+    found = Findings(Level.STATIC)
+    begun = load_rccl(image, settings, job, files, found)
+    process, rccl = begun.process, begun.rccl
     if rccl is None:
-        return StaticResult(FabricPath(rccl=file), findings=tuple(found.found))
+        broken = job.program if not job.is_program and begun.failed and image.root.is_file(job.program) else None
+        return StaticResult(FabricPath(rccl=broken), findings=tuple(found.found))
     variables = read_variables(image, environment)
     path, library = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
     outcome = load_plugin(variables, process, rccl, files, path, library, found)
     result = StaticResult(
         path=path,
         loader=process.system.loader,
-        start=process.objects[0].path,
+        job=job,
         provider_path=variables.get(PROVIDER_PATH),
     )
     if outcome is not None and outcome.root is not None:
@@ -75,4 +140,6 @@ def check_static(image: Image, environment: Mapping[str, str]) -> StaticResult:
     judge_no_plugin_wanted(variables, result.path, found)
     judge_variables(variables, result.path, found)
     judge_binds(environment, process, found)
-    return replace(result, findings=tuple(found.found))
+    judge_covered(image, job, process, found)
+    opened, later = files_of(image.root, process)
+    return replace(result, opened=opened, opened_later=later, findings=tuple(found.found))

@@ -8,16 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.duplicates import judge_process
+from lumiimg.check.static.evidence import files_of
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Family, Findings, Level, Severity
-from lumiimg.host.codec import own_table
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.host.carried_account import CarriedAccount
     from lumiimg.host.manifest import BindManifest, Refusal
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
@@ -50,7 +52,17 @@ def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host:
         )
     for note in manifest.notes:
         found.add(Code.BIND_NOTE, Severity.INFO, note)
-    return replace(result, findings=tuple(found.found))
+    opened, later = files_of(trial.root, trial.process)
+    return replace(result, opened=opened, opened_later=later, findings=tuple(found.found))
+
+
+def with_carried(static: StaticResult, carried: CarriedAccount) -> StaticResult:
+    """Return what the files say, with what there is to say of the image's own bind manifest: it decides nothing."""
+    if carried.sentence is None:
+        return static
+    found = Findings(Level.STATIC, list(static.findings))
+    found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
+    return replace(static, findings=tuple(found.found))
 
 
 def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticResult:
@@ -78,7 +90,8 @@ def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
     if any(refusal.of_host for refusal in refusals):
         yield (
             "bundle the fabric: build libcxi, and libfabric with its cxi provider, in the image, in the versions of "
-            "the machine's Slingshot release; then nothing of the host's libraries is bound"
+            "the machine's Slingshot release; then nothing of the host's libraries is bound: "
+            "`lumiimg adapt IMAGE --site NAME --fabric bundled -o adapted.sif`"
         )
     minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
     if minors:

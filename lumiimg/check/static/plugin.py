@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.plugin_search import RULE_SOURCE
-from lumiimg.elf.facts import exported_symbols, undefined_symbols
+from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.files import RecordedElf
+from lumiimg.elf.undefined import UndefinedSymbols, undefined_in
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api, part_of
 from lumiimg.fabric.provider import HSA, PROVIDER_PATH, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import remedy_for_old_api
 from lumiimg.findings import Code, Severity
-from lumiimg.host.codec import own_table
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from lumiimg.fabric.path import FabricPath
     from lumiimg.findings import Findings
     from lumiimg.image import RootFileSystem
-
-_MAX_WANTED_CHARS = 64 << 20
 
 
 def judge_plugin(
@@ -64,14 +62,15 @@ def judge_plugin(
 def _judge_load(
     root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject, found: Findings
 ) -> None:
-    undefined, sure, unread = _undefined(root, process, outcome) if not outcome.errors else ((), False, None)
+    symbols = UndefinedSymbols() if outcome.errors else undefined_in(root, process, outcome.objects)
+    undefined = symbols.lines
     if outcome.errors:
         _judge_errors(plugin, outcome, found)
-    elif undefined and sure:
+    elif undefined and symbols.is_sure:
         found.add(
             Code.PLUGIN_LOADS,
             Severity.PROBLEM,
-            f"{plugin.path} cannot be loaded: nothing in the process defines {undefined[0].rpartition(' ')[2]}",
+            f"{plugin.path} cannot be loaded: nothing that it sees defines {symbols.found[0].symbol.name}",
             where=plugin.path,
             evidence=undefined[:8],
             cause="RCCL opens its plugin with RTLD_NOW: every symbol has to be there at once",
@@ -86,16 +85,17 @@ def _judge_load(
             where=plugin.path,
             evidence=(f"found by: {plugin.found_by.value}",),
         )
-    if unread:
+    _judge_called_later(root, outcome, process, plugin, found)
+    if symbols.unread:
         found.add(
             Code.PLUGIN_SYMBOLS,
             Severity.UNKNOWN,
-            f"whether all symbols of the plugin are defined cannot be told: {unread}",
+            f"it is not known whether all symbols of the plugin are defined: {symbols.unread}",
             where=plugin.path,
             remedy=("fetch or build the image again",),
             source="glibc elf/dl-reloc.c",
         )
-    if undefined and not sure:
+    if undefined and not symbols.is_sure:
         found.add(
             Code.PLUGIN_SYMBOLS,
             Severity.UNKNOWN,
@@ -107,22 +107,47 @@ def _judge_load(
         )
 
 
+def _judge_called_later(
+    root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject, found: Findings
+) -> None:
+    """Judge what of the fabric came with the start: there, a call is bound at its first use, and ends the process."""
+    fabric = [each for each in process.scopes.list_of(plugin) if each is plugin or part_of(each.path)]
+    there = [each for each in fabric if each not in outcome.objects]
+    lacking = undefined_in(root, process, there) if there and not outcome.errors else UndefinedSymbols()
+    if lacking.found and lacking.is_sure:
+        first = lacking.found[0]
+        found.add(
+            Code.PLUGIN_SYMBOLS,
+            Severity.UNKNOWN,
+            f"{first.loaded.path} came with the start, and nothing that it sees defines {first.symbol.name}: "
+            "the process ends where that is called",
+            where=first.loaded.path,
+            evidence=lacking.lines[:8],
+            remedy=("take the plugin and its libraries off LD_PRELOAD: RCCL opens them, and says what is missing",),
+            source="glibc elf/dl-runtime.c",
+        )
+
+
 @cache
 def _host_libraries() -> frozenset[str]:
     return frozenset(own_table(__package__, "host_libraries.toml")["names"])
 
 
+def lacks_of_host(outcome: LoadOutcome) -> tuple[str, ...]:
+    """Return the names that a load lacks, where a machine brings all of them and nothing else is wrong."""
+    names = tuple(dict.fromkeys(missing.name for missing in outcome.missing))
+    is_all = not outcome.missing_versions and _host_libraries().issuperset(name.partition(".so")[0] for name in names)
+    return names if is_all else ()
+
+
 def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -> None:
-    host = _host_libraries()
-    from_host = [missing for missing in outcome.missing if missing.name.partition(".so")[0] in host]
-    only_from_host = from_host and len(from_host) == len(outcome.missing) and not outcome.missing_versions
+    from_host = lacks_of_host(outcome)
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
-    if only_from_host:
-        names = ", ".join(dict.fromkeys(missing.name for missing in from_host))
+    if from_host:
         found.add(
             Code.PLUGIN_NEEDS_HOST,
             Severity.UNKNOWN,
-            f"the plugin needs {names}, which the image does not have: it must come from the host",
+            f"the plugin needs {', '.join(from_host)}, which the image does not have: it must come from the host",
             where=plugin.path,
             evidence=outcome.errors[:8],
             chain=chain,
@@ -155,48 +180,6 @@ def _remedy_for(error: str) -> str:
     if "CPU ISA level" in error:
         return f"build {path} for the CPU of the machine: -march=znver3 on LUMI"
     return "add the libraries named above to the image, or build the plugin in it: `lumiimg list`"
-
-
-def _undefined(
-    root: RootFileSystem, process: Process, outcome: LoadOutcome
-) -> tuple[tuple[str, ...], bool, str | None]:
-    """Return (what the loader would say of symbols that nothing defines, whether sure, why they cannot be read).
-
-    Of the plugin and the libraries that come with it.
-    The symbols of libraries out of a snapshot are not recorded: then it is about those that ask for no version, which
-    a library that was linked with its libraries does not have; and one of those might still define them.
-    """
-    wanted: list[tuple[str, str, bool]] = []
-    undefined: set[str] = set()
-    size_chars = 0
-    recorded = False
-    # of one library after the other: no more is kept than what the new ones want
-    try:
-        for loaded in outcome.objects:
-            file = root.open(process.settings.absolute(loaded.path))
-            if not isinstance(file, RecordedElf):
-                with contextlib.closing(file):
-                    names = undefined_symbols(file)
-                size_chars += sum(map(len, names))
-                if size_chars > _MAX_WANTED_CHARS:
-                    return (), False, "they are more than are read"
-                wanted += [(loaded.path, *each) for each in sorted(names.items())]
-                undefined |= names.keys()
-        for loaded in process.objects:
-            file = root.open(process.settings.absolute(loaded.path))
-            if isinstance(file, RecordedElf):
-                recorded = True
-                continue
-            with contextlib.closing(file):
-                undefined -= exported_symbols(file)
-    except (OSError, BadInputError) as error:
-        return (), False, one_line(str(error))
-    lines = tuple(
-        f"{path}: undefined symbol: {name}"
-        for path, name, versioned in wanted
-        if name in undefined and not (recorded and versioned)
-    )
-    return lines, not recorded, None
 
 
 def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:

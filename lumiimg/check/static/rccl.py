@@ -1,101 +1,104 @@
-"""Which RCCL of an image matters, and what it says of itself."""
+"""Which RCCL the process of a job gets, and what it says of itself."""
 
 from __future__ import annotations
 
-from itertools import islice
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.loader import Process
-from lumiimg.fabric.names import LIBRCCL, part_of
-from lumiimg.fabric.path import FabricPath, Part
+from lumiimg.check.static.plugin import lacks_of_host
+from lumiimg.check.static.symbols import judge_symbols
+from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.rccl import Rccl, read_rccl
 from lumiimg.findings import Code, Severity
+from lumiimg.host.job_process import Begun, JobProcess, begin
+from lumiimg.host.rccl_process import rccl_candidates
 
 if TYPE_CHECKING:
-    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.findings import Findings
-    from lumiimg.image import Image
+    from lumiimg.findings import FindingDetails, Findings
+    from lumiimg.image import Image, RootFileSystem
 
 
-def load_rccl(
-    image: Image, settings: LoaderSettings, files: list[str], found: Findings
-) -> tuple[Process, LoadedObject | None, str | None]:
-    """Start a process with the RCCL that matters: the one that torch gets, else the one on the loader's path.
-
-    Return (the process, the RCCL, the path of its file): without an RCCL where it cannot be loaded.
-    """
-    candidates = [file for file in files if part_of(file) is Part.RCCL and image.root.is_file(file)]
-    process, torch, rccl = _of_torch(image, settings)
-    why = f"it is what {torch} loads"
-    if rccl is None:
-        named = _on_loader_path(image, settings, candidates)
-        chosen = named or next(iter(candidates), None)
-        why = "it is on the loader's path" if named else "none is on the loader's path, and it is the first"
-        process = Process(image.root, settings)
-        if chosen is None:
-            found.add(
-                Code.RCCL_ABSENT,
-                Severity.PROBLEM,
-                "no librccl.so was found in the image",
-                cause="the check is about RCCL: an image without it cannot use the fabric through it",
-                remedy=("start from a base with ROCm: `lumiimg list`",),
-            )
-            return process, None, None
-        outcome = process.start(chosen)
-        if outcome.root is None or outcome.errors:
-            found.add(
-                Code.RCCL_LOAD,
-                Severity.PROBLEM,
-                f"{chosen} cannot be loaded in this image",
-                where=chosen,
-                evidence=outcome.errors[:8],
-                cause="what a bind of the host (--rocm) would bring is not counted",
-                remedy=("add the libraries that it names to the image",),
-            )
-            return process, None, chosen
-        rccl = outcome.root
-    others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
-    if others:
+def load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: list[str], found: Findings) -> Begun:
+    """Model the process of a job up to its RCCL; without an RCCL where it has none, or cannot be loaded."""
+    begun = begin(image.root, settings, job)
+    candidates = rccl_candidates(image.root, files)
+    if begun.failed is not None and (candidates or job.is_program):
+        _judge_failure(job, begun.failed, found)
+    elif (cuda := _of_cuda(image.root, job)) is not None:
+        begun = replace(begun, rccl=None)  # one that something else has brought along is not its
         found.add(
-            Code.RCCL_SEVERAL,
-            Severity.INFO,
-            f"the image has more than one RCCL; {rccl.path} is looked at, because {why}",
-            evidence=tuple(others[:8]),
+            Code.PROGRAM_CUDA,
+            Severity.PROBLEM,
+            f"the {job.title} is built for CUDA: it uses no RCCL",
+            where=cuda,
+            evidence=tuple(candidates[:4]),
+            cause="PyPI's own wheels of torch are for CUDA; those for ROCm are in PyTorch's index",
+            remedy=("install the wheel for the ROCm of the image: `lumiimg list` shows the layer pytorch",),
         )
-    return process, rccl, rccl.path
+    elif not candidates:
+        found.add(
+            Code.RCCL_ABSENT,
+            Severity.PROBLEM,
+            "no librccl.so was found in the image",
+            cause="the check is about RCCL: an image without it cannot use the fabric through it",
+            remedy=("start from a base with ROCm: `lumiimg list`",),
+        )
+    elif begun.rccl is None:
+        found.add(
+            Code.RCCL_ABSENT,
+            Severity.PROBLEM,
+            f"{job.title} has no RCCL in its process; {candidates[0]} is in the image",
+            where=candidates[0],
+            cause="its libraries neither need one nor find one by name",
+            remedy=("name the program that your jobs start: --program PATH",),
+        )
+    else:
+        rccl = begun.rccl
+        begun = judge_symbols(image.root, job, begun, found)
+        others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
+        if others:
+            found.add(
+                Code.RCCL_SEVERAL,
+                Severity.INFO,
+                f"the image has more than one RCCL; {rccl.path} is looked at, because {_why(job)}",
+                evidence=tuple(others[:8]),
+            )
+    return begun
 
 
-def _of_torch(image: Image, settings: LoaderSettings) -> tuple[Process, str | None, LoadedObject | None]:
-    """Return the process of the image's torch, the library of it that uses RCCL, and the RCCL that the loader gives it.
-
-    A wheel brings an RCCL along, and LD_LIBRARY_PATH decides whether it is taken: so the loader is asked, not the path.
-    """
-    process = Process(image.root, settings)
-    for library in islice(image.root.find({"libtorch_hip.so"}), 1):
-        process.start(library)
-        for name in LIBRCCL:
-            if (rccl := process.find(name)) is not None:
-                return process, library, rccl
-    return process, None, None
+def _why(job: JobProcess) -> str:
+    if job.framework:
+        return f"it is what {job.framework} of {job.program} loads"
+    return f"it is what {job.program} finds" if job.is_program else "no program is known that would load another"
 
 
-def _on_loader_path(image: Image, settings: LoaderSettings, candidates: list[str]) -> str | None:
-    """Return what dlopen would give a program that asks for RCCL by name."""
-    for candidate in candidates:
-        of_image = Process(image.root, settings)
-        if of_image.start(candidate).root is None:
-            continue  # no library at all
-        # The loader alone is the emptiest process: nothing called librccl is in it yet.
-        program = Process(image.root, settings)
-        if program.start(of_image.system.loader).root is None:
-            return None
-        for name in LIBRCCL:
-            outcome = program.dlopen(name)
-            if outcome.root is not None:
-                return outcome.root.path
-        return None
-    return None
+def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> None:
+    details: FindingDetails = {
+        "where": job.package or job.program,
+        "evidence": outcome.errors[:8],
+        "chain": outcome.missing[0].chain if outcome.missing else (),
+        "cause": "what a bind of the host (--rocm) would bring is not counted",
+        "remedy": ("add the libraries that it names to the image",),
+        "source": "glibc elf/dl-load.c, elf/dl-version.c",
+    }
+    if job.is_program and (names := lacks_of_host(outcome)):
+        what = f"{job.title} needs {', '.join(names)} at its start, which must come from the host"
+        found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, what, **details)
+    elif job.framework is not None:
+        what = f"`import {job.framework}` of {job.program} fails"
+        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, **details)
+    elif job.is_program:
+        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL", **details)
+    else:
+        found.add(Code.RCCL_LOAD, Severity.PROBLEM, f"{job.program} cannot be loaded in this image", **details)
+
+
+def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
+    """Return the file by which the torch of a job is CUDA's."""
+    file, of_rocm = (f"{job.package}/lib/libtorch_{kind}.so" for kind in ("cuda", "hip"))
+    return file if job.imports == "torch" and root.is_file(file) and not root.is_file(of_rocm) else None
 
 
 def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findings) -> tuple[FabricPath, Rccl]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.host.codec import decode, own_table
+from lumiimg.host.codec import decode
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

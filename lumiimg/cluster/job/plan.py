@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,15 @@ from lumiimg.cluster.job.shape import shape_of
 from lumiimg.cluster.job.topology import bind_ranks, cores_of_a_gpu
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.fabric.path import Fabric
+from lumiimg.host.carried_account import without_node
 from lumiimg.host.manifest import Bind
+from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
-from lumiimg.resolve.rules import environment
+from lumiimg.resolve.rules import RuleOutcome, environment
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from lumiimg.catalog.sites import Site, SiteBind
     from lumiimg.check.static.boundary import Boundary
@@ -159,6 +161,12 @@ class JobRequest:
     absent: tuple[MissingPath, ...] = ()
     """Paths of the command that the image does not have."""
     note: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """That the image sets."""
+    of_gpu: tuple[str, ...] = ()
+    """What the image's GPU code means for the job."""
+    of_manifest: str | None = None
+    """Where the binds are from, where no node was looked at."""
 
 
 def starter_of(site: Site) -> str:
@@ -207,11 +215,19 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
         settings=(*_of_python(request.python), *_settings(stack, site, shape, framework, cores, manifest)),
         binds=binds,
         notes=(
+            *request.of_gpu,
+            *_harmful(request.variables, site),
             *_notes(stack, site, shape, framework, manifest),
-            *filter(None, (untold, request.note)),
+            *filter(None, (untold, request.note, request.of_manifest)),
             *unbound(request.absent, binds),
         ),
     )
+
+
+def by_carried(boundary: Boundary, site: Site) -> tuple[BindManifest | None, str | None]:
+    """Return the binds of the manifest that an image carries, with those of the site, and what is to be said of it."""
+    manifest, why = without_node(boundary.carried)
+    return (replace(manifest, binds=(*manifest.binds, *map(_bind, site.binds))) if manifest else None), why
 
 
 def _bind(entry: SiteBind) -> Bind:
@@ -344,6 +360,9 @@ def _notes(
         yield f"Open MPI of the image cannot be started by srun of {site.name}, as far as is known: no --mpi is set"
     if site.vendor is not None and "rocm" in stack.offers:
         yield f"the image has ROCm, and the GPUs of {site.name} are {site.vendor}'s: its programs find none"
+    for rule in driver_window(stack, site) if site.vendor is None else ():
+        if rule.outcome is not RuleOutcome.OK:
+            yield f"{rule.have}, and the driver of {site.name} serves {rule.need}: {rule.because} ({rule.source})"
     if shape.nodes == 1 or site.vendor is not None:
         return
     if "net-plugin" not in stack.offers:
@@ -356,6 +375,13 @@ def _notes(
                 "libfabric or libcxi is not in the image, and none is bound: RCCL goes over TCP between nodes. "
                 "On a node of the site: `lumiimg host scan -o host.json`; then --host host.json"
             )
+
+
+def _harmful(variables: Mapping[str, str], site: Site) -> Iterator[str]:
+    for tried in site.measured:
+        value = variables.get(tried.name)
+        if tried.effect == "harmful" and value is not None and tried.value in {None, value}:
+            yield f"the image sets {tried.name}={value}: {tried.because} ({tried.source}, {tried.date})"
 
 
 def loading(boundary: Boundary) -> BindManifest | None:

@@ -76,7 +76,7 @@ def _head(plan: JobPlan, submit: str) -> Iterator[str]:
     told = f"{plan.framework.title}: {count(shape.nodes, 'node')} of {site.name}, {count(shape.gpus, 'GPU')} each; "
     yield from comment(f"{told}{what}, started by {how}")
     yield from comment(f"{plan.framework.because} ({plan.chosen})")
-    never = f"; never run on {site.name} by the project" if site.status == "unproved" else ""
+    never = f"; never run on {site.name} by the project" if site.status == "documented" else ""
     yield from comment(f"Written by lumiimg {__version__} from what is known of {site.name} ({site.date}){never}.")
     for note in plan.notes:
         yield from comment(f"Note: {note}.")

@@ -15,7 +15,8 @@ from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.cluster.python import Python, python_of
 from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.host.codec import own_table
+from lumiimg.host.carried_account import without_node
+from lumiimg.host.carried_manifest import MANIFEST_PATH
 from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.digests import fingerprint
 from lumiimg.host.manifest import Bind
@@ -24,6 +25,7 @@ from lumiimg.image.programs import Program, find_program, search_path
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment as variables_for
+from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.host.manifest import Variable
+    from lumiimg.host.manifest import BindManifest, Variable
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
     from lumiimg.resolve.inventory import Inventory
@@ -145,14 +147,16 @@ def plan_module(
     if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
         what = f"module systems take {sign[0]} for a sign of their own, and would find nothing there"
         raise BadInputError(what, where=str(folder), hint="name another folder")
-    with opened(file) as image:
+    with opened(file, environment, snapshot) as image:
         if image.kind in _NOT_RUNNABLE:
             hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
             raise BadInputError(f"{image.kind.value}: engines do not run it as it is", where=str(path), hint=hint)
-        boundary = None
-        if snapshot is not None:
+        boundary, carried, of_manifest = None, None, None
+        if snapshot is not None or image.root.exists(MANIFEST_PATH):
             static = check_static(image, environment)
             boundary = study_open(str(file), image, environment, snapshot, static, site)
+        if snapshot is None and boundary is not None:
+            (carried, of_manifest), boundary = without_node(boundary.carried), None
         contents = read_contents(image)
         python = python_of(image, contents)
         folders = (*([python.folder] if python and python.folder else []), *search_path(image))
@@ -166,25 +170,26 @@ def plan_module(
             title=": ".join(filter(None, (file.name, _told(contents)))),
             engine=variables_of_engine(snapshot, site),
             boundary=boundary,
-            binds=_binds(boundary, site),
-            container_variables=boundary.manifest.variables if boundary and boundary.manifest else (),
+            binds=_binds(boundary, carried, site),
+            container_variables=manifest.variables if (manifest := boundary.manifest if boundary else carried) else (),
             job_variables=variables,
             caches=_caches(site, variables),
             programs=tuple(_programs(image, folders, python)),
             python=python,
             shell=bash.path if bash else None,
             origin=origin_of(str(file), snapshot, site),
-            notes=tuple(_notes(image, boundary, site)),
+            notes=(*([of_manifest] if of_manifest else []), *_notes(image, boundary, carried, site)),
             taken=snapshot.taken[:10] if snapshot else None,
         )
     refuse_unsafe(module.binds, module.container_variables, "lmod")
     return module
 
 
-def _binds(boundary: Boundary | None, site: Site | None) -> tuple[Bind, ...]:
+def _binds(boundary: Boundary | None, carried: BindManifest | None, site: Site | None) -> tuple[Bind, ...]:
     if boundary is not None:
         return boundary.manifest.binds if boundary.manifest else ()
-    return tuple(Bind(entry.path, entry.path, f"{entry.reason} ({site.name})") for entry in site.binds) if site else ()
+    of_site = [Bind(one.path, one.path, f"{one.reason} ({site.name})") for one in site.binds] if site else []
+    return (*(carried.binds if carried else ()), *of_site)
 
 
 def origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple[str, ...]:
@@ -202,10 +207,10 @@ def origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple
     return tuple(lines)
 
 
-def _notes(image: Image, boundary: Boundary | None, site: Site | None) -> Iterator[str]:
-    if boundary is None:
+def _notes(image: Image, boundary: Boundary | None, carried: BindManifest | None, site: Site | None) -> Iterator[str]:
+    if boundary is None and carried is None:
         yield "no snapshot of a node was given (--host): no library of the machine's fabric is bound"
-    elif boundary.manifest is not None:
+    elif boundary is not None and boundary.manifest is not None:
         yield from boundary.manifest.notes
         if not boundary.manifest.binds:
             yield NOTHING_BOUND

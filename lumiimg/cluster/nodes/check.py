@@ -20,6 +20,7 @@ from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files, conclude
 from lumiimg.check.probe.task import ProbeTask, make_task
 from lumiimg.check.run.execution import provide_all_reduce
+from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
@@ -100,6 +101,8 @@ class NodesReport:
     """What the step printed at its end, where nodes are silent: for people."""
     collective: NodesCollective | None = None
     """What the collective of level run came to."""
+    gpu: GpuAccount | None = None
+    """Whether the GPU of --host or --site takes the image's code; null where none of AMD's is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,10 @@ class NodesRequest:
     snapshot: Snapshot | None
     site: Site | None
     simulate: bool
+    program: str | None = None
+    """What jobs start; None for the Python on the image's PATH."""
+    machine: tuple[str, ...] = ()
+    """The options that name the machine, for commands that are proposed."""
 
 
 def own_command() -> list[str]:
@@ -171,16 +178,19 @@ def check_nodes(
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
         raise BadInputError(what, where=f"--nodes {request.nodes}")
     nodes = allocation.nodes[: request.nodes]
-    path = request.image.absolute()
+    path, machine = request.image.absolute(), request.machine
     engine = find_engine(environment)
-    with opened(path) as image, shared_folder() as folder:
+    with opened(path, environment, request.snapshot) as image, shared_folder() as folder:
         labels = image.labels
-        static, manifest = check_files(path, image, environment, request.snapshot)
+        boundary = check_files(path, image, environment, request.snapshot, request.program, request.site)
+        static, manifest = boundary.static, boundary.manifest
         files = static.findings
         if static.path.rccl is None:
-            group = _group(nodes, static.path, conclude(str(path), labels, files, ()), Level.STATIC, slowest_ms=0)
+            found = conclude(str(path), labels, files, (), machine=machine)
+            group = _group(nodes, static.path, found, Level.STATIC, slowest_ms=0)
             levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}
-            return NodesReport(str(path), allocation.job, group.answer, group.sentence, levels, (group,), (), ())
+            of_all = (str(path), allocation.job, group.answer, group.sentence)
+            return NodesReport(*of_all, levels, (group,), (), (), gpu=boundary.gpu)
         programs, run = folder / "programs", folder / "run"
         programs.mkdir()
         run.mkdir()
@@ -201,7 +211,10 @@ def check_nodes(
             try:
                 gpus = shared_gpus(well)
                 owes_run = True
-                on_probed(sum_up(str(path), allocation.job, gathered, files, labels, why=_CUT_OFF, owes_run=True))
+                so_far = sum_up(
+                    str(path), allocation.job, gathered, files, labels, why=_CUT_OFF, owes_run=True, machine=machine
+                )
+                on_probed(replace(so_far, gpu=boundary.gpu))
                 if gathered.out_of_time:
                     raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
                 ran = run_together(
@@ -220,7 +233,10 @@ def check_nodes(
                 )
             except LumiimgError as error:  # what the nodes have answered stands
                 why = f"{'not taken' if isinstance(error, MissingHereError) else 'failed'}: {error}"
-    return sum_up(str(path), allocation.job, gathered, files, labels, ran, why, _tail(done), owes_run=owes_run)
+    summed = sum_up(
+        str(path), allocation.job, gathered, files, labels, ran, why, _tail(done), owes_run=owes_run, machine=machine
+    )
+    return replace(summed, gpu=boundary.gpu)
 
 
 def sum_up(
@@ -234,13 +250,14 @@ def sum_up(
     output: tuple[str, ...] = (),
     *,
     owes_run: bool = False,
+    machine: Sequence[str] = (),
 ) -> NodesReport:
     """Return what the answers come to, with what the files of the image say.
 
     `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
-    without one the question is open. `output` is that of the step.
+    without one the question is open. `output` is that of the step. `machine` are the options that name the machine.
     """
-    groups = tuple(_groups(image, gathered, files, labels, ran))
+    groups = tuple(_groups(image, gathered, files, labels, ran, machine))
     silent = gathered.silent
     answer = _answer(groups, silent)
     told = told_of(ran) if ran is not None else None
@@ -291,12 +308,13 @@ def _groups(
     files: Sequence[Finding],
     labels: Mapping[str, str],
     ran: RunResult | None,
+    machine: Sequence[str],
 ) -> Iterator[NodeGroup]:
     usual = gathered.groups[0].fingerprint if gathered.groups else None
     for found in gathered.groups:
         trouble = found.fingerprint.trouble
         together = ran.findings.found if ran is not None and not trouble else ()
-        findings = conclude(image, labels, files, found.details.findings, together)
+        findings = conclude(image, labels, files, found.details.findings, together, machine=machine)
         level = Level.STATIC if trouble else Level.RUN if together else Level.PROBE
         group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
         if trouble:

@@ -134,7 +134,6 @@ def _layer(draft: Draft, layer: str) -> str:
     document: dict[str, Any] = {
         "kind": "layer",
         "summary": one_line(f"Draft of {name}, stage {path.target.label}"),
-        "status": "unproved",
         "source": one_line(
             f"{name}, sha256 {path.dockerfile.sha256}, on {draft.recognised.base and draft.recognised.base.image}"
         ),

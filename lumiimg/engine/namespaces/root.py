@@ -190,7 +190,9 @@ def _add(at: int, below: str, upper: str, path: str, *, is_folder: bool) -> None
         made, seen = f"{made}/{name}", f"{seen}/{name}"
         if not os.path.isdir(made):  # noqa: PTH112
             os.mkdir(made)  # noqa: PTH102
-            os.chmod(made, stat.S_IMODE(os.stat(seen, follow_symlinks=False).st_mode))  # noqa: PTH101, PTH116
+            mode = os.stat(seen, follow_symlinks=False).st_mode  # noqa: PTH116
+            if stat.S_ISDIR(mode):  # else it takes the place of a file
+                os.chmod(made, stat.S_IMODE(mode))  # noqa: PTH101
     for name in lacking:
         made = f"{made}/{name}"
         if is_folder or name != lacking[-1]:

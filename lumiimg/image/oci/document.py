@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, TypeVar
 
 from lumiimg.image.tree import ImageError
 
@@ -65,6 +65,8 @@ class Config:
     """As Go calls it: `amd64`."""
     environment: dict[str, str]
     labels: dict[str, str]
+    entrypoint: tuple[str, ...]
+    """What `run` starts, with its arguments."""
     layers: tuple[Digest, ...]
     """Of their unpacked content, the lowest first."""
 
@@ -88,6 +90,10 @@ def typed(value: object, kind: type[T], name: str, where: str) -> T:
     return value
 
 
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
 def config_of(document: dict[str, Any], where: str) -> Config:
     """Return the checked config. Raises ImageError."""
     run = typed(document.get("config"), dict, "config", where)
@@ -100,5 +106,6 @@ def config_of(document: dict[str, Any], where: str) -> Config:
         architecture=typed(document.get("architecture"), str, "architecture", where) or None,
         environment={name: value for name, equals, value in variables if name and equals},
         labels={name: typed(value, str, "config.Labels", where) for name, value in labels.items()},
+        entrypoint=tuple(filter(_is_text, words)) if isinstance(words := run.get("Entrypoint"), list) else (),
         layers=tuple(Digest.parse(item, where) for item in typed(root.get("diff_ids"), list, "diff_ids", where)),
     )

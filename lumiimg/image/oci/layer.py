@@ -49,7 +49,10 @@ class OciLayer:
         stored = _Hashed(blob.source, blob.digest)
         reader = _Front(self._decoder(stored), self._unpacked, blob)
         try:
-            yield from read_members(reader, blob.source.name)
+            for member in read_members(reader, blob.source.name):
+                # what is passed over is unpacked, too: seconds for each GiB
+                self._unpacked.workspace.refuse_more(member.size_bytes, blob.source.name)
+                yield member
             if blob.digest_is_of_content:
                 reader.drain()
         except ImageError:

@@ -50,8 +50,12 @@ class Workspace:
 
     def count(self, size: int, where: str) -> None:
         """Count bytes that were unpacked. Raises ImageError where all layers together come to too many."""
+        self.refuse_more(size, where)
         self._left -= size
-        if self._left < 0:
+
+    def refuse_more(self, size: int, where: str) -> None:
+        """Raise ImageError where so many bytes are too many, before they are unpacked."""
+        if size > self._left:
             raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
 
     def chunk(self, layer: Unpacked, index: int) -> bytes:

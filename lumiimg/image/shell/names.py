@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib import resources
+from lumiimg.toml import own_table
 
-_TABLES = tomllib.loads(resources.files(__package__).joinpath("names.toml").read_text("utf-8"))
+_TABLES = own_table(__package__, "names.toml")
 
 GIVEN = frozenset[str](_TABLES["given"]["names"])
 """Variables with a value before the first script."""

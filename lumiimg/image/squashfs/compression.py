@@ -35,6 +35,24 @@ def decompressor(compression: Compressor) -> _Unpack:
     return decompress
 
 
+def head_reader(compression: Compressor) -> _Unpack | None:
+    """Return a function of (stored block, bytes) that gives the beginning of the content, or None: lz4 has none.
+
+    Raises ImageError, and so does it.
+    """
+    if compression is Compressor.LZ4:
+        return None
+    unpack, errors = _unpack(compression)
+
+    def beginning(block: bytes, size_bytes: int) -> bytes:
+        try:
+            return unpack(block, size_bytes)[:size_bytes]
+        except errors as error:
+            raise ImageError(f"a damaged {compression.name.lower()} block: {error}") from error
+
+    return beginning
+
+
 def _unpack(compression: Compressor) -> tuple[_Unpack, tuple[type[Exception], ...]]:
     # what is imported here costs milliseconds, and most images are gzip
     match compression:

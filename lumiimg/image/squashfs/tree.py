@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lumiimg.image.lru import LruCache
-from lumiimg.image.squashfs.compression import decompressor
+from lumiimg.image.squashfs.compression import decompressor, head_reader
 from lumiimg.image.squashfs.inodes import NO_XATTRS, FileLayout, Inode, Name, read_inode, read_listing
 from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Metadata
 from lumiimg.image.squashfs.superblock import NO_TABLE, Compressor, read_superblock
@@ -28,6 +28,10 @@ _OPAQUE = (b"trusted.overlay.opaque", b"user.overlay.opaque")
 _CACHED_BYTES = 16 << 20
 _CACHED_NAMES = 200_000
 _CACHED_INODES = 20_000
+_HEAD_BYTES = 4096
+"""Of a file: so much shows what it is, and of most files nothing more is asked."""
+_PACKED = 1024
+"""More than what is packed can be longer than it was."""
 _LOOKED_AT = 10_000
 
 
@@ -37,7 +41,8 @@ class SquashfsTree:
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self.superblock = read_superblock(source)
-        self._decompress = decompressor(Compressor(self.superblock.compression))
+        compression = Compressor(self.superblock.compression)
+        self._decompress, self._beginning = decompressor(compression), head_reader(compression)
         self._metadata = Metadata(source, self.superblock.size_bytes, self._decompress)
         self._blocks: LruCache[int, bytes] = LruCache(_CACHED_BYTES)
         self._listings: LruCache[int, dict[str, Name]] = LruCache(_CACHED_NAMES)
@@ -155,6 +160,17 @@ class SquashfsTree:
         self._blocks.put(position, content, weight=len(content) + 64)
         return content
 
+    def head(self, position: int, size_word: int, size: int) -> bytes:
+        """Return the first bytes of a data block, without the rest of it where its compression allows for that."""
+        stored = size_word & ~STORED
+        is_whole = size_word & STORED or self._beginning is None or self._blocks.get(position) is not None
+        if is_whole or not 0 < stored <= self.superblock.block_bytes:
+            return self.block(position, size_word)[:size]
+        # of what is packed so little, no more is needed for it
+        data = self._source.read_at(position, min(stored, _PACKED + size))
+        found = self._beginning(data, size) if self._beginning else b""
+        return found if len(found) == size else self.block(position, size_word)[:size]
+
     def stored(self, position: int, size: int) -> bytes:
         """Return bytes as they are stored; `size` is the caller's to bound."""
         return self._source.read_at(position, size)
@@ -192,6 +208,8 @@ class SquashfsFile:
         if offset >= end:
             return b""
         block_bytes = self._tree.superblock.block_bytes
+        if end <= _HEAD_BYTES and self._sizes and self._sizes[0]:
+            return self._tree.head(self._starts[0], self._sizes[0], end)[offset:]
         first, skip = divmod(offset, block_bytes)
         parts = [self._block(index) for index in range(first, (end - 1) // block_bytes + 1)]
         if len(parts) == 1:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.report.html.bars import Bar, bars_figure
 from lumiimg.report.html.page import Section, element, page, table
+from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ def _layers(lock: Lock) -> Iterator[Node]:
             ),
         )
         release = layer.release.version if layer.release else ""
-        rows.append((layer.layer.name, release, layer.layer.status, sources))
+        rows.append((layer.layer.name, release, layer.status, sources))
     yield table("Base and layers, in their order", ("layer", "release", "status", "sources"), rows)
+    yield element("p", f"The status is that of the catalogue when it was built. {LEGEND}.")
     doubts = [f"{rule.because} ({rule.id}, {rule.outcome.value})" for rule in lock.doubts]
     if doubts:
         yield element("p", "In doubt:")

@@ -9,6 +9,7 @@ from lumiimg.findings import Level, Severity
 from lumiimg.report.check import KINDS
 from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
 from lumiimg.report.html.findings import findings_list
+from lumiimg.report.html.gpu_code import GPU_CODE, gpu_boxes
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page, table
 from lumiimg.report.html.picture import path_figure
@@ -32,6 +33,7 @@ def check_page(report: CheckReport) -> str:
     """Return the report of a check as a page."""
     parts = [
         Section(PATH, [path_figure(report.steps, "path")]),
+        Section(GPU_CODE, gpu_boxes(report.gpu)),
         Section(FINDINGS, findings_list(report.findings)),
         Section(LEVELS, [_levels([(level.value, report.levels.of(level)) for level in Level])]),
     ]
@@ -57,6 +59,7 @@ def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
     parts = [
         Section("The nodes", [grid_figure(kinds), *(output if report.silent else [])]),
         Section(PATH, [*_figures(report, paths), *left_out(len(paths), _PATHS, "paths")]),
+        Section(GPU_CODE, gpu_boxes(report.gpu)),
         Section(FINDINGS, list(_findings(report))),
         Section(LEVELS, [_levels(list(report.levels.items()))]),
     ]

@@ -10,6 +10,7 @@ from lumiimg.report.boundary import KINDS, margin_left, sentence, sides_line
 from lumiimg.report.html.bars import Bar, bars_figure
 from lumiimg.report.html.check import FINDINGS, PATH
 from lumiimg.report.html.findings import block, findings_list
+from lumiimg.report.html.gpu_code import GPU_CODE, gpu_boxes
 from lumiimg.report.html.page import Section, element, left_out, listed, page, table
 from lumiimg.report.html.picture import path_figure
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.check.static.comparisons import Margin
     from lumiimg.fabric.path import Step
+    from lumiimg.host.margins import Margin
     from lumiimg.report.html.page import Node
 
 _BARS = 40
@@ -30,6 +31,7 @@ def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
     """Return the account of an image as a page."""
     parts = [
         Section(PATH, [path_figure(steps, "path"), *_remedies(boundary, steps)]),
+        Section(GPU_CODE, gpu_boxes(boundary.gpu)),
         Section("Versions at the boundary", list(_margins(boundary))),
         Section("Rules", list(_rules(boundary))),
         Section(FINDINGS, findings_list(boundary.static.findings)),

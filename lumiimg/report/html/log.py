@@ -12,7 +12,7 @@ from lumiimg.report.html.findings import block, findings_list
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page, short, table
 from lumiimg.report.html.picture import path_figure
-from lumiimg.report.log import KINDS, headline, known, place, told_line
+from lumiimg.report.log import KINDS, differences, headline, known, network, place, stall_line, told_line
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -48,12 +48,16 @@ def log_page(
         Section("The lines that decide it", lines(map(place, report.proof), _PROOF, "lines")),
         Section("Measured", findings_list(measured)),
         Section("The image of the job", list(_image(image))),
+        Section("Variables that differ between ranks", lines(differences(report), _VARIABLES, "values")),
+        Section("How ranks were connected", list(_channels(report))),
         Section("Communicators", list(_communicators(report))),
         Section("Variables in the log", list(_variables(report))),
     ]
     subject = short(", ".join(names), 300)
     kind = KINDS.get(answer, "unknown")
-    return page("log", subject, kind, _sentence(report, measured, answer), known(report), parts)
+    second = [f"network: {network(report)}" if report.ended is not None else "", stall_line(report)]
+    beside = [*filter(None, second), *known(report)]
+    return page("log", subject, kind, _sentence(report, measured, answer), beside, parts)
 
 
 def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) -> str:
@@ -105,6 +109,12 @@ def _image(image: ImageOfJob | None) -> Iterator[Node]:
     if image is not None:
         yield element("p", element("code", image.image), f" {image.sentence}")
         yield from findings_list(image.findings)
+
+
+def _channels(report: LogReport) -> Iterator[Node]:
+    if report.channels:
+        rows = ((element("code", one.way), str(one.ranks)) for one in report.channels[:_COMMUNICATORS])
+        yield table("Rings, trees and channels by their kind", ("way", "ranks"), rows)
 
 
 def _communicators(report: LogReport) -> Iterator[Node]:

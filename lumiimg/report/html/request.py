@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.page import Section, element, page, table
-from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, when_of
+from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, told_unbuilt, when_of
+from lumiimg.report.reach import LEGEND
 from lumiimg.resolve.plan import outcome_of
 from lumiimg.resolve.request import in_short
 from lumiimg.resolve.rules import RuleOutcome
@@ -56,7 +57,9 @@ def _chosen(plan: Plan) -> Iterator[Node]:
     rows += [(c.layer.name, c.version or "", c.status) for c in (plan.stack.layers if plan.stack else ())]
     rows += [("fabric", plan.fabric.value, ""), ("net plugin", plan.plugin or "none", "")]
     rows += [("torch", plan.torch, "")] if plan.torch else []
-    yield table("unproved: documented, never built end to end by the project", ("what", "which", "status"), rows)
+    yield table(LEGEND, ("what", "which", "status"), rows)
+    if note := told_unbuilt(plan):
+        yield element("p", f"{note[0].upper()}{note[1:]}.")
     if plan.missing is not None:
         yield element("p", f"Not here: {plan.missing}")
     for word, command in told_next(plan):

@@ -9,7 +9,9 @@ from msgspec import field
 
 from lumiimg import __version__
 from lumiimg.build.progress import BuildStage
+from lumiimg.catalog.ledger import Reach
 from lumiimg.fabric.path import Fabric
+from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.image.compare import FileDifference
 from lumiimg.report.outputs.machine import Engine
 from lumiimg.report.outputs.shape import Output, Shape
@@ -46,8 +48,9 @@ class Layer(Shape):
 
     name: str
     """In the catalogue."""
-    status: Literal["proved", "unproved"]
-    """`unproved`: documented, never built end to end by the project."""
+    status: Reach | Literal["read", "derived", "unlisted"]
+    """How far it was tried. Of a release that no row has: `read` from a package index, `derived` from the nearest row,
+    or `unlisted`, with no facts about it."""
     arguments: dict[str, str]
     """Values by the argument's name."""
     sources: tuple[Source, ...]
@@ -113,6 +116,8 @@ class BuildDefinitions(Output):
     """Where they are."""
     definitions: tuple[Definition, ...]
     """The chain in order, then one that does it all."""
+    fetch: Path | None
+    """The script that gets, elsewhere, the sources that could not be reached from here; null where all are there."""
 
 
 class Built(Output):
@@ -208,13 +213,17 @@ class ShowImage(Output):
     """What an image says of how it was made."""
 
     printed_by = "lumiimg show image.sif --json"
+    number = 2
 
     image: Path
     """As it was named."""
-    plan: dict[str, Any]
-    """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes."""
+    plan: dict[str, Any] | None
+    """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes. Null where it has none: an
+    engine built it from definition files."""
     sbom: dict[str, Any] | None
     """Bill of materials, as it stands in the image: CycloneDX 1.6 where lumiimg wrote it; null where it has none."""
+    bind_manifest: CarriedManifest | None
+    """What it wants of a machine's fabric; null where it carries no manifest."""
 
 
 class PlannedBase(Shape):

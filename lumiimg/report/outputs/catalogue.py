@@ -8,8 +8,12 @@ from typing import Literal
 
 from msgspec import field
 
+from lumiimg.catalog.drivers import DriverEvidence, Rank
 from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
-from lumiimg.catalog.sites import SiteAdvice, SiteBind, SiteFabric, TimeLimit
+from lumiimg.catalog.ledger import Reach, Trial
+from lumiimg.catalog.named_images import KnownImage
+from lumiimg.catalog.sites import MeasuredVariable, SiteAdvice, SiteBind, SiteFabric, SiteIdentity, TimeLimit
+from lumiimg.report.outputs.releases import ReadRelease
 from lumiimg.report.outputs.request import WantedVariable
 from lumiimg.report.outputs.shape import Output, Shape, Text
 
@@ -21,8 +25,9 @@ class Entry(Shape):
     """What it is."""
     name: str
     """As for --base, --add, --recipe, --site, and `show`."""
-    status: Literal["proved", "unproved", "broken", ""]
-    """`proved`, `unproved`, `broken`; empty where it is not stated."""
+    status: Reach | Literal["broken", ""]
+    """How far it was tried; of several releases, the one that got furthest. Empty for a recipe, and where a site does
+    not state it."""
     summary: str
     """One sentence; of a broken one, its fault."""
 
@@ -41,8 +46,8 @@ class Release(Shape):
 
     version: str
     """Of it."""
-    status: Literal["proved", "unproved"]
-    """As above, of this release."""
+    status: Reach
+    """How far this release was tried."""
     requires: tuple[Text, ...]
     """What must be below it. As `name>=1.2`."""
     source: str
@@ -85,8 +90,8 @@ class ShowLayer(Output):
     """In the catalogue."""
     kind: Literal["base", "layer"]
     """What it is."""
-    status: Literal["proved", "unproved"]
-    """`unproved`: documented, never built end to end by the project."""
+    status: Reach
+    """How far it was tried; of several releases, the one that got furthest."""
     summary: str
     """One sentence."""
     source: str
@@ -103,6 +108,10 @@ class ShowLayer(Output):
     """Components that it brings without a version."""
     releases: tuple[Release, ...]
     """The preferred first."""
+    read: tuple[ReadRelease, ...]
+    """Releases without a row that were read from a package index and are kept."""
+    images: tuple[KnownImage, ...]
+    """Of a family whose images have names that say what they have: those that are known."""
     conflicts: tuple[str, ...]
     """Layers that it cannot be built with."""
     arguments: dict[str, Argument]
@@ -111,6 +120,8 @@ class ShowLayer(Output):
     """By name (`--source NAME=FILE`)."""
     environment: Environment
     """What it does to the environment of the image."""
+    trials: tuple[Trial, ...]
+    """What is known of how far it, its releases and its members were tried."""
 
 
 class ShowRecipe(Output, kw_only=True):
@@ -145,6 +156,10 @@ class Driver(Shape):
     """Releases of ROCm that it serves: `rocm>=6.1,<7.1`."""
     doubtful: Text | None
     """Of these, the releases that are known to give trouble."""
+    rank: Rank
+    """How that is known."""
+    evidence: tuple[DriverEvidence, ...]
+    """What runs on the nodes, whatever their driver is."""
     source: str
     """Where that is from."""
     date: dt.date
@@ -194,13 +209,16 @@ class ShowSite(Output, kw_only=True):
     """Of its GPUs, as compilers name it: `gfx90a`; null where it is not AMD's."""
     vendor: str | None
     """Who makes its GPUs, where that is not AMD."""
-    status: Literal["proved", "unproved"] | None
-    """`proved` where the project has run there, `unproved` where it knows what others wrote; null where it is not
-    stated."""
+    processors: str | None
+    """Of its nodes, as `uname -m` says; null where it is not known."""
+    status: Literal["documented", "run"] | None
+    """`documented`: written down from what others publish; `run`: something ran there; null where it is not stated."""
     scheduler: str | None
     """`Slurm`, `PBS`."""
     engine: str | None
     """The container engine of the nodes."""
+    identity: SiteIdentity | None
+    """By what the machine is known; null where nothing certain is known."""
     driver: Driver | None
     """The GPU driver of the nodes; null where it is not known."""
     fabric: SiteFabric | None
@@ -223,6 +241,8 @@ class ShowSite(Output, kw_only=True):
     """Annotations for the Container Engine."""
     domain: str | None
     """What follows a node's short name, where ranks shall meet over the fast network; null: the name does as it is."""
+    measured: tuple[MeasuredVariable, ...]
+    """Variables that were tried there, and did nothing, or harm."""
     advice: tuple[SiteAdvice, ...]
     """What else to know."""
 

@@ -9,6 +9,7 @@ from lumiimg.check.run.collective import CollectiveOutcome
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level
+from lumiimg.report.outputs.gpu import CodeOnGpu
 from lumiimg.report.outputs.shape import Output, Shape
 
 
@@ -50,6 +51,8 @@ class Check(Output):
     """What the probes said; empty below level `probe`."""
     collective: CollectiveOutcome | None
     """What the collective of level run came to."""
+    gpu: CodeOnGpu | None
+    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
 
 
 class CheckNodes(Output):

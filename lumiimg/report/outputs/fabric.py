@@ -10,8 +10,10 @@ from lumiimg.check.drift import Fate
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.objects import MissingVersion
 from lumiimg.fabric.path import Fabric
+from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.host.node_change import NodeChange
 from lumiimg.host.snapshot import Snapshot
+from lumiimg.report.outputs.gpu import CodeOnGpu
 from lumiimg.report.outputs.shape import Output, Shape
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
@@ -166,6 +168,8 @@ class ExplainImage(Output, kw_only=True):
     """Pairs of versions that meet."""
     notes: tuple[str, ...]
     """What is worth knowing and changes nothing."""
+    gpu: CodeOnGpu | None
+    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
 
 
 class Taken(Shape):
@@ -298,8 +302,18 @@ class Ldd(Output):
     printed_by = "lumiimg ldd IMAGE PATH… --json"
 
     files: dict[str, File]
-    """By the path in the image as it was named, or was found by `--all`."""
+    """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
+    by_kernel: dict[str, File] | UnsetType = UNSET
+    """What a program loads that is started by its name, where that is something else; the key is there only then."""
     undecided: str | UnsetType = UNSET
     """Why there is no answer; the key is there only then."""
     notes: tuple[str, ...] | UnsetType = UNSET
     """What was not seen; the key is there only then."""
+
+
+class BindManifest(Output):
+    """What an image wants of a machine's fabric at run time."""
+
+    printed_by = "/.lumiimg/bind-manifest.json in an image, a JSON object of the SIF too (build --manifest FILE)"
+    made_of = CarriedManifest
+    omits = True

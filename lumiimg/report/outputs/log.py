@@ -8,12 +8,16 @@ from lumiimg.check.run.job_log import ImageOfJob
 from lumiimg.findings import Finding
 from lumiimg.nccl.report import (
     Cause,
+    Channels,
     Communicator,
     Confidence,
+    Death,
+    DifferentValue,
     Evidence,
     LoggedLibrary,
     Measurement,
     RankUse,
+    Stall,
     Told,
     Verdict,
 )
@@ -63,6 +67,16 @@ class Log(Output):
     """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
     failed_running: bool
     """Whether a transfer or a collective failed after the ranks were connected."""
+    connected: bool
+    """Whether a line shows that ranks were connected, over whichever network."""
+    ended: Death | None
+    """What ended the job, where it was not the network; null where the log does not show it."""
+    stall: Stall | None
+    """With which ranks a stall began; null where none is seen, or the log does not show it."""
+    differing: tuple[DifferentValue, ...]
+    """Values of variables of NCCL, libfabric and the loader that are not the same in all processes."""
+    channels: tuple[Channels, ...]
+    """How ranks were connected, the most frequent way first."""
     communicators: tuple[Communicator, ...]
     """In the order of the log."""
     library: LoggedLibrary | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from lumiimg.catalog.launch import Jobs
+from lumiimg.catalog.ledger import Reach
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.outputs.shape import Output, Shape
 from lumiimg.resolve.rules import RuleResult
@@ -43,8 +44,9 @@ class ChosenLayer(Shape):
     """In the catalogue."""
     version: str | None
     """Of the release that was chosen; null for a layer without releases."""
-    status: Literal["proved", "unproved"]
-    """`unproved`: documented, never built end to end by the project."""
+    status: Reach | Literal["read", "derived", "unlisted"]
+    """How far it was tried. Of a release that no row has: `read` from a package index, `derived` from the nearest row,
+    or `unlisted`, with no facts about it."""
 
 
 class ExplainRequest(Output):

@@ -211,7 +211,7 @@ def refuse_password(address: str, where: str) -> None:
         raise BadInputError(
             "its address carries a password, which would be written into the image",
             where=where,
-            hint=f"leave it out: ~/.netrc serves downloads, `{engine_word()} registry login` a registry",
+            hint=f"leave it out: ~/.netrc serves lumiimg, `{engine_word()} registry login` the engine",
         )
     if has_key(address):
         raise BadInputError(

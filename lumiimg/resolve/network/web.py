@@ -29,6 +29,7 @@ _ANSWER_S = 120.0
 _ALL_ANSWERS_S, _ALL_FILES_S = 3600.0, 24 * 3600.0
 """What all answers, and all files, of one command may take together."""
 _ATTEMPTS = 4
+_SOON_S = 3.0
 _PAUSE_S = 0.5
 """Before the second try; twice as long before each that follows."""
 _REDIRECTS = 5
@@ -87,8 +88,10 @@ class Web:
     Every request raises FailedError if there is no answer, or one that is too large or too slow.
     """
 
-    def __init__(self, *, offline: bool = False) -> None:
+    def __init__(self, *, offline: bool = False, patient: bool = True) -> None:
+        """`patient` is for what must come: where something else will do, one try of few seconds is enough."""
         self._offline = offline
+        self._attempts, self._connect_s = (_ATTEMPTS, TIMEOUT_S[0]) if patient else (0, _SOON_S)
         self._of_thread = threading.local()
         self._stopped = threading.Event()
         self._left_s = {"answers": _ALL_ANSWERS_S, "files": _ALL_FILES_S}
@@ -202,7 +205,7 @@ class Web:
                 where=place(url),
                 hint="fetch it once without --offline, or name the file: --source NAME=FILE",
             )
-        for pause_s in (*(_PAUSE_S * 2**attempt for attempt in range(_ATTEMPTS)), None):
+        for pause_s in (*(_PAUSE_S * 2**attempt for attempt in range(self._attempts)), None):
             try:
                 answer = self._once(url, headers, login, exchange.left_s())
                 if pause_s is None or answer.status_code not in _BUSY:
@@ -234,7 +237,7 @@ class Web:
             headers=dict(headers),
             auth=authenticate,
             stream=True,
-            timeout=(min(TIMEOUT_S[0], left_s), TIMEOUT_S[1]),
+            timeout=(min(self._connect_s, left_s), TIMEOUT_S[1]),
             allow_redirects=False,
         )
 

@@ -170,7 +170,7 @@ _CATALOG = (CatalogError,)
 TARGETS = (
     Target(
         "layer-toml",
-        ("catalog.layers.read_layer", "catalog.toml_table.read_toml", "catalog.needs.read_needs"),
+        ("catalog.layers.read_layer", "catalog.toml_table.read_toml", "toml.parse_toml", "catalog.needs.read_needs"),
         _layer,
         _layer_seeds,
         _CATALOG,

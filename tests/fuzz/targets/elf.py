@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lumiimg.elf.cache import parse_cache
-from lumiimg.elf.facts import exported_symbols, read_elf, undefined_symbols
+from lumiimg.elf.facts import defined_symbols, exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.loader import Process
 from lumiimg.elf.notes import read_notes
 from lumiimg.elf.reader import BytesReader, ElfError
@@ -31,7 +31,8 @@ def _facts(data: bytes) -> None:
 
 def _symbols(data: bytes) -> None:
     exported_symbols(BytesReader(data), "ncclNet")
-    undefined_symbols(BytesReader(data))
+    wanted = undefined_symbols(BytesReader(data)) | undefined_symbols(BytesReader(data), lazily=True)
+    defined_symbols(BytesReader(data), wanted)
 
 
 def _notes(data: bytes) -> None:
@@ -59,7 +60,7 @@ def _process(data: bytes) -> str:
     assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:
         process.dlopen("liba.so")
-    return printed(print_ldd, {"/prog": outcome}, None, (), verbose=True, stderr=False)
+    return printed(print_ldd, {"/prog": outcome}, {"/prog": outcome}, None, (), verbose=True, stderr=False)
 
 
 def _rccl(data: bytes) -> None:
@@ -192,7 +193,13 @@ TARGETS = (
     Target("elf-facts", ("elf.facts.read_elf", "elf.segments.Segments"), _facts, _elf_seeds, (ElfError,), "bytes"),
     Target(
         "elf-symbols",
-        ("elf.facts.exported_symbols", "elf.facts.undefined_symbols", "elf.symbols.defined_names"),
+        (
+            "elf.facts.exported_symbols",
+            "elf.facts.undefined_symbols",
+            "elf.facts.defined_symbols",
+            "elf.relocations.symbols_looked_up",
+            "elf.symbols.defined_names",
+        ),
         _symbols,
         _elf_seeds,
         (ElfError,),

@@ -32,6 +32,7 @@ from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.build.sbom import bill
 from lumiimg.build.userns_helper import _date
+from lumiimg.catalog.sites import find_site
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import submit
 from lumiimg.cluster.nodes.answers import (
@@ -50,13 +51,18 @@ from lumiimg.engine.engine import PACKED
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
+from lumiimg.fabric.path import Fabric
 from lumiimg.files import EPOCH
 from lumiimg.host import devel_archive
 from lumiimg.host import node_facts as host_node
+from lumiimg.host.carried_manifest import ManifestError, from_bytes
+from lumiimg.host.carried_manifest import differences as carried_differences
+from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.host.codec import encode
 from lumiimg.host.library_search import package_variable
 from lumiimg.host.scan import fabric_entry, scan_host
 from lumiimg.host.snapshot_file import SnapshotError, read_snapshot, to_text
+from lumiimg.host.wanted import KnownMachine, planned
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.squashfs.weave import weave
@@ -158,6 +164,19 @@ def _image(data: bytes) -> None:
         config = json.loads(data)
     begin_base(LayerRoot(root), config if isinstance(config, dict) else None)
     write_facts(LayerRoot(root), read_definition("Bootstrap: x\n%environment\n    export A=1\n"))
+
+
+def _carried(data: bytes) -> None:
+    manifest = from_bytes(data)
+    printable(manifest_text(manifest))
+    list(carried_differences(manifest, manifest))
+
+
+def _carried_seeds() -> list[bytes]:
+    return [
+        manifest_text(planned(fabric, KnownMachine(None, find_site("lumi", {"HOME": str(scratch())})))).encode()
+        for fabric in (Fabric.HOST, Fabric.BUNDLED)
+    ]
 
 
 def _documents(data: bytes) -> None:
@@ -457,6 +476,15 @@ TARGETS = (
         (ImageError, FailedError),
         "json",
         rounds=10,
+    ),
+    Target(
+        "bind-manifest",
+        ("host.carried_manifest.from_bytes",),
+        _carried,
+        _carried_seeds,
+        (ManifestError,),
+        "json",
+        rounds=20,
     ),
     Target(
         "sif-documents",

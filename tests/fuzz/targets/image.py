@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from lumiimg.host.job_process import jobs_of
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.environment import ShellEnvironment
@@ -121,6 +122,24 @@ def _environment(data: bytes) -> str:
     environment.read(text_of(data), "90-environment.sh")
     environment.result()
     return ""
+
+
+def _python(data: bytes) -> None:
+    """An interpreter of a virtual environment, and what decides where it looks for modules."""
+    program, configuration, lines = parts(data, 3)
+    site = "/opt/venv/lib/python3.12/site-packages"
+    files = {
+        "/opt/venv/bin/python": program,
+        "/opt/venv/pyvenv.cfg": configuration,
+        "/opt/venv/lib/python3.12/os.py": b"",
+        f"{site}/a.pth": lines,
+        f"{site}/torch/lib/libtorch_global_deps.so": b"",
+        f"{site}/torch/_rocm_init.py": lines,
+    }
+    root_of("python", files)
+    (scratch() / "python/opt/venv/bin/python").chmod(0o755)
+    with open_image(scratch() / "python") as image:
+        jobs_of(image, {"SINGULARITYENV_PATH": "/opt/venv/bin"})
 
 
 def _description(data: bytes) -> None:
@@ -350,6 +369,14 @@ TARGETS = (
         _environment,
         _script_seeds,
         (),
+    ),
+    Target(
+        "python",
+        ("image.python.read_python", "host.job_process.jobs_of"),
+        _python,
+        lambda: [BORDER.join((b"\x7fELF", b"home = /usr/bin\n", b"/opt\npreload_shortnames=['rccl']\n"))],
+        _ONLY,
+        rounds=20,
     ),
     Target(
         "image-description",

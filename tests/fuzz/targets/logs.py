@@ -225,6 +225,7 @@ TARGETS = (
         "log",
         (
             "nccl.reader.LogReader",
+            "nccl.records.unpacked",
             "nccl.prefilter.Prefilter",
             "nccl.vocabulary.vocabulary",
             "nccl.verdict",

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 from unittest import mock
 
+from packaging.version import Version
+
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.catalog.layers import row_of
+from lumiimg.catalog.unlisted import ReadFact
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
 from lumiimg.resolve import closure, uv
 from lumiimg.resolve.closure import CudaError
 from lumiimg.resolve.lockfile import read_lock
+from lumiimg.resolve.network.distribution import metadata_of, texts_in
 from lumiimg.resolve.network.download import download
+from lumiimg.resolve.network.index import IndexFile, files_in_html, files_in_json
 from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
-from lumiimg.resolve.requirement_files import requirements_in
+from lumiimg.resolve.releases.kept import kept_rows, rows_text
+from lumiimg.resolve.releases.reading import needs_of, value_of
+from lumiimg.resolve.requirement_files import project_in, requirements_in
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
+from tests.shared.world import archive_of, wheel
 
 _NO_MIRRORS = Mirrors({})
 
@@ -151,6 +163,93 @@ def signed(data: bytes) -> bytes:
     return re.sub(rb'(?m)^digest = "[^"]*"$', line, head, count=1) + border + body
 
 
+def _index_page(data: bytes) -> str:
+    """A page of an index, as what it is and as what it is not."""
+    found = list[IndexFile]()
+    for read in (files_in_json, files_in_html):
+        with suppress(FailedError):
+            found += read(data, "https://h.test/simple/vllm/", "vllm")
+    if not found:
+        files_in_json(data, "https://h.test/simple/vllm/", "vllm")
+    return " ".join(f"{one.name} {one.version} {one.url} {one.requires_python} {one.yanked}" for one in found[:20])
+
+
+def _index_page_seeds() -> Iterator[bytes]:
+    file = {
+        "filename": "vllm-0.33.0.tar.gz",
+        "url": "../../files/vllm-0.33.0.tar.gz",
+        "requires-python": ">=3.11",
+        "upload-time": "2026-11-02T10:00:00Z",
+        "yanked": "wrong",
+        "core-metadata": {"sha256": "0"},
+    }
+    wheel = {**file, "filename": "vllm-0.33.0-cp312-cp312-manylinux_2_31_x86_64.whl", "yanked": False}
+    yield json.dumps({"meta": {"api-version": "1.1"}, "name": "vllm", "files": [file, wheel]}).encode()
+    yield (
+        b'<!DOCTYPE html><html><body><a href="/files/vllm-0.33.0.tar.gz#sha256=0" data-requires-python="&gt;=3.11"'
+        b' data-yanked="wrong" data-core-metadata="true">vllm-0.33.0.tar.gz</a><br/></body></html>'
+    )
+
+
+def _source_archive(data: bytes) -> None:
+    texts_in(io.BytesIO(data), ["CMakeLists.txt"], "archive")  # type: ignore[arg-type]
+
+
+def _source_archive_seeds() -> Iterator[bytes]:
+    yield archive_of({"CMakeLists.txt": "set(A 1)\n", "README": "x" * 600})
+
+
+class _Whole(Web):
+    """A server that sends all of a file."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._data = data
+
+    @contextmanager
+    def open(self, url: str, *_: object, **__: object) -> Iterator[Stream]:
+        yield Stream(200, {}, iter([self._data]), url)
+
+
+def _wheel(data: bytes) -> None:
+    metadata_of(IndexFile("a-1-py3-none-any.whl", Version("1"), "https://h.test/a", "py3-none-any"), _Whole(data))
+
+
+_FACT = ReadFact("fact", ("file",), re.compile(r"^fact (.*)$", re.MULTILINE))
+
+
+def _release_facts(data: bytes) -> str | None:
+    value = value_of(_FACT, {"file": data.decode("utf-8", "replace")})
+    if value is None:
+        return None
+    return " ".join(map(str, needs_of(("torch=={fact}", "python{fact}"), {"fact": value}))) or None
+
+
+def _kept_rows(data: bytes) -> str:
+    path = written(data, "kept/releases/vllm.toml")
+    path.parent.parent.chmod(0o700)
+    rows, note = kept_rows(path.parent.parent, _catalogue().layer("vllm"), dt.date(2026, 11, 24))
+    return f"{note} {[row_of(row) for row in rows]}"
+
+
+def _kept_rows_seeds() -> Iterator[bytes]:
+    layer = _catalogue().layer("vllm")
+    row = replace(layer.releases[0], read=dt.date(2026, 11, 24), expects=layer.releases[0].requires, doubts=("old",))
+    yield rows_text(layer, [row]).encode()
+
+
+def _project_file(data: bytes) -> None:
+    list(project_in("a.toml", "hip,test", {"a.toml": text_of(data)}, "archive"))
+
+
+def _project_seeds() -> Iterator[bytes]:
+    yield b'[build-system]\nrequires = ["egg>=1"]\n'
+    yield (
+        b'[project]\nname = "snake"\ndependencies = ["egg; python_version > \'3\'"]\n'
+        b'[project.optional-dependencies]\nhip = ["snake[all]"]\nall = ["ham==1", "snake[hip]"]\ntest = []\n'
+    )
+
+
 def _requirement_seeds() -> Iterator[bytes]:
     yield b"egg\n"
     yield b"# Common\n-r c.txt\n\nnumba == 0.61.2; python_version > '3.9'\nray[cgraph]>=2.48.0 # why\n"
@@ -215,6 +314,13 @@ TARGETS = (
         _requirement_seeds,
         (FailedError,),
     ),
+    Target(
+        "project-file",
+        ("resolve.requirement_files.project_in",),
+        _project_file,
+        _project_seeds,
+        (FailedError,),
+    ),
     Target("uv-answer", ("resolve.uv.in_one_line", "resolve.closure._parents"), _of_uv, _uv_seeds, ()),
     Target(
         "registry",
@@ -244,6 +350,37 @@ TARGETS = (
         _download_seeds,
         _FAILED,
     ),
+    Target(
+        "index-page",
+        ("resolve.network.index.files_in_json", "resolve.network.index.files_in_html"),
+        _index_page,
+        _index_page_seeds,
+        (FailedError,),
+        "json",
+    ),
+    Target(
+        "source-archive",
+        ("resolve.network.distribution.texts_in",),
+        _source_archive,
+        _source_archive_seeds,
+        (FailedError,),
+        "bytes",
+    ),
+    Target(
+        "wheel",
+        ("resolve.network.distribution.metadata_of",),
+        _wheel,
+        lambda: [wheel("a", "1", ())],
+        (FailedError,),
+        "bytes",
+    ),
+    Target(
+        "release-facts",
+        ("resolve.releases.reading.needs_of",),
+        _release_facts,
+        lambda: [b"fact 2.11.0", b"fact >=3.10,<3.15", b"fact 2.11.*\nfact 2.10", b"fact 7.14.0; extra == 'x'"],
+    ),
+    Target("kept-rows", ("resolve.releases.kept.kept_rows",), _kept_rows, _kept_rows_seeds, (), "toml", rounds=8),
     Target(
         "lock",
         ("resolve.lockfile.read_lock",),

@@ -1,0 +1,61 @@
+"""Definitions that are written where there is no network: what has to be fetched elsewhere, and a script for that."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from lumiimg.build.fetch import sources_of
+from lumiimg.errors import MissingHereError
+from lumiimg.resolve.lock import LockedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from lumiimg.definition.definition import Definition
+    from lumiimg.resolve.store import Store
+
+FETCH = "fetch.sh"
+_HEAD = """\
+#!/bin/sh
+# Written by lumiimg where these could not be reached: fetch them, each verified, before anything is built from here.
+set -e
+cd "$(dirname "$0")"
+get() {
+    if [ ! -e "$3" ]; then
+        mkdir -p "$(dirname "$3")"
+        curl -fLo "$3.partial" "$2"
+        echo "$1  $3.partial" | sha256sum --check --quiet
+        mv "$3.partial" "$3"
+    fi
+}
+"""
+
+
+def unreachable(
+    definitions: Sequence[Definition], store: Store, on_line: Callable[[str], None]
+) -> frozenset[LockedSource]:
+    """Return the sources that are not here where the network is not either; what can be had is fetched.
+
+    Raises FailedError for a source that is refused, or is another than its digest says.
+    """
+    wanted = [one for definition in definitions for one in sources_of(definition)]
+    try:
+        store.sources(wanted, on_line)
+    except MissingHereError:
+        return frozenset(one for one in wanted if not store.has(one))
+    return frozenset()
+
+
+def write_fetch(definitions: Sequence[Definition], missing: Collection[LockedSource], folder: Path) -> Path:
+    """Write the script that fetches what is missing to where the definitions look for it; return its path."""
+    files = {file.path: file.origin for definition in definitions for file in definition.files}
+    lines = [
+        f"get {source.sha256} {shlex.quote(source.location)} {shlex.quote(path)}\n"
+        for path, source in files.items()
+        if isinstance(source, LockedSource) and source in missing
+    ]
+    script = folder / FETCH
+    script.write_text(_HEAD + "".join(lines), encoding="utf-8")
+    return script

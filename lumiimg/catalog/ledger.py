@@ -1,0 +1,163 @@
+"""How far each base and each release of a layer was tried: `ledger.toml`, which only the programs that try them write.
+
+An entry holds the digest of what was tried, and counts as long as that is what the catalogue has. After a change, and
+for a layer of a user's own by the same name, it says nothing. See docs/decisions/0027-the-ledger.md for the reasons.
+"""
+
+from __future__ import annotations
+
+import datetime as dt  # noqa: TC003 - the schema of `show` is made from Trial
+import hashlib
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from lumiimg.catalog.layers import own_values
+from lumiimg.catalog.templates import expand
+from lumiimg.catalog.toml_table import Table, read_limited, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumiimg.catalog.layers import Layer, Release
+
+LEDGER = Path(__file__).with_suffix(".toml")
+Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
+REACHES: tuple[Reach, ...] = get_args(Reach)
+"""In their order. `documented` has no entry: it is what is known of any row."""
+CONTENT = re.compile(r"[0-9a-f]{16}")
+_FILE_LIMIT_BYTES = 16 << 20
+"""Of a layer's file: larger than any that was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One entry of the ledger."""
+
+    name: str
+    """Of the base, as `--base` takes it, or of the layer."""
+    release: str
+    """Empty for a base, and for a layer without releases."""
+    reach: Reach
+    """How far it got."""
+    content: str
+    """The first 16 hexadecimal digits of the digest of what was tried (`content_of`)."""
+    date: dt.date
+    """When it was tried, ISO 8601."""
+    how: str
+    """With what it was tried, and what stood in for what, in one line."""
+
+
+def read_ledger(path: Path) -> tuple[Trial, ...]:
+    """Read a ledger. Raises CatalogError, which names the file and every wrong key."""
+    table = Table(read_toml(path), path)
+    trials = tuple(_trial(entry) for entry in table.tables("trial"))
+    table.finish()
+    return trials
+
+
+def content_of(layer: Layer, release: Release | None, reach: str) -> str:
+    """Return the digest of what a trial of a base (a member of its family) or of one release of a layer is about.
+
+    For `resolved` that is what decides which Python packages there are. For the rest it is also the scripts, the files,
+    the archives, the environment and what a base starts from. Prose, what a layer is good for (`provides`,
+    `conflicts`), its other releases and its known troubles do not count.
+
+    Raises CatalogError where a file cannot be read.
+    """
+    values = own_values(layer, release)
+    has = {**layer.has, **(release.has if release else {})}
+    facts: dict[str, Any] = {
+        "requires": sorted(map(str, (*layer.requires, *(release.requires if release else ())))),
+        "has": {name: expand(version, values) for name, version in has.items()},
+        "arguments": values,
+        "packages": [expand(package, values) for package in layer.packages],
+        "requirements": {one.name: one.requirements for one in layer.sources_of(release) if one.requirements},
+    }
+    if release is not None:
+        facts |= {"wheels": release.wheels, "indexes": release.indexes, "without": release.without}
+        facts |= {"date": f"{release.date}"}
+    if reach != "resolved":
+        facts |= _made_of(layer, release, values)
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def trials_of(layer: Layer, release: Release | None) -> Iterator[Trial]:
+    """Yield the entries that count for a base (a member of its family), or for one release of a layer.
+
+    Raises CatalogError where a file of the layer cannot be read.
+    """
+    for trial in _by_name(LEDGER).get(layer.name, ()):
+        same = trial.release == (release.version if release else "")
+        if same and trial.content == content_of(layer, release, trial.reach):
+            yield trial
+
+
+def rows_of(layer: Layer) -> Iterator[tuple[Layer, Release | None]]:
+    """Yield what can be tried of a layer: each member of a family, each release, or the one that it is."""
+    if layer.variants:
+        yield from ((layer.member(variant.name), None) for variant in layer.variants)
+    else:
+        yield from ((layer, release) for release in layer.releases or (None,))
+
+
+def judged(layer: Layer) -> Layer:
+    """Return a layer as `read_layer` returns it with the status of it, of its releases and of its members.
+
+    Of several releases, or members, it has that of the one that got furthest. Raises as `trials_of`.
+    """
+    if not any(row.name in _by_name(LEDGER) for row, _ in rows_of(layer)):
+        return layer
+    releases = tuple(replace(release, status=_status(layer, release)) for release in layer.releases)
+    variants = tuple(replace(one, status=_status(layer.member(one.name), None)) for one in layer.variants)
+    parts = [*(one.status for one in releases), *(one.status for one in variants)] or [_status(layer, None)]
+    return replace(layer, status=max(parts, key=_order), releases=releases, variants=variants)
+
+
+def _order(reach: str) -> int:
+    return [*map(str, REACHES)].index(reach)
+
+
+def _status(layer: Layer, release: Release | None) -> str:
+    return max((trial.reach for trial in trials_of(layer, release)), key=_order, default=REACHES[0])
+
+
+@cache
+def _by_name(path: Path) -> Mapping[str, list[Trial]]:
+    """Return the entries of the ledger by name; read once, as each base and layer asks."""
+    found: dict[str, list[Trial]] = defaultdict(list)
+    for trial in read_ledger(path):
+        found[trial.name].append(trial)
+    return dict(found)
+
+
+def _trial(entry: Table) -> Trial:
+    entry.match("content", CONTENT, "not the first 16 hexadecimal digits of a digest")
+    return entry.fill(
+        Trial, release=entry.string("release", may_be_empty=True), reach=entry.choice("reach", REACHES[1:])
+    )
+
+
+def _made_of(layer: Layer, release: Release | None, values: Mapping[str, str]) -> dict[str, Any]:
+    files = {name: read_limited(layer.folder / name, _FILE_LIMIT_BYTES) for name in layer.files}
+    return {
+        "post": layer.post,
+        "test": layer.test,
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "set": dict(layer.set_environment),
+        "prepend": dict(layer.prepend_environment),
+        "sources": {
+            source.name: [
+                *(expand(text, values) for text in (source.url, source.file)),
+                source.sha256.get(expand(source.key, values)),
+                source.optional,
+            ]
+            for source in layer.sources_of(release)
+        },
+        "bootstraps": [[one.agent, one.origin, one.mirror] for one in layer.bootstraps],
+        "include": layer.include,
+    }

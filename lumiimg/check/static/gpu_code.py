@@ -1,0 +1,161 @@
+"""Whether the GPU of a machine takes the code that the jobs of an image call: without it, no network matters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu.source import GpuCodeError
+from lumiimg.host.container_view import variable_of
+from lumiimg.image import ImageError
+from lumiimg.resolve.gpu_code import gpu_code_of
+from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK, GpuVerdict, gpu_of, gpu_verdicts, taken_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.findings import Finding, FindingDetails
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+
+_SHOWN = 8
+_RULE = "LLVM AMDGPUUsage, target ID; ROCm clr, isCodeObjectCompatibleWithDevice (lumiimg/gpu/targets.toml, roles.toml)"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOwner:
+    """The machine whose GPU is to take the code of an image."""
+
+    processor: str
+    name: str
+    """Of the site, or of the node whose GPU was seen."""
+    site: str | None
+
+
+def gpu_owner(site: Site | None, snapshot: Snapshot | None) -> GpuOwner | None:
+    """Return the owner of the GPU: what was seen on a node counts more than what is believed of its site."""
+    if snapshot is not None and snapshot.gpu is not None:
+        return GpuOwner(snapshot.gpu, snapshot.host, site.name if site else None)
+    return GpuOwner(site.arch, site.name, site.name) if site is not None and site.arch is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAccount:
+    """What the GPU of a machine makes of the code of an image."""
+
+    gpu: str
+    """As a process of a job finds it: `gfx90a:sramecc+:xnack-`."""
+    machine: str
+    """Whose GPU it is."""
+    parts: tuple[GpuVerdict, ...]
+    """By component, those first that each job calls."""
+    taken_for: str | None = None
+    """The processor for which a variable has the runtime take the GPU, where that is another."""
+
+    @property
+    def processor(self) -> str:
+        """Its name without modes."""
+        return self.gpu.partition(":")[0]
+
+
+def judge_gpu_code(
+    image: Image, environment: Mapping[str, str], loaded: Iterable[str], owner: GpuOwner | None
+) -> GpuAccount | None:
+    """Return the account for the GPU of a machine; None where none of AMD's is known.
+
+    `loaded`: the files of a job's process, as its loader found them. Raises ImageError where the image cannot be read.
+    """
+    if owner is None:
+        return None
+    try:
+        gpu = gpu_of(owner.processor, variable_of(XNACK, image, environment))
+    except GpuCodeError:
+        return None
+    parts = gpu_verdicts(gpu_code_of(image.root), gpu, frozenset(_real(image, loaded)))
+    return GpuAccount(
+        str(gpu), owner.name, parts, taken_for(owner.processor, variable_of(OVERRIDE, image, environment))
+    )
+
+
+def findings_of(account: GpuAccount | None, owner: GpuOwner | None) -> tuple[Finding, ...]:
+    """Return what follows from an account for jobs; nothing without one."""
+    found = Findings(Level.STATIC)
+    if account is not None and owner is not None:
+        if account.taken_for is not None:
+            found.add(
+                Code.GPU_CODE,
+                Severity.PROBLEM,
+                f"{OVERRIDE} has the runtime take {owner.processor}, the GPU of {owner.name}, for {account.taken_for}",
+                cause="it loads code that the GPU does not run: kernels end, or compute something else",
+                remedy=(f"in the container: env -u {OVERRIDE} PROGRAM",),
+                source="ROCr, HSA_OVERRIDE_GFX_VERSION (runtime/hsa-runtime/core/runtime/amd_gpu_agent.cpp)",
+            )
+        _judge_needed([part for part in account.parts if part.needed], owner, found)
+        for part in account.parts:
+            if not part.needed and part.fit is not GpuFit.RUNS:
+                summary = f"{part.component} {_lacks(part, owner)}"
+                found.add(
+                    Code.GPU_BESIDE, Severity.INFO, summary, where=part.paths[0], cause=part.without, source=_RULE
+                )
+    return tuple(found.found)
+
+
+def _real(image: Image, paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        try:
+            yield image.root.resolve(path)
+        except (OSError, ImageError):
+            continue  # of the host
+
+
+def _judge_needed(parts: Sequence[GpuVerdict], owner: GpuOwner, found: Findings) -> None:
+    """Judge what each job calls: a finding for each kind of answer."""
+    gpu = f"{owner.processor}, the GPU of {owner.name}"
+    if none := _of(parts, GpuFit.NO):
+        nearest = f"`lumiimg explain --base IMAGE --site {owner.site or 'SITE'}` names the nearest that works"
+        remedy = (f"take an image, or a release, that is built for {owner.processor}: {nearest}",)
+        summary = f"no code for {gpu}: {_named(none)}"
+        found.add(Code.GPU_CODE, Severity.PROBLEM, summary, **_details(none, remedy))
+    if retried := _of(parts, GpuFit.XNACK):
+        summary = f"code for {owner.processor} with xnack alone, which runs only with {XNACK}=1: {_named(retried)}"
+        remedy = (f"in the job: export {XNACK}=1",)
+        found.add(Code.GPU_XNACK, Severity.PROBLEM, summary, **_details(retried, remedy))
+    for part in _of(parts, GpuFit.UNKNOWN):
+        summary = f"{part.component}: whether it has code for {gpu}, is not known"
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary, where=part.paths[0], cause=part.why, source=_RULE)
+    for part in _of(parts, GpuFit.PART):
+        summary, cause = f"{part.component} {_lacks(part, owner)}", "a kernel of the rest ends where it is called"
+        found.add(Code.GPU_CODE, Severity.INFO, summary, where=part.paths[0], cause=cause, source=_RULE)
+    if runs := _of(parts, GpuFit.RUNS):
+        names = ", ".join(part.component for part in runs)
+        found.add(Code.GPU_CODE, Severity.OK, f"code for {gpu}: {names}", source=_RULE)
+    if not parts:
+        summary = f"whether its jobs find code for {gpu}, is not known: no component that they need was found with any"
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary, source=_RULE)
+
+
+def _of(parts: Iterable[GpuVerdict], fit: GpuFit) -> list[GpuVerdict]:
+    return [part for part in parts if part.fit is fit]
+
+
+def _named(parts: Iterable[GpuVerdict]) -> str:
+    return ", ".join(f"{part.component} ({part.has})" for part in parts)
+
+
+def _details(parts: Sequence[GpuVerdict], remedy: tuple[str, ...]) -> FindingDetails:
+    lines = tuple(f"{part.component}: {part.paths[0]}" for part in parts[:_SHOWN])
+    causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:_SHOWN])
+    return {"where": parts[0].paths[0], "evidence": lines, "cause": causes, "remedy": remedy, "source": _RULE}
+
+
+def _lacks(part: GpuVerdict, owner: GpuOwner) -> str:
+    gpu = f"{owner.processor}, the GPU of {owner.name}"
+    words = {
+        GpuFit.UNKNOWN: f"may have no code for {gpu}: {part.why}",
+        GpuFit.PART: f"has code for {gpu}, in part of its files or bundles only",
+        GpuFit.XNACK: f"has code for {gpu}, only with {XNACK}=1",
+    }
+    return words.get(part.fit, f"has no code for {gpu}: {part.has}")

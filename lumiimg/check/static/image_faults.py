@@ -1,0 +1,203 @@
+"""Faults of an image that files alone show and that are not about the network: a job meets them all the same.
+
+None of them is an obstacle to the answer of a check; each comes with what it does, and what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.static.python_faults import asked_by, judge_python, offered_by
+from lumiimg.elf.loader import Process
+from lumiimg.errors import BadInputError
+from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.host.container_view import see_inside, variable_of
+from lumiimg.host.root_queries import names_in, read_text
+from lumiimg.image.programs import search_path
+from lumiimg.image.tree import FileKind
+from lumiimg.toml import own_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.findings import Finding
+    from lumiimg.host.job_process import JobProcess
+    from lumiimg.image import Image, RootFileSystem
+
+_LIBMPI = re.compile(r"libmpi\.so\.(?:12|40)")
+_COPIES = re.compile(r"HIP_VISIBLE_DEVICES=[\"']?\$\{?ROCR_VISIBLE_DEVICES")
+_HOME = re.compile(r"~|\$\{?HOME\b|/root(?:/|$)|/home(?:/|$)|/users(?:/|$)")
+_OF_SCRIPTS = ("/", "/.singularity.d/env", "/docker", "/etc/profile.d", "/opt", "/scripts")
+"""Beside those of PATH."""
+_LARGEST_SCRIPT_BYTES = 64 << 10
+_MOST_SCRIPTS = 3000
+_MOST_WORDS = 64
+_SHOWN = 8
+
+
+def find_faults(image: Image, environment: Mapping[str, str], static: StaticResult) -> tuple[Finding, ...]:
+    """Return what was found in an image whose path is known. Raises BadInputError where it cannot be read."""
+    found = Findings(Level.STATIC)
+    facts = own_table(__package__, "faults.toml")
+    _judge_caches(image, environment, facts, found)
+    _judge_tools(image, facts, found)
+    _judge_entrypoint(image, facts, found)
+    _judge_scripts(image, found)
+    if static.job is not None:
+        _judge_mpi(image.root, see_inside(image, environment).settings, static.job, found)
+    judge_python(image, static.job, facts, found)
+    return tuple(found.found)
+
+
+def _judge_caches(image: Image, environment: Mapping[str, str], facts: Mapping[str, Any], found: Findings) -> None:
+    """Judge the variables that the image itself sets: what a user sets is the user's to know."""
+    own = {name: image.environment[name] for name in facts["caches"]["variables"] if name in image.environment}
+    told = {name: value for name, value in own.items() if variable_of(name, image, environment) == value}
+    homes = [f"{name}={value}" for name, value in told.items() if _HOME.match(value)]
+    if homes:
+        found.add(
+            Code.IMAGE_CACHES_IN_HOME,
+            Severity.INFO,
+            f"the image puts caches into a home: {homes[0]}",
+            evidence=tuple(homes[:_SHOWN]),
+            cause="all ranks of all nodes write there at once, on a file system with a small quota",
+            remedy=(f"in the job: export {homes[0].partition('=')[0]}=/tmp/$USER-$SLURM_JOB_ID/cache",),
+            source=facts["source"],
+        )
+
+
+def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> None:
+    root = image.root
+    for name in facts["tools"]["names"]:
+        real: dict[str, str] = {}
+        for folder in search_path(image):
+            with contextlib.suppress(OSError, BadInputError):
+                real.setdefault(root.resolve(f"{folder}/{name}"), f"{folder}/{name}")
+        if len(real) > 1:
+            first, *others = real.values()
+            found.add(
+                Code.IMAGE_SHADOWED_TOOL,
+                Severity.INFO,
+                f"{name} is there {len(real)} times on PATH: a job gets {first}",
+                where=first,
+                evidence=tuple(others[:_SHOWN]),
+                cause="it speaks for the libraries that it was built with, not for those that RCCL's plugin gets",
+                remedy=(f"name the one that is meant by its path: {others[0]}",),
+                source=facts["source"],
+            )
+
+
+def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
+    """Yield the files that the words of the entrypoint name, by path or on PATH, with their texts."""
+    words = " ".join(image.entrypoint).split()  # of ["/bin/sh", "-c", "/start.sh serve"], too
+    for word in words[:_MOST_WORDS]:
+        for path in [word] if word.startswith("/") else [f"{folder}/{word}" for folder in search_path(image)]:
+            if "\0" not in path and image.root.is_file(path):
+                yield path, read_text(image.root, path) or ""
+                break
+
+
+def _judge_entrypoint(image: Image, facts: Mapping[str, Any], found: Findings) -> None:
+    """Judge what `singularity exec` skips: the entrypoint of the OCI image, or that this one was made of."""
+    scripts = ((path, text) for path, text in _of_entrypoint(image) if text.startswith("#!"))
+    path, text = next(scripts, ("", ""))
+    names = "|".join(facts["entrypoint"]["variables"])
+    sets = list(dict.fromkeys(re.findall(rf"\b({names})=", text)))
+    if sets:
+        found.add(
+            Code.IMAGE_ENTRYPOINT,
+            Severity.INFO,
+            f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it",
+            where=path,
+            cause="engines run an entrypoint by `run` alone; a job that starts a program by `exec` goes without",
+            remedy=(f"start the program through it: … exec IMAGE {path} PROGRAM; or set {sets[0]} in the job",),
+            source=facts["source"],
+        )
+
+
+def _judge_scripts(image: Image, found: Findings) -> None:
+    """Judge the scripts: one list of GPUs, given to two filters, leaves none where a job has a part of a node."""
+    copying = [path for path in _scripts(image) if _COPIES.search(read_text(image.root, path) or "")]
+    if copying:
+        found.add(
+            Code.IMAGE_HIP_DEVICES,
+            Severity.INFO,
+            f"{copying[0]} copies ROCR_VISIBLE_DEVICES into HIP_VISIBLE_DEVICES",
+            where=copying[0],
+            evidence=tuple(copying[1:_SHOWN]),
+            cause="HIP counts those that ROCr left: in a job with GPUs 4 to 7 of a node, HIP finds none",
+            remedy=("in the job, behind that script: unset HIP_VISIBLE_DEVICES",),
+            source="ROCm docs, GPU isolation; LAIFS issue 13",
+        )
+
+
+def _scripts(image: Image) -> Iterator[str]:
+    """Yield small files that are, or may be, scripts of a shell that jobs run or source."""
+    root = image.root
+    folders = dict.fromkeys((*search_path(image), *_OF_SCRIPTS))
+    left = _MOST_SCRIPTS
+    for folder in folders:
+        for name in names_in(root, folder or "/"):
+            path = f"{folder.rstrip('/')}/{name}"
+            with contextlib.suppress(OSError, BadInputError):
+                stat = root.stat(path)
+                is_small = stat.kind is FileKind.FILE and stat.size_bytes <= _LARGEST_SCRIPT_BYTES
+                if is_small and left and (name.endswith(".sh") or _is_script(root, path)):
+                    left -= 1
+                    yield path
+
+
+def _is_script(root: RootFileSystem, path: str) -> bool:
+    with contextlib.closing(root.open(path)) as file:
+        return file.read_at(0, 2) == b"#!"
+
+
+def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, found: Findings) -> None:
+    """Judge whether mpi4py and the framework load in either order: of two files of one soname the first one stays."""
+    packages = job.package.rpartition("/")[0] if job.package else None
+    module = next((f"{packages}/mpi4py/{n}" for n in names_in(root, f"{packages}/mpi4py") if _is_mpi(n)), None)
+    if packages is None or module is None or not job.opens:
+        return
+    orders = {"mpi4py": (module, *job.opens), str(job.framework): (*job.opens, module)}
+    processes: dict[str, Process] = {}
+    errors: dict[str, list[str]] = {}
+    for first, paths in orders.items():
+        process = processes[first] = Process(root, settings)
+        errors[first] = list(process.start(job.program).errors)
+        for path in paths:
+            errors[first] += process.dlopen(path).errors
+    libraries = {
+        first: [item.path for item in process.objects if _LIBMPI.fullmatch(item.path.rpartition("/")[2])]
+        for first, process in processes.items()
+    }
+    if any(len(paths) != 1 for paths in libraries.values()):
+        return
+    offered = {paths[0]: offered_by(root, paths[0]) for paths in libraries.values()}
+    every = frozenset[str]().union(*offered.values())
+    for first, process in processes.items():
+        lacking = every - offered[libraries[first][0]]
+        for item in process.objects if lacking else ():
+            if any(map(_LIBMPI.fullmatch, item.facts.needed)) and (names := lacking & asked_by(root, item.path)):
+                errors[first].append(f"{item.path}: undefined symbol: {min(names)}")
+    got = offered.keys()
+    dying = [first for first, told in errors.items() if told]
+    if len(got) > 1:
+        dies = f": with {dying[0]} imported first, it ends" if len(dying) == 1 else ""
+        found.add(
+            Code.IMAGE_TWO_MPI,
+            Severity.INFO,
+            f"mpi4py and {job.framework} bring two libraries of one name: {' and '.join(sorted(got))}{dies}",
+            where=module,
+            evidence=tuple(line for first in dying for line in errors[first])[:_SHOWN],
+            cause="the loader knows libraries by their soname: the one that is loaded first serves both",
+            remedy=(f"import {job.framework} before mpi4py, or take one of the two out of the search path",),
+            source="glibc elf/dl-load.c, _dl_map_object: a soname that is loaded is not searched again",
+        )
+
+
+def _is_mpi(name: str) -> bool:
+    return name.startswith("MPI.") and name.endswith(".so")

@@ -1,0 +1,86 @@
+"""The machine that an image is for: its processors, and the driver of its GPUs, against those of a site and a node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.system import facts_at, loader_of
+from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.host.snapshot_tree import MACHINES
+from lumiimg.resolve.driver_rule import driver_of_node, driver_window
+from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.rules import RuleOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+
+_OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
+"""Architectures as images name them, and as `uname -m` does."""
+_BASE = "start from a base with a ROCm that the driver serves: `lumiimg list`"
+_SCAN = "which driver the nodes have: `lumiimg host scan -o host.json` on one, then --host host.json"
+_RUN = "`lumiimg check IMAGE --level run` in a job with GPUs shows whether it runs"
+_OF_ROCM = "x86_64"
+"""Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
+
+
+def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, site: Site | None) -> StaticResult:
+    """Return what the files say, with what stands against the image on a machine, whatever its libraries are."""
+    found = Findings(Level.STATIC, list(static.findings))
+    lacking = wrong_processors(image, (static.job.program,) if static.job else (), snapshot, site)
+    if lacking is not None:
+        found.add(
+            Code.IMAGE_ARCHITECTURE,
+            Severity.PROBLEM,
+            lacking,
+            cause="the kernel starts programs for its own processors alone",
+            remedy=("build the image, or pull it, for them: `podman pull --platform linux/amd64 NAME`",),
+            source="execve(2), ENOEXEC; engines refuse a SIF of another architecture before that",
+        )
+    is_seen = snapshot is not None and snapshot.gpu_driver is not None
+    if site is not None and snapshot is not None:
+        site = replace(site, driver=driver_of_node(site.driver, snapshot))
+    for rule in driver_window(read_contents(image).stack, site) if site is not None else ():
+        if rule.outcome is RuleOutcome.OK:
+            found.add(Code.IMAGE_DRIVER, Severity.INFO, f"{rule.have}: {rule.because}", source=rule.source)
+            continue
+        severity = Severity.PROBLEM if rule.outcome is RuleOutcome.REFUSED else Severity.UNKNOWN
+        found.add(
+            Code.IMAGE_DRIVER,
+            severity,
+            f"{rule.have}: {rule.because}",
+            cause=f"needed: {rule.need}",
+            remedy=(_BASE if rule.outcome is RuleOutcome.REFUSED else _RUN if is_seen else _SCAN,),
+            source=rule.source,
+        )
+    return replace(static, findings=tuple(found.found))
+
+
+def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | None, site: Site | None) -> str | None:
+    """Return why the processors of a machine do not run an image: by what it says of itself, and by its programs.
+
+    Of a node what was seen counts, else what is known of the site; without either, what ROCm is for.
+    """
+    if snapshot is not None:
+        wanted, whose = snapshot.architecture, snapshot.host
+    elif site is not None and site.processors is not None:
+        wanted, whose = site.processors, site.name
+    else:
+        wanted, whose = _OF_ROCM, "machines with ROCm"
+    said = _OF_GO.get(image.architecture or "", image.architecture)
+    if said not in {None, wanted}:
+        return f"the image says that it is for {said}, and {whose} has {wanted}"
+    root = image.root
+    for path in (*files, *filter(None, [loader_of(root)])):
+        if (facts := facts_at(root, path)) is not None:
+            machine = MACHINES.get(facts.machine, f"another machine (e_machine {facts.machine})")
+            if facts.elf_class == 64 and machine == wanted:
+                return None
+            bits = "" if facts.elf_class == 64 else f" with {facts.elf_class} bits"
+            return f"{path} is for {machine}{bits}, and {whose} has {wanted}"
+    return None

@@ -1,0 +1,173 @@
+"""What Python distributions of an image say against each other: another GPU's, for another torch, for another NumPy."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.elf.facts import exported_symbols, undefined_symbols
+from lumiimg.elf.system import facts_at
+from lumiimg.errors import BadInputError
+from lumiimg.findings import Code, Severity
+from lumiimg.host.root_queries import names_in, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumiimg.findings import Findings
+    from lumiimg.host.job_process import JobProcess
+    from lumiimg.image import Image, RootFileSystem
+
+_DIST_INFO = re.compile(r"([A-Za-z0-9._]{1,128})-([A-Za-z0-9.+!_]{1,64})\.dist-info")
+_REQUIRES = re.compile(r"^Requires-Dist: *(torch|numpy)\b *\(?([^;()\n]{0,200})\)?(.*)$", re.MULTILINE)
+_MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
+_OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
+_MOST_MODULES = 2000
+_LARGEST_MODULE_BYTES = 4 << 20
+_MOST_READ_BYTES = 64 << 20
+_SHOWN = 8
+
+
+def judge_python(image: Image, job: JobProcess | None, facts: Mapping[str, Any], found: Findings) -> None:
+    """Judge the distributions beside the framework of a job; without one there is no folder that counts."""
+    folder = job.package.rpartition("/")[0] if job and job.package else None
+    if folder is None:
+        return
+    root = image.root
+    names = names_in(root, folder)
+    infos = filter(None, map(_DIST_INFO.fullmatch, names))
+    dists: dict[str, tuple[str, str]] = {canonicalize_name(info[1]): (info[2], info[0]) for info in infos}
+    _judge_cuda({name: version for name, (version, _) in dists.items()}, folder, facts, found)
+    needs = list(_needs(root, folder, dists))
+    modules = list(islice(_modules(root, folder), _MOST_MODULES))
+    _judge_torch(root, folder, needs, modules, facts, found)
+    if "numpy" in dists and _major(dists["numpy"][0]) >= 2:
+        _judge_numpy(root, needs, modules, dists["numpy"][0], facts, found)
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0]) if version.partition(".")[0].isdecimal() else 0
+
+
+def _judge_cuda(versions: Mapping[str, str], folder: str, facts: Mapping[str, Any], found: Findings) -> None:
+    pattern, local = re.compile(facts["cuda"]["pattern"]), re.compile(facts["cuda"]["local"])
+    wrong = sorted(f"{name} {of}" for name, of in versions.items() if pattern.fullmatch(name) or local.search(of))
+    if wrong:
+        found.add(
+            Code.IMAGE_CUDA_PACKAGES,
+            Severity.INFO,
+            f"packages for NVIDIA's GPUs are among those for ROCm: {', '.join(wrong[:3])}",
+            where=folder,
+            evidence=tuple(wrong[:_SHOWN]),
+            cause="a requirement brought them from the general index: they take gigabytes, and some replace ROCm's own",
+            remedy=("install with the image's torch as a constraint: pip install -c <(pip freeze | grep ^torch) …",),
+            source=facts["source"],
+        )
+
+
+def _needs(
+    root: RootFileSystem, folder: str, dists: Mapping[str, tuple[str, str]]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (distribution, what it requires, in which versions, which one is there) where that is another one."""
+    for name, (_, info) in dists.items():
+        for wanted, versions, marker in _REQUIRES.findall(read_text(root, f"{folder}/{info}/METADATA") or ""):
+            have = dists.get(wanted, ("", ""))[0]
+            if "extra" in marker or not have:
+                continue
+            with contextlib.suppress(InvalidSpecifier, InvalidVersion):
+                if not SpecifierSet(versions.strip()).contains(Version(have), prereleases=True):
+                    yield name, wanted, versions.strip(), have
+
+
+def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
+    """Yield the compiled modules beside torch and NumPy."""
+    own = (f"{folder}/torch/", f"{folder}/numpy/", f"{folder}/numpy.libs/")
+    for path, _ in root.walk(folder):
+        if path.endswith(".so") and not path.startswith(own):
+            yield path
+
+
+def _judge_torch(
+    root: RootFileSystem,
+    folder: str,
+    needs: list[tuple[str, str, str, str]],
+    modules: list[str],
+    facts: Mapping[str, Any],
+    found: Findings,
+) -> None:
+    lines = [f"{name} requires torch{of}; torch {have} is there" for name, what, of, have in needs if what == "torch"]
+    where = None
+    prefixes = tuple(facts["c10"]["prefixes"])
+    offered = (
+        offered_by(root, f"{folder}/torch/lib/libc10.so") if root.is_file(f"{folder}/torch/lib/libc10.so") else None
+    )
+    for path in modules if offered else ():
+        of_module = facts_at(root, path)
+        if of_module is None or "libc10.so" not in of_module.needed:
+            continue
+        lacking = [name for name in asked_by(root, path) if name.startswith(prefixes) and name not in (offered or ())]
+        if lacking:
+            where = where or path
+            lines.append(f"{path}: undefined symbol: {min(lacking)}")
+    if lines:
+        found.add(
+            Code.IMAGE_OTHER_TORCH,
+            Severity.INFO,
+            f"built for another torch: {lines[0]}",
+            where=where,
+            evidence=tuple(lines[:_SHOWN]),
+            cause="torch keeps no binary interface between releases: the import ends with the symbol that is missing",
+            remedy=("build it again with the torch of the image, or take the release that belongs to it",),
+            source=facts["source"],
+        )
+
+
+def _judge_numpy(
+    root: RootFileSystem,
+    needs: list[tuple[str, str, str, str]],
+    modules: list[str],
+    version: str,
+    facts: Mapping[str, Any],
+    found: Findings,
+) -> None:
+    lines = [f"{name} requires numpy{of}" for name, what, of, _ in needs if what == "numpy"]
+    left = _MOST_READ_BYTES
+    for path in modules:
+        if not _MODULE.fullmatch(path):
+            continue
+        with contextlib.suppress(OSError, BadInputError), contextlib.closing(root.open(path)) as file:
+            if file.size <= min(_LARGEST_MODULE_BYTES, left):
+                left -= file.size
+                data = file.read_at(0, file.size)
+                if _OLD_NUMPY in data and _NEW_NUMPY not in data:
+                    lines.append(f"{path}: compiled with NumPy 1")
+    if lines:
+        found.add(
+            Code.IMAGE_NUMPY,
+            Severity.INFO,
+            f"for NumPy 1, and NumPy {version} is there: {lines[0]}",
+            evidence=tuple(lines[:_SHOWN]),
+            cause="a module that was compiled with NumPy 1 cannot be run with NumPy 2: its import ends",
+            remedy=("pip install 'numpy<2', or a release of the module for NumPy 2",),
+            source=facts["source"],
+        )
+
+
+def offered_by(root: RootFileSystem, path: str) -> frozenset[str]:
+    """Return the symbols that a file defines for others; none where it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, BadInputError), contextlib.closing(root.open(path)) as file:
+        return exported_symbols(file)
+    return frozenset()
+
+
+def asked_by(root: RootFileSystem, path: str) -> frozenset[str]:
+    """Return the symbols that a file asks others for; none where it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, BadInputError), contextlib.closing(root.open(path)) as file:
+        return frozenset(symbol.name for symbol in undefined_symbols(file))
+    return frozenset()

@@ -1,0 +1,79 @@
+"""Which GPU takes which code.
+
+The rule of the runtime (ROCm clr, hipamd/src/hip_code_object.cpp, isCodeObjectCompatibleWithDevice) and of LLVM
+(AMDGPUUsage.rst, "Target Features", "Generic Processors"): the processor is the GPU's, or a generic one that lists it;
+a mode that the code names is the GPU's mode. What an instruction set shares with another's decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.gpu.target import SPIRV, GpuTarget, parse_target, table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+
+class GpuFit(StrEnum):
+    """Whether a GPU takes code."""
+
+    RUNS = "runs"
+    """It takes it."""
+    XNACK = "xnack"
+    """It takes it in a process that sets HSA_XNACK=1."""
+    PART = "part"
+    """It takes some of it: the rest fails when it is called."""
+    NO = "no"
+    """It takes none of it: "no kernel image is available", "invalid device function"."""
+    UNKNOWN = "unknown"
+    """It cannot be said from the files."""
+
+
+def node_gpu(processor: str) -> GpuTarget:
+    """Return a GPU as a process finds it that sets nothing; modes that are not known are None.
+
+    Raises GpuCodeError for what is not the name of a processor.
+    """
+    return parse_target(table()["node"].get(processor, processor))
+
+
+def fit(code: GpuTarget, gpu: GpuTarget) -> GpuFit:
+    """Return whether a GPU takes code for a target."""
+    if code.processor == SPIRV:
+        return GpuFit.UNKNOWN  # as far as the ROCm at hand can compile it
+    if code.processor != gpu.processor and not _takes_family(code.processor, gpu.processor):
+        return GpuFit.NO
+    if code.sramecc is not None and code.sramecc != gpu.sramecc:
+        return GpuFit.UNKNOWN if gpu.sramecc is None else GpuFit.NO
+    if code.xnack is not None and code.xnack != gpu.xnack:
+        if gpu.xnack is None:
+            return GpuFit.UNKNOWN
+        return GpuFit.XNACK if code.xnack else GpuFit.NO
+    return GpuFit.RUNS
+
+
+def _takes_family(family: str, processor: str) -> bool:
+    members = table()["generic"].get(family)
+    if members is not None:
+        return processor in members
+    # kernel libraries name one folder for several: gfx11xx
+    return "x" in family[3:] and re.fullmatch("gfx" + family[3:].replace("x", "[0-9a-f]"), processor) is not None
+
+
+def fit_of_any(targets: Iterable[GpuTarget], gpu: GpuTarget) -> GpuFit:
+    """Return whether a GPU takes any of several objects that stand for one another; with none of them, NO."""
+    found = {fit(target, gpu) for target in targets}
+    return next((answer for answer in (GpuFit.RUNS, GpuFit.XNACK, GpuFit.UNKNOWN) if answer in found), GpuFit.NO)
+
+
+def fit_of_all(bundles: Collection[Collection[GpuTarget]], gpu: GpuTarget) -> GpuFit:
+    """Return whether a GPU takes each of the bundles of a file; UNKNOWN without any."""
+    found = {fit_of_any(targets, gpu) for targets in bundles}
+    if len(found) == 1:
+        return found.pop()
+    if GpuFit.NO in found:
+        return GpuFit.PART
+    return GpuFit.XNACK if found == {GpuFit.RUNS, GpuFit.XNACK} else GpuFit.UNKNOWN

@@ -1,0 +1,114 @@
+"""What a container engine mounts over folders of an image without being asked: files of the image there are not seen.
+
+Which it mounts decides its administrator (apptainer.conf, singularity.conf: apptainer
+`pkg/util/apptainerconf/config.go`), and in part who starts it (`internal/pkg/runtime/engine/apptainer/
+container_linux.go`: addTmpMount, addHomeMount, addCwdMount). Tried with Apptainer 1.4.5, setting by setting: the home
+hides its own folder alone, unless the engine can lay nothing over the image; /run and /root are the image's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from typing import TYPE_CHECKING
+
+from lumiimg.engine.binds import parse_binds
+from lumiimg.errors import BadInputError
+from lumiimg.host.node_facts import HOST_FILE_SYSTEMS
+from lumiimg.host.scan_facts import known
+from lumiimg.image.mounts import Cover
+from lumiimg.image.tree import ImageError
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+
+_BY_SETTING = {
+    "proc": ("/proc",),
+    "sys": ("/sys",),
+    "dev": ("/dev",),
+    "tmp": ("/tmp", "/var/tmp"),  # noqa: S108 - names, nothing is made there
+}
+"""Settings `mount …`, and the folders that each is about; `mount dev = minimal` hides the image's, too."""
+_NEVER_FROM_CWD = ("/", "/etc", "/bin", "/mnt", "/usr", "/var", "/opt", "/sbin", "/lib", "/lib64")
+_FILES = ("/etc/localtime", "/etc/hosts")
+"""What the engines' own configuration binds: files that no loader reads."""
+_NO_MOUNT = ("APPTAINER_NO_MOUNT", "SINGULARITY_NO_MOUNT")
+_NO_HOME = ("APPTAINER_NO_HOME", "SINGULARITY_NO_HOME")
+
+
+def as_run(image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Image:
+    """Return an image as the engine of a host shows it to somebody with this environment."""
+    return image.shown(tuple(covers_of(environment, snapshot)))
+
+
+def may_be_hidden(image: Image, files: Iterable[str]) -> Iterator[tuple[Cover, list[str]]]:
+    """Yield each cover of which it is not sure whether it is there, with those of the files that it would hide.
+
+    A file by a link in such a folder, or that a link leads into one, is meant.
+    """
+    named = list(dict.fromkeys(files))
+    real = [image.root.resolve(file) for file in named if image.root.exists(file)]
+    for cover in image.covers:
+        if not cover.is_sure and (below := [file for file in dict.fromkeys((*named, *real)) if cover.hides(file)]):
+            yield cover, below
+
+
+def hidden_files(image: Image, names: Collection[str] | re.Pattern[str]) -> Iterator[tuple[Cover, str]]:
+    """Yield the files of these names that the image has where the engine mounts something else."""
+    for cover in image.covers:
+        if cover.is_sure:
+            with contextlib.suppress(OSError, ImageError):
+                yield from ((cover, path) for path in image.whole.find(names, cover.path))
+
+
+def covers_of(environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Iterator[Cover]:
+    """Yield what an engine mounts over an image; without a snapshot, or settings in it, by the engine's defaults."""
+    settings = (snapshot.engine.settings if snapshot and snapshot.engine else None) or {}
+    left_out = {word.strip() for name in _NO_MOUNT for word in environment.get(name, "").split(",")}
+    for name, folders in _BY_SETTING.items():
+        if settings.get(f"mount {name}", "yes") != "no" and name not in left_out:
+            yield from (
+                Cover(path, f"the engine mounts another {path} over it (`mount {name}` in its configuration)")
+                for path in folders
+            )
+    if settings.get(HOST_FILE_SYSTEMS) == "yes" and "hostfs" not in left_out:
+        mounts = snapshot.engine.host_mounts if snapshot and snapshot.engine else None
+        by = f"the engine mounts file systems of the host over the image (`{HOST_FILE_SYSTEMS}` in its configuration)"
+        yield from (Cover(path, by) for path in mounts or ())
+        if mounts is None:
+            yield Cover("/", f"{by}, and which is not recorded", is_sure=False)
+    if settings.get("mount home", "yes") != "no" and "home" not in left_out and not any(map(environment.get, _NO_HOME)):
+        yield from _homes(environment, settings, snapshot)
+    if "bind-paths" not in left_out:
+        yield from _bound(settings.get("bind path", ""))
+    here = environment.get("PWD", "")
+    if "cwd" not in left_out and here.startswith("/") and here not in _NEVER_FROM_CWD:
+        yield Cover(here, "a job that is started in this folder of the host has that in its place", is_sure=False)
+
+
+def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot: Snapshot | None) -> Iterator[Cover]:
+    """Yield the user's home; where that is not known, as on another machine, the folders in which homes are."""
+    by = "the engine mounts the home of the user over it (`mount home` in its configuration)"
+    home = environment.get("HOME", "").rstrip("/")
+    is_here = snapshot is None or snapshot.host == platform.node().partition(".")[0]
+    if home.startswith("/"):
+        alone = settings.get("enable overlay") == settings.get("enable underlay") == "no"
+        yield Cover("/".join(home.split("/")[:2]) if alone else home, by, is_sure=is_here)
+    if not home or not is_here:
+        yield from (Cover(folder, f"{by}, if that is its home", is_sure=False) for folder in known().places.own_folders)
+
+
+def _bound(paths: str) -> Iterator[Cover]:
+    """Yield what `bind path` of the configuration puts there, a folder of the host as far as can be said here."""
+    for text in filter(None, map(str.strip, paths.split(","))):
+        try:
+            bind = parse_binds(text)[0]
+        except BadInputError:
+            continue  # the engine refuses it
+        if bind.target not in _FILES:
+            by = f"the engine binds {bind.source} of the host over it (`bind path` in its configuration)"
+            yield Cover(bind.target, by, is_sure=False)

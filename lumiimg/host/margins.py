@@ -1,0 +1,86 @@
+"""What versions meet where a library of the host and one of the image need each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.version_check import numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.elf.facts import ElfFacts
+    from lumiimg.host.manifest import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Of one family of versions between two libraries: the newest that is needed, and the newest that is there."""
+
+    library: str
+    """Name of the one that needs."""
+    of_host: bool
+    """Whether that is the host's; else it is the image's."""
+    provider: str
+    """Name of the one that it is needed of."""
+    provider_of_host: bool
+    """Whether that is the host's."""
+    family: str
+    """`GLIBC`, `FABRIC`."""
+    need: str
+    """The newest version that is needed, without the family: `2.38`."""
+    have: str
+    """The newest one that is there; empty where that library was not seen."""
+
+    @property
+    def library_side(self) -> str:
+        """The one that needs, and whose it is."""
+        return f"{self.library} ({'host' if self.of_host else 'image'})"
+
+    @property
+    def provider_side(self) -> str:
+        """The one that it is needed of, and whose that is."""
+        return f"{self.provider} ({'host' if self.provider_of_host else 'image'})"
+
+    @property
+    def crosses(self) -> bool:
+        """Whether one side is the host's and the other the image's."""
+        return self.of_host != self.provider_of_host
+
+
+def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
+    """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""
+    providers: dict[str, Loaded] = {}
+    for item in loaded:
+        for name in (item.object.name, item.object.facts.soname):
+            if name:
+                providers.setdefault(name, item)
+    for item in loaded:
+        for (file, family), number in newest_needs(item.object.facts).items():
+            provider = providers.get(file)
+            if provider is None:
+                continue
+            defined = [name.rpartition("_") for name in provider.object.facts.version_definitions]
+            newest = max((n for f, _, n in defined if f == family), key=numbers_of, default="")
+            if newest:
+                yield Margin(
+                    library=item.object.facts.soname or item.object.name,
+                    of_host=item.host_path is not None,
+                    provider=file,
+                    provider_of_host=provider.host_path is not None,
+                    family=family,
+                    need=number,
+                    have=newest,
+                )
+
+
+def newest_needs(facts: ElfFacts) -> dict[tuple[str, str], str]:
+    """Return the newest version that a library needs, by the needed library's name and the family of versions."""
+    needs: dict[tuple[str, str], str] = {}
+    for need in facts.version_needs:
+        family, _, number = need.name.rpartition("_")
+        key = (need.file, family)
+        if numbers_of(number) > numbers_of(needs.get(key, "")):
+            needs[key] = number
+    return needs

@@ -1,0 +1,121 @@
+"""What ended the job: the first death that stands by itself, not what follows when a rank has died.
+
+Lines of one file are in the order of time, but for Slurm's report that the kernel killed for want of memory: it comes
+when the step ends, behind what other ranks printed of it. So what may follow from another rank's death comes second,
+whenever it was printed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumiimg.nccl.report import Death
+from lumiimg.nccl.vocabulary import Effect, Ends, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.nccl.causes import Trouble
+    from lumiimg.nccl.events import ProcessState
+    from lumiimg.nccl.job import JobState
+
+_LAST_LINES = 15
+"""An error this near to the end of its file ended the program."""
+_ALIVE = ("network", "channel", "local-channel", "connected", "provider")
+"""What a process prints that lives."""
+_OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
+_STANDS_ALONE = frozenset({Ends.CAUSE, Ends.RAISED, Ends.OUTSIDE})
+_MAY_FOLLOW = frozenset({Ends.WAITED, Ends.FOLLOWS, Ends.OTHER, Ends.EXIT})
+_OF_ERROR = frozenset({Ends.RAISED, Ends.OTHER})
+_OF_EXIT = frozenset({Ends.EXIT, Ends.FOLLOWS})
+
+
+class _Seen(NamedTuple):
+    """A line that may have ended the job."""
+
+    process: ProcessState
+    trouble: Trouble
+
+    @property
+    def at(self) -> int:
+        return self.trouble.sighting.first
+
+    @property
+    def ends(self) -> Ends:
+        return self.trouble.signature.ends
+
+
+def ending(processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]], state: JobState) -> Death | None:
+    """Return what ended the job; None where no line says so, or where it was the network."""
+    job = _Job(processes, found, state)
+    first = job.first(_STANDS_ALONE, _OF_NETWORK) or job.first(_MAY_FOLLOW, frozenset({Effect.RUN_ERROR}))
+    if first is None or first.trouble.signature.effect is not Effect.NONE:
+        return None
+    same = [first, *(one for one in job.seen if one.trouble.signature is first.trouble.signature)]
+    named = [_place(one) for one in same]
+    rank, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
+    return Death(first.trouble.signature.id, first.trouble.summary, rank, node)
+
+
+class _Job:
+    def __init__(self, processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]], state: JobState) -> None:
+        self.state = state
+        self.starts = list(_starts(processes))
+        pairs = [_Seen(process, trouble) for process, of in zip(processes, found, strict=True) for trouble in of]
+        relevant = [one for one in pairs if one.ends is not Ends.NO or one.trouble.signature.effect is not Effect.NONE]
+        self.seen = [one for one in sorted(relevant, key=lambda one: one.at) if not self._of_run_before(one)]
+        self.exits = [one.at for one in self.seen if one.ends in _OF_EXIT]
+        self.outside = [one.at for one in self.seen if one.ends is Ends.OUTSIDE]
+
+    def first(self, ends: frozenset[Ends], effects: frozenset[Effect]) -> _Seen | None:
+        """Return the first line of these kinds that ended a process."""
+        return next(
+            (
+                one
+                for one in self.seen
+                if (one.ends in ends or one.trouble.signature.effect in effects)
+                and (one.ends not in _OF_ERROR or self._ended_its_process(one))
+            ),
+            None,
+        )
+
+    def _of_run_before(self, one: _Seen) -> bool:
+        return any(start > one.trouble.sighting.last and self.state.same_file(start, one.at) for start in self.starts)
+
+    def _ended_its_process(self, one: _Seen) -> bool:
+        """Whether a program that printed an error did not go on: programs catch errors, and print them all the same."""
+        last = one.trouble.sighting.last
+        alive = [s.last for s in one.process.saw(*_ALIVE)] if not one.process.shared else []
+        if any(at > last and self.state.same_file(at, last) for at in alive):
+            return False
+        cut_short = [at for at in self.outside if at > last or not self.state.same_file(at, last)]
+        exits = [at for at in self.exits if at > last or not self.state.same_file(at, last)]
+        if cut_short and not any(at < min(cut_short) for at in exits):
+            return False
+        if one.ends is Ends.OTHER:
+            return bool(exits)
+        return bool(exits) or self.state.lines_after(last) <= _LAST_LINES
+
+
+def _starts(processes: Sequence[ProcessState]) -> Iterator[int]:
+    """Yield where processes that were connected printed first: behind a death, they are of the next run of the job."""
+    for process in processes:
+        if not process.shared and any(s.has_origin for s in process.saw("connected", "channel")):
+            yield min(sighting.first for seen in process.events.values() for sighting in seen)
+
+
+def _place(one: _Seen) -> tuple[str | None, str | None]:
+    """Return the rank and the node that a death hit, as far as its line or its process says."""
+    sighting = one.trouble.sighting
+    said = dict(sighting.values)
+    if one.ends is Ends.OUTSIDE:  # Slurm says on which node it runs the job's script
+        return None, said.get("node")
+    for pattern in vocabulary().places:
+        found = pattern.search(sighting.text)
+        for name, value in found.groupdict(default="").items() if found else ():
+            said[name] = said.get(name) or value
+    if not sighting.has_origin:  # it may be of any program
+        return said.get("rank"), said.get("node")
+    ranks = {communicator.rank for communicator in one.process.communicators.values()}
+    rank = said.get("rank") or (f"{ranks.pop()}" if len(ranks) == 1 else None)
+    return rank, said.get("node") or one.process.node

@@ -1,0 +1,39 @@
+"""How far bases and layers were tried, in words for people (catalog/ledger.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.folders import shipped_layers
+from lumiimg.catalog.ledger import REACHES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumiimg.catalog.layers import Layer
+
+MEANING = {
+    "documented": "written down from what others publish",
+    "resolved": "its Python packages fit together",
+    "rehearsed": "its scripts ran, on stand-ins for what cannot be had",
+    "built": "built into an image, and tested there without a GPU",
+    "run": "run on the machine",
+}
+LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
+
+
+def never_built(rows: Sequence[tuple[Layer, str | None, str]]) -> str | None:
+    """Return a sentence on the rows (layer, version of its release, status) that were never built; None: there is none.
+
+    It speaks of what comes with lumiimg. Of a layer of the user's own, and of an image, the user knows more.
+    """
+    parts = []
+    for word in REACHES[: REACHES.index("built")]:
+        found = [
+            f"{layer.name} {version}" if version else layer.name
+            for layer, version, status in rows
+            if status == word and layer.folder.parent == shipped_layers()
+        ]
+        if found:
+            parts.append(f"{', '.join(found)} {'are' if len(found) > 1 else 'is'} {word} only ({MEANING[word]})")
+    return f"nobody has built this yet: {'; '.join(parts)}" if parts else None

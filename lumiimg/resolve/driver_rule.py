@@ -1,0 +1,208 @@
+"""Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that age and may disagree.
+
+The newest fact of the highest rank decides. Where facts disagree, or no fact of the last three months says what the
+deciding one says, the answer is a doubt. One no does not age: updates of a driver move its window up, so a ROCm that is
+too old for it stays too old.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from lumiimg.catalog.drivers import Rank, SiteDriver, release_of
+from lumiimg.catalog.needs import Need, version_of
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.catalog.drivers import DriverEvidence
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.resolve.stack import Stack
+
+OLD_AFTER_DAYS = 90
+"""A site updates its driver two or three times a year."""
+_WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("wheel-rocm", "in a wheel"))
+_WORDS = re.compile(r"[\s(),;]+")
+_ID = "driver-window"
+_BY_SCAN = "a snapshot of a node decides (lumiimg host scan -o host.json there, then --host host.json)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What one fact says of one release of ROCm."""
+
+    serves: bool
+    rank: Rank
+    date: dt.date
+    text: str
+    source: str
+
+    @property
+    def weight(self) -> tuple[int, dt.date]:
+        return self.rank.strength, self.date
+
+    @property
+    def told(self) -> str:
+        return f"{self.text} ({self.rank}, {self.date})"
+
+
+def today() -> dt.date:
+    """Return the day by which facts are old; LUMIIMG_TODAY answers as on another. Raises BadInputError."""
+    text = os.environ.get("LUMIIMG_TODAY")
+    try:
+        return dt.date.fromisoformat(text) if text else dt.datetime.now(dt.UTC).date()
+    except ValueError as error:
+        raise BadInputError(f"not a valid date: {text!r:.40}", where="LUMIIMG_TODAY", hint="2026-11-24") from error
+
+
+def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
+    """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that a wheel brings."""
+    any_rocm = next((component for component, _ in _WHOSE_ROCM if component in stack.offers), None)
+    if site.vendor is not None and any_rocm is not None:
+        because = f"{site.name} has GPUs of {site.vendor}: ROCm finds none of its own there"
+        have = f"ROCm {stack.version(any_rocm) or '?'}"
+        yield RuleResult(_ID, RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
+        return
+    told: dict[tuple[RuleOutcome, str], RuleResult] = {}
+    for component, whose in _WHOSE_ROCM:
+        version = stack.version(component)
+        if component not in stack.offers or (site.driver is None and site.arch is None):
+            continue
+        have = f"ROCm {version or '?'} {whose}"
+        if site.driver is None:
+            because = f"which ROCm the driver of {site.name} serves is not known to the project"
+            need = "to know which ROCm the driver serves"
+            yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
+            continue
+        result = _judge(site.driver, version, have, whose)
+        key = (result.outcome, result.because)
+        told[key] = replace(result, have=f"{told[key].have}, {have}") if key in told else result
+    yield from told.values()
+
+
+def unknown_driver(stack: Stack, driver: str, because: str, source: str) -> Iterator[RuleResult]:
+    """Rule 2 where no site is named: open, where the image has a ROCm that the driver would have to serve."""
+    for component, whose in _WHOSE_ROCM:
+        if component in stack.offers:
+            need, have = f"to know which ROCm {driver} serves", f"ROCm {stack.version(component) or '?'} {whose}"
+            yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
+            return
+
+
+def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver | None:
+    """Return the driver that was seen on a node; that of its site where none was.
+
+    It is the one that the site names (by its version, or by the kernel), or one that AMD says the window of. Of any
+    other, which ROCm it serves is not known, and what is known of the site says nothing about it.
+    """
+    module = snapshot.gpu_driver
+    if module is None:
+        return driver
+    seen, day = f"amdgpu {module} of {snapshot.host}", _day(snapshot)
+    if driver is not None and _is_named(driver, snapshot):
+        seen = f"{driver.name}, seen on {snapshot.host},"
+        return replace(driver, name=seen, rank=Rank.MEASURED, date=day)
+    evidence = driver.evidence if driver else ()
+    if (release := release_of(module)) is not None:
+        name, source = f"{seen} (AMD's {release.release})", f"{release.source}; the snapshot"
+        return SiteDriver(name, release.rocm, None, "", Rank.MEASURED, evidence, source, day)
+    of_site = f"; the site's is {driver.name} of {driver.date} ({driver.source})" if driver else ""
+    return SiteDriver(seen, None, None, "", Rank.MEASURED, (), f"the snapshot{of_site}", day)
+
+
+def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
+    words = set(_WORDS.split(driver.name))
+    release = release_of(snapshot.gpu_driver or "")
+    same = release is not None and any(word.startswith(f"{release.release}.") for word in words)
+    return same or bool({snapshot.gpu_driver, snapshot.kernel} & words)
+
+
+def _day(snapshot: Snapshot) -> dt.date:
+    try:
+        return dt.date.fromisoformat(snapshot.taken[:10])
+    except ValueError:
+        return dt.date.min  # as old as can be
+
+
+def _judge(driver: SiteDriver, version: str | None, have: str, whose: str) -> RuleResult:
+    need = str(driver.rocm) if driver.rocm else f"to know which ROCm {driver.name} serves"
+    if driver.rocm is None:
+        because = f"which ROCm {driver.name} serves is not known"
+        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, driver.source)
+    claims = list(_claims(driver, version))
+    if not claims or version is None:
+        because = f"the version of the ROCm {whose} is not known"
+        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, f"{driver.source} ({driver.date})")
+    deciding = max(claims, key=lambda claim: claim.weight)
+    against = [claim for claim in claims if claim.serves is not deciding.serves]
+    source = f"{deciding.source} ({deciding.date})"
+    decides = _BY_SCAN if driver.rank is not Rank.MEASURED else "a job with it decides"
+    if against:
+        other = max(against, key=lambda claim: claim.weight)
+        because = f"{deciding.told}, but {other.told}: {decides}"
+        source += f"; {other.source} ({other.date})"
+        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
+    newest = max(claims, key=lambda claim: claim.date)
+    if not deciding.serves and _is_below(driver.rocm, version):
+        because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
+        return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
+    if driver.doubtful is not None and driver.doubtful.holds_for(version):
+        need += f", better not {driver.doubtful}"
+        return RuleResult(_ID, RuleOutcome.WARNING, need, have, driver.trouble, source)
+    if (today() - newest.date).days > OLD_AFTER_DAYS:
+        because = (
+            f"{deciding.told}; no fact of the last {OLD_AFTER_DAYS} days says whether that still holds: {_BY_SCAN}"
+        )
+        return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
+    if deciding.serves:
+        since = f"; since then {newest.text} ({newest.date})" if newest.date > deciding.date else ""
+        return RuleResult(_ID, RuleOutcome.OK, need, have, f"{deciding.text} ({deciding.date}){since}", source)
+    because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
+    return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
+
+
+def _claims(driver: SiteDriver, version: str | None) -> Iterator[_Claim]:
+    """Yield what each fact says of a release of ROCm, the window of the driver first."""
+    wanted = _release(version)
+    holds = driver.rocm.holds_for(version) if driver.rocm else None
+    if holds is not None:
+        text = f"{driver.name} serves {'it' if holds else f'{driver.rocm} alone'}"
+        yield _Claim(holds, driver.rank, driver.date, text, driver.source)
+    if wanted is None:
+        return
+    below: list[DriverEvidence] = []
+    above: list[DriverEvidence] = []
+    for seen in driver.evidence:
+        release = _release(seen.rocm) or ()
+        if wanted[: len(release)] == release:
+            yield _Claim(True, seen.rank, seen.date, f"{seen.text} runs there with ROCm {seen.rocm}", seen.source)
+        else:
+            (below if release < wanted else above).append(seen)
+    if below and above:
+        nearest = (max(below, key=lambda one: one.date), max(above, key=lambda one: one.date))
+        text = " and ".join(f"{one.text} (ROCm {one.rocm})" for one in nearest)
+        date = min(one.date for one in nearest)
+        source = "; ".join(dict.fromkeys(one.source for one in nearest))
+        yield _Claim(True, Rank.INFERRED, date, f"{text} run there, and a driver serves what lies between", source)
+
+
+def _is_below(window: Need, version: str) -> bool:
+    """Whether a release is too old for a window, not too new."""
+    return any(
+        spec.operator in {">=", ">", "~=", "=="} and Version(version) < Version(spec.version.removesuffix(".*"))
+        for spec in window.versions
+    )
+
+
+def _release(version: str | None) -> tuple[int, ...] | None:
+    found = version_of(version)
+    return found.release if found is not None else None

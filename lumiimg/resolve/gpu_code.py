@@ -1,0 +1,264 @@
+"""The GPU code of an image: which of its files have some, and for which GPUs. Heads are read, never the code."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+from lumiimg.errors import BadInputError
+from lumiimg.gpu.components import component_of, is_library, kernel_file, read_kernel_file
+from lumiimg.gpu.fat_file import read_file
+from lumiimg.gpu.kpack import ANY_GPU, read_kpack
+from lumiimg.gpu.rule import GpuFit, fit_of_all, fit_of_any
+from lumiimg.image.tree import FileKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lumiimg.gpu.components import KernelFile
+    from lumiimg.gpu.fat_file import FatFile
+    from lumiimg.gpu.kpack import KpackReference
+    from lumiimg.gpu.target import GpuTarget
+    from lumiimg.image import RootFileSystem
+    from lumiimg.image.tree import OpenFile
+
+_LIBRARY_OR_PROGRAM = re.compile(r"[^.]+|.+\.so(?:\.[0-9.]+)?|.+\.(?:exe|bin|out|x)")
+KPACK_ENDING = ".kpack"
+_SMALLEST_BYTES = 4096
+"""Of a file with a bundle, which begins at a page."""
+_MAX_HEADS = 20_000
+"""Of kernel files whose names say nothing."""
+
+
+class CodeForm(StrEnum):
+    """How GPU code lies in an image."""
+
+    BUNDLES = "bundles"
+    """In a program or library, which needs each of its bundles."""
+    KERNELS = "kernels"
+    """In files of a folder, of which a library opens those of the GPU at hand."""
+    ARCHIVES = "archives"
+    """In archives of one GPU each, which the library names."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBundles:
+    """Bundles of one file that have code for the same targets."""
+
+    targets: tuple[GpuTarget, ...]
+    """As compilers name them, sorted."""
+    count: int
+    """Bundles of the file, or kernel files of the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """A file with GPU code, or a folder of kernel files."""
+
+    component: str
+    """What people call it: `RCCL`, `vLLM _C`; its own name where that is not known."""
+    path: str
+    """In the image."""
+    form: CodeForm
+    """How its code lies there."""
+    bundles: tuple[CodeBundles, ...]
+    """What its code is for."""
+    fit: GpuFit | None = None
+    """Whether the GPU that was asked about takes it; null where none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableCode:
+    """A file whose GPU code cannot be read, and so may be for any GPU or none."""
+
+    path: str
+    """In the image."""
+    why: str
+    """What is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCode:
+    """What an image has of GPU code."""
+
+    files: tuple[CodeFile, ...]
+    """By component and path."""
+    unreadable: tuple[UnreadableCode, ...]
+    """By path."""
+
+    def judged(self, gpu: GpuTarget) -> GpuCode:
+        """Return the same, with whether a GPU takes each."""
+        return replace(self, files=tuple(replace(file, fit=_fit(file, gpu)) for file in self.files))
+
+
+class CodeTree(Protocol):
+    """Files to be looked at: those of an image, or of a wheel."""
+
+    def walk(self) -> Iterable[tuple[str, FileKind]]:
+        """Yield paths, and what they stand for."""
+        ...
+
+    def open(self, path: str) -> OpenFile:
+        """Return a file, which the caller closes. Raises OSError, BadInputError."""
+        ...
+
+
+@dataclass(slots=True)
+class _Folder:
+    """Kernel files of one component while they are collected."""
+
+    of: KernelFile
+    targets: dict[GpuTarget | None, tuple[GpuTarget, ...]] = field(default_factory=dict)
+    """By the target that names say, what the first such file is for."""
+    found: Counter[GpuTarget] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Reader:
+    tree: CodeTree
+    read_library: Callable[[OpenFile], FatFile | None]
+    files: list[CodeFile] = field(default_factory=list)
+    unreadable: list[UnreadableCode] = field(default_factory=list)
+    folders: dict[tuple[str, str], _Folder] = field(default_factory=dict)
+    archives: dict[str, dict[str, tuple[GpuTarget, ...]]] = field(default_factory=dict)
+    references: list[tuple[str, KpackReference]] = field(default_factory=list)
+    heads: int = 0
+
+    def read(self, path: str) -> None:
+        name = path.rpartition("/")[2]
+        if name.endswith(KPACK_ENDING):
+            with contextlib.closing(self.tree.open(path)) as file:
+                self.archives[path] = dict(read_kpack(file))
+        elif kernels := kernel_file(path):
+            self._read_kernels(path, kernels)
+        elif _LIBRARY_OR_PROGRAM.fullmatch(name):
+            with contextlib.closing(self.tree.open(path)) as file:
+                found = self.read_library(file) if file.size >= _SMALLEST_BYTES else None
+            if found:
+                self._add(path, found)
+
+    def _add(self, path: str, found: FatFile) -> None:
+        if found.kpack:
+            self.references.append((path, found.kpack))
+        if found.bundles:
+            bundles = tuple(CodeBundles(*each) for each in sorted(Counter(found.bundles).items(), key=str))
+            self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
+
+    def _read_kernels(self, path: str, of: KernelFile) -> None:
+        folder = self.folders.setdefault((of.component, of.root), _Folder(of))
+        targets = folder.targets.get(of.target) if of.target else None
+        if targets is None:
+            self.heads += 1
+            if self.heads > _MAX_HEADS:
+                raise BadInputError(f"not looked at: more than the {_MAX_HEADS} kernel files that are opened")
+            with contextlib.closing(self.tree.open(path)) as file:
+                targets = folder.targets[of.target] = read_kernel_file(file, path)
+        folder.found.update(targets)
+
+    def result(self) -> GpuCode:
+        for (component, root), folder in self.folders.items():
+            bundles = tuple(CodeBundles((target,), count) for target, count in sorted(folder.found.items(), key=str))
+            if bundles:
+                name = component or component_of(root)
+                self.files.append(CodeFile(name, root, CodeForm.KERNELS, bundles))
+        for path, reference in self.references:
+            targets = sorted({target for found in self._archived(path, reference) for target in found}, key=str)
+            if targets:
+                bundles = tuple(CodeBundles((target,), 1) for target in targets)
+                self.files.append(CodeFile(component_of(path), path, CodeForm.ARCHIVES, bundles))
+            else:
+                why = f"its code is in {', '.join(reference.paths)}, which the image does not have"
+                self.unreadable.append(UnreadableCode(path, why))
+        by_name = sorted(self.files, key=lambda each: (each.component.lower(), each.path))
+        return GpuCode(tuple(by_name), tuple(sorted(self.unreadable, key=lambda each: each.path)))
+
+    def _archived(self, path: str, reference: KpackReference) -> Iterator[tuple[GpuTarget, ...]]:
+        """Yield what the archives that a file names have for it."""
+        folder = posixpath.dirname(path)
+        for wanted in reference.paths:
+            pattern = re.escape(posixpath.normpath(f"{folder}/{wanted}")).replace(ANY_GPU, "[^/]+")
+            for archive, contents in self.archives.items():
+                if re.fullmatch(pattern, archive):
+                    yield contents.get(reference.name, ())
+
+
+def _fit(file: CodeFile, gpu: GpuTarget) -> GpuFit:
+    bundles = [each.targets for each in file.bundles]
+    # all code of a library is needed; of kernel files and archives, those of the GPU at hand are opened
+    return fit_of_all(bundles, gpu) if file.form is CodeForm.BUNDLES else fit_of_any(chain.from_iterable(bundles), gpu)
+
+
+@lru_cache(maxsize=1)  # of one image several questions are asked
+def gpu_code_of(root: RootFileSystem) -> GpuCode:
+    """Return the GPU code of an image. Raises ImageError where the image cannot be walked through.
+
+    Looked at are libraries, programs without an ending, kernel files and archives of them, each once and not its
+    symlinks; files that may not be read are passed over, as the runtime would have to.
+    """
+    seen = _SeenLinks(root)
+    code = read_tree(seen, read_file)
+    return replace(code, files=tuple(_by_links(root, code.files, seen.links)))
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenLinks:
+    """An image, with the symlinks that a walk came by."""
+
+    root: RootFileSystem
+    links: list[str] = field(default_factory=list)
+
+    def walk(self) -> Iterator[tuple[str, FileKind]]:
+        for path, kind in self.root.walk():
+            if kind is FileKind.SYMLINK:
+                self.links.append(path)
+            yield path, kind
+
+    def open(self, path: str) -> OpenFile:
+        return self.root.open(path)
+
+
+def _by_links(root: RootFileSystem, files: Iterable[CodeFile], links: Iterable[str]) -> Iterator[CodeFile]:
+    """Yield the files, those whose own path says nothing by the name of a link to them, or to a folder above."""
+    names: dict[str, str] | None = None
+    for file in files:
+        if file.component != file.path.rpartition("/")[2]:
+            yield file
+            continue
+        if names is None:
+            names = dict(_telling(root, links))
+        above = (file.path[:at] for at in (len(file.path), file.path.rfind("/")) if at > 0)
+        yield replace(file, component=next((names[path] for path in above if path in names), file.component))
+
+
+def _telling(root: RootFileSystem, links: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield where a link leads whose path is that of a library or of a folder of kernels, and of what."""
+    for link in links:
+        name = component_of(link) if is_library(link) else None
+        for inside in ("", "/library") if name is None else ():
+            kernels = kernel_file(f"{link}{inside}/x.co")
+            name = name or (kernels.component if kernels else None)
+        if name:
+            with contextlib.suppress(OSError, BadInputError):
+                yield root.resolve(link), name
+
+
+def read_tree(tree: CodeTree, read_library: Callable[[OpenFile], FatFile | None]) -> GpuCode:
+    """Return the GPU code of a tree of files; `read_library` returns that of a library, and raises GpuCodeError."""
+    reader = _Reader(tree, read_library)
+    for path, kind in tree.walk():
+        if kind is not FileKind.FILE:
+            continue
+        try:
+            reader.read(path)
+        except OSError:
+            continue
+        except BadInputError as error:
+            reader.unreadable.append(UnreadableCode(path, error.what))
+    return reader.result()

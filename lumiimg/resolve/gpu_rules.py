@@ -1,0 +1,92 @@
+"""What the files of an image that is built on say of its GPU code, and what is known of the software in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.gpu.roles import is_needed_layer, role_of
+from lumiimg.gpu.rule import GpuFit
+from lumiimg.resolve.gpu_verdict import XNACK
+from lumiimg.resolve.image_base import ForeignBase
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumiimg.catalog.layers import KnownTrouble, Layer
+    from lumiimg.catalog.sites import Site
+    from lumiimg.resolve.gpu_verdict import GpuVerdict
+
+GPU_CODE = "gpu-code"
+_OUTCOMES = {
+    GpuFit.RUNS: RuleOutcome.OK,
+    GpuFit.PART: RuleOutcome.OK,
+    GpuFit.UNKNOWN: RuleOutcome.UNKNOWN,
+    GpuFit.XNACK: RuleOutcome.WARNING,
+    GpuFit.NO: RuleOutcome.REFUSED,
+}
+_RULE = "LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
+
+
+def gpu_code(base: Layer, site: Site | None) -> Iterator[RuleResult]:
+    """Rule 7: what jobs of an image call has code for the GPU of the site. Layers on top do not bring it."""
+    if site is not None and site.arch is not None and isinstance(base, ForeignBase):
+        yield from of_components(base.gpu, site)
+
+
+def of_components(found: Iterable[GpuVerdict], site: Site, wheel: str = "") -> Iterator[RuleResult]:
+    """Yield what follows from the code of components: those of an image, or of a wheel."""
+    place, source = (f"{wheel}, ", f"read in the wheel; {_RULE}") if wheel else ("", f"read in the image; {_RULE}")
+    need, verdicts = f"code for {site.arch}", tuple(found)
+    for fit, outcome in _OUTCOMES.items():
+        parts = [part for part in verdicts if part.needed and part.fit is fit]
+        if parts:
+            takes = outcome is RuleOutcome.OK
+            have = ", ".join(part.component if takes else f"{part.component}: {part.has}" for part in parts)
+            yield RuleResult(GPU_CODE, outcome, need, f"{place}{have}", _because(parts, site), source)
+    for part in verdicts:
+        if not part.needed and part.fit is GpuFit.NO and not role_of(part.component).harmless:
+            have = f"{place}{part.component}: {part.has}"
+            because = f"jobs run without {part.component}; {part.without}"
+            yield RuleResult(GPU_CODE, RuleOutcome.WARNING, need, have, because, source)
+
+
+def _because(parts: Iterable[GpuVerdict], site: Site) -> str:
+    first = next(iter(parts))
+    names = ", ".join(part.component for part in parts)
+    match first.fit:
+        case GpuFit.NO:
+            withouts = "; ".join(f"{part.component}: {part.without}" for part in parts)
+            return f"no code for {site.arch}, the GPU of {site.name}: {withouts}"
+        case GpuFit.XNACK:
+            return f"{names}: only with {XNACK}=1 in the job"
+        case GpuFit.UNKNOWN:
+            return f"{names}: {first.why}"
+    return f"{names}: {site.arch} takes it"
+
+
+def of_found_software(base: Layer, layers: Iterable[Layer]) -> tuple[KnownTrouble, ...]:
+    """Return what is known against the software that an image has, as against layers of the same name.
+
+    What its own files show counts more; and what no job needs refuses nothing. A trouble that something put in beside
+    would mend is about what is built, not about what is there.
+    """
+    if not isinstance(base, ForeignBase):
+        return ()
+    found = []
+    for layer in layers:
+        if layer.name not in base.has and not ("torch" in base.has and _brings_torch(layer)):
+            continue
+        own = [part for part in base.gpu if role_of(part.component).layer == layer.name]
+        runs = any(part.fit in {GpuFit.RUNS, GpuFit.PART} for part in own)
+        found += [
+            replace(trouble, refused=trouble.refused and is_needed_layer(layer.name))
+            for trouble in layer.troubles
+            if not trouble.unless and not (runs and trouble.refused)
+        ]
+    return tuple(found)
+
+
+def _brings_torch(layer: Layer) -> bool:
+    return "torch" in layer.has or any("torch" in release.has for release in layer.releases)

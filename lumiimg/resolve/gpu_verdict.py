@@ -1,0 +1,145 @@
+"""Whether the GPU of a machine takes the code of an image, component by component, and what follows where it does not.
+
+Of a component that lies in several places those count that the process of a job loads; where none is known to be
+loaded, each may be the one.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lumiimg.gpu.components import component_of, kernel_file
+from lumiimg.gpu.roles import role_of
+from lumiimg.gpu.rule import GpuFit, fit_of_any, node_gpu
+from lumiimg.gpu.target import table
+from lumiimg.resolve.gpu_code import CodeForm
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from lumiimg.gpu.target import GpuTarget
+    from lumiimg.resolve.gpu_code import CodeFile, GpuCode
+
+XNACK = "HSA_XNACK"
+"""The variable that has page faults retried: the GPU then takes other code."""
+_WORST_FIRST = (GpuFit.NO, GpuFit.UNKNOWN, GpuFit.XNACK, GpuFit.PART, GpuFit.RUNS)
+_NO_CODE = "no GPU code was found in it"
+_ENOUGH = 0.5
+"""Of the bundles of a component that each job calls: some of torch's and vLLM's are for newer GPUs by design."""
+_WHICH = "it is there more than once, for different GPUs, and which one a job loads is not known"
+
+
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+"""The variable that has the runtime take a GPU for another: `9.0.10` is gfx90a (ROCr, amd_gpu_agent.cpp)."""
+_VERSION = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{1,2})")
+
+
+def taken_for(processor: str, override: str | None) -> str | None:
+    """Return the processor that HSA_OVERRIDE_GFX_VERSION names; None for the same, or one that shares its code."""
+    found = _VERSION.fullmatch(override or "")
+    if found is None:
+        return None
+    other = f"gfx{found[1]}{int(found[2]):x}{int(found[3]):x}"
+    is_alike = any({processor, other} <= set(members) for members in table()["generic"].values())
+    return None if other == processor or is_alike else other
+
+
+@dataclass(frozen=True, slots=True)
+class GpuVerdict:
+    """One component, and whether the GPU takes its code."""
+
+    component: str
+    """What people call it: `RCCL`, `vLLM _C`."""
+    fit: GpuFit
+    """Whether the GPU takes it."""
+    needed: bool
+    """Whether each job with that software calls it; else the answer does not depend on it."""
+    processors: tuple[str, ...]
+    """That it has code for."""
+    paths: tuple[str, ...]
+    """In the image: the places that count."""
+    without: str
+    """What happens on a GPU that takes none of its code."""
+    why: str | None = None
+    """Of one that is not known: why."""
+
+    @property
+    def stands_against(self) -> bool:
+        """Whether jobs fail by it."""
+        return self.needed and self.fit in {GpuFit.NO, GpuFit.XNACK}
+
+    @property
+    def has(self) -> str:
+        """What it has code for, in words: `gfx942 only`, `gfx908 and gfx942 only`."""
+        *others, last = self.processors or ("no GPU",)
+        return f"{', '.join(others)} and {last} only" if others else f"{last} only"
+
+
+def gpu_of(processor: str, xnack: str | None) -> GpuTarget:
+    """Return a GPU as the process of a job finds it, where HSA_XNACK is set to `xnack`, or not at all."""
+    gpu = node_gpu(processor)
+    return replace(gpu, xnack=True) if xnack == "1" and gpu.xnack is not None else gpu
+
+
+def gpu_verdicts(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = frozenset()) -> tuple[GpuVerdict, ...]:
+    """Return what a GPU makes of the code of an image; `loaded` are the files of a job's process, without links."""
+    files: dict[str, list[CodeFile]] = {}
+    for file in code.judged(gpu).files:
+        files.setdefault(file.component, []).append(file)
+    found = [_verdict(name, of, gpu, loaded) for name, of in files.items()]
+    return tuple(sorted((*found, *_unknown(code, files, loaded)), key=lambda one: (not one.needed, one.component)))
+
+
+def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: frozenset[str]) -> GpuVerdict:
+    role = role_of(component)
+    counting = [file for file in files if _counts(file, component, loaded)]
+    fits = {file.fit for file in counting or files if file.fit}
+    fit = next(each for each in _WORST_FIRST if each in fits)
+    why = None
+    if not counting and len(fits) > 1 and fit is not GpuFit.PART:
+        fit, why = (GpuFit.UNKNOWN, _WHICH) if role.needed else (GpuFit.PART, None)
+    elif fit is GpuFit.PART and role.needed and (share := _share(counting or files, gpu)) < _ENOUGH:
+        fit, why = GpuFit.UNKNOWN, f"of its pieces of code, {share:.0%} are for it"
+    elif fit is GpuFit.UNKNOWN:
+        why = "whether the GPU takes such code does not show in files"
+    counting = counting or list(files)
+    processors = {target.processor for file in counting for each in file.bundles for target in each.targets}
+    by_length = tuple(sorted(processors, key=lambda name: (len(name), name)))
+    paths = tuple(file.path for file in counting)
+    return GpuVerdict(component, fit, role.needed, by_length, paths, role.without, why)
+
+
+def _share(files: Sequence[CodeFile], gpu: GpuTarget) -> float:
+    """Return which part of their bundles a GPU takes."""
+    bundles = [each for file in files for each in file.bundles]
+    taken = sum(each.count for each in bundles if fit_of_any(each.targets, gpu) is GpuFit.RUNS)
+    return taken / sum(each.count for each in bundles)
+
+
+def _counts(file: CodeFile, component: str, loaded: frozenset[str]) -> bool:
+    """Whether a process has a file, or looks for kernel files in a folder: below that of a library of the component."""
+    if file.form is not CodeForm.KERNELS:
+        return file.path in loaded
+    own = (posixpath.dirname(path) for path in loaded if component_of(path) == component)
+    return any(file.path.startswith(f"{folder}/") for folder in own)
+
+
+def _unknown(code: GpuCode, files: Collection[str], loaded: frozenset[str]) -> Iterator[GpuVerdict]:
+    """Yield components of which nothing is known: they cannot be read, or have no code where they should have some."""
+    named: dict[str, list[tuple[str, str]]] = {}
+    for lost in code.unreadable:
+        kernels = kernel_file(lost.path)
+        component = (kernels.component if kernels else "") or component_of(lost.path)
+        named.setdefault(component, []).append((lost.path, lost.why))
+    for path in loaded:
+        component = component_of(path)
+        if role_of(component).carries and component not in files and component not in named:
+            named[component] = [(path, _NO_CODE)]
+    for component, lost_files in named.items():
+        role, paths = role_of(component), tuple(path for path, _ in lost_files)
+        # beside another of its kind that can be read, only the one that a job loads counts
+        needed = role.needed and (component not in files or not loaded.isdisjoint(paths))
+        yield GpuVerdict(component, GpuFit.UNKNOWN, needed, (), paths, role.without, lost_files[0][1])

@@ -1,0 +1,143 @@
+"""The page of a project in a package index: PEP 503 (HTML), PEP 691 (JSON); digests, dates and what was withdrawn."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import InvalidVersion, Version
+
+from lumiimg.errors import FailedError, one_line
+from lumiimg.resolve.network.web import place, refuse_unproved
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.network.web import Web
+
+PAGE_LIMIT_BYTES = 32 << 20
+"""The largest page of everybody's index has 8 MB."""
+_MOST_FILES = 100_000
+_WORD = 300
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_ABSENT = frozenset({403, 404})
+"""PyTorch's index answers 403 for a project that it does not have (closure.py)."""
+_WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-[0-9][^-]*)?-(?P<tags>[^-]+-[^-]+-[^-]+)\.whl")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A file that an index offers."""
+
+    name: str
+    version: Version
+    url: str
+    tags: str
+    """Of a wheel: `cp312-cp312-manylinux_2_27_x86_64`; empty for a source archive."""
+    requires_python: str = ""
+    uploaded: dt.date | None = None
+    yanked: str | None = None
+    """Why it was withdrawn, which may be nothing; None where it was not."""
+    has_metadata: bool = False
+    """Whether its METADATA lies beside it (PEP 658)."""
+
+
+def project_page(index: str, project: str, web: Web) -> tuple[IndexFile, ...]:
+    """Return the files of a project; none where the index does not have it.
+
+    Raises FailedError for an answer that is not a page of an index, or too large, MissingHereError without a network.
+    """
+    url = f"{index.rstrip('/')}/{project}/"
+    refuse_unproved(url)
+    answer = web.ask(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=_ABSENT)
+    if answer.status in _ABSENT:
+        return ()
+    is_json = "json" in answer.headers.get("content-type", "")
+    return (files_in_json if is_json else files_in_html)(answer.body, answer.url, project)
+
+
+def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
+    """Return the files of a page as PEP 691 has it. Raises FailedError."""
+    try:
+        entries = json.loads(body)["files"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _not_a_page(url) from error
+    if not isinstance(entries, list):
+        raise _not_a_page(url)
+    found = []
+    for entry in entries[:_MOST_FILES]:
+        if isinstance(entry, dict):
+            yanked = entry.get("yanked") or None
+            metadata = entry.get("core-metadata") or entry.get("data-dist-info-metadata")
+            words = {key: _word(entry.get(key)) for key in ("filename", "url", "requires-python", "upload-time")}
+            withdrawn = None if yanked is None else _word(yanked)
+            found.append(_file(words, url, project, withdrawn, has_metadata=bool(metadata)))
+    return tuple(file for file in found if file is not None)
+
+
+def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
+    """Return the files of a page as PEP 503 has it. Raises FailedError for one that has no link to a file of it."""
+    page = _Page()
+    with suppress(AssertionError):  # html.parser of a broken declaration
+        page.feed(body.decode("utf-8", "replace"))
+    found = []
+    for link in page.links:
+        name = unquote(link.get("href", "").partition("#")[0].rpartition("/")[2])
+        words = {"filename": name, "url": link.get("href", ""), "requires-python": link.get("data-requires-python", "")}
+        metadata = {"data-core-metadata", "data-dist-info-metadata"} & link.keys()
+        found.append(_file(words, url, project, link.get("data-yanked"), has_metadata=bool(metadata)))
+    files = tuple(file for file in found if file is not None)
+    if not files:
+        raise _not_a_page(url)
+    return files
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[dict[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a" and len(self.links) < _MOST_FILES:
+            self.links.append({name: one_line(value or "")[: 10 * _WORD] for name, value in attrs})
+
+
+def _file(
+    words: dict[str, str], page: str, project: str, yanked: str | None, *, has_metadata: bool
+) -> IndexFile | None:
+    """Return a file, None for what is not one of the project, or has no version."""
+    name = words["filename"]
+    if not (name.isascii() and name.isprintable()):
+        return None
+    wheel = _WHEEL.fullmatch(name)
+    try:
+        # not packaging's parse_wheel_filename, which takes seconds for the pages of PyTorch
+        of, version = (wheel["name"], Version(wheel["version"])) if wheel else parse_sdist_filename(name)
+        url = urljoin(page, words["url"].partition("#")[0])
+        is_address = urlsplit(url).scheme in {"http", "https"}
+    except (InvalidVersion, InvalidSdistFilename, InvalidWheelFilename, ValueError):
+        return None
+    if canonicalize_name(of) != canonicalize_name(project) or not is_address:
+        return None
+    uploaded = None
+    with suppress(ValueError):
+        uploaded = dt.date.fromisoformat(words.get("upload-time", "")[:10])
+    tags = wheel["tags"] if wheel else ""
+    return IndexFile(name, version, url, tags, words["requires-python"], uploaded, yanked, has_metadata)
+
+
+def _word(value: Any) -> str:  # noqa: ANN401 - whatever stands there
+    return one_line(value)[: 10 * _WORD] if isinstance(value, str) else ""
+
+
+def _not_a_page(url: str) -> FailedError:
+    return FailedError(
+        "is not a page of a package index, neither as JSON nor as HTML",
+        where=place(url),
+        hint="does the address lead to an index, or to a page for people? --mirror pypi=URL names another",
+    )

@@ -1,0 +1,131 @@
+"""What is known of a version that no row has: kept, read now, derived from the nearest row, or that there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from lumiimg.catalog.layers import PIN, Release
+from lumiimg.catalog.needs import version_of
+from lumiimg.catalog.templates import placeholders
+from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.resolve.releases.indexes import OLD_DAYS, Looked
+from lumiimg.resolve.releases.kept import keep_rows, kept_rows
+from lumiimg.resolve.releases.reading import expanded, filled, needs_of, no_files, read_pages, read_releases
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable, Sequence
+
+    from packaging.specifiers import SpecifierSet
+
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.unlisted import Unlisted
+    from lumiimg.resolve.releases.indexes import ReleaseIndexes
+
+_NEAREST = 3
+_NO_VERSION = Version("0")
+
+
+def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> Looked:
+    """Return what is known of the versions that are wanted of a layer with a rule, and that no row has."""
+    rule = layer.unlisted
+    if rule is None:
+        raise ValueError(layer.name)
+    exact = _exact(wanted)
+    kept, note = kept_rows(indexes.cache, layer, indexes.today) if indexes else ((), None)
+    if indexes and note:
+        indexes.on_line(note)
+    fitting = [row for row in kept if wanted.contains(row.version, prereleases=True)]
+    newest = [row for row in fitting if row.version == max((row.version for row in fitting), key=Version)]
+    if newest and indexes and all(_age(row, indexes.today) < indexes.kept_days for row in newest):
+        return Looked(with_age(newest, indexes.today))
+    why = "there is no network" if indexes is None else ""
+    if indexes is not None:
+        try:
+            return _read(layer, rule, wanted, indexes)
+        except (MissingHereError, FailedError) as error:
+            why = str(error)
+    if newest and indexes:
+        return Looked(with_age(newest, indexes.today))
+    return Looked((derived(layer, rule, exact, why),) if exact is not None and layer.releases else ())
+
+
+def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, indexes: ReleaseIndexes) -> Looked:
+    """Return what the index has of the newest version that is wanted. Raises FailedError, MissingHereError."""
+    pages = read_pages(rule, indexes.index_of(rule), indexes.web)
+    version = pages.newest(wanted)
+    if version is None:
+        if not pages.versions:
+            raise FailedError(f"the package index has no {' or '.join(rule.projects)}")
+        return Looked(absent=f"{layer.name} {', '.join(nearest_versions(pages.versions, _exact(wanted)))}")
+    if not rule.range.contains(version, prereleases=True):
+        raise FailedError(f"how {version} is read is not known (only {rule.range})")
+    indexes.on_line(f"reading {layer.name} {version} in the package index")
+    releases = read_releases(layer, version, pages, indexes.web, indexes.today)
+    if not releases:
+        raise no_files(version, rule)
+    keep_rows(indexes.cache, layer, releases, indexes.today)
+    return Looked(releases)
+
+
+def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release:
+    """Return a release of which nothing could be read: as the nearest row is, and each need of that is a doubt."""
+    near = min(layer.releases, key=lambda row: _distance(version_of(row.version) or _NO_VERSION, version))
+    values = {name: near.arguments.get(name, "") for name in layer.arguments}
+    values = {name: value for name, value in values.items() if value} | {"VERSION": f"{version}", "FOUND": f"{version}"}
+    # what names a fact is known of no release but of that which says it
+    known = {name for name, text in rule.arguments.items() if name in values for _ in placeholders(text)}
+    facts = {placeholders(rule.arguments[name])[0]: values[name] for name in known}
+    values |= facts
+    hard = [need for need in near.requires if need.component in {"python", "glibc"} or not need.versions]
+    because = f"what it requires could not be read ({why}); taken to be as {near.version} is"
+    return Release(
+        version=f"{version}",
+        requires=(*needs_of(rule.requires, values), *hard),
+        expects=(*(need for need in near.requires if need not in hard), *near.expects),
+        has=filled(rule.has, values),
+        arguments={name: values[name] for name in near.arguments if name in rule.arguments},
+        wheels=tuple(pin for pin in expanded(rule.wheels, values) if PIN.fullmatch(pin)),
+        indexes=rule.indexes,
+        source=near.source,
+        date=near.date,
+        without=rule.without,
+        unused=rule.unused,
+        derived=near.version,
+        doubts=(because,),
+        status="derived",
+    )
+
+
+def nearest_versions(versions: Sequence[Version], wanted: Version | None) -> list[str]:
+    """Return the versions of an index that come nearest to one that it does not have; of none the newest."""
+    near = versions if wanted is None else sorted(versions, key=lambda version: _distance(version, wanted))
+    return [str(version) for version in near[:_NEAREST]]
+
+
+def _distance(version: Version, wanted: Version) -> tuple[float, ...]:
+    """Return how far a version is from another: the first numbers count most, and a later one is farther."""
+    ours, theirs = ((*one.release, 0, 0, 0, 0)[:4] for one in (version, wanted))
+    return (*(abs(mine - other) for mine, other in zip(ours, theirs, strict=True)), float(version > wanted))
+
+
+def with_age(rows: Iterable[Release], today: dt.date) -> tuple[Release, ...]:
+    """Return rows, each that is old with a doubt that says so."""
+    found = []
+    for row in rows:
+        days = _age(row, today)
+        old = f"that is {days} days old: `lumiimg refresh` reads it again"
+        found.append(replace(row, doubts=(*row.doubts, old)) if days >= OLD_DAYS else row)
+    return tuple(found)
+
+
+def _age(row: Release, today: dt.date) -> int:
+    return (today - row.read).days if row.read else 0
+
+
+def _exact(wanted: SpecifierSet) -> Version | None:
+    found = [spec.version for spec in wanted if spec.operator in {"==", "==="} and "*" not in spec.version]
+    return version_of(found[0]) or _NO_VERSION if len(found) == 1 else None

@@ -1,0 +1,167 @@
+"""The process of a job on glibcs of other releases, and in the container of the engine: what is predicted is what is opened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.check.answer import Answer
+from tests.engine.conftest import check, findings, lumiimg
+from tests.shared.elf_builder import LOADER, library, program, runpath
+from tests.shared.job.bases import BASES, make
+from tests.shared.job.generator import Case, Machine, cases
+from tests.shared.job.ground import DEBIANS, fetch_debian, ground_here, ground_of_debian
+from tests.shared.job.oracle import run_job
+from tests.shared.job.pairs import Grade, pair_of
+from tests.shared.job.world import PROGRAM, clone, new_world
+from tests.shared.programs import EVERYTHING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.shared.job.ground import Ground
+    from tests.shared.job.pairs import Pair
+    from tests.shared.job.world import World
+
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+_ONE_OF = 90
+_CI_TAKES_ONE_OF = 400
+
+
+@pytest.fixture(scope="module")
+def grounds(mirror: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
+    folder = tmp_path_factory.mktemp("releases")
+    with ThreadPoolExecutor() as pool:  # they wait for the network
+        roots = [*pool.map(lambda suite: fetch_debian(suite, mirror, folder / suite), DEBIANS)]
+    made = zip(DEBIANS, roots, strict=True)
+    return {suite: ground_of_debian(root, suite, folder / f"ground-{suite}") for suite, root in made}
+
+
+@pytest.mark.parametrize("suite", DEBIANS)
+def test_on_an_older_glibc_no_answer_is_another_than_what_happens(
+    suite: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    """The newest is that of this machine, which the unit tests take."""
+    assert grounds[suite].glibc == DEBIANS[suite]
+    machine = Machine(tmp_path / "images", grounds[suite])
+    start = [*DEBIANS].index(suite)
+    own = [*map(Case, BASES)] if EVERYTHING else [*map(Case, BASES)][start :: 2 * len(DEBIANS)]
+    wanted = [*own, *cases()[start :: _ONE_OF if EVERYTHING else _CI_TAKES_ONE_OF]]
+    assert [str(pair) for pair in machine.pairs(wanted) if pair.grade not in {Grade.RIGHT, Grade.OPEN}] == []
+
+
+@pytest.mark.parametrize("suite", DEBIANS)
+def test_of_parts_of_two_c_libraries_no_answer_is_another_than_what_happens(
+    suite: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    """One part at a time is that of another release: ld.so, libc and most others end the process, and some do not."""
+    ground = grounds[suite]
+    base = make("torch-with-rccl", tmp_path / "base", ground)
+    pairs: list[Pair] = []
+    for other in (*DEBIANS.keys() - {suite},) if EVERYTHING else (next(iter(DEBIANS.keys() - {suite})),):
+        parts = {file.name: file for file in grounds[other].libraries} | {"": grounds[other].loader}
+        for name in ("", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"):
+            world = clone(base, tmp_path / f"{other}-{name}")
+            path = f"{ground.folder}/{name}" if name else "/usr/lib64/ld-linux-x86-64.so.2"
+            world.take(path, parts[name])
+            pairs.append(pair_of(f"{suite} with {name or 'ld.so'} of {other}", world, {}, None))
+            if name in {"", "libc.so.6"}:
+                assert pairs[-1].answer is Answer.NO, pairs[-1]
+    assert [str(pair) for pair in pairs if pair.grade not in {Grade.RIGHT, Grade.OPEN}] == []
+
+
+@pytest.mark.parametrize("suite", DEBIANS)
+def test_both_starts_that_ldd_shows_are_those_of_the_loader_and_of_the_kernel(
+    suite: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    """A program behind a link whose $ORIGIN has another library than the link's own folder."""
+    world = new_world(tmp_path / "image", grounds[suite])
+    for folder in ("/opt/real/lib", "/opt/link/lib"):
+        library(world.new(f"{folder}/libown.so"), source='const char *ncclCommInitRank(void) { return ""; }')
+    own = (world.at("/opt/real/lib/libown.so"), world.at(f"{world.ground.folder}/libc.so.6"))
+    program(world.new("/opt/real/prog"), *own, *runpath("$ORIGIN/lib"), source=PROGRAM)
+    world.link("/opt/link/prog", "/opt/real/prog")
+    world.program = "/opt/link/prog"
+    asked: list[str | Path] = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "chroot",
+        world.root,
+        LOADER,
+        "--list",
+        world.program,
+    ]
+    listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    given = next(line.split()[2] for line in listed.splitlines() if "libown.so" in line)
+    started = next(path for path in run_job(world, "", {}).mapped if path.endswith("/libown.so"))
+    assert (given, started) == ("/opt/link/lib/libown.so", "/opt/real/lib/libown.so")
+    said = lumiimg("ldd", world.root, world.program, "--json").data
+    assert said["files"][world.program]["closure"]["libown.so"] == given
+    assert said["by_kernel"][world.program]["closure"]["libown.so"] == started
+
+
+@pytest.fixture(scope="module")
+def images_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]:
+    """A few of the known-good images; RCCL 2.21.5 opens its plugin where it is asked for a unique id."""
+    folder = tmp_path_factory.mktemp("jobs")
+    ground = ground_here(folder / "ground")
+    names = ("torch-with-rccl", "conda", "in-the-cache")
+    worlds = {name: make(name, folder / name, ground) for name in names}
+    for world in worlds.values():
+        for name in ("env", "sh", "readlink", "cat"):
+            put_program(world, name)
+    return worlds
+
+
+def put_program(world: World, name: str) -> None:
+    """Put a program of this machine into an image, with its libraries: engines and probes start some."""
+    path = f"/usr/bin/{name}"
+    listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout.split()
+    for file in [path, *(word for word in listed if word.startswith("/"))]:
+        if not world.at(file).exists():
+            with open(file, "rb") as source:  # noqa: PTH123
+                world.put(os.path.realpath(file) if file == path else file, source.read())
+            if os.path.realpath(file) != file and file == path:
+                world.link(path, os.path.realpath(path))
+
+
+@pytest.mark.parametrize("name", ["torch-with-rccl", "conda", "in-the-cache"])
+def test_in_the_container_a_job_opens_what_the_files_say(name: str, images_of_jobs: dict[str, World]) -> None:
+    result = check(images_of_jobs[name].root, "--level", "probe")
+    found = findings(result)
+    assert found["program.opens"]["severity"] == "ok", found
+    assert "program.other-files" not in found
+
+
+def test_a_library_that_a_bind_puts_in_front_is_found_by_starting_the_program(
+    images_of_jobs: dict[str, World], tmp_path: Path
+) -> None:
+    """A folder of the host over one that Python's DT_RPATH names: the files cannot know."""
+    world = images_of_jobs["conda"]
+    stray = tmp_path / "stray"
+    stray.mkdir()
+    world.fabric("/stray-fabric")
+    for file in (world.at("/stray-fabric")).iterdir():
+        file.rename(stray / file.name)
+    target = "/opt/conda/lib/libfabric.so.1"
+    binds = f"{stray / 'libfabric.so.1'}:{target}"
+    found = findings(check(world.root, "--level", "probe", env={"APPTAINER_BIND": binds}))
+    difference = found["program.other-files"]
+    assert difference["severity"] == "unknown"
+    assert f"opened, and not expected: {target}" in difference["evidence"]
+
+
+def test_the_plain_python_of_a_real_image_opens_its_rccl_and_rccl_its_plugin(with_plugin: Path) -> None:
+    result = check(with_plugin)
+    found = findings(result)
+    assert found["program.opens"]["severity"] == "ok", found
+    run = next(run for run in result.data["probes"] if run["name"] == "job")
+    opened = [event["path"] for event in run["events"] if event["topic"] == "opened"]
+    assert any(path.rpartition("/")[2].startswith("librccl-net") for path in opened)

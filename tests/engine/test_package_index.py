@@ -1,0 +1,30 @@
+"""Releases that no row has, read from the package index that this machine is set to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ("jax==0.12.0", "it is made for rocm==7.14.*, and here is rocm 7.2.4"),
+        ("vllm==0.33.0", "it is made for torch==2.14.*, and here is torch 2.11.0+rocm7.2"),
+    ],
+)
+def test_a_real_release_is_read_from_the_real_index(
+    request_: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    torch = ("--mirror", "https://download.pytorch.org=http://127.0.0.1:1")  # which has a newer torch, or will
+    assert main(["explain", "--base", "rocm-7.2.4", "--add", request_, "--site", "generic", *torch, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["layers"][-1]["status"] == "read"
+    assert said in " ".join(rule["because"] for rule in answer["rules"])

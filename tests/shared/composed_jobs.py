@@ -1,0 +1,189 @@
+"""Jobs put together from what is known of their parts: launcher, version, fault, the nodes that have it, and quotations.
+
+Each has its verdict by construction, whoever reads it. `python -m tests.shared.composed_jobs` prints how many there are of which.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from tests.shared.job_deaths import CASCADE, DEATHS
+from tests.shared.nccl_wordings import FAMILIES, outcomes, written
+
+if TYPE_CHECKING:
+    from tests.shared.nccl_wordings import Family
+
+LAUNCHERS: dict[str, Callable[[int, str], str]] = {
+    "none": lambda _, line: line,
+    "srun -l": lambda rank, line: f"{rank:>3}: {line}",
+    "Open MPI": lambda rank, line: f"[1,{rank}]<stderr>:{line}",
+    "torchrun": lambda rank, line: f"[default{rank}]:{line}",
+    "Ray": lambda rank, line: f"(RayWorkerWrapper pid=74{rank}, ip=10.0.0.{rank}) {line}",
+    "Ray in colour": lambda rank, line: f"\x1b[36m(RayWorkerWrapper pid=74{rank})\x1b[0m {line}",
+    "vLLM": lambda rank, line: f"(EngineCore_0 pid=638) (Worker_TP{rank} pid=72{rank}) {line}",
+    "PALS": lambda rank, line: f"x3005c0s13b0n0.hsn {rank}: {line}",
+    "pdsh": lambda rank, line: f"node{rank}: {line}",
+    "time": lambda _, line: f"2026-05-22T14:26:33.405Z {line}",
+    "CloudWatch": lambda _, line: f"  | 2026-05-22T14:26:33.405-07:00 | {line}",
+    "kubectl": lambda rank, line: f"[pod/train-{rank}/pytorch] {line}",
+    "compose": lambda rank, line: f"worker-{rank}  | {line}",
+    "CRI": lambda _, line: f"2026-05-22T14:26:33.405123456Z stderr F {line}",
+    "journal": lambda rank, line: f"Nov 24 05:31:08 n{rank} train[4242]: {line}",
+    "Docker": lambda _, line: json.dumps({"log": f"{line}\n", "stream": "stderr", "time": "2026"}).replace(">", "\\u003e"),
+    "journald": lambda _, line: json.dumps({"PRIORITY": "6", "MESSAGE": line, "_PID": "42"}).replace("<", "\\u003c"),
+}  # fmt: skip
+QUOTES = (
+    "AssertionError: {line}",
+    "E       AssertionError: assert '{line}' in log",
+    "ERROR: expected {message}; none seen",
+    'Look for "{message}" in the log',
+    "+ grep '{message}' job.out",
+    "The answer of the model: {line}",
+    "`{line}`",
+    "    {line}",
+    "# {line}",
+    "- {message}",
+    'print("{line}")',
+    '{{"text": "{line}"}}',
+    "    > before.out:12: {line}",
+)
+"""What a job prints that is not its own: its checker's, a README's, a model's, of the run before."""
+QUOTED = {
+    "cxi": (
+        "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
+        "Using network AWS Libfabric",
+        "comm 0xa rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA",
+        "Connected all rings",
+    ),
+    "tcp": (
+        "NET/Plugin: Could not find: librccl-net.so. Using internal network plugin.",
+        "NET/Socket : Using [0]hsn0:10.253.1.200<0>",
+        "Using network Socket",
+        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/Socket/0",
+        "Error: network AWS Libfabric not found.",
+        "NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented",
+    ),
+}
+QUOTED_DEATHS = (
+    "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
+    "slurmstepd: error: *** JOB 7 ON nid009999 CANCELLED AT 2026-11-24T16:20:46 DUE TO TIME LIMIT ***",
+    "ModuleNotFoundError: No module named 'flash_attn'",
+)
+TRANSPORTS = ("cxi", "tcp", "efa", "absent", "dependency", "init", "ib")
+"""Outcomes of which a job may have two, on different nodes."""
+NODES = (2, 3, 8)
+OF_DEATHS = ("cxi", "absent", "none")
+"""Outcomes of the network of jobs that end in each of the deaths; `none`: before any library of the network prints."""
+DYING = {"the first": (0,), "the last": (8,), "all": (0, 8)}
+"""Ranks that die."""
+_OF_EVERYTHING = LAUNCHERS.keys() - {
+    *("none", "srun -l", "Open MPI", "torchrun", "Ray", "Ray in colour", "vLLM", "PALS", "pdsh"),
+}
+"""What is before each line, a launcher's own ones among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedJob:
+    """A job and what is to be read in it."""
+
+    launcher: str
+    version: str
+    outcome: str
+    elsewhere: str | None
+    """The outcome of the last nodes, where they have another one."""
+    lines: tuple[str, ...]
+    verdict: str
+    confidence: str | None
+    """None where the versions differ in it."""
+    death: str | None = None
+    """What ended it, of DEATHS."""
+
+    def with_quotes(self, seed: int) -> tuple[str, ...]:
+        """Return its lines with what it quotes of another job among them, by each launcher's rank."""
+        chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
+        lines = list(self.lines)
+        said = [*QUOTED["tcp" if self.verdict in {"ofi-cxi", "none"} else "cxi"], *QUOTED_DEATHS]
+        for quote in QUOTES:
+            for message in said:
+                line = quote.format(line=f"nid009999:7:7 [0] NCCL INFO {message}", message=message)
+                lines.insert(chance.randrange(len(lines) + 1), LAUNCHERS[self.launcher](0, line))
+        return tuple(lines)
+
+
+def composed_jobs() -> Iterator[ComposedJob]:
+    """Yield all jobs."""
+    for launcher in LAUNCHERS:
+        for version, family in FAMILIES.items():
+            kinds = outcomes(family)
+            for name, outcome in kinds.items():
+                lines = tuple(_tagged(launcher, rank, line) for rank, line in _ranks(written(family, outcome)))
+                yield ComposedJob(launcher, version, name, None, lines, outcome.verdict, outcome.confidence)
+            yield from _of_two_kinds(launcher, version, family)
+
+
+def dying_jobs() -> Iterator[ComposedJob]:
+    """Yield jobs that end in each of the deaths, each launcher with versions in turn."""
+    versions = list(FAMILIES)
+    for number, (launcher, death, dying, network) in enumerate(product(LAUNCHERS, DEATHS, DYING, OF_DEATHS)):
+        version = versions[number % len(versions)]
+        outcome = outcomes(FAMILIES[version]).get(network)
+        before = _ranks(written(FAMILIES[version], outcome)) if outcome else ()
+        lines = [_tagged(launcher, rank, line) for rank, line in before]
+        lines += _dying(launcher, death, DYING[dying])
+        verdict = outcome.verdict if outcome else "none"
+        yield ComposedJob(launcher, version, network, dying, tuple(lines), verdict, None, death)
+
+
+def _dying(launcher: str, name: str, ranks: tuple[int, ...]) -> Iterator[str]:
+    death = DEATHS[name]
+    where = {rank: {"rank": rank, "node": f"nid00510{1 + rank // 8}", "other": 15 - rank} for rank in ranks}
+    yield from (_tagged(launcher, rank, line.format(**of)) for rank, of in where.items() for line in death.rank)
+    of_launcher = [line.format(**of) for of in where.values() for line in death.launcher]
+    of_launcher += [line.format(**where[ranks[0]]) for line in CASCADE]
+    yield from (_tagged(launcher, 0, line) if launcher in _OF_EVERYTHING else line for line in of_launcher)
+
+
+def _of_two_kinds(launcher: str, version: str, family: Family) -> Iterator[ComposedJob]:
+    kinds = {name: outcome for name, outcome in outcomes(family).items() if name in TRANSPORTS}
+    for nodes, (name, outcome) in zip(NODES * len(kinds), kinds.items(), strict=False):
+        for other_name, other in kinds.items():
+            if other.verdict == outcome.verdict:
+                continue
+            lines = [
+                _tagged(launcher, node, line.replace("nid005101", f"nid00510{node}"))
+                for node in range(nodes)
+                for line in written(family, other if node == nodes - 1 else outcome)
+                if "nid005102" not in line
+            ]
+            yield ComposedJob(launcher, version, name, other_name, tuple(lines), "mixed", None)
+
+
+def _ranks(lines: list[str]) -> Iterator[tuple[int, str]]:
+    for line in lines:
+        yield 8 if "nid005102" in line or ":4243:" in line else 0, line
+
+
+def _tagged(launcher: str, rank: int, line: str) -> str:
+    return LAUNCHERS[launcher](rank, line)
+
+
+def main() -> None:
+    jobs = [*composed_jobs(), *dying_jobs()]
+    sys.stdout.write(
+        f"{len(jobs)} jobs: {len(LAUNCHERS)} launchers, {len(FAMILIES)} versions, {len(QUOTES)} ways to quote\n"
+    )
+    kinds = Counter((job.outcome, job.elsewhere or "-", job.verdict, job.death or "-") for job in jobs)
+    for (outcome, elsewhere, verdict, death), count in sorted(kinds.items()):
+        sys.stdout.write(f"{outcome:<16}{elsewhere:<16}{verdict:<20}{death:<24}{count:>6}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""What a job stands on, and can be run: a real glibc and a real Python, of this machine or of a Debian release."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lumiimg.elf.facts import read_elf
+from lumiimg.elf.reader import BytesReader
+from tests.shared.elf_builder import LOADER
+from tests.shared.programs import needs
+
+_MODULES = (
+    *[
+        "__future__",
+        "_collections_abc",
+        "_py_abc",
+        "_sitebuiltins",
+        "_weakrefset",
+        "abc",
+        "codecs",
+        "collections",
+        "contextlib",
+        "ctypes",
+        "encodings",
+    ],
+    *[
+        "enum",
+        "functools",
+        "genericpath",
+        "heapq",
+        "io",
+        "keyword",
+        "linecache",
+        "operator",
+        "os",
+        "posixpath",
+        "re",
+        "reprlib",
+        "site",
+        "sre_compile",
+    ],
+    *["sre_constants", "sre_parse", "stat", "struct", "tokenize", "token", "traceback", "types", "warnings", "weakref"],
+)
+"""Of the standard library: what Python needs to start, and ctypes."""
+_EXTENSIONS = ("_ctypes", "_struct", "_heapq", "_bisect")
+_CODECS = ("__init__", "aliases", "utf_8", "utf_8_sig", "ascii", "latin_1")
+_C_LIBRARY = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libutil.so.1")
+
+DEBIANS = {"bullseye": "2.31", "bookworm": "2.36", "trixie": "2.41"}
+"""Releases of Debian, and their glibc; the newest is that of the machine that runs the tests."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A glibc and a Python, as files of this machine."""
+
+    name: str
+    python: Path
+    """The interpreter, without a search path of its own."""
+    version: str
+    """`3.11`."""
+    is_debian: bool
+    """Whether its site.py is Debian's, which knows no site-packages outside virtual environments."""
+    libraries: tuple[Path, ...]
+    """What belongs into `folder`: the C library, and all that Python and ctypes need."""
+    folder: str
+    """Where the loader looks by itself: `/usr/lib/x86_64-linux-gnu`."""
+    loader: Path
+    modules: Path
+    """Its standard library, cut down to what starts it and ctypes."""
+    glibc: str
+    variants: dict[str, Path] = field(default_factory=dict, compare=False)
+
+    def interpreter(self, kind: str = "", search: str = "$ORIGIN/../lib") -> Path:
+        """Return the interpreter with an `rpath` or a `runpath` in it, as conda's programs have; plain with neither."""
+        if not kind:
+            return self.python
+        if kind not in self.variants:
+            made = self.python.with_name(f"{self.python.name}-{kind}")
+            shutil.copy(self.python, made)
+            force = ["--force-rpath"] if kind.startswith("rpath") else []
+            subprocess.run(["patchelf", *force, "--set-rpath", search, made], check=True)
+            self.variants[kind] = made
+        return self.variants[kind]
+
+
+def ground_here(folder: Path) -> Ground:
+    """Return that of this machine, with the Python that runs the tests; `folder` takes its files."""
+    needs("patchelf", "ldd")
+    if not Path(LOADER).exists():
+        needs(LOADER)
+    python = Path(os.path.realpath(sys.executable))
+    library = Path(sysconfig.get_path("stdlib"))
+    extensions = [file for name in _EXTENSIONS for file in (library / "lib-dynload").glob(f"{name}.cpython-*.so")]
+    libraries = {file.name: file for of in (python, *extensions) for file in _needed(of)}
+    c_library = libraries["libc.so.6"].parent
+    libraries |= {name: c_library / name for name in _C_LIBRARY if (c_library / name).exists()}
+    libraries.pop(Path(LOADER).name, None)
+    place = str(c_library) if str(c_library).startswith("/usr/") else f"/usr{c_library}"
+    site = (library / "site.py").read_text()
+    return _made(folder, "this machine", python, library, extensions, libraries, place, Path(LOADER), site)
+
+
+def ground_of_debian(root: Path, name: str, folder: Path) -> Ground:
+    """Return that of a Debian whose packages lie unpacked in `root`."""
+    needs("patchelf")
+    python = next(path for path in (root / "usr/bin").glob("python3.*") if re.fullmatch(r"python3\.\d+", path.name))
+    library = root / "usr/lib" / python.name
+    extensions = [file for each in _EXTENSIONS for file in (library / "lib-dynload").glob(f"{each}.cpython-*.so")]
+    places = [root / below / "x86_64-linux-gnu" for below in ("lib", "usr/lib")]
+    there = {file.name: file for place in places for file in place.glob("*.so*") if file.is_file()}
+    loader = there.pop(Path(LOADER).name)
+    libraries = {name: there[name] for name in _C_LIBRARY}
+    wanted = [python, *extensions, *libraries.values()]
+    while wanted:
+        needed = read_elf(BytesReader(wanted.pop().read_bytes())).needed
+        new = {name: there[name] for name in needed if name in there and name not in libraries}
+        libraries |= new
+        wanted += new.values()
+    site = (library / "site.py").read_text()
+    return _made(folder, name, python, library, extensions, libraries, "/usr/lib/x86_64-linux-gnu", loader, site)
+
+
+def fetch_debian(suite: str, mirror: str, root: Path) -> Path:
+    """Unpack the C library and the Python of a Debian release into a folder."""
+    needs("mmdebstrap")
+    packages = "--include=python3-minimal,libpython3-stdlib"
+    words = ["mmdebstrap", "--quiet", "--variant=extract", "--skip=check/empty", packages, suite, "-", mirror]
+    # as an archive: its own root is another user, who may not enter a folder of ours
+    archive = subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout
+    root.mkdir()
+    subprocess.run(
+        ["tar", "--extract", "--no-same-owner", "--exclude=./dev", "--directory", root], input=archive, check=True
+    )
+    return root
+
+
+def _made(
+    folder: Path,
+    name: str,
+    python: Path,
+    library: Path,
+    extensions: list[Path],
+    libraries: dict[str, Path],
+    place: str,
+    loader: Path,
+    site: str,
+) -> Ground:
+    """Copy all to one file system, from where images take it by hard links."""
+    folder.mkdir(parents=True)
+    interpreter = folder / "python"
+    shutil.copy(python, interpreter)
+    subprocess.run(["patchelf", "--remove-rpath", interpreter], check=True)
+    (folder / "libraries").mkdir()
+    copied = tuple(Path(shutil.copy(file, folder / "libraries" / each)) for each, file in sorted(libraries.items()))
+    modules = folder / "modules"
+    (modules / "lib-dynload").mkdir(parents=True)
+    for each in _MODULES:
+        if (library / f"{each}.py").is_file():
+            shutil.copy(library / f"{each}.py", modules)
+    for package, names in (("encodings", _CODECS), ("ctypes", ("__init__", "_endian", "_layout")), ("collections", ("__init__", "abc")), ("re", ("__init__", "_casefix", "_compiler", "_constants", "_parser"))):  # fmt: skip
+        if (library / package).is_dir():
+            (modules / package).mkdir()
+            for each in names:
+                if (library / package / f"{each}.py").is_file():
+                    shutil.copy(library / package / f"{each}.py", modules / package)
+    for file in extensions:
+        shutil.copy(file, modules / "lib-dynload")
+    # where a Python was built is none of an image's folders
+    own = [*(modules / "lib-dynload").iterdir(), *(file for file in copied if file.name.startswith("libpython"))]
+    subprocess.run(["patchelf", "--remove-rpath", *own], check=True)
+    loader = Path(shutil.copy(loader, folder / "loader"))
+    found = re.search(r"python(3\.\d+)", str(library))
+    glibc = re.search(rb"stable release version 2\.(\d+)", (folder / "libraries/libc.so.6").read_bytes())
+    if found is None or glibc is None:
+        pytest.fail(f"not a Python on glibc: {library}")
+    return Ground(
+        name=name,
+        python=interpreter,
+        version=found[1],
+        is_debian="dist-packages" in site,
+        libraries=copied,
+        folder=place,
+        loader=loader,
+        modules=modules,
+        glibc=f"2.{glibc[1].decode()}",
+    )
+
+
+@cache
+def _needed(file: Path) -> tuple[Path, ...]:
+    printed = subprocess.run(["ldd", file], capture_output=True, text=True, check=True).stdout
+    return tuple(Path(path) for path in re.findall(r"(/\S+) \(0x", printed))

@@ -1,0 +1,112 @@
+"""What the model says of a job, and what happens to it: one pair of answers for an image, a node and some variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import Answer, decide
+from lumiimg.check.pipeline import check_files, conclude
+from lumiimg.errors import BadInputError
+from lumiimg.findings import Code, Level, Severity
+from lumiimg.host.container_view import told_to_engine
+from lumiimg.image import open_image
+from tests.shared.job.oracle import Happened, run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.host.manifest import BindManifest
+    from tests.shared.job.world import Node, World
+
+
+class Grade(StrEnum):
+    """How an answer compares with what happened."""
+
+    RIGHT = "right"
+    OPEN = "not decided"
+    """The model said that it cannot know, whatever happened."""
+    WRONG_GREEN = "wrong green"
+    WRONG_RED = "wrong red"
+    OTHER_FILES = "other files"
+    """The answer is right, and the files that it names are not those of the process."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair."""
+
+    name: str
+    answer: Answer
+    findings: tuple[str, ...]
+    """Those that keep the answer from a yes, and their sentences."""
+    happened: tuple[Happened, ...]
+    difference: str = ""
+    """Between the libraries that were predicted and those that were mapped."""
+
+    @property
+    def is_fast(self) -> bool:
+        return all(each.is_fast for each in self.happened)
+
+    @property
+    def grade(self) -> Grade:
+        if self.answer is Answer.UNDECIDED:
+            return Grade.OPEN
+        if self.answer is Answer.NO_OBSTACLE:
+            return Grade.WRONG_GREEN if not self.is_fast else Grade.OTHER_FILES if self.difference else Grade.RIGHT
+        return Grade.WRONG_RED if self.is_fast else Grade.RIGHT
+
+    def __str__(self) -> str:
+        ends = "; ".join(each.network for each in self.happened)
+        said = "; ".join(self.findings) or "nothing against it"
+        return (
+            f"{self.name}: {self.grade.value}: said {self.answer.value} ({said}), was {ends} {self.difference}".strip()
+        )
+
+
+def ask(world: World, told: Mapping[str, str], node: Node | None) -> tuple[Answer, StaticResult, BindManifest | None]:
+    """Return what `check --level static` says of an image, with the snapshot of a node or without."""
+    with open_image(world.root) as image:
+        snapshot = node.snapshot if node else None
+        boundary = check_files(world.root, image, told_to_engine(told), snapshot, world.program)
+        static = boundary.static
+        found = conclude(str(world.root), image.labels, static.findings, ())
+        return decide(found, static.path, level=Level.STATIC, level_was_asked_for=True), static, boundary.manifest
+
+
+def pair_of(name: str, world: World, told: Mapping[str, str], node: Node | None) -> Pair:
+    """Ask the model, then do it."""
+    try:
+        answer, static, manifest = ask(world, told, node)
+    except BadInputError as error:
+        return Pair(name, Answer.UNDECIDED, (str(error),), (Happened("not tried", frozenset()),))
+    binds: list[tuple[Path, str]] = []
+    inside = dict(told)
+    if manifest is not None and node is not None:
+        sources = [(node.root / bind.source.lstrip("/"), bind.target) for bind in manifest.binds]
+        binds = [(source.resolve(), target) for source, target in sources if source.exists()]
+        inside |= {item.name: item.value for item in manifest.variables}
+    # a yes or no may be about an environment that is not on PATH; it says so
+    is_of_another = static.job is not None and any(each.id is Code.PROGRAM_UNKNOWN for each in static.findings)
+    python = static.job.program if static.job is not None and is_of_another and static.job.is_program else "python"
+    happened = tuple(run_job(world, job, inside, binds, python) for job in world.jobs)
+    against = (each for each in static.findings if each.severity in {Severity.PROBLEM, Severity.UNKNOWN})
+    said = tuple(f"{each.id}: {each.summary}" for each in against)
+    return Pair(name, answer, said, happened, _difference(world, static, happened))
+
+
+def _difference(world: World, static: StaticResult, happened: tuple[Happened, ...]) -> str:
+    """Return which libraries one side alone has; what Python's standard library opens itself is left out."""
+    if not static.opened or not any(each.is_fast for each in happened):
+        return ""
+    predicted = {*static.opened, *static.opened_later}
+    own = f"/lib/python{world.ground.version}/lib-dynload/"
+    # of several jobs the prediction is about the one that fares worst
+    nearest = min(happened, key=lambda each: len(predicted ^ each.mapped))
+    mapped = {path for path in nearest.mapped if own not in path and "/libffi.so" not in path}
+    lines = [f"not mapped: {', '.join(sorted(predicted - mapped))}"] if predicted - mapped else []
+    lines += [f"not predicted: {', '.join(sorted(mapped - predicted))}"] if mapped - predicted else []
+    return "; ".join(lines)

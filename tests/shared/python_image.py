@@ -1,0 +1,44 @@
+"""A Python and a torch in the root of an image, as far as a model of the loader looks at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.shared.elf_builder import library, program, runpath
+from tests.shared.fabric_builder import RCCL
+
+SITE = "lib/python3.12/site-packages"
+
+
+def environment(root: Path, **variables: str) -> None:
+    script = root / ".singularity.d/env/90-environment.sh"
+    script.write_text("".join(f"export {name}='{value}'\n" for name, value in variables.items()))
+
+
+def python(root: Path, prefix: str, *arguments: str | Path) -> Path:
+    """Put an interpreter there, with the one file of its library by which it is known."""
+    library_folder = root / prefix / "lib/python3.12"
+    library_folder.mkdir(parents=True, exist_ok=True)
+    (library_folder / "os.py").touch()
+    path = root / prefix / "bin/python3.12"
+    program(path, root / "lib64/libc.so.6", *arguments)
+    for name in ("python", "python3"):
+        path.with_name(name).symlink_to(path.name)
+    return path
+
+
+def venv(root: Path, prefix: str, home: str) -> None:
+    (root / prefix / "bin").mkdir(parents=True)
+    (root / prefix / "bin/python").symlink_to(f"{home}/bin/python3.12")
+    (root / prefix / "pyvenv.cfg").write_text(f"home = {home}/bin\nversion = 3.12.1\n")
+    (root / prefix / SITE).mkdir(parents=True)
+
+
+def torch(root: Path, prefix: str, *, rccl: str = "librccl.so", version: str = "") -> Path:
+    """Put a torch there that brings an RCCL along, as wheels do; returns the RCCL."""
+    package = root / prefix / SITE / "torch"
+    own = library(package / "lib" / rccl, source=RCCL.replace("2.20.5", version or "2.20.5"))
+    hip = library(package / "lib/libtorch_hip.so", *runpath("$ORIGIN"), own)
+    library(package / "_C.cpython-312-x86_64-linux-gnu.so", *runpath("$ORIGIN/lib"), hip, source="int PyInit__C;")
+    (package / "__init__.py").touch()
+    return own

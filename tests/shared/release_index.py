@@ -1,0 +1,138 @@
+"""A package index on loopback with the real releases of tests/fixtures/releases: the lines that are read, in sdists and wheels
+that hold nothing else. It answers as JSON or HTML, with METADATA beside a wheel or not, in parts or not.
+"""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import re
+import threading
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from tests.shared.world import JSON, archive_of
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "releases" / "index.toml"
+HTML = "text/html; charset=utf-8"
+
+
+@dataclass
+class ReleaseIndex:
+    """What it has and how it answers; tests change it while it serves."""
+
+    url: str = ""
+    files: list[dict[str, Any]] = field(default_factory=lambda: tomllib.loads(FIXTURE.read_text("utf-8"))["file"])
+    is_html: bool = False
+    metadata: bool = False
+    """Whether METADATA lies beside a wheel."""
+    parts: bool = True
+    """Whether a part of a file can be asked for."""
+    yanked: dict[str, str] = field(default_factory=dict)
+    """Why a file was withdrawn, by its name."""
+    pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    """Type and body of the answer for a project, in the place of its page."""
+    broken: dict[str, bytes] = field(default_factory=dict)
+    """Files with other bytes than their own, by name."""
+    asked: list[str] = field(default_factory=list)
+
+
+def body_of(file: dict[str, Any]) -> bytes:
+    """Return an sdist, or a wheel, with the texts of a file and a megabyte that nobody should fetch."""
+    texts: dict[str, str] = file.get("texts", {})
+    if file["file"].endswith(".tar.gz"):
+        return archive_of({"AUTHORS": "nobody\n", **texts, "zzz": "z" * 1_000_000})
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as wheel:
+        wheel.writestr("big.so", bytes(1_000_000))
+        folder = "-".join(file["file"].split("-")[:2]) + ".dist-info"
+        wheel.writestr(f"{folder}/METADATA", texts.get("METADATA", "Metadata-Version: 2.1\n"))
+    return out.getvalue()
+
+
+def _project(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"-[0-9]", name)[0]).lower()
+
+
+def _page(index: ReleaseIndex, project: str) -> tuple[int, str, bytes]:
+    if project in index.pages:
+        return 200, *index.pages[project]
+    files = [file for file in index.files if _project(file["file"]) == project]
+    if not files:
+        return 404, "text/plain", b"no such project"
+    if index.is_html:
+        links = []
+        for file in files:
+            data = f'data-requires-python="{escape(file["requires-python"])}"'
+            data += f' data-yanked="{escape(index.yanked[file["file"]])}"' if file["file"] in index.yanked else ""
+            data += ' data-core-metadata="true"' if index.metadata else ""
+            links.append(f'<a href="../files/{file["file"]}#sha256=0" {data}>{file["file"]}</a><br/>')
+        return 200, HTML, f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode()
+    entries = [
+        {
+            "filename": file["file"],
+            "url": f"/files/{file['file']}",
+            "hashes": {},
+            "requires-python": file["requires-python"],
+            "upload-time": f"{file['uploaded']}T10:00:00Z",
+            "yanked": index.yanked.get(file["file"], False),
+            "core-metadata": index.metadata,
+        }
+        for file in files
+    ]
+    return 200, JSON, json.dumps({"meta": {"api-version": "1.1"}, "name": project, "files": entries}).encode()
+
+
+def _answer(index: ReleaseIndex, path: str) -> tuple[int, str, bytes]:
+    name = path.rstrip("/").rpartition("/")[2]
+    if "/files/" not in path:
+        return _page(index, name)
+    file = next((one for one in index.files if one["file"] == name.removesuffix(".metadata")), None)
+    if file is None:
+        return 404, "text/plain", b"no such file"
+    if name.endswith(".metadata"):
+        return 200, "text/plain", file["texts"]["METADATA"].encode()
+    return 200, "application/octet-stream", index.broken.get(name) or body_of(file)
+
+
+@contextmanager
+def serving(index: ReleaseIndex) -> Iterator[ReleaseIndex]:
+    """Serve an index until the block ends."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            index.asked.append(self.path)
+            status, kind, body = _answer(index, self.path)
+            wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")) if index.parts else None
+            headers = {"Content-Type": kind}
+            if wanted and status == 200:
+                size = len(body)
+                start = int(wanted[1]) if wanted[1] else max(0, size - int(wanted[2]))
+                end = int(wanted[2]) if wanted[1] and wanted[2] else size - 1
+                status, body = 206, body[start : end + 1]
+                headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{size}"
+            self.send_response(status)
+            for header, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(header, value)
+            self.end_headers()
+            try:
+                self.wfile.write(body)
+            except OSError:
+                return  # who had read enough has gone
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        index.url = f"http://127.0.0.1:{server.server_port}/simple"
+        yield index
+        server.shutdown()

@@ -1,0 +1,483 @@
+"""The bind manifest that an image carries: what it says of an image, what is taken of a foreign one, how it differs.
+
+The libraries are stand-ins (tests/shared/fabric_builder.py): the loader looks at nothing else of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.catalog.catalogue import Catalogue
+from lumiimg.catalog.sites import Site, find_site
+from lumiimg.cli.main import main
+from lumiimg.definition.engine_reader import read_definition
+from lumiimg.definition.writer import with_manifest, write_flat
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.carried_manifest import (
+    MANIFEST_PATH,
+    Basis,
+    CarriedManifest,
+    ManifestError,
+    SettledBy,
+    differences,
+    from_bytes,
+    read_manifest,
+    to_text,
+)
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.wanted import KnownMachine, planned, wanted_by
+from lumiimg.image import open_image
+from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.request import Request
+from tests.shared import fabric_builder
+from tests.shared.layer_builder import BASE, MakeLayer
+from tests.shared.programs import unwrapped
+from tests.shared.validation import validated
+
+if TYPE_CHECKING:
+    from lumiimg.host.snapshot import Snapshot
+
+PRIVATE = "/opt/lumiimg/host"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Snapshot:
+    return read_snapshot(fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"), host="nid005001"))
+
+
+@pytest.fixture
+def lumi(clean_home: Path) -> Site:
+    return find_site("lumi", {"HOME": str(clean_home)})
+
+
+def wanted(root: Path, snapshot: Snapshot | None = None, site: Site | None = None) -> CarriedManifest:
+    with open_image(root) as image:
+        return wanted_by(image, KnownMachine(snapshot, site))
+
+
+def names(manifest: CarriedManifest) -> dict[str, str | None]:
+    return {library.soname: library.host_path for library in manifest.libraries}
+
+
+def needs(manifest: CarriedManifest) -> set[str]:
+    return {f"{m.library_side} {m.family}_{m.need} {m.provider_side} {m.have}".rstrip() for m in manifest.versions}
+
+
+def put(root: Path, manifest: CarriedManifest | bytes) -> Path:
+    file = root / MANIFEST_PATH[1:]
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(manifest if isinstance(manifest, bytes) else to_text(manifest).encode())
+    return root
+
+
+def test_what_a_node_must_give_is_listed_with_path_chain_and_the_versions_of_both_sides(
+    tmp_path: Path, node: Snapshot
+) -> None:
+    manifest = wanted(fabric_builder.image(tmp_path / "image"), node)
+    assert (manifest.fabric, manifest.basis, manifest.settled_by) == (Fabric.HOST, Basis.IMAGE, SettledBy.HOST)
+    assert names(manifest) == {
+        "libfabric.so.1": "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
+        "libcxi.so.1": "/usr/lib64/libcxi.so.1",
+        "libnl-3.so.200": "/usr/lib64/libnl-3.so.200",
+        "libjson-c.so.5": "/usr/lib64/libjson-c.so.5",
+    }
+    assert all(library.target == f"{PRIVATE}/{library.soname}" and library.reason for library in manifest.libraries)
+    chain = ("/opt/rocm/lib/librccl.so.1", "librccl-net.so", "libfabric.so.1", "libcxi.so.1", "libnl-3.so.200")
+    assert next(one.chain for one in manifest.libraries if one.soname == "libnl-3.so.200") == chain
+    assert {
+        "librccl-net.so (image) FABRIC_1.3 libfabric.so.1 (host) 1.7",
+        "libcxi.so.1 (host) GLIBC_2.38 libc.so.6 (image) 2.41",
+    } <= needs(manifest)
+    assert "nid005001" in manifest.machine
+    assert ("LD_LIBRARY_PATH", f"{PRIVATE}:/opt/rocm/lib") in {(one.name, one.value) for one in manifest.variables}
+
+
+def test_without_a_node_what_is_published_of_the_site_settles_it(tmp_path: Path, lumi: Site) -> None:
+    manifest = wanted(fabric_builder.image(tmp_path / "image"), site=lumi)
+    assert (manifest.fabric, manifest.settled_by) == (Fabric.HOST, SettledBy.SITE)
+    assert names(manifest) == dict.fromkeys(("libfabric.so.1", "libcxi.so.1", "libnl-3.so.200"))
+    assert needs(manifest) == {
+        "librccl-net.so (image) FABRIC_1.3 libfabric.so.1 (host)",
+        "libfabric.so.1, libcxi.so.1 (host) GLIBC_2.38 libc.so.6 (image) 2.41",
+    }
+    older = wanted(fabric_builder.image(tmp_path / "older", glibc=35), site=lumi)
+    assert "GLIBC_2.38" in older.doubts[0]
+    assert "the image has 2.35" in older.doubts[0]
+    assert wanted(fabric_builder.image(tmp_path / "any")).settled_by is SettledBy.NOTHING
+
+
+def test_a_fabric_of_its_own_wants_no_library_and_still_devices_and_variables(
+    tmp_path: Path, node: Snapshot, lumi: Site
+) -> None:
+    image = fabric_builder.bundled(tmp_path / "image")
+    for manifest in (wanted(image, node, lumi), wanted(image, site=lumi), wanted(image)):
+        assert (manifest.fabric, manifest.libraries, manifest.versions) == (Fabric.BUNDLED, (), ())
+        assert manifest.because.startswith("none is wanted, because /usr/lib64/libfabric.so.1 of the image has the cxi")
+        assert "/dev/cxi*" in {device.path for device in manifest.devices}
+        assert "SLINGSHOT_VNIS" in {variable.name for variable in manifest.variables}
+
+
+@pytest.mark.parametrize("cxi", ["linked", "linked, but not there", "not linked"])
+@pytest.mark.parametrize("defines", ["FABRIC_1.3", "FABRIC_1.0"])
+@pytest.mark.parametrize("own_nl", [True, False])
+def test_what_the_files_alone_want_is_what_a_node_that_has_all_of_it_gives(
+    cxi: str, defines: str, own_nl: bool, tmp_path: Path, node: Snapshot
+) -> None:
+    image = fabric_builder.image(tmp_path / "image", fabric="FABRIC_1.3")
+    libraries = image / "usr/lib64"
+    libc: dict[Path, tuple[str, ...]] = {image / "lib64/libc.so.6": ("GLIBC_2.14",)}
+    if own_nl:
+        fabric_builder.versioned(libraries / "libnl-3.so.200", defines=("libnl_3",), needs=libc)
+    libcxi = fabric_builder.versioned(libraries / "libcxi.so.1", defines=("LIBCXI_1.4",), needs=libc)
+    linked = libc if cxi == "not linked" else {**libc, libcxi: ("LIBCXI_1.4",)}
+    fabric_builder.versioned(libraries / "libfabric.so.1", defines=(defines,), needs=linked)
+    if cxi != "linked":
+        libcxi.unlink()
+    alone, there = wanted(image), wanted(image, node)
+    assert alone.fabric is there.fabric
+    # what the node's own libcxi and libfabric link, only the node shows
+    assert names(there).keys() - names(alone).keys() <= {"libjson-c.so.5", "libnl-3.so.200"}
+    assert names(alone).keys() <= names(there).keys()
+    assert needs(alone) <= {need.rpartition(" ")[0] for need in needs(there)}
+    assert bool(alone.devices) is bool(there.devices)
+    if cxi == "linked" and defines == "FABRIC_1.3":
+        assert alone.fabric is Fabric.BUNDLED
+    elif cxi == "linked, but not there" and defines == "FABRIC_1.3":
+        assert (
+            alone.because == "libcxi.so.1 must come from the machine: libfabric.so.1 needs it, and the image has none"
+        )
+    else:
+        assert alone.because.startswith("libfabric with the cxi provider must come from the machine: ")
+
+
+def test_what_no_library_of_a_node_can_mend_is_said_without_a_node(tmp_path: Path, node: Snapshot) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    newer = fabric_builder.c_library(tmp_path / "newer", 38)
+    stub = fabric_builder.versioned(tmp_path / "stub/libfabric.so.1", defines=("FABRIC_1.3",))
+    linked: dict[Path, tuple[str, ...]] = {stub: ("FABRIC_1.3",), newer: ("GLIBC_2.38",)}
+    fabric_builder.versioned(image / "usr/lib64/librccl-net.so", needs=linked, source=fabric_builder.PLUGIN)
+    for manifest in (wanted(image), wanted(image, node)):
+        assert manifest.fabric is Fabric.NONE
+        assert "GLIBC_2.38" in manifest.because
+
+
+def test_an_image_that_opens_no_libfabric_wants_nothing_and_one_that_nothing_fits_says_why(
+    tmp_path: Path, node: Snapshot
+) -> None:
+    without = wanted(fabric_builder.image(tmp_path / "image", plugin=False))
+    assert (without.fabric, without.libraries, without.devices) == (Fabric.NONE, (), ())
+    assert "RCCL finds no net plugin (librccl-net.so)" in without.because
+    refused = wanted(fabric_builder.image(tmp_path / "old", glibc=35), node)
+    assert refused.fabric is Fabric.NONE
+    assert refused.because.startswith("no set of binds of nid005001 loads: ")
+    assert "GLIBC_2.38" in refused.because
+    (tmp_path / "empty/etc").mkdir(parents=True)
+    assert "no loader" in wanted(tmp_path / "empty").because
+
+
+def test_the_same_inputs_give_the_same_bytes_and_other_inputs_another_key(
+    tmp_path: Path, node: Snapshot, lumi: Site
+) -> None:
+    one, other = (fabric_builder.image(tmp_path / name / "image") for name in ("a", "b"))
+    assert to_text(wanted(one, node)) == to_text(wanted(other, replace(node, taken="2031-01-01T00:00:00Z")))
+    assert str(tmp_path) not in to_text(wanted(one, node))
+    known = [KnownMachine(), KnownMachine(node), KnownMachine(None, lumi), KnownMachine(node, lumi)]
+    assert len({one.text for one in known}) == len(known)
+    assert KnownMachine(replace(node, taken="2031-01-01T00:00:00Z")).text == KnownMachine(node).text
+
+
+def test_what_is_written_is_read_again(tmp_path: Path, node: Snapshot, lumi: Site) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    for manifest in (wanted(image, node), wanted(image, site=lumi), planned(Fabric.HOST, KnownMachine(None, lumi))):
+        validated(to_text(manifest), "bind-manifest")
+        with open_image(put(image, manifest)) as opened:
+            assert read_manifest(opened.root) == manifest
+    with open_image(fabric_builder.image(tmp_path / "none")) as opened:
+        assert read_manifest(opened.root) is None
+
+
+def test_a_plan_says_that_it_is_one(lumi: Site) -> None:
+    machine = KnownMachine(None, lumi)
+    host, bundled, none = (planned(fabric, machine) for fabric in (Fabric.HOST, Fabric.BUNDLED, Fabric.NONE))
+    assert {one.basis for one in (host, bundled, none)} == {Basis.PLAN}
+    assert set(names(host)) == {"libfabric.so.1", "libcxi.so.1", "libnl-3.so.200"}
+    assert all("planned before the build" in one.doubts[0] for one in (host, bundled))
+    assert (bundled.libraries, none.libraries, none.devices) == ((), (), ())
+
+
+def test_a_plan_for_a_node_has_its_paths_and_all_that_its_libfabric_links(node: Snapshot, tmp_path: Path) -> None:
+    plan = planned(Fabric.HOST, KnownMachine(node))
+    assert (plan.basis, plan.settled_by) == (Basis.PLAN, SettledBy.HOST)
+    assert names(plan) == {
+        "libfabric.so.1": "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
+        "libcxi.so.1": "/usr/lib64/libcxi.so.1",
+        "libnl-3.so.200": "/usr/lib64/libnl-3.so.200",
+        "libjson-c.so.5": "/usr/lib64/libjson-c.so.5",
+    }
+    assert list(differences(plan, wanted(fabric_builder.image(tmp_path / "image"), node))) == []
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_the_last_definition_and_the_flat_one_write_the_planned_manifest(tmp_path: Path) -> None:
+    folder, beside = tmp_path / "defs", tmp_path / "manifest.json"
+    words = ["--base", "debian-13", "--add", "netprobe", "--definitions", str(folder), "--manifest", str(beside)]
+    assert main(["build", *words]) == 0
+    manifest = from_bytes(beside.read_bytes())
+    assert (manifest.basis, manifest.fabric) == (Basis.PLAN, Fabric.NONE)
+    assert "bind-manifest" not in (folder / "01-debian-13.def").read_text()
+    for name in ("02-netprobe", "flat"):
+        text = (folder / f"{name}.def").read_text()
+        assert "    lumiimg.bind-manifest /.lumiimg/bind-manifest.json\n" in text
+        assert written_by(text, tmp_path / name) == manifest
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_whatever_a_manifest_says_a_definition_writes_it_and_does_nothing_else(
+    make_layer: MakeLayer, layers: Path, tmp_path: Path
+) -> None:
+    make_layer("base", BASE)
+    plain = write_flat(locked(decide(Request("base", ()), Ground(Catalogue((layers,), ()), Mirrors({}), ""))))
+    text = "a {{ b }} $(touch x) `y` \"'\\ \n%post\nEND_OF_MANIFEST\n\u2028 \udcff"
+    hostile = replace(planned(Fabric.HOST, KnownMachine()), machine=text, doubts=(text,))
+    assert written_by(with_manifest(plain, hostile).text, tmp_path / "x") == hostile
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["bind-manifest.json"]
+
+
+def written_by(definition: str, folder: Path) -> CarriedManifest:
+    """Return what the `%post` of a definition writes, as the engine's own reader has it and the shell runs it."""
+    script = read_definition(definition).sections["post"].text
+    start, end = script.index("mkdir -p /.lumiimg"), script.rindex("rm -rf")
+    own = script[start:end].replace("/.lumiimg", str(folder))
+    subprocess.run(["/bin/bash", "-eu"], input=own.encode(), cwd=folder.parent, check=True)
+    return from_bytes((folder / "bind-manifest.json").read_bytes())
+
+
+GOOD: dict[str, Any] = {"schema": 1, "fabric": "host", "because": "x", "basis": "image"}
+LIBRARY = {"soname": "libx.so.1", "target": f"{PRIVATE}/libx.so.1", "reason": "x"}
+
+
+def hostile_paths() -> list[str]:
+    return [
+        "/etc/shadow",
+        "x/libx.so.1",
+        "/a/../libx.so.1",
+        "/a:b/libx.so.1",
+        "/a,b/libx.so",
+        "/$(x)/libx.so",
+        "/libx.so\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"a":' * 9_000 + b"1" + b"}" * 9_000,
+        b"[" + b"1," * 20_000 + b"1]",
+        b" " * (1 << 21),
+        json.dumps({**GOOD, "schema": True}).encode(),
+        json.dumps({**GOOD, "schema": 2}).encode(),
+        json.dumps({**GOOD, "schema": 10**18}).encode(),
+        json.dumps({**GOOD, "fabric": "both"}).encode(),
+        json.dumps({**GOOD, "because": None}).encode(),
+        json.dumps({**GOOD, "because": "x" * (1 << 18)}).encode(),
+        json.dumps({**GOOD, "libraries": {}}).encode(),
+        json.dumps({**GOOD, "libraries": [LIBRARY, LIBRARY]}).encode(),
+        json.dumps({**GOOD, "libraries": [{**LIBRARY, "target": "/etc/libx.so.1"}]}).encode(),
+        json.dumps({**GOOD, "libraries": [{**LIBRARY, "soname": "../x.so", "target": f"{PRIVATE}/../x.so"}]}).encode(),
+        *(json.dumps({**GOOD, "libraries": [{**LIBRARY, "host_path": path}]}).encode() for path in hostile_paths()),
+    ],
+    ids=lambda data: f"{data[:24]!r}-{len(data)}",
+)
+def test_a_manifest_that_no_build_writes_is_refused_in_one_line(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = put(fabric_builder.image(tmp_path / "image"), data)
+    with open_image(root) as image, pytest.raises(ManifestError) as refused:
+        read_manifest(image.root)
+    assert len(str(refused.value)) < 500
+    assert main(["show", str(root)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_good_one_of_the_same_form_is_read() -> None:
+    path = "/opt/cray/libfabric/1.22.0/lib64/libx.so.1"
+    read = from_bytes(json.dumps({**GOOD, "libraries": [{**LIBRARY, "host_path": path}]}).encode())
+    assert names(read) == {"libx.so.1": path}
+
+
+def test_only_what_a_manifest_knew_can_differ(tmp_path: Path, node: Snapshot, lumi: Site) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    found = wanted(image, node)
+    for known in (found, wanted(image, site=lumi), wanted(image), planned(Fabric.HOST, KnownMachine(None, lumi))):
+        assert list(differences(known, found)) == []
+    moved = replace(found.libraries[0], host_path="/opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1")
+    before = replace(found, libraries=(moved, *found.libraries[1:-1]))
+    assert list(differences(before, found)) == [
+        f"{found.libraries[-1].soname} is needed from this node, and is not in it",
+        f"libfabric.so.1 was {moved.host_path}; this node has {found.libraries[0].host_path}",
+    ]
+    newer = replace(found, versions=tuple(replace(m, need="2.99") if m.of_host else m for m in found.versions))
+    assert "this node's libcxi.so.1 needs GLIBC_2.99 of libc.so.6, not _2.38" in list(differences(found, newer))
+    assert list(differences(planned(Fabric.BUNDLED, KnownMachine()), found)) == [
+        "it says fabric bundled, and host is what is found"
+    ]
+
+
+def test_show_prints_it_of_an_image_that_an_engine_built_from_definitions(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    assert main(["show", str(image)]) == 2
+    put(image, wanted(image, node))
+    capsys.readouterr()
+    assert main(["show", str(image)]) == 0
+    said = unwrapped(capsys.readouterr().out)
+    for words in (
+        "bind manifest: 4 libraries of the host, read from the files of the image",
+        "settled with the snapshot of nid005001",
+        f"libfabric.so.1 at {PRIVATE}/libfabric.so.1: it has the cxi provider of this machine",
+        "from /opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
+        "librccl-net.so (image) needs FABRIC_1.3 of libfabric.so.1 (host): it has up to FABRIC_1.7",
+        "device /dev/cxi*",
+    ):
+        assert " ".join(words.split()) in " ".join(said.split())
+    old = fabric_builder.image(tmp_path / "old", glibc=35)
+    put(old, wanted(old, node))
+    assert main(["show", str(old)]) == 0
+    said = unwrapped(capsys.readouterr().out)
+    assert "bind manifest: 3 libraries of the host, which do not load in it, read from" in said
+    assert "no set of binds of nid005001 loads" in said
+    assert main(["show", str(image), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["plan"] is None
+    assert next(one["soname"] for one in shown["bind_manifest"]["libraries"]) == "libfabric.so.1"
+
+
+# --- what starts from it
+
+
+def said_by(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+    code = main([*map(str, words)])
+    out, err = capsys.readouterr()
+    return code, " ".join(unwrapped(out + err).split())
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_check_bind_and_drift_say_where_the_node_differs_and_judge_by_the_node(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, host = fabric_builder.image(tmp_path / "image"), tmp_path / "host.json"
+    without = [said_by(capsys, *words)[0] for words in asked(image, host)]
+    put(image, wanted(image, node))
+    for words, code in zip(asked(image, host), without, strict=True):
+        now, text = said_by(capsys, *words)
+        assert now == code
+        assert "differs" not in text
+    assert "(settled with nid005001: glibc 2.38) agrees" in said_by(capsys, *asked(image, host)[0])[1]
+    # the node had another libfabric when the image was built, and none of this json-c
+    old = wanted(image, node)
+    moved = tuple(replace(one, host_path=f"/old/{one.soname}") for one in old.libraries if "json" not in one.soname)
+    put(image, replace(old, libraries=moved))
+    for words, code in zip(asked(image, host), without, strict=True):
+        now, text = said_by(capsys, *words)
+        assert now == code
+        assert "libjson-c.so.5 is needed from this node, and is not in it" in text
+        assert "libcxi.so.1 was /old/libcxi.so.1; this node has /usr/lib64/libcxi.so.1" in text
+
+
+def asked(image: Path, host: Path) -> list[list[str | Path]]:
+    return [
+        ["check", image, "--level", "static", "--host", host, "--verbose"],
+        ["bind", image, "--host", host],
+        ["drift", host, host, "--image", image, "--verbose"],
+    ]
+
+
+@pytest.mark.parametrize("lie", ["bundled", "none", "host", "damaged"])
+@pytest.mark.usefixtures("clean_home")
+def test_a_manifest_that_lies_makes_no_answer_better(
+    lie: str, tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = tmp_path / "host.json"
+    old = fabric_builder.image(tmp_path / "old", glibc=35)
+    bare = fabric_builder.image(tmp_path / "bare", plugin=False)
+    fits = wanted(fabric_builder.image(tmp_path / "fits"), node)
+    lies: dict[str, CarriedManifest | bytes] = {
+        "bundled": planned(Fabric.BUNDLED, KnownMachine()),
+        "none": planned(Fabric.NONE, KnownMachine()),
+        "host": fits,
+        "damaged": b"{",
+    }
+    for image in (old, bare):
+        questions: list[list[str | Path]] = [
+            *asked(image, host)[:2],
+            ["check", image, "--level", "static"],
+            ["explain", image, "--host", host],
+        ]
+        before = [said_by(capsys, *words)[0] for words in questions]
+        put(image, lies[lie])
+        assert [said_by(capsys, *words)[0] for words in questions] == before
+    text = said_by(capsys, *asked(bare, host)[0])[1]
+    assert ("is not used: " if lie == "damaged" else "bind manifest that the image carries") in text
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_job_and_module_bind_by_a_settled_manifest_where_no_node_is_seen(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    job: list[str | Path] = ["job", image, "--site", "lumi", "--nodes", "2", "--", "true"]
+    assert f":{PRIVATE}/" not in said_by(capsys, *job)[1]
+    put(image, wanted(image, node))
+    code, text = said_by(capsys, *job)
+    assert code == 0
+    for bind in (
+        f"/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1:{PRIVATE}/libfabric.so.1",
+        f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1",
+        "/var/spool/slurmd",
+    ):
+        assert bind in text
+    assert "no node was looked at" in text
+    assert "settled with nid005001" in text
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    code, text = said_by(capsys, "module", image, "-o", modules, "--site", "lumi", "--name", "x/1")
+    assert (code, "no node was looked at" in text) == (0, True)
+    lua = (modules / "modulefiles/x/1.lua").read_text()
+    assert f"{PRIVATE}/libcxi.so.1" in lua
+    assert "/scratch" in lua
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_no_job_binds_by_a_manifest_that_was_planned_or_that_the_files_contradict(
+    tmp_path: Path, node: Snapshot, lumi: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    good = wanted(image, node)
+    others = (
+        planned(Fabric.HOST, KnownMachine(node)),
+        wanted(image, site=lumi),
+        replace(good, versions=tuple(replace(margin, need="9.9") for margin in good.versions)),
+        replace(good, libraries=(replace(good.libraries[0], host_path=None), *good.libraries[1:])),
+    )
+    for manifest in others:
+        put(image, manifest)
+        code, text = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
+        assert (code, f":{PRIVATE}/" in text) == (0, False)
+    bundled = put(fabric_builder.bundled(tmp_path / "own"), good)
+    code, text = said_by(capsys, "job", bundled, "--site", "lumi", "--nodes", "2", "--", "true")
+    assert (code, f":{PRIVATE}/" in text) == (0, False)
+    assert "it says fabric host, and bundled is what is found" in text

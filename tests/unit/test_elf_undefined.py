@@ -1,0 +1,183 @@
+"""Symbols that nothing defines: what a start and a dlopen make of them, beside what the real loader does.
+
+A program opens libraries one after the other, each with the flags that it is given, and says of each whether it was
+opened; LD_BIND_NOW is not set. The loader is asked about each kind of need alone, then about drawn sets of libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lumiimg.elf.facts import undefined_symbols
+from lumiimg.elf.loader import Process
+from lumiimg.elf.reader import BytesReader
+from lumiimg.elf.symbols import WantedSymbol
+from lumiimg.elf.undefined import undefined_in
+from lumiimg.image import open_image
+from tests.shared.elf_builder import compiled, new_runpath, settings_here, so
+from tests.shared.programs import needs
+
+OPENER = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int main(int count, char **words)
+{
+    setbuf(stdout, NULL);
+    puts("started");
+    for (int i = 1; i < count; i++) {
+        int flags = (strchr(words[i], 'n') < strchr(words[i], ':') && strchr(words[i], 'n')) ? RTLD_NOW : RTLD_LAZY;
+        if (strchr(words[i], 'g') && strchr(words[i], 'g') < strchr(words[i], ':'))
+            flags |= RTLD_GLOBAL;
+        puts(dlopen(strchr(words[i], ':') + 1, flags) ? "opened" : dlerror());
+    }
+    return 0;
+}
+"""
+USES = {
+    "data-by-address": "extern int {0}; int *address_{0} = &{0};",
+    "data-by-table": "extern int {0}; int read_{0}(void) {{ return {0}; }}",
+    "function-by-address": "extern int {0}(void); int (*address_{0})(void) = {0};",
+    "call": "extern int {0}(void); int call_{0}(void) {{ return {0}(); }}",
+    "weak-data": "extern int {0} __attribute__((weak)); int *weak_{0} = &{0};",
+    "weak-call": "extern int {0}(void) __attribute__((weak)); int weak_{0}(void) {{ return {0} ? {0}() : 0; }}",
+    "thread-local": "extern __thread int {0}; int thread_{0}(void) {{ return {0}; }}",
+    "nothing": "extern int {0}; int other_{0};",
+}
+
+
+@dataclass
+class Situation:
+    """A program with libraries, and what it opens."""
+
+    folder: Path
+    program_needs: list[Path] = field(default_factory=list)
+    opens: list[tuple[str, Path]] = field(default_factory=list)
+    """Flags (`n` for RTLD_NOW, `g` for RTLD_GLOBAL) and library."""
+
+    def program(self, *arguments: str | Path, source: str = "") -> Path:
+        needs("gcc")
+        path = self.folder / "prog"
+        rest = [f"-Wl,-rpath,{self.folder}", *arguments, "-ldl", "-Wl,--unresolved-symbols=ignore-all", "-o", path]
+        words = ["gcc", "-Wl,--no-as-needed", compiled(OPENER + source), *self.program_needs, *rest]
+        subprocess.run(words, check=True, capture_output=True)
+        return path
+
+    def really(self, program: Path) -> list[bool]:
+        """Whether it starts, and whether each library is opened, up to the first that is not."""
+        words = [f"{flags}:{path}" for flags, path in self.opens]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
+        done = subprocess.run([program, *words], capture_output=True, text=True, check=False, env=environment)
+        lines = done.stdout.splitlines()
+        if not lines:
+            assert "undefined symbol" in done.stderr, done.stderr
+            return [False]
+        assert all(line in {"started", "opened"} or "undefined symbol" in line for line in lines), lines
+        return _up_to_the_first([line in {"started", "opened"} for line in lines])
+
+    def modelled(self, program: Path) -> list[bool]:
+        with open_image(Path("/")) as image:
+            process = Process(image.root, settings_here({}))
+            outcome = process.start(str(program), by_kernel=True)
+            found = [
+                not outcome.errors and not undefined_in(image.root, process, process.objects, process.objects).found
+            ]
+            for flags, path in self.opens if found[0] else ():
+                outcome = process.dlopen(str(path), for_all="g" in flags)
+                lazy = () if "n" in flags else outcome.objects
+                found.append(not outcome.errors and not undefined_in(image.root, process, outcome.objects, lazy).found)
+        return _up_to_the_first(found)
+
+
+def _up_to_the_first(ends: list[bool]) -> list[bool]:
+    return ends[: ends.index(False) + 1] if False in ends else ends
+
+
+@pytest.mark.parametrize("kind", USES)
+@pytest.mark.parametrize("how", ["start", "start-now", "lazily", "at-once", "lazily-now"])
+def test_a_need_that_nothing_defines_ends_what_the_loader_says_it_ends(kind: str, how: str, tmp_path: Path) -> None:
+    """At a start and by dlopen; `now`: the file asks for all at once (DF_BIND_NOW)."""
+    it = Situation(tmp_path)
+    asks = ("-z", "now") if how.endswith("now") else ("-z", "lazy")
+    used = so(tmp_path / "libused.so", *asks, source=USES[kind].format("nowhere"))
+    if how.startswith("start"):
+        it.program_needs = [used]
+    else:
+        it.opens = [("n" if how == "at-once" else "l", used)]
+    program = it.program()
+    said = it.really(program)
+    assert it.modelled(program) == said
+    assert said[-1] is (kind.startswith("weak") or kind == "nothing" or (kind == "call" and how in {"start", "lazily"}))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_data_that_a_program_copies_must_be_there(is_there: bool, tmp_path: Path) -> None:
+    """R_X86_64_COPY, of a program that is at a fixed address."""
+    it = Situation(tmp_path)
+    data = so(tmp_path / "libdata.so", source="int given = 4;")
+    it.program_needs = [data]
+    source = "extern int given; int copied(void) { return given; }"
+    program = tmp_path / "prog"
+    words: list[str | Path] = ["gcc", "-no-pie", "-fno-pic", "-x", "c", "-", "-x", "none", "-Wl,--no-as-needed", data]
+    words += ["-ldl", f"-Wl,-rpath,{tmp_path}", "-o", program]
+    subprocess.run(words, input=(OPENER + source).encode(), check=True)
+    assert (
+        "R_X86_64_COPY" in subprocess.run(["readelf", "-r", program], capture_output=True, text=True, check=True).stdout
+    )
+    if not is_there:
+        so(data, source="int other = 4;")
+    assert it.modelled(program) == it.really(program) == [is_there]
+
+
+def test_what_was_opened_for_itself_alone_serves_no_other(tmp_path: Path) -> None:
+    """RTLD_LOCAL, as Python opens: a plugin must need what it uses, or have it from who opens for all."""
+    given = so(tmp_path / "libgiven.so", source="int given;")
+    source = USES["data-by-table"].format("given")
+    without = so(tmp_path / "libwithout.so", source=source)
+    with_need = so(tmp_path / "libwith.so", given, *new_runpath(tmp_path), source=source)
+    expected = {"n": [True, True, False], "ng": [True, True, True]}
+    for flags, ends in expected.items():
+        it = Situation(tmp_path, opens=[(flags, given), ("n", without)])
+        program = it.program()
+        assert it.modelled(program) == it.really(program) == ends
+    it = Situation(tmp_path, opens=[("n", given), ("n", with_need)])
+    assert it.modelled(it.program()) == it.really(tmp_path / "prog") == [True, True, True]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_drawn_libraries_are_opened_where_the_loader_opens_them(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)  # noqa: S311 - the same each time
+    it = Situation(tmp_path)
+    names = [f"name{number}" for number in range(5)]
+    made: list[Path] = []
+    for number in range(6):
+        own = draw.sample(names, draw.randint(0, 2))
+        asked = [name for name in draw.sample(names, draw.randint(0, 2)) if name not in own]
+        source = "".join(f"int {name};" for name in own)
+        source += "".join(USES[draw.choice([*USES][:6])].format(name) for name in asked)
+        needed = draw.sample(made, min(len(made), draw.randint(0, 2)))
+        path = tmp_path / f"lib{number}.so"
+        made.append(
+            so(path, "-z", draw.choice(["lazy", "now"]), *needed, *new_runpath(tmp_path), source=source or "int f;")
+        )
+    it.program_needs = draw.sample(made, draw.randint(0, 1))
+    it.opens = [(draw.choice(["l", "n", "lg", "ng"]), draw.choice(made)) for _ in range(4)]
+    program = it.program()
+    assert it.modelled(program) == it.really(program)
+
+
+def test_what_no_relocation_names_is_not_looked_up_and_a_table_of_no_definitions_hides_none(tmp_path: Path) -> None:
+    """A file that defines nothing has a hash table of nothing: how many symbols it has does not show there."""
+    script = tmp_path / "nothing.map"
+    script.write_text("{ local: *; };")
+    path = so(tmp_path / "libnone.so", "--version-script", script, source=USES["data-by-table"].format("nowhere"))
+    assert undefined_symbols(BytesReader(path.read_bytes())) == {WantedSymbol("nowhere", None)}
+    it = Situation(tmp_path, program_needs=[path])
+    program = it.program()
+    assert it.modelled(program) == it.really(program) == [False]

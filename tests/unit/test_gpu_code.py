@@ -1,0 +1,342 @@
+"""For which GPUs an image has code: read from heads, in each form that compilers and libraries give it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.elf.reader import BytesReader
+from lumiimg.errors import ExitCode
+from lumiimg.gpu.components import kernel_file
+from lumiimg.gpu.fat_file import read_file
+from lumiimg.gpu.rule import GpuFit, fit, fit_of_all, node_gpu
+from lumiimg.gpu.source import GpuCodeError
+from lumiimg.gpu.target import parse_target
+from tests.shared import gpu_builder as gpu
+
+REAL = Path(__file__).parents[1] / "fixtures" / "gpu" / "jax-rocm7-pjrt-0.9.2.ccob"
+"""The smallest of the 38 bundles in JAX's plugin for ROCm 7, as clang wrote it: version 3, zstd."""
+REAL_TARGETS = "gfx10-3-generic gfx11-generic gfx12-generic gfx9-4-generic gfx908 gfx90a"
+"""What `llvm-objdump --offloading` of LLVM 23 finds in it."""
+LUMI = node_gpu("gfx90a")
+
+
+def read(data: bytes) -> list[str]:
+    """Return what each bundle of a file is for."""
+    found = read_file(BytesReader(data))
+    return [" ".join(sorted(map(str, targets))) for targets in found.bundles] if found else []
+
+
+# -- forms
+
+
+def test_a_real_compressed_bundle_is_what_llvm_says() -> None:
+    assert read(REAL.read_bytes()) == [REAL_TARGETS]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_compressed_bundles_of_each_version_follow_one_another(version: int) -> None:
+    first = gpu.compressed(gpu.bundle(*gpu.hip("gfx90a", "gfx942")), version)
+    second = gpu.compressed(gpu.bundle(*gpu.hip("gfx942")), version)
+    assert read(gpu.library(gpu.pages(first, second))) == ["gfx90a gfx942", "gfx942"]
+
+
+def test_all_bundles_of_a_section_are_read_however_large_they_are() -> None:
+    large = gpu.bundle(*gpu.hip("gfx90a"), codes=[gpu.code_object() + b"\1" * (3 << 20)])
+    table = gpu.bundle(*gpu.hip("gfx908"), codes=[b""])
+    exactly = gpu.bundle(*gpu.hip("gfx908"), codes=[bytes(gpu.PAGE - len(table))])
+    assert len(exactly) == gpu.PAGE
+    # a NUL behind a bundle that ends with its page moves the next by a page, as in TensorFlow's library
+    section = gpu.pages(large, exactly) + bytes(gpu.PAGE) + gpu.bundle(*gpu.hip("gfx942:xnack-"))
+    assert read(gpu.library(section)) == ["gfx90a", "gfx908", "gfx942:xnack-"]
+
+
+def test_a_library_without_section_headers_says_the_same() -> None:
+    data = gpu.pages(gpu.bundle(*gpu.hip("gfx90a:sramecc+:xnack-")), gpu.bundle(*gpu.hip("gfx90a")))
+    assert read(gpu.library(data, sections=False)) == ["gfx90a:sramecc+:xnack-", "gfx90a"] == read(gpu.library(data))
+
+
+def test_text_about_bundles_is_no_bundle() -> None:
+    assert read(gpu.library(b"clang says " + gpu.MAGIC + bytes(8), sections=False)) == []
+    assert read(gpu.library(None)) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "target"),
+    [
+        (0, 4, "gfx90a"),
+        (0x500, 2, "gfx90a"),
+        (0x600, 4, "gfx90a:xnack-"),
+        (0xF00, 3, "gfx90a:sramecc+:xnack+"),
+        (0x800, 4, "gfx90a:sramecc-"),
+        (0x100, 1, "gfx90a:sramecc-:xnack+"),
+    ],
+)
+def test_a_code_object_says_in_its_flags_what_it_is_for(flags: int, version: int, target: str) -> None:
+    assert read(gpu.code_object("gfx90a", version=version, flags=flags)) == [target]
+
+
+def test_an_entry_of_old_says_less_than_its_code_object() -> None:
+    old = gpu.bundle("hip-amdgcn-amd-amdhsa--gfx908", codes=[gpu.code_object("gfx908", version=1, flags=0x200)])
+    assert read(old) == ["gfx908:sramecc+:xnack-"]
+
+
+def test_code_of_the_host_and_of_other_gpus_is_not_counted() -> None:
+    both = gpu.bundle(
+        *gpu.hip("gfx90a"), "openmp-nvptx64-nvidia-cuda--sm_80", "openmp-amdgcn-amd-amdhsa-unknown-gfx942"
+    )
+    assert read(gpu.pages(gpu.bundle(), both)) == ["gfx90a gfx942"]
+
+
+# -- the rule
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("gfx90a", GpuFit.RUNS),
+        ("gfx90a:xnack-", GpuFit.RUNS),
+        ("gfx90a:sramecc+:xnack-", GpuFit.RUNS),
+        ("gfx90a:xnack+", GpuFit.XNACK),
+        ("gfx90a:sramecc+:xnack+", GpuFit.XNACK),
+        ("gfx90a:sramecc-", GpuFit.NO),
+        ("gfx908", GpuFit.NO),
+        ("gfx942", GpuFit.NO),
+        # of MI100 and MI200 no generic processor has code: AMDGPUUsage, "Generic Processors"
+        ("gfx9-generic", GpuFit.NO),
+        ("gfx9-4-generic", GpuFit.NO),
+        ("amdgcnspirv", GpuFit.UNKNOWN),
+    ],
+)
+def test_what_a_gpu_of_lumi_takes(code: str, answer: GpuFit) -> None:
+    assert fit(parse_target(code), LUMI) is answer
+
+
+@pytest.mark.parametrize(
+    ("code", "processor", "answer"),
+    [
+        ("gfx9-4-generic", "gfx942", GpuFit.RUNS),
+        ("gfx9-4-generic:xnack+", "gfx950", GpuFit.XNACK),
+        ("gfx9-generic", "gfx906", GpuFit.RUNS),
+        ("gfx11-generic", "gfx1103", GpuFit.RUNS),
+        ("gfx11xx", "gfx1103", GpuFit.RUNS),
+        ("gfx120x", "gfx1103", GpuFit.NO),
+        ("gfx906:sramecc+", "gfx906", GpuFit.UNKNOWN),
+        ("gfx906:xnack+", "gfx906", GpuFit.UNKNOWN),
+    ],
+)
+def test_generic_processors_and_modes_that_are_not_known(code: str, processor: str, answer: GpuFit) -> None:
+    assert fit(parse_target(code), node_gpu(processor)) is answer
+
+
+def test_a_library_runs_only_with_code_in_each_of_its_bundles() -> None:
+    with_it, without, retried = ((parse_target(name),) for name in ("gfx90a", "gfx942", "gfx90a:xnack+"))
+    assert fit_of_all([with_it, with_it], LUMI) is GpuFit.RUNS
+    assert fit_of_all([with_it, without], LUMI) is GpuFit.PART
+    assert fit_of_all([without], LUMI) is GpuFit.NO
+    assert fit_of_all([with_it, retried], LUMI) is GpuFit.XNACK
+    assert fit_of_all([], LUMI) is GpuFit.UNKNOWN
+
+
+# -- hostile
+
+
+PLAIN = gpu.bundle(*gpu.hip("gfx90a"))
+
+
+@pytest.mark.threat("S07")
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        pytest.param(gpu.bundle(*gpu.hip("gfx90a"), count=1 << 60), "entries, more than", id="count of 2^60"),
+        pytest.param(gpu.bundle(*gpu.hip("gfx90a"), offset=1 << 60), "ends at", id="offset past the end"),
+        pytest.param(PLAIN[:-1], "ends at", id="cut code"),
+        pytest.param(PLAIN[:40], "cut off", id="cut table"),
+        pytest.param(gpu.MAGIC + b"\1", "cut off", id="cut count"),
+        pytest.param(gpu.bundle(), "names no GPU", id="no target"),
+        pytest.param(gpu.bundle("hipv4-amdgcn-amd-amdhsa--"), "names no GPU", id="empty target"),
+        pytest.param(gpu.bundle(*gpu.hip("gfx90a:magic+")), "not a valid target", id="unknown mode"),
+        pytest.param(gpu.bundle(*gpu.hip("gfx\n\x1b[2J")), "not a valid target", id="escape in a target"),
+        pytest.param(gpu.compressed(gpu.compressed(PLAIN)), "in a compressed bundle", id="nested"),
+        pytest.param(gpu.compressed(PLAIN, whole=1 << 60), "says it has", id="whole size"),
+        pytest.param(gpu.compressed(PLAIN, whole=3), "says it has", id="small whole size"),
+        pytest.param(gpu.compressed(PLAIN, unpacked=10), "ends at", id="unpacked size"),
+        pytest.param(gpu.compressed(b"text"), "not the table", id="text"),
+        pytest.param(gpu.compressed(PLAIN)[:34], "says it has", id="cut head"),
+        pytest.param(b"CCOB\3\0", "head is cut off", id="cut sizes"),
+        pytest.param(b"CCOB\4\0\0\0" + bytes(64), "version 4", id="unknown version"),
+        pytest.param(b"CCOB\3\0\2\0" + bytes(64), "method 2", id="unknown method"),
+        pytest.param(REAL.read_bytes()[:40] + b"\xff" * 2680, "damaged", id="damaged zstd"),
+        pytest.param(gpu.library(bytes(gpu.PAGE)), "no bundle", id="zeros in the section"),
+        pytest.param(gpu.library(PLAIN, kind=8), "taken out", id="section without bytes"),
+        pytest.param(gpu.code_object(flags=0xC0), "not known here", id="unknown processor"),
+        pytest.param(gpu.code_object(version=0), "version 2", id="code object V2"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_never_taken_for_code(data: bytes, why: str) -> None:
+    with pytest.raises(GpuCodeError, match=why) as caught:
+        read_file(BytesReader(data))
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.threat("S07")
+@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"CCOB"], ids=["zeros", "ones", "magic"])
+def test_a_section_of_4_gb_takes_little_time_and_memory(fill: bytes) -> None:
+    whole = bytearray(gpu.library(PLAIN))
+    section = whole.index(struct.pack("<Q", len(PLAIN)), len(whole) - 192)
+    whole[section : section + 8] = struct.pack("<Q", 4 << 30)
+    read_bytes = 0
+
+    class Endless:
+        size = 5 << 30
+
+        def read_at(self, offset: int, size: int) -> bytes:
+            nonlocal read_bytes
+            read_bytes += size
+            data = bytes(whole[offset : offset + size])
+            return data + (fill * (size // len(fill) + 1))[: size - len(data)]
+
+    start = time.process_time()
+    with pytest.raises(GpuCodeError, match=r"too far|cut off|version"):
+        read_file(Endless())
+    assert read_bytes < 80 << 20
+    assert time.process_time() - start < 5
+
+
+# -- an image
+
+
+@pytest.mark.parametrize(
+    ("path", "component", "target"),
+    [
+        ("/opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack+.hsaco", "rocBLAS", "gfx90a:xnack+"),
+        ("/usr/lib/x86_64-linux-gnu/rocblas/5/library/T_CU104_gfx90a.co", "rocBLAS", "gfx90a"),
+        ("/opt/rocm/lib/hipblaslt/library/hipblasltTransform.hsaco", "hipBLASLt", "None"),
+        # 104, 120 and 304 compute units in hexadecimal; 60 in decimal
+        ("/opt/rocm/share/miopen/db/gfx90a68.kdb", "MIOpen database", "gfx90a"),
+        ("/opt/rocm/share/miopen/db/gfx90878.kdb", "MIOpen database", "gfx908"),
+        ("/opt/rocm/share/miopen/db/gfx942130.kdb", "MIOpen database", "gfx942"),
+        ("/opt/rocm/share/miopen/db/gfx906_60.kdb", "MIOpen database", "gfx906"),
+        ("/v/torch/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd/k.aks2", "AOTriton", "gfx11xx"),
+        ("/v/aiter_meta/hsa/gfx942/fmha_v3_fwd/fwd_hd128_bf16.co", "aiter", "gfx942"),
+        ("/root/.triton/cache/ABC/kernel.hsaco", "Triton", "None"),
+    ],
+)
+def test_kernel_files_are_known_by_the_names_that_libraries_look_for(path: str, component: str, target: str) -> None:
+    named = kernel_file(path)
+    assert named is not None
+    assert (named.component, str(named.target)) == (component, target)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Return an image with a component of each form."""
+    bundle = gpu.bundle(*gpu.hip("gfx908", "gfx90a:xnack+", "gfx90a:xnack-"))
+    files = {
+        "opt/rocm/lib/librccl.so.1.0": gpu.library(bundle),
+        "opt/venv/vllm/_C.abi3.so": gpu.library(gpu.pages(bundle, gpu.bundle(*gpu.hip("gfx942")))),
+        "opt/venv/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942"),
+        "opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco": gpu.code_object(flags=0x600),
+        "opt/rocm/lib/rocblas/library/T_fallback_gfx942.co": gpu.code_object("gfx942"),
+        "opt/rocm/share/miopen/db/gfx90a68.kdb": b"SQLite format 3\0",
+        "opt/rocm/lib/libhipblaslt.so.1": gpu.library(
+            None, kpack=gpu.reference("lib/l.so", "../.kpack/b_@GFXARCH@.kpack")
+        ),
+        "opt/rocm/.kpack/b_gfx90a.kpack": gpu.kpack({"lib/l.so": ["gfx90a"], "lib/other.so": ["gfx942"]}),
+        "opt/venv/bitsandbytes/a.so": gpu.library(gpu.bundle(*gpu.hip("gfx942"))),
+        "opt/venv/bitsandbytes/b/b.so": gpu.library(gpu.compressed(gpu.bundle(*gpu.hip("gfx942")))),
+        "usr/bin/tool": gpu.library(None),
+        "etc/passwd": b"root",
+    }
+    root = tmp_path / "image"
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    (root / "opt/rocm/lib/librccl.so").symlink_to("librccl.so.1.0")
+    return root
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    code = main(["show", *map(str, arguments), "--gpu"])
+    return code, capsys.readouterr().out
+
+
+def test_the_table_has_each_component_once_and_what_a_site_takes(
+    image: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = shown(capsys, image, "--site", "lumi")
+    head, table = out.split("\n\n")[0], out.splitlines()
+    assert code == ExitCode.GOOD
+    assert " ".join(head.split()).endswith("image: GPU code in 8 places; runs on gfx90a: yes 4, in part 1, no 3")
+    table = [line for line in table if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in (table[0], *table[2:])]
+    assert rows == [
+        ["component", "runs on gfx90a", "gfx908", "gfx90a", "gfx942", "where"],
+        ["aiter", "no", "", "", "✓", "/opt/venv/aiter_meta/hsa"],
+        ["bitsandbytes", "no", "", "", "✓", "/opt/venv/bitsandbytes (2 places in it)"],
+        ["hipBLASLt", "yes", "", "✓", "", "/opt/rocm/lib/libhipblaslt.so.1"],
+        ["MIOpen database", "yes", "", "✓", "", "/opt/rocm/share/miopen/db"],
+        ["RCCL", "yes", "✓", "✓ xnack+, xnack-", "", "/opt/rocm/lib/librccl.so.1.0"],
+        ["rocBLAS", "yes", "", "✓ xnack-", "✓", "/opt/rocm/lib/rocblas/library"],
+        ["vLLM _C", "in part", "1 of 2", "1 of 2 xnack+, xnack-", "1 of 2", "/opt/venv/vllm/_C.abi3.so"],
+    ]
+    assert {len(line) for line in table} == {len(table[0])}
+
+
+def test_json_has_the_same_and_no_judgement_without_a_site(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = json.loads(shown(capsys, image, "--json")[1])
+    assert said["gpu"] is None
+    assert {file["component"]: file["fit"] for file in said["files"]}.keys() >= {"RCCL", "aiter"}
+    assert {file["fit"] for file in said["files"]} == {None}
+    (vllm,) = (file for file in said["files"] if file["component"] == "vLLM _C")
+    assert vllm["bundles"] == [
+        {"targets": ["gfx908", "gfx90a:xnack+", "gfx90a:xnack-"], "count": 1},
+        {"targets": ["gfx942"], "count": 1},
+    ]
+    judged = json.loads(shown(capsys, image, "--site", "lumi", "--json")[1])
+    assert judged["gpu"] == "gfx90a:sramecc+:xnack-"
+    assert {file["component"]: file["fit"] for file in judged["files"]}["aiter"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        pytest.param("opt/rocm/lib/librccl.so.1.0", gpu.library(PLAIN, kind=8), "was taken out", id="no code"),
+        pytest.param(
+            "opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco",
+            gpu.code_object("gfx942"),
+            "its name says gfx90a:xnack-, its code is for gfx942",
+            id="a name that lies",
+        ),
+        pytest.param("opt/rocm/share/miopen/db/gfx90a68.kdb", b"", "though its name says so", id="empty database"),
+        pytest.param("opt/rocm/.kpack/b_gfx90a.kpack", b"KPAK" + bytes(12), "not an archive", id="damaged archive"),
+        pytest.param(
+            "opt/rocm/.kpack/b_gfx90a.kpack", gpu.kpack({"lib/other.so": ["gfx90a"]}), "b_@GFXARCH@", id="no archive"
+        ),
+    ],
+)
+def test_what_cannot_be_read_leaves_the_question_open(
+    image: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, why: str
+) -> None:
+    (image / name).write_bytes(data)
+    code, out = shown(capsys, image)
+    assert code == ExitCode.UNDECIDED
+    assert why in " ".join(out.split())
+
+
+def test_an_image_without_gpu_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/x").write_text("x")
+    code, out = shown(capsys, tmp_path)
+    assert (code, " ".join(out.split())) == (ExitCode.GOOD, f"{tmp_path}: no GPU code of AMD's")
+
+
+def test_a_site_without_a_gpu_of_amds_is_refused(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(image), "--gpu", "--site", "alps"]) == ExitCode.BAD_INPUT
+    assert main(["show", "lumi", "--site", "lumi"]) == ExitCode.BAD_INPUT
+    assert "--site says nothing without --gpu" in capsys.readouterr().err

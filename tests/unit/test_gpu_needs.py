@@ -1,0 +1,295 @@
+"""Whether the jobs of an image find code for the GPU of a machine: what every command says of it, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.build.gpu_check import require_gpu_code
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode, FailedError
+from tests.shared import fabric_builder
+from tests.shared import gpu_builder as gpu
+from tests.shared.gpu_image import PACKAGES, image, only
+from tests.shared.lumi_node import put_files
+from tests.shared.programs import unwrapped
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def sglang(tmp_path: Path) -> Path:
+    """The image of SGLang: each of its kernels is for gfx942 and gfx950, ROCm's own for more."""
+    files = {
+        f"{PACKAGES}/sgl_kernel/common_ops.abi3.so": only("gfx942", "gfx950"),
+        f"{PACKAGES}/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942"),
+        "opt/rocm/lib/rocblas/library/T_gfx90a.co": gpu.code_object("gfx90a"),
+    }
+    return image(tmp_path / "sglang", files, of="torch sglang")
+
+
+def answered(capsys: Capture, *words: str | Path) -> tuple[int, str, str]:
+    code = main([*map(str, words)])
+    told = capsys.readouterr()
+    return code, unwrapped(told.out), unwrapped(told.err)
+
+
+def check(capsys: Capture, root: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Return (exit code, parts by component, findings about GPU code)."""
+    code = main(["check", str(root), "--level", "static", "--json", "--site", "lumi", *words])
+    said = json.loads(capsys.readouterr().out)
+    parts = {part["component"]: part for part in said["gpu"]["parts"]}
+    return code, parts, [found for found in said["findings"] if found["id"].startswith("gpu.")]
+
+
+# -- the seed's case
+
+
+def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason(sglang: Path, capsys: Capture) -> None:
+    code, out, _ = answered(capsys, "check", sglang, "--level", "static", "--site", "lumi")
+    assert code == ExitCode.NO
+    assert "NO: jobs of this image end at their first kernel" in out
+    assert "no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only) [gpu.code, static]" in out
+    assert "sgl-kernel: SGLang ends at its first kernel" in out
+    assert "GPU code for gfx90a: RCCL ✓, rocBLAS ✓, sgl-kernel gfx942 and gfx950 only ✗, aiter gfx942 only ✗" in out
+
+
+def test_without_a_site_nothing_is_said_of_a_gpu(sglang: Path, capsys: Capture) -> None:
+    code = main(["check", str(sglang), "--level", "static", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert (code, said["gpu"]) == (ExitCode.UNDECIDED, None)
+    assert not [found for found in said["findings"] if found["id"].startswith("gpu.")]
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_nothing_is_built_on_it_and_the_nearest_that_works_is_named(sglang: Path, capsys: Capture) -> None:
+    for words in (["explain", "--base"], ["adapt"]):
+        code, out, err = answered(capsys, *words, sglang, "--site", "lumi", *(["--dry-run"] if len(words) == 1 else []))
+        assert code == ExitCode.NO
+        assert "sgl-kernel: gfx942 and gfx950 only" in out + err
+        assert "lumiimg build --base rocm-6.4.4 --add vllm --site lumi" in out + err
+
+
+def test_explain_of_the_image_says_the_same(sglang: Path, capsys: Capture) -> None:
+    code, out, _ = answered(capsys, "explain", sglang, "--site", "lumi")
+    assert code == ExitCode.NO
+    assert "REFUSED: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only)" in out
+
+
+def test_a_job_is_written_with_the_reason_at_its_top(sglang: Path, capsys: Capture) -> None:
+    code, out, err = answered(capsys, "job", sglang, "--site", "lumi", "--", "python", "x.py")
+    assert code == ExitCode.GOOD
+    head = out.partition("#SBATCH")[0].replace("# ", "")
+    for told in (head, err):
+        assert "this job will fail: no code for gfx90a, the GPU of lumi, in sgl-kernel (gfx942 and gfx950 only)" in told
+        assert "no code for gfx90a, the GPU of lumi, in aiter (gfx942 only)" in told
+
+
+def test_drift_calls_no_image_fine_that_has_no_code_for_the_gpu(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
+    node = fabric_builder.host(tmp_path / "node", glibc=38)
+    before = fabric_builder.snapshot(node, kernel="5.14")
+    now = fabric_builder.snapshot(node, name="now", kernel="6.4")
+    words = ["drift", str(before), str(now), "--site", "lumi", "--json", "--image"]
+    main([*words, str(sglang)])
+    (entry,) = json.loads(capsys.readouterr().out)["images"]
+    assert entry["fate"] == "broken-before"
+    assert "gpu.code" in {rule["id"] for rule in entry["refused"]}
+
+
+def node(tmp_path: Path, *versions: int) -> Path:
+    """Return the snapshot of a node with GPUs of `gfx_target_version`, as its kernel driver describes them."""
+    root = fabric_builder.host(tmp_path / "node", glibc=38)
+    for number, version in enumerate((0, *versions)):
+        properties = f"cpu_cores_count 0\ngfx_target_version {version}\nvendor_id 4098\n"
+        put_files(root, {f"sys/class/kfd/kfd/topology/nodes/{number}/properties": properties})
+    return fabric_builder.snapshot(root)
+
+
+def test_the_gpu_of_a_node_that_was_seen_decides_without_a_site(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
+    def said(*words: str | Path) -> tuple[Any, list[tuple[str, str]]]:
+        main(["check", str(sglang), "--level", "static", "--json", *map(str, words)])
+        answer = json.loads(capsys.readouterr().out)
+        return answer["gpu"], [(f["severity"], f["summary"]) for f in answer["findings"] if f["id"] == "gpu.code"]
+
+    mi250 = node(tmp_path / "a", 90010, 90010)
+    assert json.loads(mi250.read_text())["gpus"] == ["gfx90a", "gfx90a"]
+    account, findings = said("--host", mi250)
+    host = json.loads(mi250.read_text())["host"]
+    assert (account["gpu"], account["machine"]) == ("gfx90a:sramecc+:xnack-", host)
+    assert findings[0][0] == "problem"
+    assert findings[0][1].startswith(f"no code for gfx90a, the GPU of {host}: sgl-kernel")
+    # what is believed of the site counts less
+    account, findings = said("--host", node(tmp_path / "b", 90402, 90402, 110000), "--site", "lumi")
+    assert account["gpu"] == "gfx942:sramecc+:xnack-"
+    assert "problem" in {severity for severity, _ in findings}, "this RCCL is for gfx90a alone"
+    assert "RCCL (gfx90a only)" in findings[0][1]
+    assert said("--host", node(tmp_path / "c"))[0] is None, "no GPU was seen, and no site is named"
+
+
+def test_a_job_for_a_node_that_was_seen_is_judged_by_its_gpu(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
+    host = str(node(tmp_path, 90402))
+    script = ["job", str(sglang), "--site", "lumi", "--host", host, "--", "python", "x.py"]
+    assert main(script) == ExitCode.GOOD
+    assert "no code for gfx942" in unwrapped(capsys.readouterr().out)
+
+
+def test_the_page_has_a_box_for_each_component(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
+    page = tmp_path / "page.html"
+    answered(capsys, "check", sglang, "--level", "static", "--site", "lumi", "--html", page)
+    text = page.read_text()
+    for box in (
+        '<li class="gpu ok" title="/opt/rocm/lib/librccl.so.1"><p class="component">RCCL</p><p class="mark">gfx90a ✓',
+        '<p class="component">sgl-kernel</p><p class="mark">gfx942 and gfx950 only ✗</p>',
+        '<li class="gpu beside" title="/opt/venv/lib/python3.12/site-packages/aiter_meta/hsa">',
+    ):
+        assert box in text
+
+
+# -- the rules
+
+
+def test_a_library_beside_the_path_is_a_finding_with_what_happens_and_no_obstacle(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    root = image(tmp_path / "i", {f"{PACKAGES}/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942")})
+    code, _, found = check(capsys, root)
+    assert code == ExitCode.UNDECIDED  # libfabric is the host's
+    assert {(each["id"], each["severity"]) for each in found} == {("gpu.code", "ok"), ("gpu.beside", "info")}
+    (beside,) = (each for each in found if each["id"] == "gpu.beside")
+    assert "leave VLLM_ROCM_USE_AITER" in beside["cause"]
+
+
+def test_code_for_xnack_alone_runs_where_the_job_sets_it(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image(tmp_path / "i", {}, rccl="gfx90a:xnack+")
+    code, parts, (found,) = check(capsys, root)
+    assert (code, parts["RCCL"]["fit"], found["id"]) == (ExitCode.NO, "xnack", "gpu.xnack")
+    assert found["remedy"] == ["in the job: export HSA_XNACK=1"]
+    monkeypatch.setenv("HSA_XNACK", "1")
+    code, parts, _ = check(capsys, root)
+    assert (code, parts["RCCL"]["fit"]) == (ExitCode.UNDECIDED, "runs")
+    # and the other way round: code for xnack- is not taken then
+    code, parts, _ = check(capsys, image(tmp_path / "j", {}, rccl="gfx90a:xnack-"))
+    assert (code, parts["RCCL"]["fit"]) == (ExitCode.NO, "no")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({}, id="no code"),
+        pytest.param({"opt/rocm/lib/librccl.so.1": gpu.library(gpu.bundle(*gpu.hip("gfx90a"))[:-1])}, id="damaged"),
+    ],
+)
+def test_where_nothing_is_known_the_question_stays_open(
+    files: dict[str, bytes], tmp_path: Path, capsys: Capture
+) -> None:
+    code, parts, found = check(capsys, image(tmp_path / "i", files, rccl=None))
+    assert code == (ExitCode.UNDECIDED if not files else ExitCode.NO)  # what is damaged does not load either
+    assert (parts["RCCL"]["fit"], parts["RCCL"]["needed"]) == ("unknown", True)
+    assert [each["severity"] for each in found] == ["unknown"]
+
+
+def test_of_several_the_one_that_the_job_loads_counts(tmp_path: Path, capsys: Capture) -> None:
+    """An RCCL that no program opens lies beside the one on the search path."""
+    other = {"opt/other/librccl.so.1": only("gfx942")}
+    _, parts, _ = check(capsys, image(tmp_path / "i", other))
+    assert (parts["RCCL"]["fit"], parts["RCCL"]["paths"]) == ("runs", ["/opt/rocm/lib/librccl.so.1"])
+    # kernels of a library that no known process loads: which ones count is not known
+    two = {
+        "opt/rocm/lib/rocblas/library/T_gfx90a.co": gpu.code_object("gfx90a"),
+        f"{PACKAGES}/torch/lib/rocblas/library/T_gfx942.co": gpu.code_object("gfx942"),
+    }
+    _, parts, _ = check(capsys, image(tmp_path / "j", two))
+    assert (parts["rocBLAS"]["fit"], len(parts["rocBLAS"]["paths"])) == ("unknown", 2)
+
+
+@pytest.mark.parametrize(("good", "fit"), [(3, "part"), (1, "unknown")])
+def test_of_a_library_in_part_for_the_gpu_the_larger_part_counts(
+    good: int, fit: str, tmp_path: Path, capsys: Capture
+) -> None:
+    ours, others = gpu.bundle(*gpu.hip("gfx90a")), gpu.bundle(*gpu.hip("gfx942"))
+    vllm = gpu.library(gpu.pages(*[ours] * good, *[others] * 2))
+    _, parts, _ = check(capsys, image(tmp_path / "i", {f"{PACKAGES}/vllm/_C.abi3.so": vllm}))
+    assert parts["vLLM _C"]["fit"] == fit
+
+
+# -- a layer that was to be compiled for a GPU
+
+
+def layer(root: Path, **files: bytes) -> Path:
+    for name, data in files.items():
+        path = root / "opt" / name / "lib.so"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+    return root
+
+
+def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path) -> None:
+    root = layer(tmp_path / "layer", mine=only("gfx942"), yours=only("gfx942"))
+    with pytest.raises(FailedError, match=r"layer x: it was to be compiled for gfx90a, and has no code for it: lib.so"):
+        require_gpu_code("x", ("gfx90a",), root)
+    with pytest.raises(FailedError, match="compiled for gfx90a"):
+        require_gpu_code("x", ("gfx942", "gfx90a"), root)
+    require_gpu_code("x", ("gfx942",), root)
+    require_gpu_code("x", (), root)
+
+
+def test_code_for_its_gpu_in_one_file_of_a_layer_is_enough_unless_each_job_needs_the_other(tmp_path: Path) -> None:
+    require_gpu_code("x", ("gfx90a",), layer(tmp_path / "a", mine=only("gfx942"), yours=only("gfx90a")))
+    kernels = {"vllm": only("gfx942"), "yours": only("gfx90a")}
+    (tmp_path / "b").mkdir()
+    root = layer(tmp_path / "b", **kernels)
+    (root / "opt/vllm/lib.so").rename(root / "opt/vllm/_C.abi3.so")
+    with pytest.raises(FailedError, match=r"vLLM _C \(gfx942 only\)"):
+        require_gpu_code("vllm", ("gfx90a",), root)
+
+
+def test_what_was_below_a_layer_speaks_for_no_layer(tmp_path: Path) -> None:
+    """The container engine's own build makes the whole image."""
+    below = layer(tmp_path / "below", base=only("gfx90a"))
+    whole = layer(tmp_path / "whole", base=only("gfx90a"), mine=only("gfx942"))
+    with pytest.raises(FailedError, match="no code for it"):
+        require_gpu_code("x", ("gfx90a",), whole, below)
+
+
+def test_a_layer_without_gpu_code_is_noted(tmp_path: Path) -> None:
+    note = require_gpu_code("x", ("gfx90a",), layer(tmp_path / "layer", mine=b"text"))
+    assert note == "x was compiled for gfx90a, and put in no GPU code that can be read"
+
+
+# -- what is known of software, whoever put it in
+
+
+def doubts(capsys: Capture, root: Path) -> tuple[int, str]:
+    code = main(["explain", "--base", str(root), "--site", "lumi"])
+    return code, unwrapped(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_is_known_against_a_layer_is_known_against_the_same_software_in_an_image(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    code, out = doubts(capsys, image(tmp_path / "i", {}, of="torch sglang"))  # no kernel of it was found
+    assert code == ExitCode.NO
+    assert "setup_rocm.py of sgl-kernel ends where the GPU is gfx90a" in out
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_the_files_show_counts_more_than_what_is_known_of_others(tmp_path: Path, capsys: Capture) -> None:
+    """Somebody built SGLang's kernels for gfx90a all the same."""
+    own = {f"{PACKAGES}/sgl_kernel/common_ops.abi3.so": only("gfx90a")}
+    code, out = doubts(capsys, image(tmp_path / "i", own, of="torch sglang"))
+    assert code == ExitCode.GOOD
+    assert "setup_rocm.py" not in out
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_no_job_needs_is_a_doubt(tmp_path: Path, capsys: Capture) -> None:
+    theirs = image(tmp_path / "i", {f"{PACKAGES}/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942")}, of="vllm")
+    code, out = doubts(capsys, theirs)
+    assert code == ExitCode.GOOD
+    assert "warning: needs code for gfx90a, has aiter: gfx942 only [gpu-code]" in out

@@ -1,0 +1,245 @@
+"""Files of an image over which an engine mounts something are not there at run time, whatever way leads to them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.node_facts import mount_points
+from lumiimg.host.snapshot import ContainerEngine
+from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
+from lumiimg.image import open_image
+from tests.shared.elf_builder import library, program, runpath
+from tests.shared.fabric_builder import PLUGIN, bundled, host, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FABRIC = "usr/lib64/libfabric.so.1"
+NET = "usr/lib64/librccl-net.so"
+ELSEWHERE = "/nowhere/at/all"
+
+
+def moved(root: Path, name: str, folder: str) -> Path:
+    """Move a file of the image to another folder of it."""
+    target = root / folder / name.rpartition("/")[2]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return (root / name).rename(target)
+
+
+def by_link(root: Path, folder: str, name: str = NET) -> None:
+    path = moved(root, name, folder)
+    (root / name).symlink_to(f"/{path.relative_to(root)}")
+
+
+def by_search_path(root: Path, folder: str) -> None:
+    moved(root, NET, folder)
+    script = root / ".singularity.d/env/90-environment.sh"
+    script.write_text(f"export LD_LIBRARY_PATH=/opt/rocm/lib:/{folder}\n")
+
+
+def by_runpath(root: Path, folder: str) -> None:
+    library(root / NET, moved(root, FABRIC, folder), *runpath(f"/{folder}"), source=PLUGIN)
+
+
+def python(root: Path, folder: str) -> None:
+    """Put a Python of its own into a folder, first on PATH."""
+    (root / folder / "lib/python3.12").mkdir(parents=True)
+    (root / folder / "lib/python3.12/os.py").touch()
+    program(root / folder / "bin/python3", root / "lib64/libc.so.6")
+    script = root / ".singularity.d/env/90-environment.sh"
+    script.write_text(f"export LD_LIBRARY_PATH=/opt/rocm/lib\nexport PATH=/{folder}/bin:/usr/bin\n")
+
+
+def python_by_link(root: Path, folder: str) -> None:
+    python(root, folder)
+    (root / "opt/venv/bin").mkdir(parents=True)
+    (root / "opt/venv/bin/python3").symlink_to(f"/{folder}/bin/python3")
+    script = root / ".singularity.d/env/90-environment.sh"
+    script.write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\nexport PATH=/opt/venv/bin\n")
+
+
+def rocm_by_link(root: Path, folder: str) -> None:
+    """A whole ROCm lies there."""
+    (root / folder).mkdir(parents=True)
+    (root / "opt/rocm").rename(root / folder / "rocm")
+    (root / "opt/rocm").symlink_to(f"/{folder}/rocm")
+
+
+PLANTED: dict[str, Callable[[Path, str], None]] = {
+    "link": by_link,
+    "search path": by_search_path,
+    "runpath": by_runpath,
+    "program": python,
+    "program by a link": python_by_link,
+    "rocm by a link": rocm_by_link,
+}
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The home of whoever runs this; a folder that is in no image."""
+    monkeypatch.setenv("HOME", "/home/alice")
+    monkeypatch.setenv("PWD", ELSEWHERE)
+    return "home/alice"
+
+
+def answer(root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    capsys.readouterr()
+    main(["check", str(root), "--level", "static", "--json", *more])
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return said
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("way", PLANTED)
+@pytest.mark.parametrize("folder", ["tmp/build", "var/tmp/x", "home/alice/own", "dev/shm"])
+def test_what_an_engine_mounts_over_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str, folder: str
+) -> None:
+    root = bundled(tmp_path / "image")
+    PLANTED[way](root, folder)
+    said = answer(root, capsys)
+    # a libfabric that is not there may come from the host
+    assert said["answer"] == ("undecided" if way == "runpath" else "no")
+    told = [finding for finding in said["findings"] if folder in json.dumps(finding)]
+    assert any("mount" in (finding["cause"] or "") for finding in told), said["findings"]
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("way", PLANTED)
+@pytest.mark.parametrize("folder", ["opt/own", "run/own", "home/bob/own", "root/own", "usr/local/tmp"])
+def test_what_no_engine_mounts_over_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str, folder: str
+) -> None:
+    root = bundled(tmp_path / "image")
+    PLANTED[way](root, folder)
+    said = answer(root, capsys)
+    # a search path into somebody's home is an open question of its own
+    is_open = way == "runpath" and folder.startswith(("home", "root"))
+    assert said["answer"] == ("undecided" if is_open else "no-obstacle"), said["findings"]
+
+
+def on_node(tmp_path: Path, name: str = "nid001", **settings: str) -> str:
+    """Write the snapshot of a node whose engine has these settings."""
+    engine = ContainerEngine("Apptainer", "1.4.5", "/etc/apptainer/apptainer.conf", settings)
+    return str(snapshot(host(tmp_path / "node"), host=name, engine=engine))
+
+
+@pytest.mark.parametrize(
+    ("folder", "settings", "variables", "answer_is"),
+    [
+        ("tmp/own", {"mount tmp": "no"}, {}, "no-obstacle"),
+        ("tmp/own", {"mount tmp": "yes"}, {}, "no"),
+        ("tmp/own", {}, {"APPTAINER_NO_MOUNT": "dev, tmp"}, "no-obstacle"),
+        ("dev/own", {"mount dev": "minimal"}, {}, "no"),
+        ("home/alice/own", {"mount home": "no"}, {}, "no-obstacle"),
+        ("home/alice/own", {}, {"SINGULARITY_NO_HOME": "1"}, "no-obstacle"),
+        # on another machine, homes may be elsewhere
+        ("home/alice/own", {}, {}, "undecided"),
+        ("users/alice/own", {}, {}, "undecided"),
+        ("srv/own", {"bind path": "/etc/localtime, /software:/srv"}, {}, "undecided"),
+        (
+            "srv/own",
+            {"bind path": "/etc/localtime, /software:/srv"},
+            {"APPTAINER_NO_MOUNT": "bind-paths"},
+            "no-obstacle",
+        ),
+        ("srv/own", {"bind path": "/etc/localtime, /srv/other"}, {}, "no-obstacle"),
+        ("srv/own", {}, {"PWD": "/srv"}, "undecided"),
+        ("opt/own", {}, {"PWD": "/opt"}, "no-obstacle"),
+    ],
+)
+def test_the_configuration_of_the_engine_decides(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    home: str,
+    folder: str,
+    settings: dict[str, str],
+    variables: dict[str, str],
+    answer_is: str,
+) -> None:
+    assert home
+    root = bundled(tmp_path / "image")
+    by_link(root, folder)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    said = answer(root, capsys, "--host", on_node(tmp_path, **settings))
+    assert said["answer"] == answer_is, said["findings"]
+
+
+def test_bind_and_explain_and_ldd_see_what_check_sees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], home: str
+) -> None:
+    assert home
+    root, node = bundled(tmp_path / "image"), on_node(tmp_path)
+    assert main(["explain", str(root), "--host", node]) == 0
+    by_link(root, "tmp/own")
+    capsys.readouterr()
+    assert main(["explain", str(root), "--host", node]) == 1
+    assert "librccl-net.so" not in json.dumps(answer(root, capsys, "--host", node)["path"]["plugin"])
+    assert main(["ldd", str(root), "/usr/lib64/librccl-net.so"]) == 2
+    said = capsys.readouterr().err
+    assert "is in the image, and not in the container: the engine mounts another /tmp over it" in said
+    assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--bind", f"{root}/tmp/own:/tmp/own"]) == 0
+
+
+def test_ldd_names_the_file_that_is_hidden_and_the_one_that_may_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    assert home
+    root = bundled(tmp_path / "image")
+    by_runpath(root, "tmp/own")
+    assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--json"]) == 1
+    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    assert note.startswith("/tmp/own/libfabric.so.1 of the image is not there: the engine mounts another /tmp")
+    moved(root, "tmp/own/libfabric.so.1", "usr/lib64")
+    by_runpath(root, "srv/own")
+    monkeypatch.setenv("PWD", "/srv/own")
+    assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    assert note.startswith("/srv/own/libfabric.so.1 may not be there: a job that is started in this folder")
+
+
+def test_the_root_of_a_machine_has_what_is_there(tmp_path: Path) -> None:
+    with open_image(Path("/")) as machine:
+        assert as_run(machine, {}).root.is_dir(str(tmp_path))
+
+
+@pytest.mark.usefixtures("home")
+def test_file_systems_of_the_host_lie_over_those_folders_of_the_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `mount hostfs = yes`; a snapshot without the mounts leaves it open which folders these are."""
+    root = bundled(tmp_path / "image")
+    by_link(root, "scratch/plugin")
+    node = read_snapshot(snapshot(host(tmp_path / "node")))
+    answers = {}
+    for mounts, setting in (((), "no"), (("/scratch",), "yes"), (("/other",), "yes"), (None, "yes")):
+        engine = ContainerEngine("Apptainer", "1.4.5", None, {"mount hostfs": setting}, mounts)
+        file = tmp_path / "host.json"
+        write_snapshot(replace(node, engine=engine), file)
+        assert read_snapshot(file).engine == engine
+        answers[mounts, setting] = answer(root, capsys, "--host", str(file))["answer"]
+    assert answers == {
+        ((), "no"): "no-obstacle",
+        (("/scratch",), "yes"): "no",
+        (("/other",), "yes"): "no-obstacle",
+        (None, "yes"): "undecided",
+    }
+
+
+def test_file_systems_below_the_root_are_those_that_the_engine_would_take() -> None:
+    text = (
+        "22 1 0:20 / / rw - overlay overlay rw\n30 22 0:5 / /proc rw - proc proc rw\n31 22 8:1 / /scratch rw - lustre x rw\n"
+        "32 31 8:2 / /scratch/below rw - lustre x rw\n33 22 8:3 / /my\\040data rw - ext4 x rw\n34 22 8:4 / /var/lib rw - xfs x rw\n"
+    )
+    assert mount_points(text) == ("/scratch", "/my data")
+    assert mount_points("nonsense\n") == ()

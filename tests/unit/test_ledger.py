@@ -1,0 +1,533 @@
+"""The ledger says how far a row was tried, as long as the row is what was tried."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lumiimg import __version__
+from lumiimg.build.provenance import PLAN, plan_document
+from lumiimg.catalog import ledger
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.catalog.folders import shipped_layers
+from lumiimg.catalog.layers import Layer, Release, read_layer
+from lumiimg.catalog.ledger import LEDGER, REACHES, Reach, Trial, content_of, judged, read_ledger
+from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.cli.main import main
+from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.image import sif_writer
+from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.network.mirrors import Mirrors
+from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.request import Request
+from tests.shared.layer_builder import LAYER, SITE, MakeLayer
+from tests.shared.programs import squashed, unwrapped
+from tools import ledger as tool
+
+Capture = pytest.CaptureFixture[str]
+HOME = {"HOME": "/nonexistent"}
+ROWS = list(tool.rows())
+TODAY = dt.date(2026, 11, 23)
+
+
+def row(name: str, version: str = "") -> tuple[Layer, Release | None]:
+    return next(one for one in ROWS if one[0].name == name and (one[1].version if one[1] else "") == version)
+
+
+def trial(layer: Layer, release: Release | None, reach: Reach, how: str = "by the tests") -> Trial:
+    version = release.version if release else ""
+    return Trial(layer.name, version, reach, content_of(layer, release, reach), TODAY, how)
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty ledger in the place of the shipped one."""
+    path = tmp_path / "ledger.toml"
+    path.write_text("")
+    monkeypatch.setattr(ledger, "LEDGER", path)
+    monkeypatch.setattr(ledger, "_by_name", ledger._by_name.__wrapped__)  # it is written more than once
+    monkeypatch.setattr(tool, "LEDGER", path)
+    return path
+
+
+def statuses(capsys: Capture) -> dict[str, str]:
+    assert main(["list", "--json"]) == ExitCode.GOOD
+    return {entry["name"]: entry["status"] for entry in json.loads(capsys.readouterr().out)["entries"]}
+
+
+# -- the shipped one --
+
+
+def test_each_entry_is_about_a_row_of_the_catalogue() -> None:
+    known = {(layer.name, release.version if release else "") for layer, release in ROWS}
+    for entry in read_ledger(LEDGER):
+        assert (entry.name, entry.release) in known, f"{entry}: python -m tools.ledger --prune"
+        assert entry.how.strip() == entry.how
+        assert entry.date >= TODAY
+
+
+def test_the_file_is_what_the_tool_writes(tmp_path: Path) -> None:
+    again = tmp_path / "ledger.toml"
+    tool.write(read_ledger(LEDGER), again)
+    assert again.read_text() == LEDGER.read_text(), "it is not written by hand"
+
+
+# -- what people see --
+
+
+def test_a_trial_is_shown_with_its_word_date_and_how(written: Path, capsys: Capture) -> None:
+    vllm, probes, base = row("vllm", "0.18.0"), row("netprobe"), row("rocm-7.0")
+    tool.record(
+        [
+            trial(*vllm, "resolved", "152 wheels"),
+            trial(*vllm, "rehearsed", "stand-ins: torch"),
+            trial(*probes, "built", "Apptainer 1.4.5"),
+            trial(*base, "resolved"),
+        ],
+        written,
+    )
+    words = statuses(capsys)
+    assert {name: words[name] for name in ("vllm", "netprobe", "rocm-7.0", "rocm-6.4.4", "jax")} == {
+        "vllm": "rehearsed",
+        "netprobe": "built",
+        "rocm-7.0": "resolved",
+        "rocm-6.4.4": "documented",
+        "jax": "documented",
+    }
+    assert main(["show", "vllm"]) == ExitCode.GOOD
+    page = unwrapped(capsys.readouterr().out)
+    assert "vllm (layer, rehearsed)" in page
+    assert "0.18.0 (rehearsed): on" in page
+    assert "resolved 2026-11-23: 152 wheels rehearsed 2026-11-23: stand-ins: torch" in page
+    assert "0.12.0 (documented): on" in page
+    assert main(["show", "vllm", "--json"]) == ExitCode.GOOD
+    data = json.loads(capsys.readouterr().out)
+    assert [one["status"] for one in data["releases"]][:2] == ["rehearsed", "documented"]
+    assert [(one["release"], one["reach"], one["how"]) for one in data["trials"]] == [
+        ("0.18.0", "resolved", "152 wheels"),
+        ("0.18.0", "rehearsed", "stand-ins: torch"),
+    ]
+    assert main(["show", "rocm-7.0"]) == ExitCode.GOOD
+    assert "resolved 2026-11-23: by the tests" in unwrapped(capsys.readouterr().out)
+
+
+def test_a_plan_names_what_nobody_has_built(written: Path, capsys: Capture) -> None:
+    request = ["--base", "rocm-7.0", "--add", "vllm"]
+    tool.record([trial(*row("vllm", "0.18.0"), "resolved"), trial(*row("rocm-7.0"), "built")], written)
+    for command in (["explain", *request], ["build", *request, "--dry-run"]):
+        assert main(command) == ExitCode.GOOD
+        told = unwrapped(capsys.readouterr().out)
+        assert "nobody has built this yet: pytorch 2.10.0 is documented only (written down" in told
+        assert "; vllm 0.18.0 is resolved only (its Python packages fit together)" in told
+        assert "rocm-7.0 is" not in told
+    assert main(["explain", *request, "--json"]) == ExitCode.GOOD
+    layers = json.loads(capsys.readouterr().out)["layers"]
+    assert {one["name"]: one["status"] for one in layers} == {"pytorch": "documented", "vllm": "resolved"}
+    assert main(["build", *request, "--dry-run", "--json"]) == ExitCode.GOOD
+    layers = json.loads(capsys.readouterr().out)["plan"]["layers"]
+    assert [one["status"] for one in layers] == ["built", "documented", "resolved"]
+
+
+def test_the_pages_have_the_word_and_what_it_means(written: Path, tmp_path: Path, capsys: Capture) -> None:
+    tool.record([trial(*row("vllm", "0.18.0"), "resolved")], written)
+    page = tmp_path / "page.html"
+    assert main(["explain", "--base", "rocm-7.0", "--add", "vllm", "--html", str(page)]) == ExitCode.GOOD
+    del capsys
+    text = re.sub(r"<[^>]*>", " ", page.read_text())
+    assert re.search(r"vllm\s+0\.18\.0\s+resolved", text)
+    assert "vllm 0.18.0 is resolved only" in text
+    assert "resolved: its Python packages fit together" in text
+
+
+def test_a_site_with_a_word_of_old_is_read(tmp_path: Path, capsys: Capture) -> None:
+    site = tmp_path / "mine.toml"
+    for old, new in (("unproved", "documented"), ("proved", "run"), ("run", "run")):
+        site.write_text(f'status = "{old}"\n{SITE}')
+        assert main(["show", str(site), "--json"]) == ExitCode.GOOD
+        assert json.loads(capsys.readouterr().out)["status"] == new
+
+
+def test_what_was_built_is_not_claimed_of_other_sources(written: Path, capsys: Capture) -> None:
+    """An argument that names another archive names something that nobody has tried."""
+    layer, release = row("fabric-bundled")
+    tool.record([trial(layer, release, "built")], written)
+    request = ["build", "--base", "debian-13", "--add", "fabric-bundled", "--dry-run", "--json"]
+    chosen = next(name for source in layer.sources for name in re.findall(r"\{([A-Z_]+)\}", source.key))
+    default = layer.arguments[chosen].default
+    for options, status in (([], "built"), (["--arg", f"fabric-bundled.{chosen}={default[:-1]}9"], "documented")):
+        assert main([*request, *options]) == ExitCode.GOOD
+        found = json.loads(capsys.readouterr().out)["plan"]["layers"]
+        assert {one["name"]: one["status"] for one in found}["fabric-bundled"] == status
+
+
+def test_what_was_built_for_one_gpu_is_not_claimed_of_another(written: Path, tmp_path: Path, capsys: Capture) -> None:
+    tool.record([trial(*row("vllm", "0.18.0"), "built")], written)
+    site = tmp_path / "mine.toml"
+    for gpu, status in (("gfx90a", "built"), ("gfx942", "documented")):
+        site.write_text(SITE.replace("gfx90a", gpu))
+        request = ["build", "--base", "rocm-7.0", "--add", "vllm", "--site", str(site), "--dry-run", "--json"]
+        assert main(request) == ExitCode.GOOD
+        layers = {one["name"]: one for one in json.loads(capsys.readouterr().out)["plan"]["layers"]}
+        assert layers["vllm"]["arguments"]["ARCH"] == gpu
+        assert layers["vllm"]["status"] == status
+
+
+def test_two_rows_of_one_version_are_shown_apart(written: Path, capsys: Capture) -> None:
+    first, second = (one for one in ROWS if one[0].name == "pytorch" and one[1] and one[1].version == "2.10.0")
+    tool.record([trial(*first, "resolved", "of the first"), trial(*second, "rehearsed", "of the second")], written)
+    assert main(["show", "pytorch"]) == ExitCode.GOOD
+    page = unwrapped(capsys.readouterr().out)
+    assert page.count("of the first") == page.count("of the second") == 1
+    assert re.search(r"2\.10\.0 \(resolved\): [^()]*? resolved 2026-11-23: of the first", page)
+    assert re.search(r"2\.10\.0 \(rehearsed\): [^()]*? rehearsed 2026-11-23: of the second", page)
+
+
+def test_a_layer_of_ones_own_gets_nothing_from_the_ledger(written: Path, tmp_path: Path, capsys: Capture) -> None:
+    """It falls back to what still holds; and of one's own layer nobody says that nobody has built it."""
+    release = row("transformers", row_version("transformers"))
+    tool.record([trial(*release, "resolved"), trial(*release, "built")], written)
+    own = tmp_path / "own" / "transformers"
+    shutil.copytree(shipped_layers() / "transformers", own)
+    request = ["build", "--base", "rocm-pytorch-2.10.0", "--layers", str(own.parent), "--add", "transformers"]
+    for change, status in (("", "built"), ("# another step\n", "resolved")):
+        (own / "post.sh").write_text((own / "post.sh").read_text() + change)
+        assert main([*request, "--dry-run", "--json"]) == ExitCode.GOOD
+        assert json.loads(capsys.readouterr().out)["plan"]["layers"][-1]["status"] == status
+    assert main([*request, "--dry-run"]) == ExitCode.GOOD
+    told = unwrapped(capsys.readouterr().out)
+    assert "rocm-pytorch-2.10.0 is documented only" in told
+    assert "transformers is" not in told
+
+
+def row_version(name: str) -> str:
+    release = next(release for layer, release in ROWS if layer.name == name)
+    return release.version if release else ""
+
+
+def test_a_file_with_the_key_of_old_is_read(make_layer: MakeLayer) -> None:
+    for word in ("proved", "unproved", "anything"):
+        toml = f'{LAYER}status = "{word}"\n[[release]]\nversion = "1"\nstatus = "{word}"\nsource = "s"\n'
+        layer = judged(read_layer(make_layer(f"old-{word}", toml)))
+        assert (layer.status, layer.releases[0].status) == ("documented", "documented")
+
+
+# -- what counts --
+
+
+FACTS = (
+    LAYER
+    + """\
+requires = ["torch"]
+files = ["a.sh"]
+packages = ["cmake>=3"]
+[has]
+thing = "{VERSION}"
+[arguments.VERSION]
+default = "1"
+help = "which"
+[sources.thing]
+url = "https://x/{VERSION}"
+file = "x-{VERSION}"
+key = "{VERSION}"
+requirements = ["r.txt"]
+source = "the tests"
+[sources.thing.sha256]
+"2.0" = "DIGEST"
+[environment.set]
+A = "b"
+[environment.prepend]
+P = "/x"
+[[release]]
+version = "2.0"
+date = 2026-01-01
+requires = ["rocm==7.*"]
+has = { rccl = "2.1" }
+wheels = ["snake==2.0"]
+indexes = ["https://index"]
+without = ["bad"]
+source = "the tests"
+[[release]]
+version = "1.0"
+source = "the tests"
+[[trouble]]
+given = ["torch"]
+outcome = "warning"
+rule = "layers"
+because = "it is so"
+source = "the tests"
+"""
+).replace("DIGEST", "1" * 64)
+RESOLVED = {
+    "requires": ('requires = ["torch"]', 'requires = ["torch>1"]'),
+    "packages": ("cmake>=3", "cmake>=4"),
+    "version": ('thing = "{VERSION}"', 'thing = "7"'),
+    "requirements": ("r.txt", "s.txt"),
+    "release requires": ("rocm==7.*", "rocm==6.*"),
+    "release date": ("2026-01-01", "2026-01-02"),
+    "release has": ('rccl = "2.1"', 'rccl = "2.2"'),
+    "wheels": ("snake==2.0", "snake==2.0.1"),
+    "indexes": ("https://index", "https://other"),
+    "without": ('without = ["bad"]', 'without = ["worse"]'),
+}
+MADE_OF = {
+    "address": ("https://x/", "https://y/"),
+    "file": ("x-{VERSION}", "y-{VERSION}"),
+    "digest": ("1" * 64, "2" * 64),
+    "set": ('A = "b"', 'A = "c"'),
+    "prepend": ('P = "/x"', 'P = "/y"'),
+    "files": ('files = ["a.sh"]', "files = []"),
+}
+PROSE = {
+    "summary": ("A layer of", "One layer of"),
+    "source": ('source = "the tests"', 'source = "others"'),
+    "date": ("2026-11-21", "2026-11-22"),
+    "help": ("which", "whichever"),
+    "comment": ("[has]", "# a comment\n[has]"),
+    "another release": ('version = "1.0"', 'version = "1.1"'),
+    "default of what the release names": ('default = "1"', 'default = "3"'),
+    "another digest": ('"2.0" =', f'"9.9" = "{"3" * 64}"\n"2.0" ='),
+    "trouble": ("it is so", "so it is"),
+    "status of old": ('summary = "', 'status = "proved"\nsummary = "'),
+}
+
+
+def contents(folder: Path) -> tuple[str, str]:
+    layer = read_layer(folder)
+    return content_of(layer, layer.releases[0], "resolved"), content_of(layer, layer.releases[0], "built")
+
+
+@pytest.mark.parametrize(
+    ("change", "resolved", "built"),
+    [
+        *((change, True, True) for change in RESOLVED.values()),
+        *((change, False, True) for change in MADE_OF.values()),
+        *((change, False, False) for change in PROSE.values()),
+    ],
+    ids=[*RESOLVED, *MADE_OF, *PROSE],
+)
+def test_a_change_of_what_was_tried_is_another_content(
+    change: tuple[str, str], resolved: bool, built: bool, make_layer: MakeLayer
+) -> None:
+    assert change[0] in FACTS
+    folder = make_layer("thing", FACTS, a_sh="true\n", test_sh="true\n")
+    before = contents(folder)
+    (folder / "layer.toml").write_text(FACTS.replace(*change))
+    after = contents(folder)
+    assert (before[0] != after[0], before[1] != after[1]) == (resolved, built)
+
+
+SCRIPTS = sorted(path for path in shipped_layers().glob("vllm/*") if path.name != "layer.toml")
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_byte_of_a_script_matters(data: st.DataObject, tmp_path: Path) -> None:
+    folder = tmp_path / "vllm"
+    shutil.copytree(shipped_layers() / "vllm", folder, dirs_exist_ok=True)
+    before = contents(folder)
+    script = folder / data.draw(st.sampled_from(SCRIPTS)).name
+    text = script.read_bytes()
+    at = data.draw(st.integers(0, len(text) - 1))
+    byte = data.draw(st.integers(32, 126).filter(lambda value: value != text[at]))
+    script.write_bytes(text[:at] + bytes([byte]) + text[at + 1 :])
+    after = contents(folder)
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_each_field_of_a_layer_is_in_its_content_or_is_prose() -> None:
+    """A new field is put where it belongs, here and in `content_of`."""
+    prose = {
+        "name",
+        "folder",
+        "summary",
+        "status",
+        "source",
+        "date",
+        "provides",
+        "conflicts",
+        "releases",
+        "troubles",
+        "unlisted",
+        "named",
+        "by_name",
+    }
+    tried = {"requires", "has", "packages", "arguments", "sources", "files", "set_environment", "prepend_environment"}
+    base = {"bootstraps", "variants", "include", "is_foreign", "post", "test"}
+    assert {*Layer.__slots__} == prose | tried | base
+    known = {"version", "requires", "has", "arguments", "wheels", "indexes", "date", "without", "unused"}
+    told = {"expects", "gpus", "read", "derived", "doubts"}  # judged by rules, and in no image
+    assert {*Release.__slots__} == known | told | {"status", "source"}
+
+
+def test_what_a_base_starts_from_is_in_its_content() -> None:
+    base, _ = row("debian-13")
+    before = content_of(base, None, "built")
+    origin = replace(base.bootstraps[0], origin="other")
+    assert content_of(replace(base, bootstraps=(origin,)), None, "built") != before
+    assert content_of(replace(base, include=("other",)), None, "built") != before
+
+
+# -- the tool --
+
+
+def test_an_entry_that_is_stale_is_listed_and_does_not_count(written: Path, capsys: Capture) -> None:
+    tool.record([trial(*row("netprobe"), "built"), trial(*row("jax", "0.9.1"), "resolved")], written)
+    assert tool.main([]) == 0
+    assert "netprobe                              built\n" in capsys.readouterr().out
+    text = written.read_text()
+    old = content_of(*row("netprobe"), "built")
+    written.write_text(text.replace(old, "0" * 16))
+    assert tool.main([]) == 1
+    told = capsys.readouterr().out
+    assert "stale: netprobe  built 2026-11-23 0000000000000000\n2 entries, 1 of them stale\n" in told
+    assert "netprobe                              documented\n" in told
+    assert statuses(capsys)["netprobe"] == "documented"
+    assert tool.main(["--prune"]) == 0
+    assert [entry.name for entry in read_ledger(written)] == ["jax"]
+
+
+def test_a_new_trial_takes_the_place_of_the_old_one(written: Path) -> None:
+    """But two rows of one version, for two releases of ROCm, have an entry each."""
+    two = [one for one in ROWS if one[0].name == "pytorch" and one[1] and one[1].version == "2.10.0"]
+    assert len(two) == 2
+    tool.record([trial(*one, "resolved", "first") for one in two], written)
+    tool.record([trial(*two[1], "resolved", "second"), trial(*row("jax", "0.9.1"), "built")], written)
+    tool.record([replace(trial(*two[1], "built"), content=content_of(*two[1], "built"))], written)
+    found = [(entry.name, entry.reach, entry.how) for entry in read_ledger(written)]
+    assert found[0] == ("jax", "built", "by the tests")
+    assert sorted(found[1:]) == [
+        ("pytorch", "built", "by the tests"),
+        ("pytorch", "resolved", "first"),
+        ("pytorch", "resolved", "second"),
+    ]
+    stale = written.read_text().replace(content_of(*two[0], "resolved"), "0" * 16)
+    written.write_text(stale)
+    tool.record([trial(*two[0], "resolved", "third")], written)
+    assert [entry.how for entry in read_ledger(written) if entry.reach == "resolved"] in (
+        ["second", "third"],
+        ["third", "second"],
+    )
+
+
+def test_what_the_catalogue_does_not_have_is_not_recorded(written: Path) -> None:
+    good = trial(*row("netprobe"), "built")
+    for wrong in (replace(good, name="other"), replace(good, release="1"), replace(good, content="0" * 16)):
+        with pytest.raises(ValueError, match="no row of the catalogue is what was tried"):
+            tool.record([wrong], written)
+    assert read_ledger(written) == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("reach", "documented"), ("reach", "proved"), ("content", "12"), ("how", ""), ("how", "a\nb"), ("name", "")],
+)
+def test_an_entry_with_a_wrong_field_is_refused(key: str, value: str, written: Path) -> None:
+    tool.record([trial(*row("netprobe"), "built")], written)
+    text = written.read_text()
+    written.write_text(
+        re.sub(rf"^{key} = .*$", f"{key} = {json.dumps(value)}".replace("\\", r"\\"), text, flags=re.MULTILINE)
+    )
+    with pytest.raises(CatalogError, match=key):
+        read_ledger(written)
+
+
+def test_reaches_are_in_their_order(written: Path) -> None:
+    """The furthest counts, in whichever order they were written."""
+    assert REACHES == ("documented", "resolved", "rehearsed", "built", "run")
+    layer, release = row("netprobe")
+    for reach in REACHES[:0:-1]:
+        tool.record([trial(layer, release, reach)], written)
+    assert [entry.reach for entry in read_ledger(written)] == [*REACHES[1:]]
+    assert open_catalogue(HOME).entry("netprobe").status == "run"
+
+
+# -- an image --
+
+
+def image(folder: Path, request: Request, *layers: Path) -> Path:
+    """Write an image that says what it was built of, and has nothing else in it."""
+    catalogue = Catalogue((*layers, shipped_layers()), ())
+    program = folder / "bin" / "debootstrap"  # a base of a registry would be open without a digest
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    mirrors = Mirrors({"debian": "https://mirror"})
+    settled = locked(decide(request, Ground(catalogue, mirrors, str(program.parent))))
+    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request)})
+    (folder / "root").mkdir()
+    target = squashed(folder / "root", folder / "image.sif", "-all-root", offset=front.size_bytes)
+    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
+    return target
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Engine(Path("/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+    monkeypatch.setattr(tool, "find_engine", lambda _: here)
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_an_image_was_built_of_is_recorded_as_built(written: Path, tmp_path: Path, capsys: Capture) -> None:
+    archive = tmp_path / "plugin.tar.gz"
+    archive.write_bytes(b"of the user's own")
+    request = Request(
+        "debian-13",
+        ("aws-ofi-nccl", "netprobe"),
+        arguments={("aws-ofi-nccl", "PREFIX"): "/opt/x"},
+        sources={"aws-ofi-nccl": str(archive)},
+    )
+    assert tool.main([str(image(tmp_path, request))]) == 0
+    assert "aws-ofi-nccl 1.21.1: built, " in capsys.readouterr().out
+    found = {(entry.name, entry.release, entry.reach): entry.how for entry in read_ledger(written)}
+    engine = f"lumiimg {__version__} with Apptainer 1.4.5"
+    assert found == {
+        ("aws-ofi-nccl", "1.21.1", "built"): f"{engine}; PREFIX=/opt/x; given by hand, without a published digest: "
+        "aws-ofi-nccl",
+        ("debian-13", "", "built"): f"{engine}; from debootstrap trixie",
+        ("netprobe", "", "built"): engine,
+    }
+    assert statuses(capsys)["aws-ofi-nccl"] == "built"
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_the_catalogue_does_not_have_as_it_was_built_is_refused_in_a_line(
+    written: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(shipped_layers() / "netprobe", own / "netprobe")
+    (own / "netprobe" / "post.sh").write_text("true\n")
+    shutil.copytree(own / "netprobe", own / "mine")
+    archive = tmp_path / "libcxi.tar.gz"
+    archive.write_bytes(b"another")
+    request = Request(
+        "debian-13",
+        ("netprobe", "mine", "fabric-bundled"),
+        arguments={("fabric-bundled", "LIBCXI"): "f" * 40},
+        sources={"libcxi": str(archive)},
+    )
+    assert tool.main([str(image(tmp_path, request, own))]) == 1
+    refused = capsys.readouterr().err.splitlines()
+    assert [line.partition(";")[0] for line in sorted(refused)] == [
+        "fabric-bundled: was built from other sources, named by LIBCXI",
+        "mine: no base or layer is called 'mine'",
+        "netprobe: was changed since the image was built",
+    ]
+    assert [entry.name for entry in read_ledger(written)] == ["debian-13"]
+
+
+def test_an_image_of_others_is_no_trial(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "image.sif").write_bytes(b"not one")
+    with pytest.raises(BadInputError, match="has no lock in it"):
+        tool.main([str(tmp_path / "image.sif")])
+    assert tool.main(["--help"]) == 2
+    assert read_ledger(written) == ()

@@ -1,0 +1,132 @@
+"""The machine that an image is for: other processors, or a driver that does not serve its ROCm, are a no with the reason."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from tests.shared.fabric_builder import bundled, host, snapshot
+from tests.shared.sif_builder import made_sif
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+AARCH64 = (183).to_bytes(2, "little")
+OF_SIF = 45
+"""Where the header of a SIF has the architecture."""
+
+
+def turned(root: Path) -> Path:
+    """Make every ELF file of an image one for aarch64."""
+    for path in root.rglob("*"):
+        if path.is_file() and not path.is_symlink() and (data := path.read_bytes())[:4] == b"\x7fELF":
+            path.write_bytes(data[:18] + AARCH64 + data[20:])
+    return root
+
+
+def with_rocm(root: Path, version: str) -> Path:
+    (root / "opt/rocm/.info").mkdir(parents=True)
+    (root / "opt/rocm/.info/version").write_text(f"{version}-1\n")
+    return root
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return bundled(tmp_path / "image")
+
+
+def check(capsys: pytest.CaptureFixture[str], image: Path, *more: str) -> dict[str, Any]:
+    capsys.readouterr()
+    main(["check", str(image), "--level", "static", "--json", *more])
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return said
+
+
+def finding(said: dict[str, Any], code: str) -> dict[str, Any] | None:
+    return next((found for found in said["findings"] if found["id"] == code), None)
+
+
+@pytest.mark.parametrize("more", [(), ("--site", "lumi"), ("--site", "frontier"), ("--host",)])
+def test_an_image_for_other_processors_is_a_no(
+    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    if more == ("--host",):
+        more = ("--host", str(snapshot(host(tmp_path / "node"), host="nid001")))
+    # whether their drivers still serve ROCm 6.2 is a doubt of its own
+    assert check(capsys, image, *more)["answer"] == ("undecided" if "--site" in more else "no-obstacle")
+    said = check(capsys, turned(image), *more)
+    assert said["answer"] == "no"
+    told = finding(said, "image.architecture")
+    assert told is not None
+    whose = {"lumi": "lumi", "frontier": "frontier"}.get(more[-1] if more else "", "nid001" if more else "machines")
+    assert "is for aarch64, and " + whose in told["summary"]
+    assert "has x86_64" in told["summary"] or "have x86_64" in told["summary"]
+
+
+def test_an_image_is_for_what_its_file_says_too(
+    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sif = made_sif(image, tmp_path / "image.sif")
+    assert finding(check(capsys, sif, "--site", "lumi"), "image.architecture") is None
+    data = bytearray(sif.read_bytes())
+    data[OF_SIF : OF_SIF + 2] = b"04"
+    sif.write_bytes(data)
+    said = check(capsys, sif, "--site", "lumi")
+    assert said["answer"] == "no"
+    told = finding(said, "image.architecture")
+    assert told is not None
+    assert told["summary"] == "the image says that it is for aarch64, and lumi has x86_64"
+    assert main(["job", str(sif), "--site", "lumi", "--", "true"]) == 1
+    assert "it is for aarch64" in capsys.readouterr().err
+    assert main(["job", str(sif), "--site", "generic", "--", "true"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("rocm", "site", "answer"),
+    [
+        ("6.2.4", "lumi", "undecided"),  # February's word alone
+        ("6.4.4", "lumi", "no-obstacle"),
+        ("7.0.2", "lumi", "no-obstacle"),
+        ("7.2.0", "lumi", "undecided"),  # February and September disagree
+        ("5.7.1", "lumi", "no"),
+        ("6.2.4", "alps", "no"),
+        ("7.2.0", "generic", "no-obstacle"),
+    ],
+)
+def test_the_driver_of_the_site_is_held_against_the_rocm(
+    image: Path, capsys: pytest.CaptureFixture[str], rocm: str, site: str, answer: str
+) -> None:
+    said = check(capsys, with_rocm(image, rocm), "--site", site)
+    assert said["answer"] == answer, said["findings"]
+    told = finding(said, "image.driver")
+    assert (told is None) is (site == "generic")
+    assert main(["job", str(image), "--site", "lumi", "--", "true"]) == 0
+    noted = f"ROCm {rocm} of the image, and the driver of lumi serves" in " ".join(capsys.readouterr().err.split())
+    assert noted is (rocm not in {"6.4.4", "7.0.2"})
+
+
+def in_a_wheel(root: Path, version: str) -> Path:
+    """Make the ROCm of an image one that only a wheel brings along."""
+    folder = root / "usr/lib/python3.12/site-packages/_rocm_sdk_core/lib"
+    folder.mkdir(parents=True)
+    for library in (root / "opt/rocm/lib").iterdir():
+        library.rename(folder / library.name)
+    (folder / f"libamdhip64.so.{version}.0").write_bytes(b"\x7fELF")
+    return root
+
+
+@pytest.mark.parametrize(("made", "whose"), [(with_rocm, "7.2 of the image"), (in_a_wheel, "in a wheel")])
+def test_of_another_driver_than_the_one_that_is_known_it_is_open(
+    made: Callable[[Path, str], Path], whose: str, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = str(snapshot(host(tmp_path / "node"), host="nid001", gpu_driver="6.18.4", taken="2026-11-20T00:00:00Z"))
+    said = check(capsys, made(image, "7.2"), "--site", "lumi", "--host", node)
+    told = finding(said, "image.driver")
+    assert told is not None
+    assert told["severity"] == "unknown"
+    assert whose in told["summary"]
+    assert "6.18.4 of nid001" in told["cause"]

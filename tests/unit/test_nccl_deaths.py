@@ -1,0 +1,231 @@
+"""What ended a job comes first: the death of which the others are consequences, and none that is only quoted."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumiimg.errors import ExitCode
+from lumiimg.nccl.reader import LogReader, read_lines
+from lumiimg.nccl.report import Confidence, LogReport, Verdict
+from tests.shared.job_deaths import CASCADE, DEATHS, EXITED
+
+NETWORKS = {
+    "cxi": (
+        "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
+        "comm 0xa rank {rank} nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+        "Using network AWS Libfabric",
+        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA",
+        "Connected all rings",
+    ),
+    "tcp": (
+        "Using network Socket",
+        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/Socket/0",
+        "Connected all rings",
+    ),
+    "none": (),
+}
+VERDICTS = {"cxi": "ofi-cxi", "tcp": "socket", "none": "none"}
+
+
+def job(network: str, *ranks: int) -> list[str]:
+    return [
+        f"{rank}: nid00510{1 + rank // 8}:{100 + rank}:1 [0] NCCL INFO {line.format(rank=rank)}"
+        for rank in ranks
+        for line in NETWORKS[network]
+    ]
+
+
+def died(name: str, rank: int, *, cascade: bool = True) -> list[str]:
+    death = DEATHS[name]
+    where = {"rank": rank, "node": f"nid00510{1 + rank // 8}", "other": 15 - rank}
+    after = [*death.launcher, *(CASCADE if cascade else ())]
+    return [f"{rank}: {line.format(**where)}" for line in death.rank] + [line.format(**where) for line in after]
+
+
+def read(lines: list[str]) -> LogReport:
+    return read_lines("job.out", lines)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_death_is_named_first_and_the_network_second(name: str, network: str) -> None:
+    report = read([*job(network, 0, 3, 9), *died(name, 3)])
+    assert report.ended is not None
+    assert (report.ended.id, report.causes[0].id) == (DEATHS[name].id, DEATHS[name].id)
+    assert (report.verdict, report.answer) == (VERDICTS[network], ExitCode.NO)
+    assert report.causes[0].remedy
+
+
+@pytest.mark.parametrize("name", ["oom kill", "HIP memory", "segfault", "no GPUs", "no word"])
+def test_it_is_said_which_rank_died_first_and_where(name: str) -> None:
+    ended = read([*job("cxi", 0, 3, 9), *died(name, 9)]).ended
+    assert ended is not None
+    assert ended.rank == "9"
+    assert ended.node in {"nid005102", None}
+
+
+def test_an_error_without_a_rank_is_not_given_the_rank_of_whoever_else_speaks() -> None:
+    ended = read([*job("cxi", 0), "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB"]).ended
+    assert ended is not None
+    assert (ended.rank, ended.node) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "ended"),
+    [
+        (
+            "(E pid=2) ValueError: To serve at least one request with the models's max seq len (131072), …",
+            "gpu-out-of-memory",
+        ),
+        ("ERROR: Could not install packages due to an OSError: [Errno 122] Disk quota exceeded", "quota-exceeded"),
+        (
+            "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Killed                  python train.py",
+            "worker-killed",
+        ),
+        (
+            "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Segmentation fault      (core dumped) python",
+            "segmentation-fault",
+        ),
+        ("socket.gaierror: [Errno -2] Name or service not known", "ranks-did-not-meet"),
+        (
+            "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
+            "step-ended",
+        ),
+        ("[Tue Nov 24 05:31:08 2026] Out of memory: Killed process 4711 (python) total-vm:1kB", "out-of-memory"),
+        ("Nov 24 05:31:08 nid005101 kernel: Out of memory: Killed process 4711 (python)", "out-of-memory"),
+        (
+            "(EngineCore_0 pid=638) ERROR 11-24 10:00:00 [core.py:700] torch.OutOfMemoryError: HIP out of memory.",
+            "gpu-out-of-memory",
+        ),
+    ],
+)
+def test_deaths_as_users_paste_them(line: str, ended: str | None) -> None:
+    death = read(["step 1", line]).ended
+    assert (death.id if death else None) == ended
+
+
+@pytest.mark.parametrize("name", [name for name in DEATHS if name not in {"no word", "unknown", "meeting"}])
+def test_slurms_word_of_a_kill_comes_last_and_is_the_cause_all_the_same(name: str) -> None:
+    lines = [line for line in died("no word", 3) if "srun" not in line]
+    ended = read([*job("cxi", 0, 3, 9), *lines, *died(name, 3, cascade=False)]).ended
+    assert ended is not None
+    assert ended.id == DEATHS[name].id
+
+
+def test_the_first_of_two_deaths_is_the_cause() -> None:
+    first, then = died("HIP memory", 3, cascade=False), died("segfault", 5)
+    ended = read([*job("cxi", 0, 3, 5), *first, *then]).ended
+    assert ended is not None
+    assert ended.id == "gpu-out-of-memory"
+    ended = read([*job("cxi", 0, 3, 5), *then, *first]).ended
+    assert ended is not None
+    assert ended.id == "segmentation-fault"
+
+
+@pytest.mark.parametrize("end", ["time limit", "cancelled", "node failed"])
+def test_an_error_that_the_program_outlived_is_not_what_ended_it(end: str) -> None:
+    caught = [line for line in died("HIP memory", 3, cascade=False) if "srun" not in line]
+    steps = [f"0: step {number} loss 2.3" for number in range(300)]
+    report = read([*job("cxi", 0, 3), *caught, *steps, *died(end, 0, cascade=False)])
+    assert report.ended is not None
+    assert report.ended.id == DEATHS[end].id
+    exited = [line.format(rank=3, node="nid005101") for line in EXITED]
+    report = read([*job("cxi", 0, 3), *caught, *exited, *steps, *died(end, 0, cascade=False)])
+    assert report.ended is not None
+    assert report.ended.id == "gpu-out-of-memory"
+
+
+def test_an_error_in_the_middle_of_a_job_that_went_on_changes_no_answer() -> None:
+    caught = [line for line in died("port", 3, cascade=False) if "srun" not in line]
+    report = read([*job("cxi", 0, 3), *caught, *(f"0: step {number}" for number in range(300))])
+    assert (report.ended, report.answer) == (None, ExitCode.GOOD)
+    assert "port-taken" in [cause.id for cause in report.causes]
+
+
+def test_a_process_that_speaks_of_its_network_later_has_outlived_its_error() -> None:
+    own = "nid005101:103:1 [0] NCCL INFO"
+    lines = [f"{own} {line.format(rank=3)}" for line in NETWORKS["cxi"]]
+    error = "nid005101:103:1 [0] init.cc:1 NCCL WARN HIP failure 'out of memory'"
+    assert read([*lines[:3], error, *lines[3:]]).ended is None
+    assert read([*lines, error]).ended is not None
+
+
+def test_of_a_job_that_was_started_again_the_last_run_counts() -> None:
+    before = [*job("cxi", 0, 8), *died("node failed", 8)]
+    again = [line.replace(":10", ":20") for line in job("cxi", 0, 8)]
+    report = read([*before, *again])
+    assert (report.ended, report.verdict, report.confidence) == (None, Verdict.OFI_CXI, Confidence.PROVED)
+    ended = read([*before, *again, *died("quota", 0)]).ended
+    assert ended is not None
+    assert ended.id == "quota-exceeded"
+
+
+def test_an_error_in_a_file_of_its_own_ends_the_job_if_its_last_lines_say_so() -> None:
+    reader = LogReader()
+    reader.feed("job.out", "".join(f"{line}\n" for line in job("cxi", 0, 3)).encode())
+    reader.feed("job.err", "".join(f"{line}\n" for line in died("quota", 3)).encode())
+    ended = reader.report().ended
+    assert ended is not None
+    assert ended.id == "quota-exceeded"
+
+
+def test_what_the_network_died_of_is_the_verdict_and_needs_no_other_word() -> None:
+    lines = [
+        "nid005101:103:1 [0] NCCL INFO NET/Plugin: Could not find: librccl-net.so.",
+        "nid005101:103:1 [0] net.cc:626 NCCL WARN Error: network AWS Libfabric not found.",
+    ]
+    report = read([*lines, *died("no word", 3)])
+    assert (report.verdict, report.ended) == (Verdict.PLUGIN_MISSING, None)
+
+
+@pytest.mark.parametrize(
+    "mark", ["    ", "# ", "- ", "> ", "The model wrote: ", '+ grep "', "E       ", "AssertionError: "]
+)
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_death_that_is_quoted_ends_nothing(name: str, mark: str) -> None:
+    quoted = [mark + line.removeprefix("3: ") for line in died(name, 3, cascade=False)]
+    quiet = [f"step {number}" for number in range(len(quoted) + 2)]
+    report = read([*job("cxi", 0, 3), *quoted, *quiet])
+    assert (report.ended, report.answer) == (None, ExitCode.GOOD)
+    assert read([*quoted, *quiet]).ended is None
+
+
+def test_a_whole_log_that_was_copied_into_a_mail_is_read_as_the_log() -> None:
+    ended = read([f"> {line}" for line in [*job("cxi", 0, 3), *died("quota", 3)]]).ended
+    assert ended is not None
+    assert ended.id == "quota-exceeded"
+
+
+def test_slurms_line_behind_a_progress_bar_counts() -> None:
+    bar = "20%|██        | 10/50 [1:45:54<7:03:50, 635.76s/it] 22%|██▏       | 11/50 [1:56:28<6:52:58, 635.36s/it]"
+    line = "slurmstepd: error: *** JOB 42187 ON clr1247 CANCELLED AT 2022-04-14T16:17:16 DUE TO TIME LIMIT ***"
+    ended = read([f"{bar}{line}"]).ended
+    assert ended is not None
+    assert ended.id == "time-limit"
+
+
+@pytest.mark.parametrize(
+    ("line", "ended"),
+    [
+        ("4242.0        train   project_465     512 OUT_OF_ME+    0:125", "out-of-memory"),
+        ("4242|train|TIMEOUT|0:0", "time-limit"),
+        ("State: OUT_OF_MEMORY (exit code 0)", "out-of-memory"),
+        ("4242.batch    batch   project_465     512  NODE_FAIL      0:0", "node-failed"),
+        ("4242          train   project_465     512  COMPLETED      0:0", None),
+        ("the TIMEOUT of the queue is 4242", None),
+    ],
+)
+def test_what_slurm_says_of_the_job_beside_its_log_counts(line: str, ended: str | None) -> None:
+    lines = ["       JobID    JobName    Account  AllocCPUS      State ExitCode", line]
+    death = read([*job("cxi", 0, 3), *lines]).ended
+    assert (death.id if death else None) == ended
+
+
+@pytest.mark.parametrize("seen", ["Loaded net plugin", "Using network Socket"])
+def test_a_crash_while_the_plugin_starts_is_told_from_one_in_the_program(seen: str) -> None:
+    start = ["nid005101:103:1 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.18.0"]
+    if seen == "Using network Socket":
+        start.append(f"nid005101:103:1 [0] NCCL INFO {seen}")
+    ended = read([*start, "srun: error: nid005101: task 3: Segmentation fault (core dumped)"]).ended
+    assert ended is not None
+    assert ended.id == ("plugin-crash" if seen == "Loaded net plugin" else "segmentation-fault")

@@ -1,0 +1,121 @@
+"""What only all ranks of a job together show: nodes and variables that differ from the others, where a stall began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.nccl.reader import LogReader, read_lines
+
+if TYPE_CHECKING:
+    from lumiimg.nccl.report import LogReport
+
+FAST = (
+    "NCCL_NET_GDR_LEVEL set by environment to PHB",
+    "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
+    "comm 0xa rank {rank} nRanks {ranks} nNodes {nodes} localRanks 1 localRank 0 MNNVL 0",
+    "Using network AWS Libfabric",
+    "16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
+    "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA",
+    "Channel 01/0 : 0[c1000] -> 1[c6000] via P2P/IPC",
+    "Connected all rings",
+)
+SLOW = (
+    "comm 0xa rank {rank} nRanks {ranks} nNodes {nodes} localRanks 1 localRank 0 MNNVL 0",
+    "NET/Plugin: Could not find: librccl-net.so.",
+    "Using network Socket",
+    "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/Socket/0",
+)
+
+
+def job(nodes: int, slow: tuple[int, ...] = ()) -> list[str]:
+    return [
+        f"nid{5100 + rank:06}:{200 + rank}:1 [0] NCCL INFO {line.format(rank=rank, ranks=nodes, nodes=nodes)}"
+        for rank in range(nodes)
+        for line in (SLOW if rank in slow else FAST)
+    ]
+
+
+def read(lines: list[str]) -> LogReport:
+    return read_lines("job.out", lines)
+
+
+def test_nodes_that_differ_lead_with_how_to_go_on_without_them_and_how_to_look_at_them() -> None:
+    lead, *others = read(job(16, slow=(3, 4, 9))).causes
+    assert lead.id == "some-nodes"
+    assert lead.summary.startswith("3 of 16 nodes did not use the fast network: nid[005103-005104,005109]")
+    assert "took it on 13" in lead.summary
+    assert lead.remedy[0].endswith("sbatch --exclude=nid[005103-005104,005109] job.sh")
+    assert "--nodes 3 --sbatch='--nodelist=nid[005103-005104,005109]" in lead.remedy[1]
+    absent = next(cause for cause in others if cause.id == "plugin-absent")
+    assert (absent.because, absent.remedy) == ((), lead.remedy[1:])
+    assert absent.evidence
+
+
+@pytest.mark.parametrize("slow", [tuple(range(9)), tuple(range(16)), ()])
+def test_where_the_fast_network_worked_on_few_nodes_the_image_is_looked_at(slow: tuple[int, ...]) -> None:
+    causes = {cause.id: cause for cause in read(job(16, slow=slow)).causes}
+    assert "some-nodes" not in causes
+    assert not slow or causes["plugin-absent"].remedy
+
+
+def test_variables_that_differ_are_named_with_who_has_which() -> None:
+    lines = [line.replace("to PHB", "to SYS") if "nid005103" in line else line for line in job(8)]
+    lines += [f"{rank}: LD_LIBRARY_PATH=/opt/{'new' if rank == 5 else 'old'}" for rank in range(8)]
+    found = [(one.name, one.value, one.count, one.ranks) for one in read(lines).differing]
+    assert found == [
+        ("LD_LIBRARY_PATH", "/opt/old", 7, "0-4,6-7"),
+        ("LD_LIBRARY_PATH", "/opt/new", 1, "5"),
+        ("NCCL_NET_GDR_LEVEL", "PHB", 7, "0-2,4-7"),
+        ("NCCL_NET_GDR_LEVEL", "SYS", 1, "3"),
+    ]
+
+
+def test_what_each_rank_is_meant_to_have_of_its_own_and_what_one_changed_does_not_differ() -> None:
+    own = [
+        f"nid{5100 + rank:06}:{200 + rank}:1 [0] NCCL INFO NCCL_DEBUG_FILE set by environment to /tmp/{rank}"
+        for rank in range(4)
+    ]
+    again = [line.replace("to PHB", "to SYS") for line in job(4) if "GDR_LEVEL" in line]
+    assert read([*job(4), *own, *again]).differing == ()
+
+
+def test_several_readers_find_the_same_differences() -> None:
+    lines = [line.replace("to PHB", "to SYS") if "nid005103" in line else line for line in job(8)]
+    one, two = LogReader(), LogReader()
+    one.begin("job.out", 0)
+    one.feed("job.out", "".join(f"{line}\n" for line in lines[:32]).encode())
+    two.begin("job.out", 1)
+    two.feed("job.out", "".join(f"{line}\n" for line in lines[32:]).encode())
+    two.state.absorb(one.state)
+    assert two.report().differing == read(lines).differing
+
+
+def test_ways_are_counted_by_kind() -> None:
+    ways = {one.way: one.ranks for one in read(job(4, slow=(3,))).channels}
+    assert ways == {
+        "16 channels of collectives, 16 of send and receive": 3,
+        "NET/AWS Libfabric/GDRDMA": 3,
+        "NET/Socket": 1,
+        "P2P/IPC": 3,
+        "rings connected": 3,
+    }
+
+
+WATCHDOG = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)"
+BEGUN = "[rank{0}]:[E1124 10:00:00.123 ProcessGroupNCCL.cpp:1537] [PG ID 0 PG GUID 0 Rank {0}] Timeout at NCCL work: {1}, last enqueued NCCL work: {1}, last completed NCCL work: 10."
+
+
+def test_a_stall_began_with_the_rank_that_had_begun_fewer_collectives() -> None:
+    stall = read([*job(4), *(BEGUN.format(rank, 11 if rank == 2 else 12) for rank in range(4))]).stall
+    assert stall is not None
+    assert (stall.ranks, stall.reason) == ("2", "had begun 11 collectives where others had begun 12")
+
+
+def test_or_with_the_one_that_never_said_that_it_waited() -> None:
+    stall = read([*job(4), *(WATCHDOG.format(rank) for rank in (0, 1, 3))]).stall
+    assert stall is not None
+    assert stall.ranks == "2"
+    assert read([*job(4), *map(WATCHDOG.format, range(4))]).stall is None
+    assert read([*job(4), WATCHDOG.format(0)]).stall is None

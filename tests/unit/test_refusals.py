@@ -1,0 +1,52 @@
+"""Refusals that help: what they propose, and hints that fit the fault."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from lumiimg.resolve.closure import hint_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["--base", "rocm-7.2.4", "--add", "vllm"], "--base rocm-7.0 --add vllm --site lumi"),
+        (["--base", "rocm-6.3", "--add", "vllm==0.12.0"], "--base rocm-6.4.2 --add vllm==0.12.0 --site lumi"),
+        # it works nowhere on this machine: then what does the same
+        (["--base", "rocm-6.2.4", "--add", "sglang"], "--base rocm-6.2.4 --add vllm --site lumi"),
+    ],
+)
+def test_other_software_is_proposed_only_where_the_same_works_on_no_base(
+    words: list[str], nearest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = ["lock", *words, "--site", "lumi", "-o", str(tmp_path / "x.lock")]
+    assert main(lock) == ExitCode.NO
+    assert f"the nearest that works: lumiimg lock {nearest}" in capsys.readouterr().err.replace("'", "")
+    assert main(["build", *words, "--site", "lumi", "--dry-run"]) == ExitCode.NO
+    assert f"the nearest that works: lumiimg build {nearest}" in capsys.readouterr().err.replace("'", "")
+
+
+def test_a_date_is_hinted_at_only_where_it_left_something_out() -> None:
+    import datetime as dt
+
+    until = dt.date(2026, 3, 1)
+    assert "--exclude-newer" in hint_for("these do not go together: x 2.0 was uploaded on 2026-04-01", until)
+    pins = "these do not go together: x requires y<2; z requires y>=2"
+    assert hint_for(pins, until) == "ask for another release"
+
+
+def test_a_python_that_is_not_known_is_a_doubt(capsys: pytest.CaptureFixture[str]) -> None:
+    """AMD's images of vLLM have one, whose version no tag says."""
+    words = ["explain", "--base", "rocm-vllm-0.10.1", "--add", "bitsandbytes", "--site", "lumi", "--json"]
+    assert main(words) == ExitCode.GOOD
+    rules = json.loads(capsys.readouterr().out)["rules"]
+    (told,) = [rule for rule in rules if rule["have"].startswith("python")]
+    assert (told["outcome"], told["have"]) == ("unknown", "python (version not known)")

@@ -1,0 +1,517 @@
+"""Releases that no row has: read from a package index, kept, derived, or not there; on loopback, with what the real ones say."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.folders import shipped_layers
+from lumiimg.catalog.layers import read_layer
+from lumiimg.cli.main import main
+from lumiimg.resolve.network.distribution import files_of, metadata_of
+from lumiimg.resolve.network.index import project_page
+from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.releases.kept import kept_rows
+from tests.fuzz.targets.resolve import signed
+from tests.shared.release_index import HTML, ReleaseIndex, serving
+from tests.shared.world import JSON, World, serve
+
+TODAY = dt.datetime.now(tz=dt.UTC).date()
+VLLM = {
+    # torch and ROCm of CMakeLists.txt and requirements/build/rocm.txt of each sdist
+    "0.20.0": ("torch==2.11.*", "rocm>=7.1"),
+    "0.25.1": ("torch==2.11.*", "rocm>=7.1"),
+    "0.27.0": ("torch==2.13.*", "rocm>=7.1"),
+    "0.29.0": ("torch==2.13.*", "rocm>=7.14"),
+    "0.33.0": ("torch==2.14.*", "rocm>=7.14"),
+}
+pytestmark = pytest.mark.usefixtures("clean_home")
+
+
+@pytest.fixture
+def index() -> Iterator[ReleaseIndex]:
+    with serving(ReleaseIndex()) as found:
+        yield found
+
+
+def explained(
+    capsys: pytest.CaptureFixture[str], request: str, index: ReleaseIndex | None, *more: str
+) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and what is printed of a request on a base for no machine; without an index there is no server."""
+    base, *add = request.split()
+    mirror = index.url if index else "http://127.0.0.1:1/simple"
+    words = ["explain", "--base", base, *(word for name in add for word in ("--add", name))]
+    code = main([*words, "--site", "generic", "--mirror", f"pypi={mirror}", "--json", *more])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def doubt_of(answer: dict[str, Any], layer: str) -> str:
+    found = [rule for rule in answer["rules"] if re.fullmatch(rf"{layer} [0-9.]+", rule["have"])]
+    return str(next((rule["because"] for rule in found if rule["outcome"] != "ok"), ""))
+
+
+@pytest.mark.parametrize("version", VLLM)
+@pytest.mark.parametrize("is_html", [False, True])
+def test_a_vllm_that_no_row_has_is_read_from_its_sdist_and_is_a_doubt_not_a_refusal(
+    version: str, is_html: bool, index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.is_html = is_html
+    code, answer = explained(capsys, f"rocm-7.2.4 vllm=={version}", index)
+    assert code == 0
+    assert answer["layers"][-1] == {"name": "vllm", "version": version, "status": "read"}
+    doubt = doubt_of(answer, "vllm")
+    assert f"read from the package index on {TODAY}" in doubt
+    assert "nobody has tried it" in doubt
+    torch, rocm = VLLM[version]
+    assert ("made for torch" in doubt) == (torch != "torch==2.11.*")  # which the base's newest row has
+    assert ("made for rocm" in doubt) == (rocm != "rocm>=7.1")
+
+
+def test_every_real_release_of_vllm_and_of_the_plugins_of_jax_can_be_read(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [file["file"] for file in index.files]
+    versions = [name.removeprefix("vllm-").removesuffix(".tar.gz") for name in names if name.startswith("vllm")]
+    assert len(versions) == 19
+    for version in versions:
+        code, answer = explained(capsys, f"rocm-7.2.4 vllm=={version}", index)
+        assert (code, answer["layers"][-1]["status"]) == (0, "read")
+    for version in ("0.7.1", "0.9.2", "0.10.0", "0.10.2", "0.11.2", "0.12.0"):
+        code, answer = explained(capsys, f"rocm-7.2.4 jax=={version}", index)
+        assert (code, answer["layers"][-1]["status"]) == (0, "read")
+
+
+def test_a_jax_is_read_from_its_plugins_metadata_in_parts_or_beside_it_or_whole(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    for index.metadata, index.parts in ((False, True), (True, True), (False, False)):
+        _, answer = explained(capsys, "rocm-7.2.4 jax==0.12.0", index)
+        assert "made for rocm==7.14.*, and here is rocm 7.2.4" in doubt_of(answer, "jax")
+        kept = clean_home / ".cache/lumiimg/releases/jax.toml"
+        rows = tomllib.loads(kept.read_text())["release"]
+        kept.unlink()
+        assert [row["requires"][0] for row in rows] == ["rocm==7.*", "rocm==10.*"]
+        assert rows[0]["requires"][1:] == ["python>=3.12,<3.16", "glibc>=2.27"]
+        assert rows[0]["wheels"] == [
+            "jax==0.12.0",
+            "jaxlib==0.12.0",
+            "jax-rocm7-plugin==0.12.0",
+            "jax-rocm7-pjrt==0.12.0",
+        ]
+        assert rows[0]["date"] == dt.date(2026, 10, 19)
+
+
+def test_a_plugin_that_does_not_say_its_rocm_and_a_later_build_of_a_release(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    _, answer = explained(capsys, "rocm-7.2.4 jax==0.11.0", index)
+    assert "it does not say which rocm it is made for" in doubt_of(answer, "jax")
+    _, answer = explained(capsys, "rocm-7.2.4 jax==0.9.2", index)
+    assert "made for" not in doubt_of(answer, "jax")
+    text = (clean_home / ".cache/lumiimg/releases/jax.toml").read_text()
+    assert "jax-rocm7-plugin==0.9.2.post1" in text  # the newest build
+    assert 'jax-rocm7-pjrt==0.9.2"' in text  # the one that this build requires
+
+
+def test_on_a_rocm_of_another_generation_it_is_refused_by_name(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answer = explained(capsys, "rocm-6.4.4 jax==0.12.0", index)
+    assert code == 1
+    assert "jax 0.12.0 requires rocm==7.* or rocm==10.*" in [rule["because"] for rule in answer["rules"]]
+
+
+def test_a_version_that_the_index_does_not_have_is_refused_with_the_nearest(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answer = explained(capsys, "rocm-7.2.4 vllm==0.24.7", index)
+    assert code == 1
+    (rule,) = [rule for rule in answer["rules"] if rule["outcome"] == "refused"]
+    assert rule["because"] == "the package index has no such release of vllm"
+    assert rule["have"] == "vllm 0.24.0, 0.25.1, 0.23.0"
+
+
+def test_a_range_takes_the_newest_of_the_index_and_no_version_the_projects_own_rows(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, answer = explained(capsys, "rocm-7.2.4 vllm>=0.20,<0.26", index)
+    assert answer["layers"][-1] == {"name": "vllm", "version": "0.25.1", "status": "read"}
+    asked = len(index.asked)
+    _, answer = explained(capsys, "rocm-6.4.4 vllm", index)
+    assert answer["layers"][-1]["version"] == "0.12.0"
+    assert len(index.asked) == asked
+
+
+def test_what_was_read_is_kept_and_counts_without_a_network(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    asked = len(index.asked)
+    for more in ((), ("--offline",)):
+        _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None, *more)
+        assert answer["layers"][-1]["status"] == "read"
+    assert len(index.asked) == asked
+
+
+def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for more in ((), ("--offline",)):
+        code, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None, *more)
+        assert code == 0
+        assert answer["layers"][-1] == {"name": "vllm", "version": "0.33.0", "status": "derived"}
+        doubt = doubt_of(answer, "vllm")
+        assert "what it requires could not be read" in doubt
+        assert "taken to be as 0.18.0 is" in doubt
+        assert "made for rocm==7.0.*, and here is rocm 7.2.4" in doubt
+        assert answer["torch"] == "2.11.0+rocm7.2"  # what each vLLM requires is required of this one
+
+
+@pytest.mark.parametrize(
+    ("days", "status", "said"), [(30, "read", False), (100, "read", True), (-400, "derived", False)]
+)
+def test_what_is_old_is_said_and_what_comes_from_the_future_does_not_count(
+    days: int, status: str, said: bool, index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    kept = clean_home / ".cache/lumiimg/releases/vllm.toml"
+    kept.write_text(kept.read_text().replace(f"read = {TODAY}", f"read = {TODAY - dt.timedelta(days)}"))
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None)
+    assert answer["layers"][-1]["status"] == status
+    assert ("100 days old" in doubt_of(answer, "vllm")) == said
+    asked = len(index.asked)
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    assert (len(index.asked) > asked) == (days != 30)  # read again where there is a network
+
+
+def test_a_release_that_was_withdrawn_since_is_a_doubt_for_the_lock(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    index.yanked["vllm-0.33.0.tar.gz"] = "wrong\nkernels"
+    kept = clean_home / ".cache/lumiimg/releases/vllm.toml"
+    kept.write_text(kept.read_text().replace(f"read = {TODAY}", f"read = {TODAY - dt.timedelta(2)}"))
+    words = ["lock", "--base", "rocm-7.2.4", "--add", "vllm==0.33.0", "--mirror", f"pypi={index.url}"]
+    main([*words, "--mirror", f"docker.io={index.url.removesuffix('/simple')}", "-o", f"{clean_home}/x.lock"])
+    capsys.readouterr()
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None)
+    assert "its project has withdrawn it (yanked): wrong\\nkernels" in doubt_of(answer, "vllm")
+
+
+def test_a_range_passes_over_what_was_withdrawn_and_a_version_that_is_named_has_it_as_a_doubt(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.yanked["vllm-0.33.0.tar.gz"] = "wrong kernels"
+    _, answer = explained(capsys, "rocm-7.2.4 vllm>=0.30", index)
+    assert answer["layers"][-1]["version"] == "0.32.0"
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    assert "its project has withdrawn it (yanked): wrong kernels" in doubt_of(answer, "vllm")
+
+
+ROW_OF_NO_VERSION = f'rule = "x"\n[[release]]\nversion = "new"\nsource = "x"\nread = {TODAY}\n'
+PAGES = {
+    "HTML for JSON": (JSON, b"<html>log in</html>", "is not a page of a package index"),
+    "a page for people": (HTML, b"<html><a href='/login'>log in</a></html>", "is not a page of a package index"),
+    "100 MB": (JSON, b" " * (100 << 20), "is larger than"),
+    "depth": (JSON, b"[" * 200_000, "is not a page of a package index"),
+    "no files": (JSON, b'{"files": 3}', "is not a page of a package index"),
+}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_still_work(
+    kind: str, index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content_type, body, said = PAGES[kind]
+    index.pages["vllm"] = (content_type, body)
+    code, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    assert (code, answer["layers"][-1]["status"]) == (0, "derived")
+    assert said in doubt_of(answer, "vllm")
+    assert "\n" not in doubt_of(answer, "vllm")
+
+
+def test_versions_that_are_no_versions_and_files_of_others_are_passed_over(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {"requires-python": ">=3.11", "uploaded": dt.date(2026, 11, 2)}
+    index.files += [
+        {"file": f"vllm-{version}.tar.gz", **good} for version in ("new", "1..2", "0.33.0\u202e", "9" * 5000)
+    ]
+    index.pages["vllm"] = (
+        JSON,
+        json.dumps(
+            {"files": [3, None, {"filename": 7}, {"filename": "vllm-99.0.tar.gz", "url": "file:///etc/passwd"}]}
+        ).encode(),
+    )
+    code, answer = explained(capsys, "rocm-7.2.4 vllm==99.0", index)
+    assert (code, answer["layers"][-1]["status"]) == (0, "derived")
+    del index.pages["vllm"]
+    code, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    assert (code, answer["layers"][-1]["status"]) == (0, "read")
+
+
+def test_an_archive_that_is_none_is_a_reason(index: ReleaseIndex, capsys: pytest.CaptureFixture[str]) -> None:
+    index.broken["vllm-0.33.0.tar.gz"] = b"<html>"
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    assert "is not an archive that can be read" in doubt_of(answer, "vllm")
+    index.broken["jax_rocm7_plugin-0.12.0-cp312-cp312-manylinux_2_27_x86_64.whl"] = b"PK\x05\x06" + bytes(100)
+    _, answer = explained(capsys, "rocm-7.2.4 jax==0.12.0", index)
+    assert "is not a wheel that can be read" in doubt_of(answer, "jax")
+
+
+def test_a_cache_that_others_may_write_to_says_nothing(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    cache = clean_home / ".cache/lumiimg"
+    cache.chmod(0o777)
+    words = ["explain", "--base", "rocm-7.2.4", "--add", "vllm==0.33.0", "--mirror", "pypi=http://127.0.0.1:1/simple"]
+    assert main([*words, "--site", "generic", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["layers"][-1]["status"] == "derived"
+    assert "can be written by others" in printed.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "rule = 3",
+        "rule = 'x'\n[[release]]\nversion = 3",
+        "\x00",
+        ROW_OF_NO_VERSION,
+        "[[release]]\nread = 2026-01-01",
+    ],
+)
+def test_a_cache_that_is_damaged_is_read_again(
+    text: str, index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    kept = clean_home / ".cache/lumiimg/releases/vllm.toml"
+    kept.write_text(text)
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    assert answer["layers"][-1]["status"] == "read"
+    layer = open_catalogue(os.environ).layer("vllm")
+    rows, note = kept_rows(clean_home / ".cache/lumiimg", layer, TODAY)
+    assert [row.version for row in rows] == ["0.33.0"]
+    assert note is None
+
+
+def test_only_what_is_read_is_fetched(index: ReleaseIndex) -> None:
+    page = project_page(index.url, "vllm", Web())
+    (sdist,) = [file for file in page if file.name == "vllm-0.33.0.tar.gz"]
+    assert set(files_of(sdist, ["CMakeLists.txt"], Web())) == {"CMakeLists.txt"}
+    assert files_of(sdist, ["not there"], Web()) == {}
+    wheels = project_page(index.url, "jax-rocm7-plugin", Web())
+    before = len(index.asked)
+    assert "ROCm:7.14.0" in metadata_of(next(f for f in wheels if str(f.version) == "0.12.0"), Web())
+    assert len(index.asked) - before == 1  # the end of a wheel has it all
+
+
+def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_index(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    pins = {"jax": "0.12.0", "jaxlib": "0.12.0", "jax-rocm7-plugin": "0.12.0", "jax-rocm7-pjrt": "0.12.0"}
+    path = clean_home / "jax.lock"
+    words = ["--base", "rocm-7.2.4", "--add", "jax==0.12.0", "--site", "generic", "-o", str(path)]
+    explained(capsys, "rocm-7.2.4 jax==0.12.0", index)
+    with serve(World(wheels={name: {version: ()} for name, version in pins.items()})) as world:
+        assert main(["lock", *words, *world.mirrors, "--quiet"]) == 0  # no page of the plugin has its ROCm here
+        for folder in (clean_home / ".cache").iterdir():
+            shutil.rmtree(folder)
+        locked = ["build", "--locked", "--lock", str(path), "--dry-run", "--json", "-o", str(clean_home / "x.sif")]
+        capsys.readouterr()
+        assert main([*locked, *world.mirrors]) == 0
+    layer = json.loads(capsys.readouterr().out)["plan"]["layers"][-1]
+    assert (layer["name"], layer["arguments"]["VERSION"], layer["status"]) == ("jax", "0.12.0", "read")
+    (row,) = [one["row"] for one in tomllib.loads(path.read_text())["layer"]]
+    assert (row["read"], row["expects"], row["wheels"][2]) == (TODAY, ["rocm==7.14.*"], "jax-rocm7-plugin==0.12.0")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('version = "0.12.0"\ndate', 'version = "0.11.0"\ndate'), "the row of jax is not one of '0.12.0'"),
+        ((f"read = {TODAY}\n", ""), "the row of jax is not one of '0.12.0'"),
+        (('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",'), "a distribution in one version is needed"),
+        (("wheels = [", 'wheels = [\n    "egg==1.0",'), "the Python package egg==1.0 of jax is left out"),
+    ],
+)
+def test_a_row_in_a_lock_that_is_not_one_that_was_read_is_refused(
+    change: tuple[str, str], said: str, index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_index(index, capsys, clean_home)
+    path = clean_home / "jax.lock"
+    body = path.read_text()
+    assert change[0] in body
+    path.write_bytes(signed(body.replace(*change, 1).encode()))
+    assert main(["build", "--locked", "--lock", str(path), "--dry-run", "-o", str(clean_home / "x.sif")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_index_that_only_the_row_of_a_lock_names_is_not_the_catalogues(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_index(index, capsys, clean_home)
+    path = clean_home / "jax.lock"
+    body = path.read_text()
+    (mirror,) = {f"{found}/pypi/simple" for found in re.findall(r"http://[0-9.:]+", body)}
+    words = [
+        "build",
+        "--locked",
+        "--lock",
+        str(path),
+        "--mirror",
+        f"pypi={mirror}",
+        "--dry-run",
+        "-o",
+        f"{clean_home}/x",
+    ]
+    assert main(words) == 0
+    body = re.sub(r'http://[^"]*/jax-0', "https://evil.test/jax-0", body)
+    body = body.replace('source = "jax_', 'indexes = ["https://evil.test/simple"]\nsource = "jax_', 1)
+    path.write_bytes(signed(body.encode()))
+    capsys.readouterr()
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "Python package jax 0.12.0 of jax from https://evil.test/jax-0" in said
+    assert "jaxlib" not in said
+
+
+def test_refresh_keeps_the_newest_releases_for_an_explain_without_a_network(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["refresh", "vllm", "jax", "--mirror", f"pypi={index.url}"]) == 0
+    said = capsys.readouterr().out
+    assert "vllm: 8 rows read; the newest release is 0.33.0" in said
+    assert "0.33.0      2026-11-02  rocm-devel, torch, python>=3.11,<3.15, made for" in said
+    for request in ("vllm==0.33.0", "vllm==0.27.0", "jax==0.12.0"):
+        _, answer = explained(capsys, f"rocm-7.2.4 {request}", None)
+        assert answer["layers"][-1]["status"] == "read"
+    assert main(["refresh", "vllm", "--mirror", f"pypi={index.url}", "--json"]) == 0
+    (layer,) = json.loads(capsys.readouterr().out)["layers"]
+    assert layer["newest"] == "0.33.0"
+    assert len(layer["releases"]) == 8
+    assert layer["releases"][0]["expects"] == ["torch==2.14.*", "rocm>=7.14"]
+
+
+def test_refresh_says_what_it_could_not_read_and_keeps_the_rest(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.broken["vllm-0.32.0.tar.gz"] = b"no"
+    index.pages["jax-rocm7-plugin"] = (JSON, b"<html>")
+    assert main(["refresh", "vllm", "jax", "--mirror", f"pypi={index.url}"]) == 1
+    out, err = capsys.readouterr()
+    assert "not read: vllm-0.32.0.tar.gz: is not an archive that can be read" in " ".join(out.split())
+    assert "0.31.0" in out
+    assert err.count("\n") == 1
+    assert "jax: " in err
+    assert main(["refresh", "vllm", "--mirror", "pypi=http://127.0.0.1:1/simple"]) == 4
+    assert main(["refresh", "mpich", "--mirror", f"pypi={index.url}"]) == 2
+
+
+def test_refresh_adds_rows_to_layer_files_which_can_be_read_then(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine" / "vllm"
+    shutil.copytree(shipped_layers() / "vllm", folder)
+    before = (folder / "layer.toml").read_text()
+    words = ["refresh", "vllm", "--into", str(folder.parent), "--mirror", f"pypi={index.url}"]
+    assert main(words) == 0
+    layer = read_layer(folder)
+    assert (folder / "layer.toml").read_text().startswith(before)
+    assert [row.version for row in layer.releases if row.read][:2] == ["0.33.0", "0.32.0"]
+    assert main(words) == 0
+    assert read_layer(folder) == layer
+    capsys.readouterr()
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None, "--layers", str(folder.parent))
+    assert answer["layers"][-1]["version"] == "0.33.0"
+
+
+def of_torch(name: str, version: str, *requires: str, uploaded: str = "2026-10-01") -> dict[str, Any]:
+    """Return a stand-in for a wheel of PyTorch's index."""
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {one}" for one in requires)]
+    return {
+        "file": f"{name}-{version}-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "requires-python": ">=3.10",
+        "uploaded": dt.date.fromisoformat(uploaded),
+        "texts": {"METADATA": "\n".join(lines) + "\n"},
+    }
+
+
+TORCH = [
+    *(
+        of_torch("torch", f"{version}+rocm{rocm}", f'triton-rocm=={triton}; platform_system == "Linux"', "numpy")
+        for version, rocm, triton in (
+            ("2.12.0", "7.2", "3.7.1"),
+            ("2.14.0", "7.2", "3.8.0"),
+            ("2.14.0", "7.14", "3.8.0"),
+        )
+    ),
+    of_torch("torch", "2.14.0+cu130"),
+    of_torch("torchvision", "0.27.0+rocm7.2", "torch==2.12.0"),
+    of_torch("torchvision", "0.29.0+rocm7.2", "torch==2.14.0+rocm7.2"),
+    of_torch("torchvision", "0.29.0+rocm7.14", "torch==2.14.0"),
+    of_torch("torchaudio", "2.11.0+rocm7.2", "torch"),
+]
+
+
+@pytest.mark.parametrize("is_html", [False, True])
+def test_a_torch_is_read_from_the_local_versions_of_its_index_with_what_belongs_to_it(
+    is_html: bool, index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    index.files += TORCH
+    index.is_html = is_html
+    mirror = ("--mirror", f"https://download.pytorch.org={index.url.removesuffix('/simple')}")
+    code, answer = explained(capsys, "rocm-7.2.4 pytorch==2.12.0", index, *mirror)
+    assert (code, answer["torch"]) == (0, "2.12.0+rocm7.2")
+    (row,) = tomllib.loads((clean_home / ".cache/lumiimg/releases/pytorch.toml").read_text())["release"]
+    assert row["wheels"] == [
+        "torch==2.12.0+rocm7.2",
+        "torchvision==0.27.0+rocm7.2",
+        "torchaudio==2.11.0+rocm7.2",
+        "triton-rocm==3.7.1",
+    ]
+    assert row["requires"] == ["rocm==7.2.*", "python>=3.12,<3.13", "glibc>=2.28"]
+    assert row["has"] == {"torch": "2.12.0+rocm7.2", "torch-rocm": "7.2", "rccl": "2.27.7"}  # that of the row for 7.2
+    assert row["doubts"] == ["no torchaudio names this torch, so its newest is taken"]
+    code, answer = explained(capsys, "rocm-6.4.4 pytorch==2.12.0", index, *mirror)
+    assert code == 1
+
+
+def test_a_vllm_gets_the_torch_that_it_is_made_for_where_an_index_has_it(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.files += TORCH
+    mirror = ("--mirror", f"https://download.pytorch.org={index.url.removesuffix('/simple')}")
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", index, *mirror)
+    assert answer["torch"] == "2.14.0+rocm7.2"
+    assert [layer["status"] for layer in answer["layers"]] == ["read", "read"]
+    assert "made for torch" not in doubt_of(answer, "vllm")
+    assert "made for rocm>=7.14, and here is rocm 7.2.4" in doubt_of(answer, "vllm")
+    _, answer = explained(capsys, "rocm-7.2.4 pytorch", index, *mirror)
+    assert answer["torch"] == "2.11.0+rocm7.2"
+
+
+def test_show_lists_what_was_read_with_its_day_and_its_age(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
+    kept = clean_home / ".cache/lumiimg/releases/vllm.toml"
+    before = TODAY - dt.timedelta(120)
+    kept.write_text(kept.read_text().replace(f"read = {TODAY}", f"read = {before}"))
+    assert main(["show", "vllm"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "others read from the package index where a version is named (vllm >=0.10)" in said
+    assert f"read 0.33.0 on {before}: rocm-devel, torch, python>=3.11,<3.15, made for torch==2.14.*" in said
+    assert "120 days old: `lumiimg refresh` reads it again" in said

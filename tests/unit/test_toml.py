@@ -1,0 +1,111 @@
+"""TOML of others takes bounded time and memory, whatever its text; real files are far below each bound."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumiimg.toml import TomlError, parse_toml
+
+_ROOT = Path(__file__).parents[2]
+_LIMIT_BYTES = 2 << 20
+"""Of the largest file of TOML that is read: a lock."""
+_LIMIT_SIGNS = 150_000
+_SIGNS = ".[{=,"
+_CHILD = """
+import resource, sys
+from lumiimg.toml import TomlError, parse_toml
+resource.setrlimit(resource.RLIMIT_AS, (384 << 20,) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (10,) * 2)
+try:
+    print("read", len(parse_toml(sys.stdin.read())))
+except TomlError as error:
+    print("refused:", error)
+"""
+_DEEP = ".".join("d" * 7)
+_TEXTS: dict[str, Callable[[int], str]] = {
+    "dotted headers": lambda n: f"[a{n:x}.{_DEEP}]\n",
+    "dotted keys below dotted headers": lambda n: f"[a{n:x}.{_DEEP}]\n{_DEEP} = 1\n",
+    "tables in tables": lambda n: f"a{n:x} = {'{b=' * 31}1{'}' * 31}\n",
+    "escapes": lambda n: "\\t" * 1024 if n else 'a = """',
+    "30,000 keys of 31 parts": lambda n: f"a{n}.{'.'.join('d' * 30)} = 1\n" if n else f"[{'.'.join('h' * 31)}]\n",
+    "noise": lambda n: "".join(random.Random(n).choices("ab.=[]{}'\"\n\\# ,1", k=4096)),  # noqa: S311
+}
+
+
+def _largest(part: Callable[[int], str], most_signs: int) -> str:
+    text, signs, size = list[str](), 0, 0
+    while signs <= most_signs and size <= _LIMIT_BYTES:
+        text.append(part(len(text)))
+        signs += sum(map(text[-1].count, _SIGNS))
+        size += len(text[-1])
+    return "".join(text[:-1])
+
+
+_AS_MANY_AS_MAY_BE = ("dotted headers", _LIMIT_SIGNS)
+"""Are read, and take the most memory and time of all that were tried."""
+
+
+@pytest.mark.parametrize(("name", "most_signs"), [_AS_MANY_AS_MAY_BE, *((name, _LIMIT_BYTES) for name in _TEXTS)])
+@pytest.mark.threat("S28")
+def test_any_text_of_the_size_of_a_lock_takes_seconds_and_little_memory(name: str, most_signs: int) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD],
+        input=_largest(_TEXTS[name], most_signs),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert child.stdout.startswith("read" if most_signs == _LIMIT_SIGNS else "refused")
+    assert len(child.stdout) < 500
+
+
+def _between(begin: str, end: str, *pieces: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(("a.", "#", *pieces)), max_size=6).map(lambda text: f"{begin}{''.join(text)}{end}")
+
+
+_QUOTED = st.one_of(
+    _between('"', '"', "'", '\\"', "\\\\"),
+    _between("'", "'", '"', "\\"),
+    _between('"""', '"""', "'", '\\"', "\\\\", '"a', '""a', "\n", "\\\n"),
+    _between('"""a', '"""""', "'", '\\"', "\\\\", '""a', "\n"),
+    _between("'''", "'''", '"', "\\", "'a", "''a", "\n"),
+    _between("'''", "a''''", '"', "\\", "''a", "\n"),
+)
+
+
+@given(st.lists(_QUOTED, min_size=1, max_size=4))
+@pytest.mark.threat("S28")
+def test_no_text_or_comment_hides_a_key_or_is_taken_for_one(texts: list[str]) -> None:
+    text = f"x = [{', '.join(texts)}] # 'a\n"
+    meant = tomllib.loads(text)
+    assert parse_toml(text) == meant
+    with pytest.raises(TomlError, match="a key of more than 8 parts"):
+        parse_toml(f"{text}{_DEEP}.{_DEEP} = '1'\n")
+    assert parse_toml(f"{text}y = '{_DEEP}.{_DEEP}' # {_DEEP}.{_DEEP}")
+
+
+@pytest.mark.threat("S28")
+def test_what_people_write_is_far_from_each_bound() -> None:
+    files = [*_ROOT.rglob("lumiimg/**/*.toml"), *_ROOT.glob("layers/*/*.toml"), *_ROOT.glob("tests/fixtures/**/*.lock")]
+    assert len(files) > 40
+    for file in [*files, _ROOT / "pyproject.toml"]:
+        text = file.read_text()
+        assert parse_toml(text) == tomllib.loads(text)
+        assert sum(map(text.count, _SIGNS)) * 10 < _LIMIT_SIGNS, file
+
+
+@pytest.mark.threat("S28")
+def test_a_complaint_does_not_repeat_a_whole_file() -> None:
+    with pytest.raises(TomlError, match="is not TOML: ") as caught:
+        parse_toml(f"['{'a' * 100_000}']\n" * 2)
+    assert len(str(caught.value)) < 400

@@ -1,0 +1,194 @@
+"""Writes lumiimg/catalog/ledger.toml: how far each row of the catalogue was tried.
+
+python -m tools.ledger             what counts, and the entries that do not, as the row was changed since or is gone
+python -m tools.ledger --prune     takes the latter out
+python -m tools.ledger IMAGE       records what an image of lumiimg is made of as built; on the machine that built it
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from lumiimg import __version__
+from lumiimg.build.provenance import read_plan
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.layers import own_values
+from lumiimg.catalog.ledger import LEDGER, REACHES, Trial, content_of, read_ledger, rows_of
+from lumiimg.catalog.templates import expand
+from lumiimg.engine.engine import find_engine
+from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.files import write_text
+from lumiimg.resolve.arguments import sources_named_otherwise
+from lumiimg.resolve.lockfile import layer_digest, read_document
+from tools.compatibility import HOME, natural
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from lumiimg.catalog.layers import Layer, Release
+
+HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"
+
+
+def main(words: list[str]) -> int:
+    match words:
+        case []:
+            return show()
+        case ["--prune"]:
+            known = contents()
+            write([trial for trial in read_ledger(LEDGER) if counts(trial, known)], LEDGER)
+            return show()
+        case [image] if not image.startswith("-"):
+            return record_image(Path(image))
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+def record(trials: Iterable[Trial], path: Path = LEDGER) -> None:
+    """Put entries into the ledger, each in the place of an older one for the same row and reach.
+
+    Raises ValueError for a row that the catalogue does not have as it was tried, CatalogError for text of several lines.
+    """
+    new, known = list(trials), contents()
+    for trial in new:
+        if not counts(trial, known):
+            raise ValueError(f"no row of the catalogue is what was tried: {trial}")
+    said = {(trial.name, trial.release, trial.reach, trial.content) for trial in new}
+    about = {key[:3] for key in said}
+    # Two rows can be of one version, for two releases of ROCm: the entry of the other stays while it counts.
+    kept = (
+        old
+        for old in read_ledger(path)
+        if (key := (old.name, old.release, old.reach, old.content)) not in said
+        and (key[:3] not in about or counts(old, known))
+    )
+    write([*kept, *new], path)
+
+
+def contents() -> dict[tuple[str, str, str], set[str]]:
+    """Return the digests of the shipped catalogue's rows by name, release and reach; of two rows of one version, two."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for layer, release in rows():
+        for reach in REACHES[1:]:
+            key = (layer.name, release.version if release else "", reach)
+            found.setdefault(key, set()).add(content_of(layer, release, reach))
+    return found
+
+
+def rows() -> Iterator[tuple[Layer, Release | None]]:
+    """Yield what can be tried of the shipped catalogue: each base, each release, each layer without releases."""
+    catalogue = open_catalogue(HOME)
+    for name in catalogue.layer_names():
+        yield from rows_of(catalogue.entry(name))
+
+
+def counts(trial: Trial, known: Mapping[tuple[str, str, str], Collection[str]]) -> bool:
+    """Return whether an entry is about a row of the catalogue, as that is today."""
+    return trial.content in known.get((trial.name, trial.release, trial.reach), ())
+
+
+def show() -> int:
+    """Print the table, and what does not count; return 1 where there is such an entry."""
+    known, trials = contents(), read_ledger(LEDGER)
+    stale = [trial for trial in trials if not counts(trial, known)]
+    for layer, release in sorted(rows(), key=lambda row: natural([row[0].name])):
+        status, version = (release or layer).status, release.version if release else ""
+        print(f"{layer.name:<24} {version:<12} {status}")
+    for trial in stale:
+        print(f"stale: {trial.name} {trial.release} {trial.reach} {trial.date} {trial.content}")
+    print(f"{len(trials)} entries, {len(stale)} of them stale")
+    return 1 if stale else 0
+
+
+def record_image(image: Path) -> int:
+    """Record the base and the layers of an image; print a line for each, and return 1 where one is refused.
+
+    Raises BadInputError where the image does not say what it was built of.
+    """
+    trials, refused = [], False
+    for entry, pins in locked(image):
+        try:
+            trials.append(trial_of(entry, pins, image))
+            print(f"{_title(entry)}: built, {trials[-1].how}")
+        except LumiimgError as error:
+            refused = True
+            print(f"{_title(entry)}: {error}", file=sys.stderr)
+    record(trials, LEDGER)
+    return 1 if refused else 0
+
+
+def locked(image: Path) -> Iterator[tuple[dict[str, Any], set[str]]]:
+    """Yield the base and each layer of the lock inside an image, with its Python distributions as pins."""
+    text = (read_plan(image) or {}).get("lock")
+    if not isinstance(text, str):
+        raise BadInputError("has no lock in it", where=str(image), hint="lumiimg build … --lock FILE")
+    with tempfile.TemporaryDirectory(prefix="lumiimg-ledger-") as folder:
+        path = Path(folder, "lumiimg.lock")
+        path.write_text(text, encoding="utf-8")
+        lock = read_document(path)
+    packages = lock["python"].get("packages", [])
+    for entry in (lock["base"], *lock["layer"]):
+        own = (one for one in packages if one["tool"]["lumiimg"]["layer"] == entry["name"])
+        yield entry, {f"{one['name']}=={one['version']}" for one in own}
+
+
+def trial_of(entry: Mapping[str, Any], pins: set[str], image: Path) -> Trial:
+    """Return the trial that an entry of a lock is. Raises LumiimgError where it is not a row of today's catalogue."""
+    layer = open_catalogue(HOME).entry(entry["name"])
+    if entry["layer"] != layer_digest(layer):
+        raise BadInputError("was changed since the image was built", hint="build it again; unchanged steps are kept")
+    same = [one for one in layer.releases if one.version == entry["release"] and pins.issuperset(one.wheels)]
+    if entry["release"] and not same:
+        raise BadInputError("is not a release of the catalogue")
+    release = same[0] if same else None
+    values = entry["arguments"]
+    if others := sources_named_otherwise(layer, release, values):
+        raise BadInputError(f"was built from other sources, named by {' and '.join(others)}")
+    return Trial(
+        name=layer.name,
+        release=entry["release"],
+        reach="built",
+        content=content_of(layer, release, "built"),
+        date=dt.datetime.fromtimestamp(image.stat().st_mtime, tz=dt.UTC).date(),
+        how="; ".join(_how(entry, layer, values, own_values(layer, release), len(pins))),
+    )
+
+
+def _title(entry: Mapping[str, Any]) -> str:
+    return f"{entry['name']} {entry['release']}".rstrip()
+
+
+def _how(
+    entry: Mapping[str, Any], layer: Layer, values: Mapping[str, str], usual: Mapping[str, str], wheels: int
+) -> Iterator[str]:
+    yield f"lumiimg {__version__} with {find_engine(os.environ).name}"
+    if "agent" in entry:
+        yield f"from {entry['agent']} {entry['from']}"
+    if wheels:
+        yield f"{wheels} wheels"
+    if changed := [f"{name}={value}" for name, value in values.items() if value != usual.get(name)]:
+        yield ", ".join(changed)
+    published = {source.sha256.get(expand(source.key, values)) for source in layer.sources}
+    unknown = [one for one in entry["source"] if one["sha256"] not in published]
+    for way, is_local in (("given by hand", True), ("fetched", False)):
+        if names := [one["name"] for one in unknown if one["url"].startswith("/") is is_local]:
+            yield f"{way}, without a published digest: {', '.join(names)}"
+
+
+def write(trials: Iterable[Trial], path: Path) -> None:
+    """Write a ledger in its order."""
+    ordered = sorted(trials, key=lambda one: (one.name, one.release, REACHES.index(one.reach), one.content))
+    fields = [{name: getattr(trial, name) for name in Trial.__slots__} for trial in ordered]
+    body = tomli_w.dumps({"trial": fields}) if fields else ""
+    write_text(path, f"{HEAD}\n{body}" if body else HEAD)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,251 @@
+"""Try each row of the catalogue as far as this machine can: release of a layer, on each Python that a base has.
+
+python -m tools.rehearse [LAYER...]      also: make rehearse [ROWS=vllm,jax]
+
+Each row is locked against the package index of this machine, for every base that takes it; then it is built on one, with
+the layer's own scripts and tests. tools/rehearsal has what stands in for GPUs, AMD's images and the wheels of other indexes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import hashlib
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.ledger import Reach, Trial, content_of
+from lumiimg.errors import LumiimgError, one_line
+from lumiimg.resolve.lock import wants_python
+from lumiimg.wording import count
+from tools.ledger import record
+from tools.rehearsal.archives import SDISTS, Archives
+from tools.rehearsal.bases import Bases, is_of_registry
+from tools.rehearsal.index import PackageIndex
+from tools.rehearsal.program import Program
+from tools.rehearsal.rows import Row, closure_of, lock_of, rows, unread
+from tools.rehearsal.server import Shelves, serve
+from tools.rehearsal.wheels import stand_in_wheels
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.plan import Plan
+
+FOLDER = Path("build/rehearse")
+AT_ONCE = 2
+CHECKS = Path(__file__).parent / "rehearsal/standin/layers"
+
+
+_WHEELS = "wheels of PyTorch's and vLLM's indexes: stand-ins with the requirements of the releases"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far a row got."""
+
+    row: Row
+    resolved: bool = False
+    rehearsed: str = ""
+    """The base on which; empty if on none."""
+    failed: str = ""
+    """What stands against it."""
+    remark: str = ""
+    """Why it went no further, where that is this machine's matter."""
+    seconds: float = 0.0
+
+    @property
+    def reach(self) -> str:
+        return "FAILED" if self.failed else "rehearsed" if self.rehearsed else "resolved" if self.resolved else "-"
+
+
+class Rehearsal:
+    """One run; its rows may be tried side by side."""
+
+    def __init__(self, program: Program, bases: Bases, shelves: Shelves) -> None:
+        self._program = program
+        self._bases = bases
+        self._shelves = shelves
+        self._one = threading.Lock()
+        self._locked: dict[object, Future[str]] = {}
+
+    def row(self, row: Row) -> Outcome:
+        """Resolve a row on every base, and build it on one. Whatever stands against it is in the outcome."""
+        begun = time.monotonic()
+        try:
+            outcome = self._tried(row)
+        except LumiimgError as error:
+            outcome = Outcome(row, failed=one_line(str(error)))
+        return replace(outcome, seconds=time.monotonic() - begun)
+
+    def _tried(self, row: Row) -> Outcome:
+        if not row.plans:
+            return Outcome(row, failed="no base takes it")
+        for plan in row.plans:
+            if against := self._locks(plan):
+                return Outcome(row, failed=f"{plan.base.name}: {against}")
+        reasons = {plan.base.name: self._bases.why_not(plan.base) for plan in row.plans}
+        here = sorted((plan for plan in row.plans if not reasons[plan.base.name]), key=_plainness)
+        if not here:
+            return Outcome(row, resolved=True, remark=next(iter(reasons.values())))
+        self._serve(here[0])
+        checks = _checks(here[0]) if row.uses_python else []
+        against = self._program.build(here[0], file_name(row), checks)
+        where = here[0].base.name
+        return Outcome(row, True, "" if against else where, f"{where}: {against}" if against else "")
+
+    def _locks(self, plan: Plan) -> str:
+        """Return what stands against the closure of a plan; it is asked once."""
+        key = closure_of(plan)
+        with self._one:
+            known = self._locked.get(key)
+            mine = self._locked.setdefault(key, Future())
+        if known is None:
+            against = "an error of the rehearsal's own"
+            try:
+                self._serve(plan)
+                against = self._program.lock(plan, f"{plan.base.name}-{abs(hash(key))}")
+            except LumiimgError as error:
+                against = one_line(str(error))
+            finally:
+                mine.set_result(against)
+        return mine.result()
+
+    def _serve(self, plan: Plan) -> None:
+        """Have the registry offer the base of a plan."""
+        if not is_of_registry(plan.base):
+            return
+        name = next(one.origin for one in plan.base.bootstraps).removeprefix("docker.io/")
+        with self._one:
+            if name not in self._shelves.images:
+                self._shelves.images[name] = self._bases.image(plan.base)
+
+
+def _checks(plan: Plan) -> list[str]:
+    """Return the words that have the finished image asked what `standin/layers/rehearsal` asks."""
+    releases = [layer.release for layer in lock_of(plan).layers if layer.release]
+    torch = next((release.has["torch"] for release in releases if "torch" in release.has), "")
+    return ["--layers", str(CHECKS), "--add", "rehearsal", "--arg", f"rehearsal.TORCH={torch}"]
+
+
+def _plainness(plan: Plan) -> tuple[bool, int]:
+    """Order bases: those without a torch first, as they have nothing of Python that a layer could lean on."""
+    return "torch" in plan.base.has, len(lock_of(plan).layers)
+
+
+def file_name(row: Row) -> str:
+    """Return how the files of a row are called."""
+    return "-".join(filter(None, (row.name, row.release, row.python, row.kind)))
+
+
+def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
+    """Yield what the ledger gets of the outcomes of one release, which differ in Python."""
+    row = outcomes[0].row
+    passed = [outcome for outcome in outcomes if outcome.resolved and not outcome.failed]
+    hows: list[tuple[Reach, str]] = []
+    if passed and any(wants_python(layer) for plan in row.plans for layer in lock_of(plan).layers):
+        names = ", ".join(f"{count(len(one.row.plans), 'base')}{_python(one.row)}" for one in passed)
+        hows.append(("resolved", f"against the package index for {names}; {_WHEELS}"))
+    if built := [outcome for outcome in passed if outcome.rehearsed]:
+        names = ", ".join(f"{one.rehearsed}{_python(one.row)}" for one in built)
+        stand_ins = sorted(set().union(*(_stood_in(one) for one in built)))
+        hows.append(("rehearsed", f"on {names}; stand-ins: {', '.join(stand_ins) or 'none'}"))
+    for reach, how in hows:
+        content = content_of(row.facts, row.chosen, reach)
+        yield Trial(row.name, row.release, reach, content, dt.datetime.now(dt.UTC).date(), how)
+
+
+def _python(row: Row) -> str:
+    return f" (Python {row.python})" if row.python else ""
+
+
+def _stood_in(outcome: Outcome) -> Iterator[str]:
+    """Yield what was not the real thing where a row was built."""
+    plan = next(plan for plan in outcome.row.plans if plan.base.name == outcome.rehearsed)
+    if is_of_registry(plan.base):
+        yield "the image, its ROCm and compilers"
+    for layer in lock_of(plan).layers:
+        if layer.release and layer.release.indexes:
+            yield f"the wheels of {layer.name}'s own indexes"
+        yield from (f"the archive of {source.name}" for source in layer.sources if source.name not in SDISTS)
+
+
+def told(outcome: Outcome) -> str:
+    """Return an outcome as a line of the table."""
+    row = outcome.row
+    where = outcome.rehearsed or f"{count(len(row.plans), 'base')}"
+    python = f"Python {row.python}" if row.python else ""
+    why = outcome.failed or outcome.remark
+    line = f"{row!s:24} {row.kind:10} {python:12} {outcome.reach:10} {where:24} {outcome.seconds:5.0f} s  {why}"
+    return line.rstrip()
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Return how many rows got how far."""
+    reached = Counter(outcome.reach for outcome in outcomes)
+    plans = sum(len(outcome.row.plans) for outcome in outcomes)
+    parts = ", ".join(f"{number} {reach}" for reach, number in sorted(reached.items()))
+    return f"{count(len(outcomes), 'row')}, {count(plans, 'plan')}: {parts}"
+
+
+def made_for_now(folder: Path) -> Path:
+    """Return the folder of the stand-ins that this version of the tool makes; those of another version go."""
+    makers = [CHECKS.parents[1] / f"{name}.py" for name in ("archives", "bases", "wheels")]
+    files = [*makers, *sorted(path for path in CHECKS.parent.rglob("*") if path.suffix not in {"", ".pyc"})]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    made = folder / "made" / digest
+    for old in made.parent.iterdir() if made.parent.is_dir() else ():
+        if old != made:
+            shutil.rmtree(old)
+    for path in (
+        made / "archives",
+        made / "bases",
+        made / "wheels",
+        *(folder / name for name in ("bases", "images", "sources")),
+    ):
+        path.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("layer", nargs="*", help="only these")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"for what is made and kept ({FOLDER})")
+    parser.add_argument("--record", action="store_true", help="write into the ledger how far each row got")
+    parser.add_argument("--layers", type=Path, action="append", default=[], help="folder of layers, searched first")
+    asked = parser.parse_args(words)
+    catalogue = open_catalogue({"HOME": "/nonexistent"}, asked.layers)
+    folder = asked.folder.absolute()
+    made = made_for_now(folder)
+    index = PackageIndex(folder / "sources")
+    layers = [catalogue.entry(name) for name in catalogue.layer_names()]
+    releases = [release for layer in layers for release in layer.releases]
+    archives = Archives(index, made / "archives")
+    shelves = Shelves(wheels=stand_in_wheels(releases, index, made / "wheels"))
+    begun, outcomes = time.monotonic(), list[Outcome]()
+    with serve(shelves) as address, ThreadPoolExecutor(AT_ONCE) as pool:
+        program = Program(
+            address, index.address, folder / "images", archives, folder / "images/cache", tuple(asked.layers)
+        )
+        rehearsal = Rehearsal(program, Bases(folder / "bases", made / "bases", index, shelves.wheels), shelves)
+        for outcome in pool.map(rehearsal.row, rows(frozenset(asked.layer), catalogue)):
+            outcomes.append(outcome)
+            print(told(outcome), flush=True)
+            if asked.record:
+                same = [one for one in outcomes if one.row.same_release(outcome.row)]
+                record(trials(same))
+    if names := unread(catalogue):
+        print(f"nothing of Python is tried on {', '.join(names)}: no name says their Python, so they are read first")
+    print(f"{summary(outcomes)}; {time.monotonic() - begun:.0f} s")
+    return int(not outcomes or any(outcome.failed for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
