@@ -50,6 +50,8 @@ def _of_needs(lock: Lock) -> Iterator[str]:
             if need.component not in there and not is_gpu(need.component):  # GPUs are of the site
                 yield f"{layer.name} requires {need.component}, which is not among the layers below it"
         there |= {layer.name, *layer.layer.provides, *_has(layer)}
+        if "python3" in there:  # there is one, and which it is only reading the image shows
+            there.add("python")
 
 
 def _of_wheels(lock: Lock) -> Iterator[str]:

@@ -1,12 +1,31 @@
-"""What several unit tests need: layer folders that are easy to break."""
+"""What several unit tests need: no network, and layer folders that are easy to break."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from tests.shared.layer_builder import LAYER, MakeLayer
+
+LOOPBACK = {"localhost", "127.0.0.1", "::1", "", None}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_server_but_those_of_tests() -> Generator[None]:
+    """What a package index has today must not decide how a test ends."""
+    really = socket.getaddrinfo
+
+    def getaddrinfo(host: str | bytes | None, *args: object, **options: object) -> object:
+        if (host.decode() if isinstance(host, bytes) else host) not in LOOPBACK:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return really(host, *args, **options)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", getaddrinfo)
+        yield
 
 
 @pytest.fixture
