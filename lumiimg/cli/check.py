@@ -14,6 +14,9 @@ Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:
   lumiimg check image.sif --nodes 64 \
       --sbatch='-p standard-g -A project_XXX --gpus-per-node=8'
 
+Of several images, equal answers are shown together, and --json prints a line
+for each: lumiimg check *.sif --level static
+
 exit codes: 0 no obstacle found at this level
             1 no: RCCL would not use the fast network
             2 not an image
@@ -22,6 +25,7 @@ exit codes: 0 no obstacle found at this level
               not take the job of --nodes, or ended it before the answer
             4 no engine or no GPU for the level that was asked for; no Slurm for
               --nodes
+            of several images that of the worst: 1, 2, 4, 3, 0
 """
 
 from __future__ import annotations
@@ -35,8 +39,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import (
+    IMAGES,
     add_host,
-    add_image,
     add_json,
     add_junit,
     add_machine,
@@ -50,11 +54,12 @@ from lumiimg.cli.options import (
     site_of,
     snapshot_of,
 )
-from lumiimg.errors import BadInputError, printable
+from lumiimg.errors import BadInputError, LumiimgError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lumiimg.check.answer import CheckReport
     from lumiimg.cluster.nodes.check import NodesReport
     from lumiimg.cluster.nodes.watch import Waiting
 
@@ -63,7 +68,7 @@ _SOON_S, _LATER_S = 5.0, 30.0
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_image(parser)
+    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help=IMAGES)
     add_host(parser)
     add_program(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
@@ -96,31 +101,16 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.check.pipeline import check_image
     from lumiimg.files import write_text
-    from lumiimg.findings import Level
     from lumiimg.report.check import print_check, to_junit_text
     from lumiimg.report.console import print_json
 
-    refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (arguments.image, arguments.host))
+    refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (*arguments.images, arguments.host))
+    if len(arguments.images) > 1:
+        return _several(arguments)
     if arguments.nodes is not None:
         return _on_nodes(arguments)
-    if arguments.sbatch:
-        raise BadInputError("is for the job that --nodes submits", where="--sbatch", hint="add --nodes N")
-    level = Level(arguments.level) if arguments.level else None
-    if arguments.simulate_gpu and level is Level.STATIC:
-        raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
-    snapshot, site = snapshot_of(arguments), site_of(arguments)
-    report = check_image(
-        arguments.image,
-        os.environ,
-        level,
-        snapshot,
-        simulate=arguments.simulate_gpu,
-        site=site,
-        program=arguments.starts,
-        machine=machine_options(arguments),
-    )
+    report = _checker(arguments)(arguments.images[0])
     if arguments.junit:
         write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
@@ -131,6 +121,64 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json("check", report)
     print_check(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return report.answer.exit_code
+
+
+def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
+    """Return what checks an image on this machine. Raises BadInputError."""
+    from lumiimg.check.pipeline import check_image
+    from lumiimg.findings import Level
+
+    if arguments.sbatch:
+        raise BadInputError("is for the job that --nodes submits", where="--sbatch", hint="add --nodes N")
+    level = Level(arguments.level) if arguments.level else None
+    if arguments.simulate_gpu and level is Level.STATIC:
+        raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
+    snapshot, site = snapshot_of(arguments), site_of(arguments)
+
+    def check(image: Path) -> CheckReport:
+        return check_image(
+            image,
+            os.environ,
+            level,
+            snapshot,
+            simulate=arguments.simulate_gpu,
+            site=site,
+            program=arguments.starts,
+            machine=machine_options(arguments),
+        )
+
+    return check
+
+
+def _several(arguments: argparse.Namespace) -> int:
+    """Check one image after the other; one that cannot be checked does not keep the others from it."""
+    from lumiimg.report.console import print_json_line
+    from lumiimg.report.images import ImageAnswer, answer_of, print_images, worst
+
+    given = {"--nodes": arguments.nodes, "--junit": arguments.junit, "--html": arguments.html}
+    if option := next((option for option, value in given.items() if value is not None), None):
+        raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
+    check = _checker(arguments)
+    answers: list[ImageAnswer] = []
+    told_at = time.monotonic()
+    for image in arguments.images:
+        try:
+            report = check(image)
+        except LumiimgError as error:
+            answers.append(ImageAnswer(str(image), error.exit_code, error.what, error.hint or ""))
+        else:
+            answers.append(answer_of(report))
+            if arguments.json:
+                print_json_line("check", report)
+        if time.monotonic() - told_at > _SOON_S:
+            told_at = time.monotonic()
+            print(f"{len(answers)} of {len(arguments.images)} images are checked", file=sys.stderr, flush=True)
+    named = {"--host": arguments.host, "--site": arguments.site, "--program": arguments.starts}
+    named["--level"] = arguments.level
+    again = ["lumiimg", "check", *(str(word) for option in named.items() if option[1] for word in option)]
+    again += ["--simulate-gpu"] if arguments.simulate_gpu else []
+    print_images(answers, again, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
+    return worst(answers)
 
 
 def _on_nodes(arguments: argparse.Namespace) -> int:
@@ -154,7 +202,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         from lumiimg.cluster.nodes.check import NodesRequest, check_nodes
 
         request = NodesRequest(
-            image=arguments.image,
+            image=arguments.images[0],
             nodes=arguments.nodes,
             level=Level(arguments.level) if arguments.level else None,
             snapshot=snapshot,
@@ -175,7 +223,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         from lumiimg.cluster.nodes.check import paths_of
         from lumiimg.report.html.check import nodes_page
 
-        write_text(arguments.html, nodes_page(report, paths_of(report, arguments.image, os.environ)))
+        write_text(arguments.html, nodes_page(report, paths_of(report, arguments.images[0], os.environ)))
     if arguments.json:
         print_json("check-nodes", report)
     print_nodes(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
@@ -190,9 +238,9 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
         options = shlex.split(arguments.sbatch)
     except ValueError as error:
         raise BadInputError(f"is no list of options: {error}", where="--sbatch") from error
-    with opened(arguments.image):
+    with opened(arguments.images[0]):
         pass  # what is no image is told now, not when the job has waited for its nodes
-    words = ["check", str(arguments.image.absolute()), "--nodes", str(arguments.nodes), "--json"]
+    words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
     words += ["--program", arguments.starts] if arguments.starts else []
     words += ["--simulate-gpu"] if arguments.simulate_gpu else []
     words += ["--level", arguments.level] if arguments.level else []

@@ -153,3 +153,11 @@ def print_json(kind: str, source: object = None, /, **own: object) -> None:
     from lumiimg.report import schema
 
     print(schema.json_text(kind, source, **own))
+
+
+def print_json_line(kind: str, source: object) -> None:
+    """Print a result for machines in one line, as one of several (JSON Lines)."""
+    from lumiimg.report import schema
+
+    # a line break in a text is an escape
+    print(" ".join(map(str.strip, schema.json_text(kind, source).split("\n"))), flush=True)

@@ -1,0 +1,88 @@
+"""`lumiimg check` of several images: equal answers together, the worst first, a line of JSON for each that was read."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from tests.shared import fabric_builder
+from tests.shared.programs import unwrapped
+from tests.shared.validation import validated
+
+
+@pytest.fixture
+def images(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of images: 33 that need the host's libfabric, two without a plugin, two files that are not images."""
+    del clean_home
+    folder = tmp_path / "images"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    fabric_builder.image(tmp_path / "needs-host")
+    for number in range(33):
+        shutil.copytree(tmp_path / "needs-host", folder / f"needs-host-{number}", symlinks=True)
+    fabric_builder.image(folder / "no plugin", plugin=False)
+    shutil.copytree(folder / "no plugin", folder / "-no-plugin", symlinks=True)
+    (folder / "a.txt").write_text("text")
+    (folder / "z.sif").write_bytes(b"SIF_MAGIC")
+    return folder
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["check", "--level", "static", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_forty_images_are_one_screen_with_the_worst_first(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = sorted(path.name for path in images.iterdir())
+    code, out, _ = check(capsys, "--site", "lumi", "--", *names)
+    assert code == ExitCode.NO
+    lines = out.splitlines()
+    assert lines[0] == "NO for 2 images, 2 cannot be read, CANNOT TELL for 33 (of 37)"
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert out.index("2 images: NO") < out.index("neither a SIF") < out.index("33 images")
+    assert "no net plugin" in unwrapped(out)
+    assert "-no-plugin, no plugin" in out
+
+
+def test_the_command_that_is_proposed_has_all_about_the_image(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del images
+    _, out, _ = check(capsys, "--site", "lumi", "--", "-no-plugin", "no plugin", "needs-host-0")
+    proposed = [line.partition("lumiimg ")[2] for line in out.splitlines() if line.startswith("next:")]
+    assert len(proposed) == 2
+    for command, expected in zip(proposed, (ExitCode.NO, ExitCode.UNDECIDED), strict=True):
+        assert main(shlex.split(command)) == expected
+        assert "level static: done" in capsys.readouterr().out
+
+
+def test_one_that_is_not_an_image_does_not_keep_the_others_from_it(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del images
+    code, out, err = check(capsys, "--json", "a.txt", "no plugin", "nowhere", "needs-host-1")
+    assert code == ExitCode.NO
+    lines = out.splitlines()
+    for line in lines:
+        validated(line, "check")
+    assert [json.loads(line)["image"] for line in lines] == ["no plugin", "needs-host-1"]
+    assert "2 cannot be read" in err
+    assert check(capsys, "a.txt", "needs-host-1")[0] == ExitCode.BAD_INPUT
+    assert check(capsys, "needs-host-2", "needs-host-1")[0] == ExitCode.UNDECIDED
+    assert check(capsys, "needs-host-2", "a.txt", "--quiet")[1].count("\n") == 1
+
+
+@pytest.mark.parametrize("option", [["--nodes", "2"], ["--html", "x.html"], ["--junit", "x.xml"]], ids=lambda o: o[0])
+def test_what_is_for_one_image_is_refused_for_several(
+    option: list[str], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = check(capsys, "no plugin", "needs-host-1", *option)
+    assert code == ExitCode.BAD_INPUT
+    assert err == f"lumiimg: {option[0]}: is for one image; leave it out, or name one image\n"
+    assert not [*images.glob("x.*")]
