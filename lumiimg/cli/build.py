@@ -220,7 +220,7 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     from lumiimg.resolve.lock_trust import beyond_catalogue
     from lumiimg.resolve.lockfile import read_lock
 
-    for option in ("base", "recipe", "add", "arg", "source", "fabric", "host", "exclude-newer"):
+    for option in ("base", "recipe", "add", "requirements", "arg", "source", "fabric", "host", "exclude-newer"):
         given = getattr(arguments, option.replace("-", "_"))
         if given and given != "auto":
             raise BadInputError(

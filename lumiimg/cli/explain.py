@@ -37,7 +37,7 @@ from lumiimg.cli.options import (
     site_of,
     snapshot_of,
 )
-from lumiimg.cli.request import add_request, ground_of, planned, read_request
+from lumiimg.cli.request import add_request, ground_of, planned, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 
@@ -53,7 +53,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    is_request = bool(arguments.base or arguments.recipe or arguments.add)
+    is_request = bool(arguments.base or arguments.recipe or arguments.add or arguments.requirements)
     if is_request and arguments.starts:
         raise BadInputError("--program is of an image", hint="leave it out")
     if (arguments.image is None) != is_request:
@@ -97,7 +97,11 @@ def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json
     from lumiimg.report.plan import json_keys, print_plan
 
-    _, plan = planned(arguments, changes=True)
+    request, plan = planned(arguments, changes=True)
+    if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
+        from lumiimg.resolve.pin import with_taken
+
+        plan = with_taken(plan, plan.lock, sources_of(arguments), request.until)
     if arguments.html:
         from lumiimg.files import write_text
         from lumiimg.report.html.request import request_page

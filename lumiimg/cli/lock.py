@@ -83,7 +83,8 @@ def _request_of(before: tuple[Lock, Request] | None, arguments: argparse.Namespa
     """Return what the lock that is there was made from. Raises BadInputError, also for options that would change it."""
     if before is None:
         raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
-    given = [f"--{name}" for name in ("add", "arg", "source", "site", "host") if getattr(arguments, name)]
+    names = ("add", "requirements", "arg", "source", "site", "host")
+    given = [f"--{name}" for name in names if getattr(arguments, name)]
     if given or arguments.fabric != "auto":
         raise BadInputError(
             f"{(given or ['--fabric'])[0]} without --base or --recipe", hint="name the whole request to change it"

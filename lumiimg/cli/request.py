@@ -14,7 +14,7 @@ from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site, si
 from lumiimg.errors import BadInputError, MissingHereError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lumiimg.cli.options import Options
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.observed_node import ObservedNode
+    from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.pin import Sources
     from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.releases.indexes import ReleaseIndexes
@@ -56,7 +57,10 @@ def _date(text: str) -> dt.date:
 
 def add_layers_and_sources(what: Options) -> None:
     """Add the options that tell what comes on a base."""
-    add_repeated(what, "--add", "LAYER", "a layer to add, with a version if need be: vllm==0.10.1 (may be repeated)")
+    layer = "a layer to add, with a version if need be: vllm==0.10.1; or a package of your own: pip:einops==0.8.1"
+    add_repeated(what, "--add", "LAYER|pip:PACKAGE", f"{layer} (may be repeated)")
+    own = "packages of your own: requirements file, pyproject.toml or uv.lock; torch and all else below them stay"
+    what.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
     add_repeated(what, "--arg", "LAYER.NAME=VALUE", "set an argument: of a layer (`lumiimg show`)")
     source = "take a source archive from here; #sha256=HEX behind it says what it must be"
     add_repeated(what, "--source", "NAME=FILE|URL", source)
@@ -159,12 +163,15 @@ def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
     """Return what is asked for. Raises BadInputError."""
     from lumiimg.fabric.path import Fabric
-    from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets
+    from lumiimg.resolve.request import OWN_PACKAGES, PACKAGE, Request, as_exact, name_of, refuse_secrets
     from lumiimg.secret import known_secrets
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
     base = catalogue.meant_by(arguments.base) if arguments.base else recipe.base if recipe else ""
     arguments.add = [as_exact(text) for text in arguments.add]
+    words = (*(recipe.add if recipe else ()), *arguments.add)
+    own = _own_packages(arguments.requirements, words)
+    given = [text for text in arguments.add if not text.startswith(PACKAGE)]
     if needs_base and not base:
         raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
@@ -173,14 +180,17 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     if fabric is None and recipe is not None and recipe.fabric is not None:
         # to add the layer of a fabric is to name one, too
         layers = {f"fabric-{other.value}" for other in Fabric}
-        fabric = None if layers & {name_of(text) for text in arguments.add} else Fabric(recipe.fabric)
-    own = recipe.add if recipe else ()
-    named = {name_of(text): text for text in arguments.add if text not in own}
-    add = [named.get(name_of(text), text) for text in own]
-    add += [text for text in arguments.add if text not in add]
+        fabric = None if layers & {name_of(text) for text in given} else Fabric(recipe.fabric)
+    of_recipe = [text for text in recipe.add if not text.startswith(PACKAGE)] if recipe else []
+    named = {name_of(text): text for text in given if text not in of_recipe}
+    if OWN_PACKAGES in named:
+        raise BadInputError(f"--add {OWN_PACKAGES}", hint="name the packages: -r FILE, or --add pip:NAME==VERSION")
+    add = [named.get(name_of(text), text) for text in of_recipe]
+    add += [text for text in given if text not in add]
     request = Request(
         base=base,
         add=tuple(add),
+        own=own,
         arguments=dict(recipe.arguments if recipe else {}) | _once("--arg", _values(arguments.arg), ".".join),
         fabric=fabric,
         sources=_once("--source", _sources(arguments.source), str),
@@ -193,6 +203,18 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     )
     refuse_secrets(request, known_secrets(os.environ))
     return request
+
+
+def _own_packages(files: Sequence[str], words: Sequence[str]) -> OwnPackages | None:
+    """Return the packages of the user's own; None where nobody names any. Raises BadInputError."""
+    from lumiimg.resolve.request import PACKAGE
+
+    packages = [word for word in words if word.startswith(PACKAGE)]
+    if not files and not packages:
+        return None
+    from lumiimg.resolve.own_requirements import read_own
+
+    return read_own(files, packages)
 
 
 def _once(option: str, pairs: Iterable[tuple[K, str]], shown: Callable[[K], str]) -> dict[K, str]:
@@ -229,7 +251,7 @@ def _as_written(arguments: argparse.Namespace) -> str:
     """Return the options of a request as they were given, for a shell."""
     from lumiimg.resolve.request import words_of
 
-    many = ("add", "arg", "source", "mirror", "layers")
+    many = ("add", "requirements", "arg", "source", "mirror", "layers")
     return words_of(
         ("--base", (arguments.base,)),
         ("--recipe", (arguments.recipe,)),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TRITON = "triton"
 ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
 """What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
-_CUDA = re.compile(r"nvidia-.*|cuda-.*|cupy-cuda.*|.*-cu1[0-9]")
+_CUDA = re.compile(r"nvidia-.*|cuda-.*|cupy-cuda.*|.*-cu1[0-9]|onnxruntime-gpu|tensorrt|faiss-gpu|pycuda")
 """Projects that hold CUDA's libraries, or want them: in an image for ROCm they mean that a wrong wheel came in."""
 _LAYER = "lumiimg-layer-"
 _IMAGE = "lumiimg-image"
@@ -72,6 +72,15 @@ class LayerWants:
     """Versions of what it brings in another way than by wheels, or the base has."""
     date: dt.date | None = None
     """What it requires is taken as of this day, where that goes together with the rest; None: as of the day of all."""
+    told: str = ""
+    """How a conflict calls it; empty: `the layer NAME`."""
+    is_there: bool = False
+    """Whether it is in the image already, and what it requires is what it has."""
+
+    @property
+    def title(self) -> str:
+        """What a conflict calls it."""
+        return self.told or f"the layer {self.name}"
 
     @property
     def as_there(self) -> LayerWants:
@@ -110,12 +119,15 @@ def resolve(
     until: dt.date | None,
     held: Mapping[str, str],
     on_line: Callable[[str], None],
+    refuse: Callable[[Mapping[str, frozenset[str]]], None] | None = None,
 ) -> dict[str, tuple[FoundWheel, ...]]:
     """Return the wheels of each layer: its own, and those that it is the first to require, by name.
 
     Nothing is taken that was uploaded after the end of the day `until`, but for what is pinned; `held` are versions to
     keep where they still fit. Layers of an earlier day come first, as of that day: what they get then stays where it
     goes together with the layers of later days, so that a new layer does not bring an old one what it never met.
+
+    `refuse` raises for a project that is not to come in, by who requires each; None: for those of CUDA (`refuse_cuda`).
 
     Raises FailedError for what cannot be had or does not go together: it names both sides, with their layers; CudaError
     where CUDA comes in.
@@ -132,17 +144,19 @@ def resolve(
         try:
             project.configure(folder, until)
             try:
-                packages, noted = compile_lock(folder, target, indexes.cache)
+                packages, noted, warned = compile_lock(folder, target, indexes.cache)
             except NoTimesError:
                 on_line(f"the index gives no times of upload, so that the date {until} bounds nothing")
                 until = None
                 project.configure(folder, until)
-                packages, noted = compile_lock(folder, target, indexes.cache)
+                packages, noted, warned = compile_lock(folder, target, indexes.cache)
         except FailedError as error:
             hint = hint_for(error.what, until) if error.what.startswith(APART) else error.hint
             raise FailedError(_named(error.what, project, target), hint=hint) from error
     parents = _parents(noted)
-    refuse_cuda(parents)
+    (refuse or refuse_cuda)(parents)
+    for line in warned:
+        on_line(line)
     wheels = [_wheel(one, target) for one in packages if "archive" not in one]
     if (plain := [one for one in wheels if one.url.startswith("http:")]) and not project.is_plain:
         raise FailedError(f"its index, with TLS, links to a wheel without: {plain[0].url[:200]}, which is not followed")
@@ -194,26 +208,26 @@ def _pins(layers: Sequence[LayerWants]) -> dict[str, tuple[str, LayerWants]]:
     return found
 
 
-def _there(layers: Sequence[LayerWants], pins: Mapping[str, object]) -> dict[str, str]:
-    """Return the versions of what needs no wheel, by project: it is in the image in another way.
+def _there(layers: Sequence[LayerWants], pins: Mapping[str, object]) -> dict[str, tuple[str, LayerWants]]:
+    """Return the versions of what needs no wheel, and whose it is, by project: it is in the image in another way.
 
     The distribution `triton` is one: ROCm's has another name, and what requires `triton` means the module. The layers
     write a distribution of that name beside it (python.sh), in a version that no index has.
     """
-    there: dict[str, str] = {}
+    there: dict[str, tuple[str, LayerWants]] = {}
     for layer in layers:
         for name, version in (layer.has or {}).items():
             if canonicalize_name(name) not in pins and is_version(version):
-                there[canonicalize_name(name)] = version
+                there[canonicalize_name(name)] = (version, layer)
         for pin in layer.pins:
             requirement = Requirement(pin)
             if canonicalize_name(requirement.name) in ROCM_TRITONS:
                 (version,) = (one.version for one in requirement.specifier)
-                there[TRITON] = stand_in_version(version)
+                there[TRITON] = (stand_in_version(version), layer)
     for name in ROCM_TRITONS:
         if name in there:
-            there.setdefault(TRITON, stand_in_version(there[name]))
-    return {name: version for name, version in there.items() if name not in pins}
+            there.setdefault(TRITON, (stand_in_version(there[name][0]), there[name][1]))
+    return {name: found for name, found in there.items() if name not in pins}
 
 
 def stand_in_version(triton: str) -> str:
@@ -249,7 +263,7 @@ class _Project:
 
     layers: Sequence[LayerWants]
     pins: Mapping[str, tuple[str, LayerWants]]
-    there: Mapping[str, str]
+    there: Mapping[str, tuple[str, LayerWants]]
     index_of: Mapping[str, str]
     general: str
 
@@ -264,7 +278,7 @@ class _Project:
         for layer in self.layers:
             name, version = f"{_LAYER}{canonicalize_name(layer.name)}", _version_of(layer)
             sources[name] = {"path": _write_wheel(folder, name, version, (*layer.pins, *layer.requires))}
-        for name, version in self.there.items():
+        for name, (version, _) in self.there.items():
             sources[name] = {"path": _write_wheel(folder, name, version, ())}
         named = list(dict.fromkeys(self.index_of.values()))
         wanted = [*sources, *(pin for pin, _ in self.pins.values())]
@@ -317,20 +331,24 @@ def _named(text: str, project: _Project, target: PythonTarget) -> str:
         text = re.sub(rf"{_IMAGE} requires {name}(?:==\S+)?(?: and |(?:; |$))", f"{_IMAGE} requires ", text)
         text = re.sub(
             rf"(?:all versions of )?{name}(?:=={re.escape(_version_of(layer))})?(?![\w-])",
-            f"the layer {layer.name}",
+            layer.title.replace("\\", r"\\"),
             text,
         )
+        if layer.is_there:
+            text = re.sub(rf"({re.escape(layer.title)}) requires (\S+)==(\S+)", r"\1 has \2 \3", text)
     for name, (pin, layer) in project.pins.items():
         text = re.sub(
             rf"{_IMAGE} requires {re.escape(name)}(?![\w.-])[^\s;]*", f"the layer {layer.name} pins {pin}", text
         )
-    for name, version in project.there.items():
-        text = re.sub(rf"only {re.escape(name)}[<>=!]\S* is available", f"the image has {name} {version}", text)
+    for name, (version, layer) in project.there.items():
+        absent = rf"(?:only {re.escape(name)}[<>=!]\S* is available|there is no {re.escape(name)}[<>=!]\S*[^\s;])"
+        text = re.sub(absent, f"{layer.title if layer.is_there else 'the image'} has {name} {version}", text)
     text = re.sub(r"(ha(?:s|ve) no) usable wheels", rf"\1 wheel for {target}", text)
     text = text.replace(f"{_IMAGE} requires ", "").strip(" ;")
     if not text.startswith(APART):
         return text[:_SHOWN]
-    facts = sorted(text.removeprefix(APART).split("; "), key=lambda fact: not fact.startswith("the layer "))
+    titles = tuple(layer.title for layer in project.layers if layer.requires or layer.pins)
+    facts = sorted(text.removeprefix(APART).split("; "), key=lambda fact: not fact.startswith(titles))
     text = f"{APART}{'; '.join(dict.fromkeys(facts))}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN].rpartition('; ')[0]}; …"
 
@@ -348,10 +366,20 @@ def _parents(noted: str) -> dict[str, frozenset[str]]:
     return found
 
 
+def is_of_cuda(name: str) -> bool:
+    """Whether a project is of CUDA's, by its name."""
+    return _CUDA.fullmatch(name) is not None
+
+
+def layer_of(name: str) -> str | None:
+    """Return the layer that a project stands for here; None for one of an index."""
+    return name.removeprefix(_LAYER) if name.startswith(_LAYER) else None
+
+
 def refuse_cuda(parents: Mapping[str, frozenset[str]]) -> None:
     """Raise CudaError if a project of CUDA's is among those that are required."""
     for name in sorted(parents):
-        if _CUDA.fullmatch(name):
+        if is_of_cuda(name):
             by = ", ".join(sorted(one.removeprefix(_LAYER) for one in parents[name]))
             raise CudaError(
                 f"{name}, of CUDA, is required by {by[:200]}: a wheel that is not for ROCm came in",

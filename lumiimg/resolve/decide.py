@@ -10,8 +10,9 @@ from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
 from lumiimg.resolve.planner import Planner
-from lumiimg.resolve.request import options_of, refuse_secrets, wanted, with_releases
+from lumiimg.resolve.request import OWN_PACKAGES, options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.resolve.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,7 +33,8 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
     refuse_secrets(request)
     ground = with_unlisted(request, ground)
     images = ground.images or read_bases(request.base, ground.catalogue, ground.pull, ground.site)
-    planner = Planner(replace(ground, images=images))
+    request, ground = with_own(request, replace(ground, images=images))
+    planner = Planner(ground)
     plan = planner.plan(with_releases(request, ground.catalogue))
     return planner.with_changes(plan) if changes else plan
 
@@ -40,7 +42,20 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
 def working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:
     """Return the plans of a request on every base that takes it, and on those that do not. Raises as `decide` does."""
     refuse_secrets(request)
-    return Planner(with_unlisted(request, ground)).working(with_releases(request, ground.catalogue))
+    request, ground = with_own(request, with_unlisted(request, ground))
+    return Planner(ground).working(with_releases(request, ground.catalogue))
+
+
+def with_own(request: Request, ground: Ground) -> tuple[Request, Ground]:
+    """Return both with the layer of the user's own packages, where there are any."""
+    if request.own is None:
+        return request, ground
+    from lumiimg.resolve.own_packages import brought_by_layers, with_packages
+
+    layer = with_packages(ground.catalogue.layer(OWN_PACKAGES), request.own)
+    brought = brought_by_layers(layer for _, layer in Shelf(ground.catalogue, {}, None).layers())
+    own = replace(request.own, brought=brought)
+    return replace(request, own=own), replace(ground, images={**ground.images, OWN_PACKAGES: layer})
 
 
 def with_unlisted(request: Request, ground: Ground) -> Ground:

@@ -50,7 +50,7 @@ _DIST_INFO = re.compile(
     r"(?P<site>/.*/python(?P<python>3(?:\.\d{1,2})?)/(?:site|dist)-packages)"
     r"/(?P<name>[A-Za-z0-9._]{1,128})-(?P<version>[A-Za-z0-9.+!_]{1,64})\.dist-info/METADATA"
 )
-_NOT_PYTHON = frozenset(
+NOT_PYTHON = frozenset(
     ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
 ) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
 """Components that are no Python distribution, whatever one is called."""
@@ -91,7 +91,7 @@ def read_contents(image: Image) -> Inventory:
     site = _site_that_counts(sites)
     if site is not None:
         dists = sites[site]
-        has |= {name: dists[name] for name in dists if name not in _NOT_PYTHON and is_version(dists[name])}
+        has |= {name: dists[name] for name in dists if name not in NOT_PYTHON and is_version(dists[name])}
     python = _python_of(root, site, found)
     if python is not None:
         provides.add("python3")

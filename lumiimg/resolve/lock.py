@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer, Release
     from lumiimg.resolve.bootstrap import LockedBootstrap
+    from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.rules import RuleResult
 
@@ -103,6 +104,8 @@ class Lock:
     """What the compatibility rules said."""
     resolved: bool = False
     """Whether the wheels are all that the layers require: some of them may need none of their own."""
+    own: OwnPackages | None = None
+    """What the last layer is made of, where the user has packages of their own."""
 
     @property
     def stack(self) -> tuple[LockedLayer, ...]:

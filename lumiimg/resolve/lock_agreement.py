@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import is_gpu
-from lumiimg.resolve.request import name_of, wanted
+from lumiimg.resolve.request import OWN_PACKAGES, name_of, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def refuse_disagreement(lock: Lock, request: Request) -> None:
     """Refuse a lock from which another image would be built than it names. Raises CatalogError."""
-    for fault in (*_of_layers(lock), *_of_needs(lock), *_of_wheels(lock), *_of_request(lock, request)):
+    for fault in (*_of_layers(lock), *_of_needs(lock), *_of_wheels(lock), *_of_own(lock), *_of_request(lock, request)):
         raise CatalogError(fault)
 
 
@@ -65,6 +65,24 @@ def _of_wheels(lock: Lock) -> Iterator[str]:
             if canonicalize_name(Requirement(pin).name) not in below:
                 yield f"the Python package {pin} of {layer.name} is left out"
         below |= {canonicalize_name(name) for name in _has(layer)}
+
+
+def _of_own(lock: Lock) -> Iterator[str]:
+    """Hold that the user's own packages are all there; which lines a marker leaves out was decided by the lock."""
+    is_there = any(layer.name == OWN_PACKAGES for layer in lock.layers)
+    if is_there != bool(lock.own):
+        yield f"request.own and the layer {OWN_PACKAGES} are there without each other"
+    versions: dict[str, str] = {
+        canonicalize_name(wheel.name): wheel.version for layer in lock.stack for wheel in layer.wheels
+    }
+    # ROCm's triton has another name, and stands for it
+    there = {"triton", *(canonicalize_name(name) for layer in lock.stack for name in _has(layer))}
+    for one in lock.own.requirements if lock.own else ():
+        wanted, version = one.requirement, versions.get(one.name)
+        if version is None and one.name not in there and wanted.marker is None:
+            yield f"request.own names {one.text}, which is left out"
+        elif version is not None and not wanted.specifier.contains(version, prereleases=True):
+            yield f"request.own names {one.text}, and {version} is there"
 
 
 def _has(layer: LockedLayer) -> Iterator[str]:

@@ -26,8 +26,9 @@ from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource, f
 from lumiimg.resolve.lock_agreement import refuse_disagreement, twice
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.registry import parse_reference
+from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, requirement_of
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.request import Request
+from lumiimg.resolve.request import OWN_PACKAGES, Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import HEADERS
 from lumiimg.secret import hidden
@@ -163,6 +164,7 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
             # a lock may be read in another folder than it was written in
             "base": bootstrap.origin if str(Path(request.base).absolute()) == bootstrap.origin else request.base,
             "add": list(request.add),
+            **({"own": _own_data(request.own)} if request.own else {}),
             "fabric": request.fabric.value if request.fabric else "auto",
             "arguments": {f"{layer}.{name}": value for (layer, name), value in sorted(request.arguments.items())},
             "sources": _request_sources(lock, request),
@@ -175,6 +177,25 @@ def _body(lock: Lock, request: Request) -> dict[str, Any]:
         "python": _python_data(lock),
         "rule": [asdict(rule) for rule in lock.rules],
     }
+
+
+def _own_data(own: OwnPackages) -> dict[str, Any]:
+    return {
+        "files": [str(Path(file).absolute()) for file in own.files],
+        "requirement": [{"text": one.text, "where": one.where, "sha256": list(one.hashes)} for one in own.requirements],
+    }
+
+
+def _own(entry: Table) -> OwnPackages:
+    """Return the user's own packages as a lock has them."""
+    requirements = []
+    for one in entry.tables("requirement"):
+        where, hashes = one.string("where"), one.strings("sha256")
+        for digest in hashes:
+            if not SHA256.fullmatch(digest):
+                one.fault("sha256", _NO_SHA256)
+        requirements.append(OwnRequirement(str(requirement_of(one.string("text"), where)), where, hashes))
+    return OwnPackages(tuple(requirements), entry.strings("files"))
 
 
 def _anywhere(site: str) -> str:
@@ -275,10 +296,14 @@ def _lock(
     entries = [(one, one.string("name")) for one in table.tables("layer")]
     if again := twice(name for _, name in entries):
         raise CatalogError(f"the layer {again!r} is listed twice")
-    layers = [_layer(one, catalogue.layer(name), wheels, check=check_layers) for one, name in entries]
+    asked = table.table("request")
+    own = asked.optional("own", _own)
+    given = {OWN_PACKAGES: replace(catalogue.layer(OWN_PACKAGES), packages=own.texts)} if own else {}
+    layers = [
+        _layer(one, given.get(name) or catalogue.layer(name), wheels, check=check_layers) for one, name in entries
+    ]
     if lost := wheels.keys() - {name for _, name in entries}:
         raise CatalogError(f"Python packages are of {min(lost)!r}, which is not among the layers")
-    asked = table.table("request")
     fabric = asked.choice("fabric", ("auto", *(f.value for f in Fabric)))
     arguments = {
         (layer, name): value
@@ -288,6 +313,7 @@ def _lock(
     request = Request(
         base=asked.string("base"),
         add=asked.strings("add"),
+        own=own,
         arguments=arguments,
         fabric=Fabric(fabric) if fabric not in {"", "auto"} else None,
         sources=asked.table("sources").string_values(),
@@ -316,7 +342,7 @@ def _lock(
             raise MissingHereError(
                 f"{base.layer.name} was locked to be had by {agent}, which this machine cannot ({bootstrap.because})"
             )
-    lock = Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules, resolved=True)
+    lock = Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules, resolved=True, own=own)
     if check_layers:
         refuse_disagreement(lock, request)
     return lock, request

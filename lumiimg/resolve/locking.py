@@ -67,6 +67,7 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
         site=plan.site.name if plan.site else None,
         python=_python(stack),
         rules=plan.rules,
+        own=request.own,
     )
 
 

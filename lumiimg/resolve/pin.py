@@ -18,20 +18,25 @@ from lumiimg.resolve.network.daemon import SCHEME, saved
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
-from lumiimg.resolve.network.web import ReplacedError
+from lumiimg.resolve.network.web import ReplacedError, Web
+from lumiimg.resolve.request import OWN_PACKAGES
 from lumiimg.resolve.requirement_files import read_requirements
 from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.network.registry import ImageManifest
-    from lumiimg.resolve.network.web import Web
+    from lumiimg.resolve.plan import Plan
+    from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.store import Store
+
+
+_PAGE_LIMIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +125,11 @@ def settle(
     with _without_network("its sha256 is not in the catalogue", "; or name the file: --source NAME=FILE"):
         known |= sources.store.digests(sorted(unknown - known.keys()), sources.on_line)
     stack = [_with_known(layer, known) for layer in lock.stack]
-    if not lock.resolved and any(wants_python(layer) for layer in stack):
-        stack = _with_wheels(stack, lock, sources, held or {}, until)
+    if not lock.resolved:
+        below = stack[:-1] if lock.own else stack
+        if any(wants_python(layer) for layer in below):
+            below = _with_wheels(below, lock, sources, held or {}, until)
+        stack = [*below, _with_own(below, stack[-1], lock, sources, held or {}, until)] if lock.own else below
     return replace(lock, bootstrap=bootstrap, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 
@@ -168,12 +176,7 @@ def _with_wheels(
     stack: list[LockedLayer], lock: Lock, sources: Sources, held: Mapping[str, str], until: dt.date | None
 ) -> list[LockedLayer]:
     """Return the layers with all Python distributions that the image gets."""
-    if lock.python is None:
-        name = next(layer.name for layer in stack if wants_python(layer))
-        raise FailedError(
-            f"no wheels can be chosen for {name}: the Python of {lock.base.layer.name} is not known",
-            hint="read the base first: lumiimg adapt",
-        )
+    python = _python_of(lock, next(layer.name for layer in stack if wants_python(layer)))
     general = general_index(sources.mirrors)
     wanted = [_wants(layer, sources) for layer in stack]
     if until is not None:  # one day for all
@@ -181,11 +184,11 @@ def _with_wheels(
     until = until or newest_date(stack)
     days = {wants.date for wants in wanted if wants.date}
     dated = f", as of {', '.join(map(str, sorted(days | {until})))}" if until else ""
-    sources.on_line(f"resolving the requirements of {', '.join(_named(stack))} for {lock.python}{dated}")
+    sources.on_line(f"resolving the requirements of {', '.join(_named(stack))} for {python}{dated}")
     with _without_network(f"the catalogue does not have the wheels for {', '.join(_named(stack))}"):
         found = resolve(
             wanted,
-            lock.python,
+            python,
             Indexes(general, sources.web, sources.cache / "uv"),
             until=until,
             held=held,
@@ -197,6 +200,85 @@ def _with_wheels(
     return [
         replace(layer, wheels=tuple(_as_source(wheel, made, sources) for wheel in found[layer.name])) for layer in stack
     ]
+
+
+def _python_of(lock: Lock, layer: str) -> PythonTarget:
+    if lock.python is None:
+        raise FailedError(
+            f"no wheels can be chosen for {layer}: the Python of {lock.base.layer.name} is not known",
+            hint="read the base first: lumiimg adapt",
+        )
+    return lock.python
+
+
+def _with_own(
+    below: Sequence[LockedLayer],
+    layer: LockedLayer,
+    lock: Lock,
+    sources: Sources,
+    held: Mapping[str, str],
+    until: dt.date | None,
+) -> LockedLayer:
+    """Return the layer of the user's own packages with what it brings to the layers below, which stay as they are."""
+    from lumiimg.resolve.own_packages import refuse_other_files
+
+    found = wheels_of_own(below, lock, sources, held, until)
+    made = sources.store.digests([wheel.url for wheel in found if wheel.sha256 is None], sources.on_line)
+    wheels = tuple(_as_source(wheel, made, sources) for wheel in found)
+    if lock.own is not None:
+        refuse_other_files(lock.own, wheels)
+    sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {layer.name}")
+    return replace(layer, wheels=wheels)
+
+
+def wheels_of_own(
+    below: Sequence[LockedLayer],
+    lock: Lock,
+    sources: Sources,
+    held: Mapping[str, str],
+    until: dt.date | None,
+) -> tuple[FoundWheel, ...]:
+    """Return what the user's own packages bring to layers, those of the lock or as far as they are known before it.
+
+    Raises FailedError for what cannot be had or does not go together, MissingHereError without an index.
+    """
+    from lumiimg.resolve.own_packages import resolve_own, there_of
+
+    if lock.own is None:
+        return ()
+    python = _python_of(lock, OWN_PACKAGES)
+    general = general_index(sources.mirrors)
+    sources.on_line(f"resolving {lock.own.told}, beside what is below, for {python}")
+    there = [there_of(layer, is_base=at == 0) for at, layer in enumerate(below)]
+    with _without_network("the catalogue does not have the wheels of your own packages"):
+        return resolve_own(
+            there,
+            lock.own,
+            python,
+            Indexes(general, sources.web, sources.cache / "uv"),
+            until=until,
+            held=held,
+            on_line=sources.on_line,
+        )
+
+
+def with_taken(plan: Plan, lock: Lock, sources: Sources, until: dt.date | None) -> Plan:
+    """Return a plan with what the user's own packages would take from the index, where that answers now.
+
+    What the layers below bring is known by their pins alone, so a lock may take less.
+    """
+    from lumiimg.resolve.own_packages import against, is_refusal, taken
+
+    try:
+        general = general_index(sources.mirrors)
+        # one question of ours, that gives up soon, before those of uv
+        Web(patient=False).ask(f"{general.rstrip('/')}/pip/", limit_bytes=_PAGE_LIMIT_BYTES, allow=frozenset({404}))
+        found = wheels_of_own(lock.stack[:-1], lock, sources, {}, until)
+    except MissingHereError:
+        return plan
+    except FailedError as error:
+        return replace(plan, rules=(*plan.rules, against(error))) if is_refusal(error) else plan
+    return replace(plan, rules=tuple(taken(rule, found, lock) for rule in plan.rules))
 
 
 def _named(stack: list[LockedLayer]) -> list[str]:

@@ -20,7 +20,7 @@ from lumiimg.resolve.locking import lock_stack
 from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.nearest import others
 from lumiimg.resolve.plan import Plan, outcome_of
-from lumiimg.resolve.request import name_of, wanted
+from lumiimg.resolve.request import OWN_PACKAGES, name_of, wanted
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.shelf import Shelf
 from lumiimg.resolve.stack import HEADERS, PLUGIN, PLUGIN_COMPONENT, OfferedComponent, Stack, StackSearch, WantedLayer
@@ -141,6 +141,7 @@ class Planner:
             results += rules.compiled_for(stack, self._site, asked.arguments)
         results += rules.base_troubles(base, stack)
         results += rules.torch_kind(stack)
+        results += self._of_own(asked, stack)
         abi = rules.plugin_abi(stack)
         results += [abi] if abi else []
         if self._site is not None and (versions := rules.fabric_versions(stack, self._site, fabric)) is not None:
@@ -159,6 +160,13 @@ class Planner:
         if name not in self._known:
             self._known[name] = of_found_software(base, (layer for _, layer in self._shelf.layers()))
         return replace(base, troubles=(*base.troubles, *self._known[name])) if self._known[name] else base
+
+    def _of_own(self, asked: Request, stack: Stack) -> Iterator[RuleResult]:
+        """Yield what is known against the user's own packages on a stack."""
+        if asked.own is not None:
+            from lumiimg.resolve.own_packages import judged  # with uv's side of it, for those alone who have some
+
+            yield from judged(asked.own, stack)
 
     def _check_fabric(self, asked: Request) -> None:
         """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
@@ -200,7 +208,8 @@ class Planner:
         elif fabric is Fabric.HOST and HEADERS in asked.sources and not {PLUGIN, _OLD_PLUGIN} & named:
             because = f"--source {HEADERS}: a plugin compiled against the host's libfabric goes before the image's own"
             added.append(WantedLayer(PLUGIN, because=because))
-        return [wish for wish in added if wish.layer not in named] + wishes
+        own = [WantedLayer(OWN_PACKAGES, because=asked.own.unsettled)] if asked.own else []
+        return [wish for wish in added if wish.layer not in named] + wishes + own
 
     def working(self, request: Request) -> tuple[list[Plan], list[Plan]]:
         """Return the plans of a request on every base that takes it, and the refused ones.

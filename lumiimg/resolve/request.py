@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.fabric.path import Fabric
+    from lumiimg.resolve.own_requirements import OwnPackages
 
+OWN_PACKAGES = "own-packages"
+"""The layer that packages of the user's own make; `--add` names these, never it."""
+PACKAGE = "pip:"
+"""What begins a word of `--add` that is a package of the index, not a layer."""
 _LIMIT = 300
 """Characters of a layer and its versions."""
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
@@ -59,6 +64,8 @@ class Request:
     """The user's folders of layers, those of the command line."""
     written: str = ""
     """The options as the user wrote them, for a shell."""
+    own: OwnPackages | None = None
+    """Python packages of the user's own, which go on top."""
 
     @property
     def pinned(self) -> bool:
@@ -136,7 +143,7 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
 
 def in_short(request: Request) -> str:
     """Return base, layers and fabric as options, for a shell."""
-    return options_of(Request(request.base, request.add, fabric=request.fabric))
+    return options_of(Request(request.base, request.add, own=request.own, fabric=request.fabric))
 
 
 def options_of(request: Request) -> str:
@@ -144,6 +151,8 @@ def options_of(request: Request) -> str:
     return words_of(
         ("--base", (request.base,)),
         ("--add", request.add),
+        ("-r", request.own.files if request.own else ()),
+        ("--add", request.own.words if request.own else ()),
         ("--arg", (f"{layer}.{name}={value}" for (layer, name), value in request.arguments.items())),
         ("--source", (f"{name}={location}" for name, location in request.sources.items())),
         ("--mirror", request.mirrors),

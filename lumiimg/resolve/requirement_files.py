@@ -82,8 +82,12 @@ def requirements_in(file: str, texts: Mapping[str, str], where: str, depth: int 
             yield _requirement(line, file, where, number)
 
 
-def project_in(file: str, extras: str, texts: Mapping[str, str], where: str) -> Iterator[Requirement]:
-    """Yield what a `pyproject.toml` names, with some of its extras, and those that they name. Raises FailedError."""
+def project_in(
+    file: str, extras: str, texts: Mapping[str, str], where: str, *, built: bool = True
+) -> Iterator[Requirement]:
+    """Yield what a `pyproject.toml` names, with some of its extras, and those that they name; where it is to be built,
+    what that takes, too. Raises FailedError.
+    """
     try:
         table = parse_toml(_text(file, texts, where))
     except TomlError as error:
@@ -91,7 +95,8 @@ def project_in(file: str, extras: str, texts: Mapping[str, str], where: str) -> 
     project = _table(table, "project")
     optional = {str(canonicalize_name(name)): found for name, found in _table(project, "optional-dependencies").items()}
     name = canonicalize_name(str(project.get("name", "")))
-    lines = [*_strings(_table(table, "build-system").get("requires")), *_strings(project.get("dependencies"))]
+    lines = _strings(_table(table, "build-system").get("requires")) if built else []
+    lines += _strings(project.get("dependencies"))
     waiting, seen = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()], set[str]()
     while waiting or lines:
         while lines:

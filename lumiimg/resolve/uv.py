@@ -18,7 +18,7 @@ from lumiimg.secret import hidden
 from lumiimg.toml import own_table, parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.resolve.python_target import PythonTarget
 
@@ -50,6 +50,10 @@ _ADVICE = re.compile(
 )
 _BY_ADDRESS = re.compile(
     r"dependencies for package `([^`]{1,200})` Package `([^`]{1,200})` was included as a URL dependency"
+)
+_WITHDRAWN = re.compile(r"^warning: `([^`]{1,200})` is yanked \(reason: \"?(.{0,300}?)\"?\)$", re.MULTILINE)
+_NO_EXTRA = re.compile(
+    r"^warning: The package `([^`]{1,400})` does not have an extra named `([^`]{1,100})`$", re.MULTILINE
 )
 _AND = re.compile(
     r",? and (?=(?:all (?:versions )?of|only|there (?:are|is)|because|we know|the requested)\s"
@@ -114,32 +118,43 @@ def _fetched(cache: Path, environ: Mapping[str, str]) -> str | None:
 
 def compile_versions(
     folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str] = os.environ
-) -> tuple[dict[str, str], str]:
+) -> tuple[dict[str, str], str, tuple[str, ...]]:
     """Resolve `pyproject.toml` of a folder under its `uv.toml`; `held.txt` has versions that stay where they fit.
 
-    Returns the versions by project, and `held.txt` as uv then writes it: who requires what. Raises FailedError for what
-    does not go together or cannot be had, NoTimesError where a date is to bound what has none.
+    Returns the versions by project, `held.txt` as uv then writes it (who requires what), and what a person should know
+    of them, each a sentence. Raises FailedError for what does not go together or cannot be had, NoTimesError where a
+    date is to bound what has none.
     """
-    _check(_run(["--annotation-style", "line", "--output-file", "held.txt"], folder, target, cache, environ))
+    done = _run(["--annotation-style", "line", "--output-file", "held.txt"], folder, target, cache, environ)
+    _check(done)
     try:
         requirers = (folder / "held.txt").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise FailedError(f"uv wrote nothing that can be read: {one_line(str(error))[:200]}") from error
     pinned = (line.partition("#")[0].strip().partition("==") for line in requirers.splitlines() if "==" in line)
-    return {name: version for name, _, version in pinned}, requirers
+    return {name: version for name, _, version in pinned}, requirers, tuple(_warnings(done.output))
+
+
+def _warnings(output: str) -> Iterator[str]:
+    """Yield what uv warns of: releases that were withdrawn, extras that there are not."""
+    for found in _WITHDRAWN.finditer(output):
+        yield hidden(one_line(f"{found[1]} was withdrawn (yanked): {found[2]}"))[:_SHOWN]
+    for found in _NO_EXTRA.finditer(output):
+        name = found[1].partition(" @ ")[0]
+        yield hidden(one_line(f"{name} has no extra {found[2]} here, so nothing is put in for it"))
 
 
 def compile_lock(
     folder: Path, target: PythonTarget, cache: Path, environ: Mapping[str, str] = os.environ
-) -> tuple[list[dict[str, Any]], str]:
-    """Return the packages as PEP 751 has them, and who requires what. Raises as `compile_versions`."""
-    versions, requirers = compile_versions(folder, target, cache, environ)
+) -> tuple[list[dict[str, Any]], str, tuple[str, ...]]:
+    """Return the packages as PEP 751 has them, and the rest as `compile_versions`, which raises the same."""
+    versions, requirers, warned = compile_versions(folder, target, cache, environ)
     try:
         found = "".join(f"{name}=={version}\n" for name, version in versions.items())
         (folder / "found.txt").write_text(found, encoding="utf-8")
         words = ["--constraints", "found.txt", "--output-file", "pylock.toml"]
         _check(_run(words, folder, target, cache, environ))
-        return parse_toml((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"], requirers
+        return parse_toml((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"], requirers, warned
     except (OSError, ValueError, KeyError) as error:
         raise FailedError(f"uv wrote no lock that can be read: {one_line(str(error))[:200]}") from error
 

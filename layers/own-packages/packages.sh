@@ -1,0 +1,1 @@
+../netprobe/packages.sh

@@ -1,0 +1,279 @@
+"""A user's own Python packages as the last layer: what is below stays as it is, and theirs is resolved beside it.
+
+Each requirement of theirs is a layer by itself to the resolver, so that a conflict names its file and line; what the
+layers below have is held, torch and triton with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lumiimg.catalog.needs import is_version
+from lumiimg.catalog.templates import expand
+from lumiimg.errors import FailedError, RefusedError
+from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, LayerWants, is_of_cuda, layer_of, resolve
+from lumiimg.resolve.inventory import NOT_PYTHON
+from lumiimg.resolve.lock import wants_python
+from lumiimg.resolve.request import OWN_PACKAGES
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.uv import APART
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.resolve.closure import FoundWheel, Indexes
+    from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
+    from lumiimg.resolve.own_requirements import OwnPackages
+    from lumiimg.resolve.python_target import PythonTarget
+    from lumiimg.resolve.stack import Stack
+
+_OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
+"""What a layer whose wheels are not those of the index requires."""
+_SOURCE = "your own requirements; what the layers below have"
+_STAYS = "loosen the line: what is below stays as it is"
+_NO_WHEEL = "wheels alone are taken, and nothing is built: name another version, or make it a layer of your own"
+_SHOWN = 8
+_TAKEN = 60
+
+
+def with_packages(layer: Layer, own: OwnPackages) -> Layer:
+    """Return the layer with the packages that it is to put in."""
+    return replace(layer, packages=own.texts)
+
+
+def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
+    """Return the layer for each distribution that is made for ROCm, or for the image's MPI, by a layer.
+
+    The index has others of the same names: CUDA's, or for no GPU.
+    """
+    found: dict[str, str] = {}
+    for layer in layers:
+        needs = {need.component for release in layer.releases for need in release.requires}
+        needs |= {need.component for need in layer.requires}
+        is_made_here = layer.sources or needs & _OF_THE_MACHINE or any(release.indexes for release in layer.releases)
+        if is_made_here and needs & {"python3", "python", "torch"}:
+            pins = [canonicalize_name(Requirement(pin).name) for release in layer.releases for pin in release.wheels]
+            found |= dict.fromkeys(pins, layer.name)
+            found[layer.name] = layer.name
+            if "torch" in pins:
+                found |= dict.fromkeys((TRITON, *ROCM_TRITONS), layer.name)
+    return found
+
+
+def judged(own: OwnPackages, stack: Stack) -> Iterator[RuleResult]:
+    """Yield what is known of own packages without an index; a line with a marker is left to the lock."""
+    python, there = stack.version("python"), _held_in(stack)
+    for wanted in own.pythons:
+        if python and not wanted.requirement.specifier.contains(f"{python}.99"):
+            yield _refused(wanted.text, f"python {python}", f"{wanted.where} is for {wanted.text}")
+    for one in own.requirements:
+        if one.requirement.marker is not None:
+            continue
+        if one.name in there:
+            version, by = there[one.name]
+            if version and not one.requirement.specifier.contains(version, prereleases=True):
+                because = f"{one.where} requires {one.text}, and {by} has {one.name} {version}, which stays"
+                yield _refused(one.text, f"{one.name} {version}", because)
+        elif is_of_cuda(one.name):
+            yield _refused("nothing", one.name, f"{one.where} names {one.name}, which is CUDA's: leave the line out")
+        elif (layer := own.brought.get(one.name)) is not None:
+            because = f"{one.where} names {one.name}, and that of the index is not made for this image: --add {layer}"
+            yield _refused(f"the layer {layer}", "none", because)
+
+
+def _refused(need: str, have: str, because: str) -> RuleResult:
+    return RuleResult("layers", RuleOutcome.REFUSED, need, have, because, _SOURCE)
+
+
+def _held_in(stack: Stack) -> dict[str, tuple[str | None, str]]:
+    """Return what a stack has of Python distributions as far as it is planned: version, and who brings it."""
+    layers = {chosen.layer.name for chosen in stack.layers}
+    found: dict[str, tuple[str | None, str]] = {
+        canonicalize_name(name): (offer.version, f"the layer {offer.by}" if offer.by in layers else "the image")
+        for name, offer in stack.offers.items()
+        if name not in NOT_PYTHON
+    }
+    for chosen in stack.layers:
+        by = f"the layer {chosen.layer.name}"
+        for pin in map(Requirement, chosen.release.wheels if chosen.release else ()):
+            found[canonicalize_name(pin.name)] = (next(spec.version for spec in pin.specifier), by)
+    for triton in found.keys() & {*ROCM_TRITONS}:
+        found.setdefault(TRITON, found[triton])
+    return found
+
+
+def resolve_own(
+    below: Sequence[LayerWants],
+    own: OwnPackages,
+    target: PythonTarget,
+    indexes: Indexes,
+    *,
+    until: dt.date | None,
+    held: Mapping[str, str],
+    on_line: Callable[[str], None],
+) -> tuple[FoundWheel, ...]:
+    """Return the wheels that own packages bring to what is there (`there_of`); `held` are versions to keep if they fit.
+
+    Raises RefusedError for what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
+    """
+    named = {one.name for one in own.requirements}
+    below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
+    lines = [LayerWants(_line(at), "", requires=(one.text,), told=one.where) for at, one in enumerate(own.requirements)]
+    there = _versions(below)
+    _refuse_conflicts(own, there)
+    try:
+        found = resolve(
+            [*below, *lines],
+            target,
+            indexes,
+            until=until,
+            held={**held, **own.kept},
+            on_line=on_line,
+            refuse=partial(_refuse, own, {*there}),
+        )
+    except FailedError as error:
+        if not error.what.startswith(APART) or "--exclude-newer" in (error.hint or ""):
+            raise
+        raise FailedError(error.what, hint=_NO_WHEEL if "has no wheel" in error.what else _STAYS) from error
+    wheels = tuple(wheel for line in lines for wheel in found[line.name])
+    versions = {name: version for name, (version, _) in there.items()} | {one.name: one.version for one in wheels}
+    kept = [(name, version) for name, version in own.kept.items() if versions.get(name, version) != version]
+    others = [f"{name} {versions[name]} ({version})" for name, version in kept]
+    if others:
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        on_line(f"not in the version of uv.lock, which is in brackets: {', '.join(others[:_SHOWN])}{more}")
+    return wheels
+
+
+def _line(at: int) -> str:
+    return f"{OWN_PACKAGES}-{at}"
+
+
+def _versions(below: Sequence[LayerWants]) -> dict[str, tuple[str, str]]:
+    """Return the version of each distribution that is there, and who has it."""
+    found: dict[str, tuple[str, str]] = {}
+    for layer in below:
+        pins = map(Requirement, layer.requires)
+        there = {**(layer.has or {}), **{pin.name: next(spec.version for spec in pin.specifier) for pin in pins}}
+        found |= {canonicalize_name(name): (version, layer.title) for name, version in there.items()}
+    return found
+
+
+def _refuse_conflicts(own: OwnPackages, there: Mapping[str, tuple[str, str]]) -> None:
+    """Raise RefusedError for all lines that want another version of what is there: the resolver names one alone."""
+    apart = []
+    for one in own.requirements:
+        version, by = there.get(one.name, ("", ""))
+        wanted = one.requirement
+        if is_version(version) and wanted.marker is None and not wanted.specifier.contains(version, prereleases=True):
+            apart.append(f"{one.where} requires {one.text}, and {by} has {one.name} {version}")
+    if apart:
+        more = f"; and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
+        raise RefusedError(f"{APART}{'; '.join(apart[:_SHOWN])}{more}", hint=_STAYS)
+
+
+def there_of(layer: LockedLayer, *, is_base: bool) -> LayerWants:
+    """Return a layer of a lock as one that is in the image, with every distribution that it brings.
+
+    What is in the general index stays a requirement in its one version, so that its extras are known.
+    """
+    release = layer.release
+    versions = {**layer.layer.has, **(release.has if release else {})} if is_base or wants_python(layer) else {}
+    has = {name: expand(version, layer.arguments) for name, version in versions.items() if name not in NOT_PYTHON}
+    pins: dict[str, Requirement] = {
+        canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())
+    }
+    of_index: dict[str, str] = {}
+    if not (release and release.indexes):
+        of_index |= {name: str(pin) for name, pin in pins.items()}
+    of_index |= {wheel.name: f"{wheel.name}=={wheel.version}" for wheel in layer.wheels if wheel.name not in pins}
+    if release and release.indexes:
+        has |= {name: next(spec.version for spec in pin.specifier) for name, pin in pins.items()}
+    return LayerWants(
+        layer.name,
+        layer.release.version if layer.release else "",
+        requires=tuple(of_index.values()),
+        has={name: version for name, version in has.items() if canonicalize_name(name) not in of_index},
+        without=tuple(map(canonicalize_name, release.without if release else ())),
+        told="the image" if is_base else "",
+        is_there=True,
+    )
+
+
+def _refuse(
+    own: OwnPackages,
+    there: set[str],
+    parents: Mapping[str, frozenset[str]],
+) -> None:
+    """Raise RefusedError if a distribution comes in that is CUDA's, or that a layer makes for the image."""
+    for name in sorted(parents.keys() - there - {TRITON}):
+        if not (is_of_cuda(name) or name in own.brought):
+            continue
+        line, by = _way(name, parents)
+        if line is None:
+            continue
+        one = own.requirements[line]
+        on_the_way = "which" if by == one.name else f"for which {by}"
+        whose = f"{one.where} requires {f'{one.text}, {on_the_way} requires {name}' if by else name}"
+        if name in own.brought:
+            what = f"{whose}, and that of the index is not made for this image"
+            raise RefusedError(what, hint=f"put the layer below: --add {own.brought[name]}")
+        raise RefusedError(f"{whose}, which is CUDA's", hint="leave that line out")
+
+
+def _way(name: str, parents: Mapping[str, frozenset[str]]) -> tuple[int | None, str]:
+    """Return the line for which a distribution is required, and what requires it on that way, if not the line."""
+    waiting, seen = [(name, "")], {name}
+    while waiting:
+        one, by = waiting.pop(0)
+        for parent in sorted(parents.get(one, ())):
+            layer = layer_of(parent) or ""
+            if layer.startswith(f"{OWN_PACKAGES}-"):
+                return int(layer.removeprefix(f"{OWN_PACKAGES}-")), by
+            if parent not in seen and not layer:
+                seen.add(parent)
+                waiting.append((parent, by or parent))
+    return None, ""
+
+
+def refuse_other_files(own: OwnPackages, wheels: Sequence[LockedSource]) -> None:
+    """Raise RefusedError where hashes are named, and a wheel has none of them: as for pip, one hash means all."""
+    named = {one.name: set[str]() for one in own.requirements}
+    for one in own.requirements:
+        named[one.name] |= {*one.hashes}
+    if not any(named.values()):
+        return
+    for wheel in wheels:
+        if wheel.sha256 not in named.get(wheel.name, ()):
+            where = next((one.where for one in own.requirements if one.name == wheel.name and one.hashes), "")
+            said = f"{where} names other hashes" if where else "no line names a hash of it, and other lines have one"
+            raise RefusedError(
+                f"{wheel.file} has the sha256 {wheel.sha256}, and {said}",
+                hint="write the file again (uv export, pip-compile --generate-hashes), or take all hashes out",
+            )
+
+
+def is_refusal(error: FailedError) -> bool:
+    """Whether an index answered, and own packages cannot be put in for what it has."""
+    return isinstance(error, RefusedError) or error.what.startswith(APART)
+
+
+def against(error: FailedError) -> RuleResult:
+    """Return a refusal of the index's as what stands against a plan."""
+    return _refused("nothing", "requirements that cannot be met", str(error))
+
+
+def taken(rule: RuleResult, found: Sequence[FoundWheel], lock: Lock) -> RuleResult:
+    """Return the rule that a plan has of own packages with what they would take from the index; another as it is."""
+    if lock.own is None or rule.because != lock.own.unsettled:
+        return rule
+    names = [f"{wheel.name} {wheel.version}" for wheel in found]
+    more = f" and {len(names) - _TAKEN} more" if len(names) > _TAKEN else ""
+    return replace(rule, because=f"{lock.own.told}; from the index: {', '.join(names[:_TAKEN]) or 'nothing'}{more}")

@@ -1,0 +1,349 @@
+"""Python packages that a user hands in: requirement files, a pyproject.toml, a uv.lock, words like `pip:einops==0.8.1`.
+
+Each line is taken as it is meant, or refused with its file, its line, and what to do. Nothing of the files runs.
+Sources: pip, "Requirements File Format"; PEP 508, PEP 621; uv, "The lockfile" (version 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from lumiimg.catalog.needs import is_version
+from lumiimg.catalog.toml_table import CatalogError, read_text
+from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.resolve.request import PACKAGE
+from lumiimg.resolve.requirement_files import project_in
+from lumiimg.secret import hidden
+from lumiimg.toml import TomlError, parse_toml
+from lumiimg.wording import count
+
+OF_OPTION = "the option --add"
+"""Where a requirement is from that no file has."""
+_OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-triton-rocm", "triton-rocm"})
+"""Held at what the image has, so that it does not count where else a project takes them from."""
+_FILE_LIMIT_BYTES = 8 << 20
+"""A file of 300 packages with all their digests has 1 MB."""
+_MOST = 2_000
+"""Requirements in all."""
+_MOST_LINES = 200_000
+_LONGEST_LINE = 64 * 1024
+"""With all its hashes."""
+_MOST_FILES = 50
+_TOLD = 200
+_LONGEST = 1_000
+"""Characters of a requirement."""
+_INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
+_OPTION = re.compile(r"--?[A-Za-z-]+")
+_HASH = re.compile(r"\s--hash[= ]\s*(\S+)")
+_SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_PROJECT = re.compile(r"(.*\.toml)(?:\[([^\[\]]*)\])?", re.DOTALL)
+_ADDRESS = re.compile(r"(?:[a-z+]+://|(?:git|hg|svn|bzr)\+|file:)", re.IGNORECASE)
+_NAMED_ADDRESS = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*@\s*\S")
+_PATH = re.compile(r"[./~\\]|.*\.(?:whl|tar\.gz|zip)(?:\[|\s|$)", re.IGNORECASE)
+_EXTRA = re.compile(r"\bextra\b")
+_ELSEWHERE = "has a place of its own; wheels come from the general package index only"
+_TO_INDEX = "name its requirements; what is in no index goes into a layer of your own (docs/extend/layer.md)"
+_INDEX = "leave the line out: torch is the image's own, and --mirror pypi=URL names another index for all else"
+_OPTIONS = {
+    **dict.fromkeys(("-i", "--index-url", "--pypi-url", "--extra-index-url", "--no-index"), _INDEX),
+    **dict.fromkeys(("-f", "--find-links", "--trusted-host"), _INDEX),
+    **dict.fromkeys(("-e", "--editable"), f"an image holds no working copy: {_TO_INDEX}"),
+    **dict.fromkeys(
+        ("-c", "--constraint"), "leave the line out: what the image has is held anyway; a bound is a requirement"
+    ),
+    **dict.fromkeys(
+        ("--no-binary", "--only-binary", "--prefer-binary"), "leave the line out: only wheels are taken, and all are"
+    ),
+    "--pre": "leave the line out: a pre-release is taken where a requirement names it, as in foo>=2.0rc1",
+    "--require-hashes": "leave the line out: where a line has --hash, all must",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRequirement:
+    """A requirement of the user's."""
+
+    text: str
+    """As in PEP 508: `datasets[audio]>=3; python_version >= "3.10"`."""
+    where: str
+    """`line 3 of requirements.txt`; `the option --add`."""
+    hashes: tuple[str, ...] = ()
+    """SHA-256 of files that will do, in hexadecimal; empty where none is named."""
+
+    @property
+    def requirement(self) -> Requirement:
+        """As a value."""
+        return Requirement(self.text)
+
+    @property
+    def name(self) -> str:
+        """Of the distribution, as PEP 503 writes it."""
+        return canonicalize_name(self.requirement.name)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPackages:
+    """All that a user hands in."""
+
+    requirements: tuple[OwnRequirement, ...] = ()
+    files: tuple[str, ...] = ()
+    """As they are given to -r."""
+    pythons: tuple[OwnRequirement, ...] = ()
+    """Versions of Python that projects are for, each as `python>=3.11`."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Versions that a uv.lock has, by distribution: taken where they go together with the image."""
+    brought: Mapping[str, str] = field(default_factory=dict)
+    """Distributions that layers of the catalogue make for the image, each with its layer."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The requirements alone."""
+        return tuple(one.text for one in self.requirements)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of `--add`."""
+        return tuple(f"{PACKAGE}{one.text}" for one in self.requirements if one.where == OF_OPTION)
+
+    @property
+    def told(self) -> str:
+        """In a few words."""
+        where = ", ".join([*self.files, *self.words])[:_TOLD]
+        return f"{count(len(self.requirements), 'requirement')} of yours ({where})"
+
+    @property
+    def unsettled(self) -> str:
+        """The same of a plan."""
+        return f"{self.told}; what they take from the index is not settled before lock"
+
+
+def read_own(files: Sequence[str], words: Sequence[str]) -> OwnPackages:
+    """Return what files and words like `pip:einops==0.8.1` ask for; lines that are there twice count once.
+
+    Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
+    """
+    reader = _Reader()
+    for file in files:
+        if Path(file).name.endswith(".lock"):
+            reader.lock(file)
+        elif project := _PROJECT.fullmatch(file):
+            reader.project(project[1], project[2] or "")
+        else:
+            reader.requirements(Path(file), ())
+    for word in words:
+        reader.add(requirement_of(word.removeprefix(PACKAGE), OF_OPTION), OF_OPTION)
+    if files and not reader.found:
+        raise BadInputError("requires nothing", where=", ".join(files)[:_LONGEST], hint="leave it out")
+    return OwnPackages(tuple(reader.found.values()), tuple(files), tuple(reader.pythons), reader.kept)
+
+
+class _Reader:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, tuple[str, ...]], OwnRequirement] = {}
+        self.pythons: list[OwnRequirement] = []
+        self.kept: dict[str, str] = {}
+        self._files = 0
+
+    def add(self, requirement: Requirement, where: str, hashes: tuple[str, ...] = ()) -> None:
+        if len(self.found) >= _MOST:
+            raise BadInputError(f"more than {_MOST} requirements", where=where, hint="leave some out")
+        own = OwnRequirement(str(requirement), where, hashes)
+        self.found.setdefault((own.text, hashes), own)
+
+    def requirements(self, path: Path, within: tuple[Path, ...]) -> None:
+        """Read a requirement file, and those that it includes, each relative to the one that names it."""
+        self._files += 1
+        here = path.resolve()
+        if here in within:
+            raise BadInputError("includes itself", where=str(path), hint="take its line -r out")
+        if self._files > _MOST_FILES:
+            raise BadInputError(f"more than {_MOST_FILES} requirement files", where=str(path))
+        for number, line in _lines(path):
+            where = f"line {number} of {path}"
+            if included := _INCLUDE.fullmatch(line):
+                if _ADDRESS.match(included[1]):
+                    raise BadInputError("-r names an address", where=where, hint="fetch the file, and name that")
+                self.requirements(path.parent / included[1].strip(), (*within, here))
+            else:
+                text, hashes = _without_hashes(line, where)
+                self.add(requirement_of(text, where), where, hashes)
+
+    def project(self, file: str, extras: str) -> None:
+        """Read the dependencies of a pyproject.toml; the project itself is not put in."""
+        text = _text(Path(file))
+        table = _toml(text, file)
+        project = table.get("project")
+        if not isinstance(project, dict):
+            hint = "export its requirements, and give that file"
+            raise BadInputError("has no table [project]", where=file, hint=hint)
+        if "dependencies" in (project.get("dynamic") or ()):
+            hint = "give the file that it reads them from"
+            raise BadInputError("its dependencies are dynamic", where=file, hint=hint)
+        self._python(project.get("requires-python"), file)
+        try:
+            wanted = list(project_in(file, extras, {file: text}, "", built=False))
+        except FailedError as error:
+            raise BadInputError(error.what, where=error.where, hint=error.hint) from error
+        elsewhere = _names_of_sources(table)
+        for requirement in wanted:
+            where = _line_of(requirement, text, file)
+            if canonicalize_name(requirement.name) in elsewhere:
+                _refuse_elsewhere(requirement.name, where)
+            self.add(_checked(requirement, where), where)
+
+    def lock(self, file: str) -> None:
+        """Read a uv.lock: what its project requires, and the versions that it has."""
+        table = _toml(_text(Path(file)), file)
+        packages = [one for one in table.get("package") or () if isinstance(one, dict)]
+        roots = [one for one in packages if _source(one).get("virtual", _source(one).get("editable")) == "."]
+        if table.get("version") != 1 or len(roots) != 1:
+            what = "is not a uv.lock of version 1 with one project"
+            raise BadInputError(what, where=file, hint="give the pyproject.toml of the project")
+        self._python(table.get("requires-python"), file)
+        metadata = roots[0].get("metadata")
+        wanted = metadata.get("requires-dist") if isinstance(metadata, dict) else None
+        for one in wanted or ():
+            if isinstance(one, dict) and not _EXTRA.search(str(one.get("marker", ""))):
+                requirement = requirement_of(_written(one), file)
+                if one.keys() & {"git", "url", "path", "directory", "editable", "virtual", "index"}:
+                    _refuse_elsewhere(requirement.name, file)
+                self.add(requirement, file)
+        for one in packages:
+            name, version = str(one.get("name")), str(one.get("version"))
+            if "registry" in _source(one) and is_version(version):
+                self.kept[canonicalize_name(name)] = version
+
+    def _python(self, wanted: object, where: str) -> None:
+        if wanted is None:
+            return
+        try:
+            self.pythons.append(OwnRequirement(f"python{SpecifierSet(str(wanted)[:_LONGEST])}", where))
+        except InvalidSpecifier:
+            what = f"requires-python is {one_line(str(wanted))[:100]!r}, which is not a range of versions"
+            raise BadInputError(what, where=where) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        text = read_text(path, _FILE_LIMIT_BYTES)
+    except CatalogError as error:
+        raise BadInputError(error.what, where=error.where, hint="-r names a file of requirements") from error
+    return text.removeprefix("\ufeff")
+
+
+def _toml(text: str, file: str) -> dict[str, Any]:
+    try:
+        return parse_toml(text)
+    except TomlError as error:
+        raise BadInputError(one_line(str(error)), where=file) from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that say something, with their numbers; one that goes on has that of its beginning."""
+    text = _text(path)
+    if text.count("\n") > _MOST_LINES:
+        raise BadInputError(f"has more than {_MOST_LINES} lines", where=str(path))
+    begun, joined = 0, ""
+    for number, raw in enumerate([*text.split("\n"), ""], start=1):
+        begun = begun or number
+        part = _without_comment(raw.rstrip("\r"))
+        joined += part
+        if len(joined) > _LONGEST_LINE:
+            raise BadInputError(f"is longer than {_LONGEST_LINE} characters", where=f"line {begun} of {path}")
+        if part.endswith("\\"):
+            joined = f"{joined[:-1]} "
+            continue
+        if line := joined.strip():
+            yield begun, line
+        begun, joined = 0, ""
+
+
+def _without_comment(line: str) -> str:
+    at = line.find("#")
+    while at > 0 and not line[at - 1].isspace():
+        at = line.find("#", at + 1)
+    return line if at < 0 else line[:at]
+
+
+def _without_hashes(line: str, where: str) -> tuple[str, tuple[str, ...]]:
+    """Return a requirement without its hashes, and those that are SHA-256."""
+    if line.startswith("-"):
+        return line, ()
+    text, named = line.partition(" --")[0], _HASH.findall(line)
+    if _HASH.sub("", line).strip() != text.strip():
+        what = "an option of a requirement other than --hash is not followed"
+        raise BadInputError(what, where=where, hint="leave it out")
+    hashes = tuple(found[1].lower() for found in map(_SHA256.fullmatch, named) if found)
+    if named and not hashes:
+        raise BadInputError("none of its hashes is a sha256", where=where, hint="--hash=sha256: and 64 digits")
+    return text.strip(), hashes
+
+
+def requirement_of(text: str, where: str) -> Requirement:
+    """Return a requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
+    if option := _OPTION.match(text):
+        hint = _OPTIONS.get(option[0]) or _OPTIONS.get(option[0][:2], "leave it out")
+        raise BadInputError(f"the option {option[0]} is not followed", where=where, hint=hint)
+    if len(text) > _LONGEST:
+        raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
+    name = _NAMED_ADDRESS.match(text)
+    if name or _ADDRESS.match(text) or _PATH.match(text):
+        raise BadInputError(f"{name[1] if name else 'a package'} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
+    try:
+        requirement = Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        what = f"{one_line(hidden(text))[:100]!r} is not a valid requirement"
+        raise BadInputError(what, where=where, hint="one like datasets>=3,<4 is needed") from None
+    return _checked(requirement, where)
+
+
+def _checked(requirement: Requirement, where: str) -> Requirement:
+    if requirement.url:
+        _refuse_elsewhere(requirement.name, where)
+    if requirement.marker and _EXTRA.search(str(requirement.marker)):
+        what = f"{requirement.name} is for an extra, and nothing has one here"
+        raise BadInputError(what, where=where, hint="leave its marker out, or the line")
+    return requirement
+
+
+def _refuse_elsewhere(name: str, where: str) -> None:
+    if canonicalize_name(name) not in _OF_TORCH:
+        raise BadInputError(f"{name[:100]} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
+
+
+def _names_of_sources(table: Mapping[str, Any]) -> set[str]:
+    """Return the projects that [tool.uv.sources] takes from elsewhere."""
+    found: object = table
+    for key in ("tool", "uv", "sources"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return {canonicalize_name(str(name)) for name in found} if isinstance(found, dict) else set()
+
+
+def _line_of(requirement: Requirement, text: str, file: str) -> str:
+    """Return file and line of a requirement of a pyproject.toml, as far as it is found there."""
+    named = re.compile(rf"[\"']{re.escape(requirement.name)}(?![\w.-])")
+    found = next((at for at, line in enumerate(text.split("\n"), start=1) if named.search(line)), None)
+    return f"line {found} of {file}" if found else file
+
+
+def _source(package: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = package.get("source")
+    return found if isinstance(found, dict) else {}
+
+
+def _written(entry: Mapping[str, Any]) -> str:
+    """Return a requirement of a uv.lock as PEP 508 writes it."""
+    extras = entry.get("extras")
+    told = f"[{','.join(map(str, extras))}]" if isinstance(extras, list) and extras else ""
+    marker = f" ; {entry['marker']}" if entry.get("marker") else ""
+    return f"{entry.get('name', '')}{told}{entry.get('specifier', '')}{marker}"
