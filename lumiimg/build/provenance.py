@@ -29,6 +29,7 @@ from lumiimg.image.sif import DataType, read_sif
 from lumiimg.resolve.lock import STAGED_FILE, LockedSource
 from lumiimg.resolve.lockfile import to_text
 from lumiimg.resolve.network.mirrors import checked
+from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -110,6 +111,7 @@ def plan_document(lock: Lock, request: Request) -> bytes:
                 "name": layer.layer.name,
                 "version": layer.release.version if layer.release else None,
                 "arguments": dict(layer.arguments),
+                "requirements": lock.own.texts if lock.own and layer.name == OWN_PACKAGES else (),
                 "sources": [
                     {"name": source.name, "file": source.file, "sha256": source.sha256, "from": source.location}
                     for source in (*layer.sources, *layer.wheels)

@@ -163,7 +163,8 @@ def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
     """Return what is asked for. Raises BadInputError."""
     from lumiimg.fabric.path import Fabric
-    from lumiimg.resolve.request import OWN_PACKAGES, PACKAGE, Request, as_exact, name_of, refuse_secrets
+    from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets
+    from lumiimg.resolve.stack import OWN_PACKAGES, PACKAGE
     from lumiimg.secret import known_secrets
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
@@ -207,7 +208,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
 
 def _own_packages(files: Sequence[str], words: Sequence[str]) -> OwnPackages | None:
     """Return the packages of the user's own; None where nobody names any. Raises BadInputError."""
-    from lumiimg.resolve.request import PACKAGE
+    from lumiimg.resolve.stack import PACKAGE
 
     packages = [word for word in words if word.startswith(PACKAGE)]
     if not files and not packages:

@@ -69,6 +69,8 @@ def _print_plan(out: Console, image: Path, plan: Mapping[str, Any], bill: Mappin
         version = f" {_word(layer['version'])}" if layer.get("version") else ""
         sources = len(_objects(layer, "sources", image))
         told = f", {count(sources, 'source')}" if sources else ""
+        if isinstance(asked := layer.get("requirements"), list) and asked:
+            told += f", for {', '.join(map(_word, asked[:_SHOWN]))}{' …' if len(asked) > _SHOWN else ''}"
         fact(out, "layer", f"{_word(layer.get('name'))}{version}{told}")
     if len(layers) > _MAX_LAYERS:
         detail(out, f"and {count(len(layers) - _MAX_LAYERS, 'layer')} more; --json has all")

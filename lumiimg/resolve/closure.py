@@ -285,7 +285,9 @@ class _Project:
         sources |= {name: {"index": f"i{named.index(url)}"} for name, url in self.index_of.items()}
         project = {"name": _IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
         indexes = [{"name": f"i{at}", "url": url, "explicit": True} for at, url in enumerate(named)]
-        document = {"project": project, "tool": {"uv": {"sources": sources, "index": indexes}}}
+        # a workspace of its own: uv would look for one in the folders above, as far as the user's home
+        own = {"workspace": {"members": []}, "sources": sources, "index": indexes}
+        document = {"project": project, "tool": {"uv": own}}
         (folder / "pyproject.toml").write_text(tomli_w.dumps(document), encoding="utf-8")
         kept = "".join(f"{name}=={version}\n" for name, version in held.items() if name not in sources)
         (folder / "held.txt").write_text(kept, encoding="utf-8")

@@ -10,9 +10,10 @@ from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
 from lumiimg.resolve.planner import Planner
-from lumiimg.resolve.request import OWN_PACKAGES, options_of, refuse_secrets, wanted, with_releases
+from lumiimg.resolve.request import options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.shelf import Shelf
+from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -28,9 +28,9 @@ from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, requirement_of
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.request import OWN_PACKAGES, Request
+from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import HEADERS
+from lumiimg.resolve.stack import HEADERS, OWN_PACKAGES
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml
 

@@ -19,8 +19,8 @@ from lumiimg.errors import FailedError, RefusedError
 from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, LayerWants, is_of_cuda, layer_of, resolve
 from lumiimg.resolve.inventory import NOT_PYTHON
 from lumiimg.resolve.lock import wants_python
-from lumiimg.resolve.request import OWN_PACKAGES
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.resolve.uv import APART
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
 _SOURCE = "your own requirements; what the layers below have"
 _STAYS = "loosen the line: what is below stays as it is"
-_NO_WHEEL = "wheels alone are taken, and nothing is built: name another version, or make it a layer of your own"
+_HINTS = {
+    "has no wheel": "only wheels are taken, and nothing is built: name another version, or make it a layer of your own",
+    "no package index has": "look at the name; what is in no index goes into a layer of your own",
+}
+"""What to do, by words of a refusal; else `_STAYS`."""
 _SHOWN = 8
 _TAKEN = 60
 
@@ -141,8 +145,10 @@ def resolve_own(
     except FailedError as error:
         if not error.what.startswith(APART) or "--exclude-newer" in (error.hint or ""):
             raise
-        raise FailedError(error.what, hint=_NO_WHEEL if "has no wheel" in error.what else _STAYS) from error
-    wheels = tuple(wheel for line in lines for wheel in found[line.name])
+        hint = next((hint for words, hint in _HINTS.items() if words in error.what), _STAYS)
+        raise FailedError(error.what, hint=hint) from error
+    # an extra of what is there is required by a layer below, to the resolver
+    wheels = tuple(wheel for several in found.values() for wheel in several if wheel.name not in there)
     versions = {name: version for name, (version, _) in there.items()} | {one.name: one.version for one in wheels}
     kept = [(name, version) for name, version in own.kept.items() if versions.get(name, version) != version]
     others = [f"{name} {versions[name]} ({version})" for name, version in kept]
@@ -276,4 +282,5 @@ def taken(rule: RuleResult, found: Sequence[FoundWheel], lock: Lock) -> RuleResu
         return rule
     names = [f"{wheel.name} {wheel.version}" for wheel in found]
     more = f" and {len(names) - _TAKEN} more" if len(names) > _TAKEN else ""
-    return replace(rule, because=f"{lock.own.told}; from the index: {', '.join(names[:_TAKEN]) or 'nothing'}{more}")
+    listed = f"{', '.join(names[:_TAKEN]) or 'nothing'}{more}"
+    return replace(rule, because=f"{lock.own.told}; from the index, less what the layers below bring: {listed}")

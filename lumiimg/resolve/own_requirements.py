@@ -19,8 +19,8 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.needs import is_version
 from lumiimg.catalog.toml_table import CatalogError, read_text
 from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.resolve.request import PACKAGE
 from lumiimg.resolve.requirement_files import project_in
+from lumiimg.resolve.stack import PACKAGE
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml
 from lumiimg.wording import count
@@ -116,7 +116,7 @@ class OwnPackages:
     @property
     def told(self) -> str:
         """In a few words."""
-        where = ", ".join([*self.files, *self.words])[:_TOLD]
+        where = ", ".join([*(file.rpartition("/")[2] for file in self.files), *self.words])[:_TOLD]
         return f"{count(len(self.requirements), 'requirement')} of yours ({where})"
 
     @property
@@ -163,7 +163,10 @@ class _Reader:
     def requirements(self, path: Path, within: tuple[Path, ...]) -> None:
         """Read a requirement file, and those that it includes, each relative to the one that names it."""
         self._files += 1
-        here = path.resolve()
+        try:
+            here = path.resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL byte, links in a circle
+            raise BadInputError("is not the name of a file", where=str(path)) from error
         if here in within:
             raise BadInputError("includes itself", where=str(path), hint="take its line -r out")
         if self._files > _MOST_FILES:

@@ -19,8 +19,8 @@ from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.web import ReplacedError, Web
-from lumiimg.resolve.request import OWN_PACKAGES
 from lumiimg.resolve.requirement_files import read_requirements
+from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.wording import count, size
 
 if TYPE_CHECKING:

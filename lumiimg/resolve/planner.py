@@ -20,10 +20,19 @@ from lumiimg.resolve.locking import lock_stack
 from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.nearest import others
 from lumiimg.resolve.plan import Plan, outcome_of
-from lumiimg.resolve.request import OWN_PACKAGES, name_of, wanted
+from lumiimg.resolve.request import name_of, wanted
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.shelf import Shelf
-from lumiimg.resolve.stack import HEADERS, PLUGIN, PLUGIN_COMPONENT, OfferedComponent, Stack, StackSearch, WantedLayer
+from lumiimg.resolve.stack import (
+    HEADERS,
+    OWN_PACKAGES,
+    PLUGIN,
+    PLUGIN_COMPONENT,
+    OfferedComponent,
+    Stack,
+    StackSearch,
+    WantedLayer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.own_requirements import OwnPackages
 
-OWN_PACKAGES = "own-packages"
-"""The layer that packages of the user's own make; `--add` names these, never it."""
-PACKAGE = "pip:"
-"""What begins a word of `--add` that is a package of the index, not a layer."""
 _LIMIT = 300
 """Characters of a layer and its versions."""
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"

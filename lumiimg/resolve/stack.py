@@ -27,6 +27,10 @@ PLUGIN = "aws-ofi-nccl"
 PLUGIN_COMPONENT = "net-plugin"
 HEADERS = "host-libfabric"
 """The host's own libfabric with its headers: an archive for compilers (observed_node.py), and its component."""
+OWN_PACKAGES = "own-packages"
+"""The layer that packages of the user's own make; `--add` names these, never it."""
+PACKAGE = "pip:"
+"""What begins a word of `--add` that is a package of the index, not a layer."""
 DEPTH_LIMIT = 40
 STEP_LIMIT = 5_000
 """Layers tried; beyond it the search is given up."""

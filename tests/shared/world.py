@@ -101,6 +101,7 @@ def wheel(name: str, version: str, requires: tuple[str, ...]) -> bytes:
 def metadata_of(name: str, version: str, requires: tuple[str, ...]) -> str:
     """Return what a wheel says of itself."""
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Provides-Extra: {extra}" for one in requires for extra in re.findall(r"extra == '(\w+)'", one)]
     return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), ""])
 
 
@@ -251,7 +252,7 @@ def _on_disk(world: World, path: str) -> tuple[int, str, bytes] | None:
         url = f"/whl/files/{file.name}"
         if path == url:
             return 200, "application/octet-stream", file.read_bytes()
-        name = file.name.partition("-")[0].lower()
+        name = file.name.partition("-")[0].lower().replace("_", "-")
         if path.rstrip("/").endswith(f"/{name}"):
             hashes = {"sha256": digest(file.read_bytes()).removeprefix("sha256:")}
             return _page(name, [{"filename": file.name, "url": quote(url), "hashes": hashes}])

@@ -259,6 +259,8 @@ class PlannedLayer(Shape):
     """Of the release; null for a layer without releases."""
     arguments: dict[str, str]
     """Values by the argument's name."""
+    requirements: tuple[str, ...]
+    """Of `own-packages`, what the user asked for, as in PEP 508; empty for any other."""
     sources: tuple[PlannedFile, ...]
     """Archives and wheels that it is made of."""
 

@@ -30,6 +30,7 @@ from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
+from lumiimg.resolve.own_requirements import read_own
 from lumiimg.resolve.releases.kept import kept_rows, rows_text
 from lumiimg.resolve.releases.reading import needs_of, value_of
 from lumiimg.resolve.requirement_files import project_in, requirements_in
@@ -58,6 +59,14 @@ class _Served(Web):
 def _requirement_file(data: bytes) -> None:
     texts = {"a/b.txt": text_of(data), "a/c.txt": "egg>=1"}
     list(requirements_in("a/b.txt", texts, "archive"))
+
+
+def _own_requirements(data: bytes) -> str:
+    """A requirement file that includes a second one, a pyproject.toml, a uv.lock; the first that is wrong ends it."""
+    own, more, project, lock = parts(data, 4)
+    written(more, "own/more.txt")
+    files = [("own.txt", own), ("pyproject.toml", project), ("uv.lock", lock)]
+    return read_own([f"{written(one, f'own/{name}')}" for name, one in files if one], ["pip:egg==1"]).told
 
 
 def _of_uv(data: bytes) -> str:
@@ -256,6 +265,20 @@ def _requirement_seeds() -> Iterator[bytes]:
     yield b"egg @ git+https://h.test/egg\n--extra-index-url https://h.test\nham >= 1, \\\n < 2\n--requirement=b.txt\n"
 
 
+def _own_seeds() -> Iterator[bytes]:
+    own = b"# mine\n-r more.txt\negg[x]>=1; python_version > '3.9' \\\n  --hash=sha256:" + b"0" * 64 + b" # why\n"
+    project = b'[project]\nname = "p"\nrequires-python = ">=3.9"\ndependencies = ["egg"]\n[tool.uv.sources]\n'
+    lock = (
+        b'version = 1\nrequires-python = ">=3.9"\n[[package]]\nname = "p"\nversion = "1"\nsource = { virtual = "." }\n'
+        b'[package.metadata]\nrequires-dist = [{ name = "egg", specifier = ">=1", extras = ["x"] }]\n'
+        b'[[package]]\nname = "egg"\nversion = "1.0"\nsource = { registry = "https://h.test" }\n'
+    )
+    yield BORDER.join((own, b"ham\n", project + b'torch = { index = "x" }\n', lock))
+    yield BORDER.join((b"", b"", b"", lock))
+    yield b"--index-url https://me:it@h.test\n"
+    yield b"egg @ git+https://h.test/egg\n"
+
+
 def _uv_seeds() -> Iterator[bytes]:
     yield (
         b"error: No solution found when resolving dependencies\n  cause: Because only a==1 is available and a==1 depends"
@@ -321,6 +344,7 @@ TARGETS = (
         _project_seeds,
         (FailedError,),
     ),
+    Target("own-requirements", ("resolve.own_requirements.read_own",), _own_requirements, _own_seeds, (BadInputError,)),
     Target("uv-answer", ("resolve.uv.in_one_line", "resolve.closure._parents"), _of_uv, _uv_seeds, ()),
     Target(
         "registry",

@@ -1,0 +1,538 @@
+"""A user's own Python packages on top of an image: from what they hand in to the lock, out of an index on loopback."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.resolve.own_requirements import read_own
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.world import World, digest, serve, wheel
+
+TORCH = "2.9.1+rocm6.4"
+BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
+OF_TORCH = f"""\
+{LAYER}requires = ["python3"]
+provides = ["torch"]
+
+[[release]]
+version = "2.9.1"
+date = 2025-11-12
+has = {{ torch = "{TORCH}" }}
+wheels = ["torch=={TORCH}", "pytorch-triton-rocm==3.5.1"]
+indexes = ["https://download.pytorch.org/whl/rocm6.4"]
+source = "the tests"
+"""
+HAM = f"""\
+{LAYER}requires = ["torch"]
+
+[[release]]
+version = "1.0"
+date = 2025-12-01
+wheels = ["ham==1.0"]
+source = "the tests"
+"""
+COMPILED = f"""\
+{LAYER}requires = ["torch", "python3"]
+
+[sources.fast-attn]
+url = "https://github.com/x/fast-attn/archive/v1.tar.gz"
+file = "fast-attn.tar.gz"
+key = "1"
+source = "the tests"
+"""
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World(
+        of_layers={
+            "torch": {TORCH: ("egg>=1", "pytorch-triton-rocm==3.5.1")},
+            "pytorch-triton-rocm": {"3.5.1": ()},
+        },
+        wheels={
+            "egg": {"1.0": (), "1.5": ()},
+            "ham": {"1.0": ("egg<1.5",), "2.0": ()},
+            "spam": {"1.0": ("torch>=2", "triton>=3", "yolk"), "2.0rc1": ()},
+            "yolk": {"1.0": (), "2.0": (), "2.5": ()},
+            "torch": {"2.9.0": ("nvidia-cublas-cu12",), "2.9.1": ("nvidia-cublas-cu12",), "9.9": ()},
+            "triton": {"3.5.1": (), "3.9": ()},
+            "nvidia-cublas-cu12": {"1.0": ()},
+            "cudaful": {"1.0": ("middle",)},
+            "middle": {"1.0": ("nvidia-cublas-cu12",)},
+            "fast-attn": {"1.0": ()},
+            "trainer": {"1.0": ("fast-attn",)},
+            "dotted-name": {"1.0": ()},
+        },
+    )
+    with serve(world):
+        yield world
+
+
+@pytest.fixture
+def folder(
+    layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path
+) -> Path:
+    del clean_home
+    make_layer("box", BOX)
+    make_layer("torch-rocm-layer", OF_TORCH)
+    make_layer("ham", HAM)
+    make_layer("fast-attn", COMPILED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    return layers
+
+
+STACK = ("--site", "generic", "--base", "box", "--add", "torch-rocm-layer")
+
+
+def lock(world: World, layers: Path, *words: str, code: int = ExitCode.GOOD) -> None:
+    assert main(["lock", "--layers", str(layers), *world.mirrors, *STACK, *words]) == code
+
+
+def of_layer(name: str, file: str = "lumiimg.lock") -> dict[str, str]:
+    packages = tomllib.loads(Path(file).read_text()).get("python", {}).get("packages", [])
+    return {one["name"]: one["version"] for one in packages if one["tool"]["lumiimg"]["layer"] == name}
+
+
+def refused(world: World, layers: Path, capsys: Capture, *words: str, code: int = ExitCode.NO) -> str:
+    lock(world, layers, *words, code=code)
+    error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lumiimg:")]
+    assert len(error) == 1
+    assert len(error[0]) < 1200
+    assert not Path("lumiimg.lock").exists()
+    return error[0]
+
+
+def own(text: str, name: str = "requirements.txt") -> tuple[str, str]:
+    Path(name).write_text(text)
+    return "-r", name
+
+
+# --- what is put in
+
+
+def test_own_packages_are_the_last_layer_and_what_is_below_is_as_without_them(world: World, folder: Path) -> None:
+    lock(world, folder, "--add", "ham", "-o", "below.lock")
+    lock(
+        world,
+        folder,
+        "--add",
+        "ham",
+        *own("# mine\nspam ; python_version > '3.8'\n\nDotted_Name\n"),
+        "--add",
+        "pip:yolk=2.0",
+    )
+    assert [one["name"] for one in tomllib.loads(Path("lumiimg.lock").read_text())["layer"]][-1] == "own-packages"
+    assert of_layer("own-packages") == {"spam": "1.0", "yolk": "2.0", "dotted-name": "1.0"}
+    for layer in ("torch-rocm-layer", "ham"):
+        assert of_layer(layer) == of_layer(layer, "below.lock")
+    assert of_layer("torch-rocm-layer") == {"torch": TORCH, "pytorch-triton-rocm": "3.5.1", "egg": "1.0"}
+
+
+def test_the_lock_alone_is_built_from_and_made_again(world: World, folder: Path, capsys: Capture) -> None:
+    words = ["--layers", str(folder), *world.mirrors]
+    lock(world, folder, *own("spam\nyolk<2.5\n"))
+    Path("requirements.txt").unlink()
+    assert main(["build", *words, "--locked", "--definitions", "defs"]) == ExitCode.GOOD
+    assert Path("defs/files/own-packages/wheels/yolk-2.0-py3-none-any.whl").is_file()
+    flat = Path("defs/flat.def").read_text()
+    assert flat.index("layer own-packages, post.sh") > flat.index("layer torch-rocm-layer, post.sh")
+    text = Path("lumiimg.lock").read_text()
+    world.wheels["yolk"]["2.1"] = ()
+    assert main(["lock", *words]) == ExitCode.GOOD
+    assert Path("lumiimg.lock").read_text() == text
+    assert main(["lock", *words, "--upgrade", "yolk"]) == ExitCode.GOOD
+    assert of_layer("own-packages")["yolk"] == "2.1"
+    capsys.readouterr()
+    assert main(["build", *words, "--locked", *own("spam\n"), "--dry-run"]) == ExitCode.BAD_INPUT
+    assert "--requirements and --locked" in capsys.readouterr().err
+
+
+def test_a_recipe_names_own_packages_and_more_come_on_it(world: World, folder: Path) -> None:
+    recipe = 'summary = "mine"\nbase = "box"\nadd = ["torch-rocm-layer", "pip:yolk==1.0"]\n'
+    Path("mine.toml").write_text(recipe)
+    words = ["--layers", str(folder), *world.mirrors, "--recipe", "mine.toml", "--site", "generic"]
+    assert main(["lock", *words, *own("dotted.name\n")]) == ExitCode.GOOD
+    assert of_layer("own-packages") == {"yolk": "1.0", "dotted-name": "1.0"}
+
+
+def test_what_is_newer_than_the_layers_is_taken_unless_a_day_is_named(world: World, folder: Path) -> None:
+    world.uploaded = {"yolk 2.5": "2026-10-01T00:00:00Z"}
+    lock(world, folder, "--add", "pip:yolk")
+    assert of_layer("own-packages") == {"yolk": "2.5"}
+    lock(world, folder, "--add", "pip:yolk", "--exclude-newer", "2026-01-01", "--upgrade", "all")
+    assert of_layer("own-packages") == {"yolk": "2.0"}
+
+
+def test_a_pre_release_is_taken_where_a_line_names_it(world: World, folder: Path) -> None:
+    lock(world, folder, "--add", "pip:spam>=2.0rc1")
+    assert of_layer("own-packages") == {"spam": "2.0rc1"}
+
+
+def test_a_release_that_was_withdrawn_is_taken_where_it_is_named_and_that_is_said(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    world.yanked = ("yolk 2.5",)
+    lock(world, folder, "--add", "pip:yolk==2.5")
+    assert "yolk==2.5 was withdrawn (yanked): it was wrong" in capsys.readouterr().err
+    lock(world, folder, "--add", "pip:yolk", "--upgrade", "all")
+    assert of_layer("own-packages") == {"yolk": "2.0"}
+
+
+def test_extras_of_what_is_below_are_put_in_and_what_has_none_is_said(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    world.wheels["ham"] = {"1.0": ("egg<1.5", "yolk; extra == 'more'")}
+    lock(world, folder, "--add", "ham", *own("ham[more]\ntorch[opt]\n"))
+    assert of_layer("own-packages") == {"yolk": "2.5"}
+    assert "torch has no extra opt here" in capsys.readouterr().err
+
+
+# --- what is held
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "yolk\ntorch==2.9.0\n",
+            f"line 2 of requirements.txt requires torch==2.9.0, and the layer torch-rocm-layer has torch {TORCH}",
+        ),
+        ("Torch < 2", f"line 1 of requirements.txt requires Torch<2, and the layer torch-rocm-layer has torch {TORCH}"),
+        ("triton==3.9", "requires triton==3.9, and the layer torch-rocm-layer has triton 3.5.1"),
+        ("NVIDIA_cublas.CU12", "line 1 of requirements.txt names nvidia-cublas-cu12, which is CUDA's"),
+        ("Fast.Attn>=1", "names fast-attn, and that of the index is not made for this image: --add fast-attn"),
+        ("vllm", "names vllm, and that of the index is not made for this image: --add vllm"),
+        ("xformers", "names xformers, and that of the index is not made for this image: --add xformers"),
+        ("bitsandbytes>=0.4", "--add bitsandbytes"),
+    ],
+)
+def test_a_line_against_the_image_is_refused_without_an_index_by_file_and_line(
+    text: str, said: str, world: World, folder: Path, capsys: Capture
+) -> None:
+    words = [*STACK, *own(text), "--layers", str(folder)]
+    assert said in refused(world, folder, capsys, *own(text))
+    world.asked.clear()
+    assert main(["explain", *words, "--offline", "--json"]) == ExitCode.NO
+    answer = json.loads(capsys.readouterr().out)
+    assert said in " ".join(rule["because"] for rule in answer["rules"] if rule["outcome"] == "refused")
+    assert not world.asked
+
+
+def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    said = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nham>=2\n"))
+    assert "line 3 of requirements.txt requires ham>=2, and the layer ham has ham 1.0" in said
+    said = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nEGG==1.5\n"))
+    assert "line 1 of requirements.txt requires egg>=1.5, and the layer torch-rocm-layer has egg 1.0" in said
+    assert "line 3 of requirements.txt requires EGG==1.5" in said
+    assert said.endswith("loosen the line: what is below stays as it is")
+
+
+def test_a_conflict_that_the_index_shows_names_the_line_and_the_layer(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    world.wheels["new"] = {"1.0": ("egg>=1.5",)}
+    said = refused(world, folder, capsys, "--add", "ham", *own("yolk\nnew\n"))
+    assert "line 2 of requirements.txt requires new" in said
+    assert "all versions of new require egg>=1.5" in said
+    assert "the layer torch-rocm-layer has egg 1.0" in said
+    world.wheels["exact"] = {"1.0": ("torch==2.9.0",)}
+    said = refused(world, folder, capsys, "--add", "pip:exact")
+    assert "the option --add requires exact" in said
+    assert f"the layer torch-rocm-layer has torch {TORCH}" in said
+    said = refused(world, folder, capsys, *own("yolk<2\n"), *own("-r requirements.txt\nyolk>=2\n", "two.txt"))
+    assert "line 1 of requirements.txt requires yolk<2" in said
+    assert "line 2 of two.txt requires yolk>=2" in said
+    said = refused(world, folder, capsys, *own("nowhere\n"))
+    assert "no package index has nowhere" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "cudaful",
+            "line 1 of requirements.txt requires cudaful, for which middle requires nvidia-cublas-cu12, which is CUDA's",
+        ),
+        ("middle", "line 1 of requirements.txt requires middle, which requires nvidia-cublas-cu12, which is CUDA's"),
+        (
+            "trainer",
+            "requires fast-attn, and that of the index is not made for this image; put the layer below: --add fast-attn",
+        ),
+    ],
+)
+def test_what_comes_in_by_others_is_refused_with_the_line_that_it_is_for(
+    name: str, said: str, world: World, folder: Path, capsys: Capture
+) -> None:
+    assert said in refused(world, folder, capsys, *own(name))
+
+
+def test_without_a_torch_below_the_layer_for_it_is_named(world: World, folder: Path, capsys: Capture) -> None:
+    words = ["lock", "--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "box"]
+    for text, said in (("torch\n", "names torch"), ("spam\n", "requires spam, which requires torch")):
+        assert main([*words, *own(text)]) == ExitCode.NO
+        error = capsys.readouterr().err
+        assert said in error
+        assert "--add " in error.rpartition("not made for this image")[2]
+
+
+def test_a_version_of_python_that_a_project_is_not_for_is_refused(world: World, folder: Path, capsys: Capture) -> None:
+    project = '[project]\nname = "p"\nrequires-python = ">=3.13"\ndependencies = ["yolk"]\n'
+    said = refused(world, folder, capsys, *own(project, "pyproject.toml"))
+    assert "pyproject.toml is for python>=3.13 (rule layers: needs python>=3.13, has python 3.12)" in said
+
+
+# --- hashes
+
+
+def sha256(name: str, version: str, requires: tuple[str, ...] = ()) -> str:
+    return digest(wheel(name, version, requires))
+
+
+def test_hashes_hold_for_all_that_is_put_in_or_for_nothing(world: World, folder: Path, capsys: Capture) -> None:
+    good, bad = sha256("yolk", "2.0"), f"sha256:{'0' * 64}"
+    torch = f"torch=={TORCH.partition('+')[0]} --hash={bad}\n"
+    lock(world, folder, *own(f"{torch}yolk==2.0 \\\n    --hash={bad} \\\n    --hash={good}\n"))
+    assert of_layer("own-packages") == {"yolk": "2.0"}
+    Path("lumiimg.lock").unlink()
+    said = refused(world, folder, capsys, *own(f"# none\nyolk==2.0 --hash={bad}\n"))
+    assert f"yolk-2.0-py3-none-any.whl has the sha256 {good.removeprefix('sha256:')}" in said
+    assert "line 2 of requirements.txt names other hashes" in said
+    said = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={good}\ndotted-name\n"))
+    assert "dotted_name-1.0-py3-none-any.whl" in said
+    world.hashes = False
+    lock(world, folder, *own(f"yolk==2.0 --hash={good}\n"))
+
+
+# --- other files
+
+
+def test_a_project_gives_its_dependencies_and_the_extras_that_are_named(world: World, folder: Path) -> None:
+    project = """
+[project]
+name = "p"
+requires-python = ">=3.10"
+dependencies = ["torch>=2", "yolk<2.5"]
+[project.optional-dependencies]
+more = ["dotted-name"]
+[tool.uv.sources]
+torch = { index = "cuda" }
+"""
+    lock(world, folder, *own(project, "pyproject.toml")[:1], "pyproject.toml[more]")
+    assert of_layer("own-packages") == {"yolk": "2.0", "dotted-name": "1.0"}
+    asked = tomllib.loads(Path("lumiimg.lock").read_text())["request"]["own"]["requirement"]
+    assert {one["text"]: one["where"] for one in asked}["yolk<2.5"] == "line 5 of pyproject.toml"
+
+
+UV_LOCK = """
+version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "p"
+version = "0.1"
+source = { virtual = "." }
+dependencies = [{ name = "torch" }, { name = "yolk" }]
+[package.metadata]
+requires-dist = [
+    { name = "torch", specifier = ">=2", index = "https://download.pytorch.org/whl/cu128" },
+    { name = "yolk", specifier = "<2.5" },
+    { name = "nothing", marker = "extra == 'x'" },
+]
+[[package]]
+name = "yolk"
+version = "1.0"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "torch"
+version = "2.9.0+cu128"
+source = { registry = "https://download.pytorch.org/whl/cu128" }
+"""
+
+
+def test_versions_of_a_uv_lock_are_kept_where_they_go_together_with_the_image(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    lock(world, folder, *own(UV_LOCK, "uv.lock"))
+    assert of_layer("own-packages") == {"yolk": "1.0"}
+    told = capsys.readouterr().err
+    assert f"not in the version of uv.lock, which is in brackets: torch {TORCH} (2.9.0+cu128)" in told
+
+
+# --- what cannot be read, or settled
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-e .", "the option -e is not followed; an image holds no working copy"),
+        ("--editable=git+https://me:sesame@h.test/x", "the option --editable is not followed"),
+        ("--index-url https://me:sesame@h.test/simple", "--mirror pypi=URL names another index"),
+        ("--extra-index-url https://download.pytorch.org/whl/cu128", "torch is the image's own"),
+        ("-ihttps://me:sesame@h.test/simple", "--mirror pypi=URL"),
+        ("-f https://h.test/", "the option -f is not followed; leave the line out"),
+        ("--no-index", "the option --no-index is not followed"),
+        ("-c constraints.txt", "what the image has is held anyway"),
+        ("--pre", "a pre-release is taken where a requirement names it"),
+        ("--no-binary :all:", "only wheels are taken"),
+        ("--require-hashes", "where a line has --hash, all must"),
+        ("--whatever", "the option --whatever is not followed; leave it out"),
+        ("egg @ https://me:sesame@h.test/egg.whl", "egg has a place of its own"),
+        ("egg@git+https://h.test/egg", "egg has a place of its own"),
+        ("git+https://me:sesame@h.test/egg.git#egg=egg", "a package has a place of its own"),
+        ("./egg-1.0-py3-none-any.whl", "wheels come from the general package index only"),
+        ("/opt/egg", "docs/extend/layer.md"),
+        ("file:///opt/egg", "a package has a place of its own"),
+        ("egg-1.0.tar.gz", "a package has a place of its own"),
+        ("-r https://h.test/r.txt", "-r names an address; fetch the file"),
+        ("-r nowhere.txt", "nowhere.txt: cannot be read"),
+        ("egg --hash=md5:0123", "none of its hashes is a sha256"),
+        ("egg --global-option=x", "an option of a requirement other than --hash is not followed"),
+        ("egg; extra == 'x'", "egg is for an extra"),
+        ("egg ==", "'egg ==' is not a valid requirement"),
+        ("${SECRET}", "is not a valid requirement"),
+        ("egg\x1b[2J", "is not a valid requirement"),
+        ("egg" + "," * 2_000, "a requirement of more than 1000 characters"),
+        ("e" * 70_000, "is longer than 65536 characters"),
+        ("name: conda\ndependencies:\n  - pip", "line 2 of r.txt: 'name: conda' is not a valid requirement"),
+    ],
+)
+@pytest.mark.threat("S25")
+def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.txt").write_text(f"# first\n{line}\n")
+    with pytest.raises(BadInputError) as caught:
+        read_own(["r.txt"], [])
+    text = str(caught.value)
+    assert said in text
+    assert text.isprintable()
+    assert len(text) < 400
+    assert "sesame" not in text
+    assert "r.txt" in text or "nowhere.txt" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("r.txt", "-r r.txt\n", "includes itself"),
+        ("r.txt", "-r ./x/../r.txt\n", "includes itself"),
+        ("r.txt", "-r a.txt\n" * 60, "more than 50 requirement files"),
+        ("r.txt", "# nothing\n", "requires nothing"),
+        ("r.txt", "".join(f"egg{n}\n" for n in range(2_100)), "more than 2000 requirements"),
+        ("r.txt", "\n" * 300_000, "more than 200000 lines"),
+        ("pyproject.toml", "[tool.poetry]\n", "has no table [project]"),
+        ("pyproject.toml", '[project]\nname="p"\ndynamic=["dependencies"]\n', "its dependencies are dynamic"),
+        (
+            "pyproject.toml",
+            '[project]\nname="p"\ndependencies=["egg @ git+https://h.test/e"]\n',
+            "egg has a place of its own",
+        ),
+        (
+            "pyproject.toml",
+            '[project]\nname="p"\ndependencies=["egg"]\n[tool.uv.sources]\nEgg={git="https://h"}\n',
+            "egg has a place",
+        ),
+        ("pyproject.toml", '[project]\nname="p"\ndependencies=["egg =="]\n', "is not a valid requirement"),
+        (
+            "pyproject.toml",
+            '[project]\nname="p"\nrequires-python="three"\ndependencies=["egg"]\n',
+            "is not a range of versions",
+        ),
+        ("pyproject.toml", "[project", "is not TOML"),
+        ("uv.lock", "version = 2\n", "is not a uv.lock of version 1 with one project"),
+        (
+            "uv.lock",
+            UV_LOCK.replace('">=2", index', '">=2", git').replace('"torch", spec', '"egg", spec'),
+            "egg has a place",
+        ),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_words(
+    name: str, text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("egg\n")
+    Path(name).write_text(text)
+    with pytest.raises(BadInputError, match=said.replace("[", r"\[")):
+        read_own([name], [])
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
+    big = tmp_path / "big.txt"
+    with big.open("wb") as stream:
+        stream.truncate(100 << 20)
+    for path, said in (
+        (big, "is larger than 8388608 bytes"),
+        (Path("/dev/zero"), "cannot be read"),
+        (tmp_path, "cannot be read"),
+    ):
+        with pytest.raises(BadInputError, match=said):
+            read_own([str(path)], [])
+
+
+def test_a_word_that_is_no_package_and_the_layer_by_its_name_are_refused(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    for word, said in (
+        ("pip:", "the option --add: '' is not a valid requirement"),
+        ("pip:./x", "the option --add: a package has a place of its own"),
+        ("own-packages", "name the packages: -r FILE, or --add pip:NAME==VERSION"),
+    ):
+        assert said in refused(world, folder, capsys, "--add", word, code=ExitCode.BAD_INPUT)
+
+
+# --- what others say of it
+
+
+def test_explain_names_what_the_index_would_give_and_what_it_refuses(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    words = ["explain", "--layers", str(folder), *world.mirrors, *STACK]
+    for more, said in (
+        (
+            (),
+            "1 requirement of yours (requirements.txt); from the index, less what the layers below bring: spam 1.0, yolk 2.5",
+        ),
+        (("--offline",), "what they take from the index is not settled before lock"),
+    ):
+        assert main([*words, *own("spam\n"), "--json", *more]) == ExitCode.GOOD
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["layers"][-1]["name"] == "own-packages"
+        assert said in next(rule["because"] for rule in answer["rules"] if rule["have"] == "own-packages")
+    assert main([*words, *own("cudaful\n")]) == ExitCode.NO
+    told = " ".join(capsys.readouterr().out.split())
+    assert "refused: requirements that cannot be met [layers]" in told
+    assert "requires cudaful, for which middle requires nvidia-cublas-cu12" in told
+    world.down = ("pip", "spam")
+    assert main([*words, *own("spam\n")]) == ExitCode.GOOD
+    assert "is not settled before lock" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_lock_that_does_not_agree_with_its_own_packages_is_refused(
+    world: World, folder: Path, capsys: Capture
+) -> None:
+    lock(world, folder, *own("yolk<2.5\ndotted-name\n"))
+    text = Path("lumiimg.lock").read_text()
+    for old, new, said in (
+        ('text = "yolk<2.5"', 'text = "yolk<2"', "request.own names yolk<2, and 2.0 is there"),
+        ('text = "dotted-name"', 'text = "left"', "request.own names left, which is left out"),
+        ('text = "dotted-name"', 'text = "-e ."', "the option -e is not followed"),
+    ):
+        head, _, body = text.replace(old, new).partition("\n\n")
+        head = "\n".join(line for line in head.splitlines() if not line.startswith("digest"))
+        Path("lumiimg.lock").write_text(f'{head}\ndigest = "{digest(body.encode())}"\n\n{body}')
+        words = ["build", "--layers", str(folder), *world.mirrors, "--locked", "--dry-run"]
+        assert main(words) == ExitCode.BAD_INPUT
+        assert said in capsys.readouterr().err
