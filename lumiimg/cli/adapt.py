@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import console, marked, remedies, say
     from lumiimg.resolve.decide import locked
     from lumiimg.resolve.image_base import read_foreign
-    from lumiimg.resolve.stack import PLUGIN_COMPONENT
+    from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
 
     site = find_site(site_to_make_for(arguments), os.environ)
     read: list[Path] = []
@@ -59,8 +59,9 @@ def execute(arguments: argparse.Namespace) -> int:
         marked(out, finding.severity.value, f"{finding.summary}; what is built on it sets that, too  [{finding.id}]")
         remedies(out, finding.remedy)
     lock = locked(plan)
-    if lock.layers:  # they bring what its files lack, but a plugin that is there stays as it is
-        brings = any(PLUGIN_COMPONENT in layer.layer.provides for layer in lock.layers)
+    if layers := [layer for layer in lock.layers if layer.name != OWN_PACKAGES]:
+        # they bring what its files lack, but a plugin that is there stays as it is
+        brings = any(PLUGIN_COMPONENT in layer.layer.provides for layer in layers)
         stays = {Code.PLUGIN_NOT_ON_PATH} if "net-api" in base.has else set()
         stays |= {Code.BIND_REFUSED} if lock.fabric is Fabric.HOST and not brings else set()
         of_files = [finding for finding in of_files if finding.id in stays]

@@ -32,6 +32,7 @@ from lumiimg.host.carried_manifest import MANIFEST_LABEL, MANIFEST_PATH
 from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.resolve.arguments import gpus_of
 from lumiimg.resolve.lock import wants_python
+from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,6 +78,8 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
 def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
     """Return the places in the stack of the layers that a layer asks something of, and of those that these do."""
     layer = stack[at]
+    if layer.name == OWN_PACKAGES:  # what is below was held for it, all of it
+        return {*range(at)}
     wanted = {need.component for need in (*layer.layer.requires, *(layer.release.requires if layer.release else ()))}
     found: set[int] = set()
     for below in range(at):

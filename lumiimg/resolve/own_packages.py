@@ -19,6 +19,7 @@ from lumiimg.errors import FailedError, RefusedError
 from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, LayerWants, is_of_cuda, layer_of, resolve
 from lumiimg.resolve.inventory import NOT_PYTHON
 from lumiimg.resolve.lock import wants_python
+from lumiimg.resolve.own_requirements import OF_TORCH
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.resolve.uv import APART
@@ -87,6 +88,11 @@ def judged(own: OwnPackages, stack: Stack) -> Iterator[RuleResult]:
                 yield _refused(one.text, f"{one.name} {version}", because)
         elif is_of_cuda(one.name):
             yield _refused("nothing", one.name, f"{one.where} names {one.name}, which is CUDA's: leave the line out")
+        elif "torch" in there and one.name in OF_TORCH:
+            because = (
+                f"{one.where} names {one.name}; that of the index is CUDA's, and torch is there: leave the line out"
+            )
+            yield _refused("nothing", one.name, because)
         elif (layer := own.brought.get(one.name)) is not None:
             because = f"{one.where} names {one.name}, and that of the index is not made for this image: --add {layer}"
             yield _refused(f"the layer {layer}", "none", because)

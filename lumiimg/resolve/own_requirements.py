@@ -27,7 +27,7 @@ from lumiimg.wording import count
 
 OF_OPTION = "the option --add"
 """Where a requirement is from that no file has."""
-_OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-triton-rocm", "triton-rocm"})
+OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-triton-rocm", "triton-rocm"})
 """Held at what the image has, so that it does not count where else a project takes them from."""
 _FILE_LIMIT_BYTES = 8 << 20
 """A file of 300 packages with all their digests has 1 MB."""
@@ -38,6 +38,7 @@ _LONGEST_LINE = 64 * 1024
 """With all its hashes."""
 _MOST_FILES = 50
 _TOLD = 200
+_OPTION_SHOWN = 40
 _LONGEST = 1_000
 """Characters of a requirement."""
 _INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
@@ -296,7 +297,7 @@ def requirement_of(text: str, where: str) -> Requirement:
     """Return a requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
     if option := _OPTION.match(text):
         hint = _OPTIONS.get(option[0]) or _OPTIONS.get(option[0][:2], "leave it out")
-        raise BadInputError(f"the option {option[0]} is not followed", where=where, hint=hint)
+        raise BadInputError(f"the option {option[0][:_OPTION_SHOWN]} is not followed", where=where, hint=hint)
     if len(text) > _LONGEST:
         raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
     name = _NAMED_ADDRESS.match(text)
@@ -320,7 +321,7 @@ def _checked(requirement: Requirement, where: str) -> Requirement:
 
 
 def _refuse_elsewhere(name: str, where: str) -> None:
-    if canonicalize_name(name) not in _OF_TORCH:
+    if canonicalize_name(name) not in OF_TORCH:
         raise BadInputError(f"{name[:100]} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
 
 
@@ -335,8 +336,8 @@ def _names_of_sources(table: Mapping[str, Any]) -> set[str]:
 def _line_of(requirement: Requirement, text: str, file: str) -> str:
     """Return file and line of a requirement of a pyproject.toml, as far as it is found there."""
     named = re.compile(rf"[\"']{re.escape(requirement.name)}(?![\w.-])")
-    found = next((at for at, line in enumerate(text.split("\n"), start=1) if named.search(line)), None)
-    return f"line {found} of {file}" if found else file
+    found = named.search(text)
+    return f"line {text.count(chr(10), 0, found.start()) + 1} of {file}" if found else file
 
 
 def _source(package: Mapping[str, Any]) -> Mapping[str, Any]:

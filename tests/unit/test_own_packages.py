@@ -287,6 +287,19 @@ def test_without_a_torch_below_the_layer_for_it_is_named(world: World, folder: P
         assert "--add " in error.rpartition("not made for this image")[2]
 
 
+def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
+    world: World, folder: Path, make_layer: MakeLayer, capsys: Capture
+) -> None:
+    make_layer("with-torch", BOX.replace("has = {", f'has = {{ torch = "{TORCH}",'))
+    words = ["--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "with-torch"]
+    for name in ("triton", "torchvision"):
+        assert main(["lock", *words, *own(f"{name}\n")]) == ExitCode.NO
+        said = f"line 1 of requirements.txt names {name}; that of the index is CUDA's, and torch is there"
+        assert said in capsys.readouterr().err
+    assert main(["lock", *words, *own("spam\n")]) == ExitCode.GOOD
+    assert of_layer("own-packages") == {"spam": "1.0", "yolk": "2.5"}
+
+
 def test_a_version_of_python_that_a_project_is_not_for_is_refused(world: World, folder: Path, capsys: Capture) -> None:
     project = '[project]\nname = "p"\nrequires-python = ">=3.13"\ndependencies = ["yolk"]\n'
     said = refused(world, folder, capsys, *own(project, "pyproject.toml"))
