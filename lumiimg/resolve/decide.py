@@ -51,9 +51,9 @@ def with_own(request: Request, ground: Ground) -> tuple[Request, Ground]:
     """Return both with the layer of the user's own packages, where there are any."""
     if request.own is None:
         return request, ground
-    from lumiimg.resolve.own_packages import brought_by_layers, with_packages
+    from lumiimg.resolve.own_packages import brought_by_layers
 
-    layer = with_packages(ground.catalogue.layer(OWN_PACKAGES), request.own)
+    layer = replace(ground.catalogue.layer(OWN_PACKAGES), packages=request.own.texts)
     brought = brought_by_layers(layer for _, layer in Shelf(ground.catalogue, {}, None).layers())
     own = replace(request.own, brought=brought)
     return replace(request, own=own), replace(ground, images={**ground.images, OWN_PACKAGES: layer})

@@ -48,11 +48,6 @@ _SHOWN = 8
 _TAKEN = 60
 
 
-def with_packages(layer: Layer, own: OwnPackages) -> Layer:
-    """Return the layer with the packages that it is to put in."""
-    return replace(layer, packages=own.texts)
-
-
 def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
     """Return the layer for each distribution that is made for ROCm, or for the image's MPI, by a layer.
 
@@ -72,9 +67,15 @@ def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
     return found
 
 
-def judged(own: OwnPackages, stack: Stack) -> Iterator[RuleResult]:
+def judged(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[RuleResult]:
     """Yield what is known of own packages without an index; a line with a marker is left to the lock."""
     python, there = stack.version("python"), _held_in(stack)
+    if "torch" in {*base.has, *base.provides} and not base.is_foreign:
+        because = (
+            f"which other Python packages {base.name} has is known only where the image is read; to replace one "
+            "would end the build of own-packages: name the image as --base, by its path or address"
+        )
+        yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
     for wanted in own.pythons:
         if python and not wanted.requirement.specifier.contains(f"{python}.99"):
             yield _refused(wanted.text, f"python {python}", f"{wanted.where} is for {wanted.text}")
@@ -225,7 +226,8 @@ def _refuse(
     parents: Mapping[str, frozenset[str]],
 ) -> None:
     """Raise RefusedError if a distribution comes in that is CUDA's, or that a layer makes for the image."""
-    for name in sorted(parents.keys() - there - {TRITON}):
+    stand_in = {TRITON} if there & {*ROCM_TRITONS} else set()
+    for name in sorted(parents.keys() - there - stand_in):
         if not (is_of_cuda(name) or name in own.brought):
             continue
         line, by = _way(name, parents)

@@ -150,7 +150,7 @@ class Planner:
             results += rules.compiled_for(stack, self._site, asked.arguments)
         results += rules.base_troubles(base, stack)
         results += rules.torch_kind(stack)
-        results += self._of_own(asked, stack)
+        results += _of_own(asked, stack, base)
         abi = rules.plugin_abi(stack)
         results += [abi] if abi else []
         if self._site is not None and (versions := rules.fabric_versions(stack, self._site, fabric)) is not None:
@@ -169,13 +169,6 @@ class Planner:
         if name not in self._known:
             self._known[name] = of_found_software(base, (layer for _, layer in self._shelf.layers()))
         return replace(base, troubles=(*base.troubles, *self._known[name])) if self._known[name] else base
-
-    def _of_own(self, asked: Request, stack: Stack) -> Iterator[RuleResult]:
-        """Yield what is known against the user's own packages on a stack."""
-        if asked.own is not None:
-            from lumiimg.resolve.own_packages import judged  # with uv's side of it, for those alone who have some
-
-            yield from judged(asked.own, stack)
 
     def _check_fabric(self, asked: Request) -> None:
         """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
@@ -268,6 +261,14 @@ def _of_its_name(base: Layer) -> Iterator[RuleResult]:
     for found in disagreements(base.name_says, base.has) if isinstance(base, ForeignBase) else ():
         source = "the name, and what was read in it"
         yield RuleResult("layers", RuleOutcome.WARNING, "a name that holds", base.name, found, source)
+
+
+def _of_own(asked: Request, stack: Stack, base: Layer) -> Iterator[RuleResult]:
+    """Yield what is known against the user's own packages on a stack."""
+    if asked.own is not None:
+        from lumiimg.resolve.own_packages import judged  # with uv's side of it, for those alone who have some
+
+        yield from judged(asked.own, stack, base)
 
 
 def _versions(plan: Plan, rocm: float) -> tuple[list[Version], float]:

@@ -280,7 +280,12 @@ def test_what_comes_in_by_others_is_refused_with_the_line_that_it_is_for(
 
 def test_without_a_torch_below_the_layer_for_it_is_named(world: World, folder: Path, capsys: Capture) -> None:
     words = ["lock", "--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "box"]
-    for text, said in (("torch\n", "names torch"), ("spam\n", "requires spam, which requires torch")):
+    world.wheels["kernels"] = {"1.0": ("triton",)}
+    for text, said in (
+        ("torch\n", "names torch"),
+        ("spam\n", "requires spam, which requires torch"),
+        ("kernels\n", "requires kernels, which requires triton"),
+    ):
         assert main([*words, *own(text)]) == ExitCode.NO
         error = capsys.readouterr().err
         assert said in error
@@ -298,6 +303,11 @@ def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
         assert said in capsys.readouterr().err
     assert main(["lock", *words, *own("spam\n")]) == ExitCode.GOOD
     assert of_layer("own-packages") == {"spam": "1.0", "yolk": "2.5"}
+    capsys.readouterr()
+    assert main(["explain", *words, *own("spam\n"), "--offline"]) == ExitCode.GOOD
+    told = " ".join(capsys.readouterr().out.split())
+    assert "no obstacle found among the layers, with doubts" in told
+    assert "which other Python packages with-torch has is known only where the image is read" in told
 
 
 def test_a_version_of_python_that_a_project_is_not_for_is_refused(world: World, folder: Path, capsys: Capture) -> None:
