@@ -27,7 +27,8 @@ _SLURM_VERSION = re.compile(r"^slurm (\S+)", re.MULTILINE)
 _SLURM_TIMEOUT_S = 10.0
 _KFD_NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 _GFX_VERSION = re.compile(r"^gfx_target_version ([0-9]{1,7})$", re.MULTILINE)
-_ROCM_VERSIONS = "/opt/rocm*/.info/version"
+_ROCM_VERSIONS = ("/opt/rocm*/.info/version", "/opt/rocm*/core/.info/version")
+"""The second from 7.14 on."""
 
 
 def operating_system(root: RootFileSystem) -> OperatingSystem:
@@ -98,7 +99,7 @@ def gpus(root: RootFileSystem) -> tuple[str, ...]:
 
 def rocm_versions(root: RootFileSystem) -> tuple[str, ...]:
     """Return the versions of ROCm under /opt, each once."""
-    found = (read_word(root, path) for path in matches(root, _ROCM_VERSIONS))
+    found = (read_word(root, path) for pattern in _ROCM_VERSIONS for path in matches(root, pattern))
     return tuple(dict.fromkeys(version for version in found if version))
 
 

@@ -1,7 +1,8 @@
 """Which ROCm an image has, by what there is: AMD's note, records of packages, names of libraries, what RCCL says.
 
-AMD's packages leave a note in `/opt/rocm/.info/version`. Distributions do not, nor does everybody who copies a ROCm
-into an image. What a Python wheel brings along is another ROCm than the image's: the driver has to serve both.
+AMD's packages leave a note in `/opt/rocm/.info/version`, from 7.14 on below `core/`. Distributions do not, nor does
+everybody who copies a ROCm into an image. What a Python wheel brings along is another ROCm than the image's: the driver
+has to serve both.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 LIBRARY = re.compile(r"lib(?:rocm-core|amdhip64|hsa-runtime64|rccl)\.so(?:\.\d+)*")
 """Files that show a ROCm."""
+_NOTES = (".info/version", "core/.info/version")
+"""The second is that of rocm/dev-ubuntu-24.04:10.0.0-full."""
 _NOTE_LIMIT_BYTES = 4096
 _VERSION = re.compile(r"(?:\d+:)?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)(?!\d)")
 # AMD's rocm-core and rocm-core6.2.4; Debian's librocm-core1; before it had that, the version of HIP, which is ROCm's.
@@ -63,9 +66,9 @@ def rocm_in_wheels(root: RootFileSystem, libraries: Sequence[str]) -> tuple[bool
 def _said(root: RootFileSystem, libraries: Sequence[str]) -> Iterator[str]:
     """Yield what each kind of evidence says, the surest first; what nobody asks for is not read."""
     for folder in dict.fromkeys(("/opt/rocm", *(path.rsplit("/", 2)[0] for path in libraries))):
-        with contextlib.suppress(OSError, ImageError):
-            note = root.read_bytes(f"{folder}/.info/version", _NOTE_LIMIT_BYTES).decode("utf-8", "replace")
-            yield from _versions(note)
+        for note in _NOTES:
+            with contextlib.suppress(OSError, ImageError):
+                yield from _versions(root.read_bytes(f"{folder}/{note}", _NOTE_LIMIT_BYTES).decode("utf-8", "replace"))
     packages: list[tuple[str, str]] = []
     with contextlib.suppress(OSError, ImageError):
         packages += installed(root)

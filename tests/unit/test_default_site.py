@@ -162,8 +162,17 @@ def test_bases_are_listed_without_doubts_and_newest_first(capsys: pytest.Capture
     assert len(set(sure)) > 1
 
 
+def test_ubuntus_libfabric_is_no_doubt_for_the_plugin(capsys: pytest.CaptureFixture[str]) -> None:
+    """aws-ofi-nccl 1.21.1 was built against libfabric 1.17.0, which Ubuntu 24.04 has, too."""
+    for base in ("rocm-6.3", "rocm-6.4.2", "rocm-6.4.4", "rocm-7.0"):
+        main(["explain", "--base", base, "--json"])
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["fabric"] == "host"
+        assert {rule["outcome"] for rule in answer["rules"] if rule["id"] == "fabric"} == {"ok"}
+
+
 def test_the_fabric_is_the_images_own_where_the_hosts_has_a_doubt(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["explain", "--base", "rocm-6.4.4", "--json"]
+    words = ["explain", "--base", "debian-rocm", "--json"]
     for more, fabric in (([], "bundled"), (["--fabric", "host"], "host"), (["--add", "fabric-host"], "host")):
         main([*words, *more])
         answer = json.loads(capsys.readouterr().out)

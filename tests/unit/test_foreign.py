@@ -220,7 +220,7 @@ def test_adapt_adds_what_the_site_needs_and_keeps_what_is_there(image: Path, sit
     assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
     out, err = capsys.readouterr()
     assert "torch 2.9.1+rocm6.4" in unwrapped(err)
-    assert "would build theirs + fabric-bundled + aws-ofi-nccl" in out
+    assert "would build theirs + fabric-host + aws-ofi-nccl" in out
     assert "pytorch" not in out
 
 
@@ -447,7 +447,7 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
         out, err = capsys.readouterr()
         assert "vllm 0.12.0" in err
         assert "fetching" in err
-        assert "would build vllm-v1 + fabric-bundled + aws-ofi-nccl" in out
+        assert "would build vllm-v1 + fabric-host + aws-ofi-nccl" in out
         lock = str(image.parent / "their.lock")
         base = ["--base", "docker://them/vllm:v1", "--add", "netprobe"]
         assert main(["lock", *base, *world.mirrors, "-o", lock]) == ExitCode.GOOD

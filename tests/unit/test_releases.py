@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lumiimg.catalog import folders
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import read_layer
@@ -35,7 +36,29 @@ VLLM = {
     "0.29.0": ("torch==2.13.*", "rocm>=7.14"),
     "0.33.0": ("torch==2.14.*", "rocm>=7.14"),
 }
-pytestmark = pytest.mark.usefixtures("clean_home")
+OLDER = {"jax": "0.9.1", "pytorch": "2.11.0", "vllm": "0.18.0"}
+pytestmark = pytest.mark.usefixtures("clean_home", "older_rows")
+
+
+@pytest.fixture(scope="module")
+def older_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped layers without the rows of what the index of these tests has: they are about releases without one."""
+    folder = tmp_path_factory.mktemp("older")
+    for layer in shipped_layers().iterdir():
+        if (newest := OLDER.get(layer.name)) is None:
+            (folder / layer.name).symlink_to(layer)
+            continue
+        shutil.copytree(layer, folder / layer.name)
+        path = folder / layer.name / "layer.toml"
+        head, *rows = re.split(r"(?m)^(?=\[\[release\]\]$)", path.read_text("utf-8"))
+        at = next(number for number, row in enumerate(rows) if f'version = "{newest}"' in row)
+        path.write_text(head + "".join(rows[at:]), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def older_rows(older_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "shipped_layers", lambda: older_layers)
 
 
 @pytest.fixture
