@@ -6,11 +6,11 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
 from lumiimg.report.reach import LEGEND
-from lumiimg.resolve.driver_rule import OLD_AFTER_DAYS
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.planner import Planner

@@ -122,7 +122,7 @@ class Rehearsal:
         """Have the registry offer the base of a plan."""
         if not is_of_registry(plan.base):
             return
-        name = next(one.origin for one in plan.base.bootstraps).removeprefix("docker.io/")
+        name = next(one.origin for one in plan.base.bootstraps if one.agent == "docker").removeprefix("docker.io/")
         with self._one:
             if name not in self._shelves.images:
                 self._shelves.images[name] = self._bases.image(plan.base)

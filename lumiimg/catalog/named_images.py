@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - schemas are made from the types of the fields
+import datetime as dt
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from lumiimg.catalog.age import age_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +33,7 @@ _TITLES = {
 }
 _COMPONENTS = ("rocm", "python", "libfabric", "torch", "vllm")
 _MOST_FILES = 4096
+_DATED = re.compile(r".*-(\d{8})(?:[-_]\d{6})?", re.ASCII)
 LOCAL = "localimage"
 
 
@@ -174,6 +177,15 @@ def unpacked(key: str, digits: str) -> str:
         return f"{digits}.04"
     major = 2 if key == "rocm" and len(digits) == 3 and digits[0] == "1" else 1
     return f"{digits[:major]}.{digits[major:] or '0'}"
+
+
+def age_in_name(name: str) -> str | None:
+    """Return the age of an image whose name ends in its day, where that counts as old. Raises BadInputError."""
+    found = _DATED.fullmatch(name)
+    try:
+        return age_of(dt.date.fromisoformat(_day(found[1]))) if found else None
+    except ValueError:
+        return None
 
 
 def _day(text: str) -> str:

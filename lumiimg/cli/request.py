@@ -132,10 +132,11 @@ def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalo
 
 def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:
     """Return where releases without a row are looked for. Raises BadInputError."""
+    from lumiimg.catalog.age import OLD_AFTER_DAYS
     from lumiimg.catalog.settings import read_settings
     from lumiimg.resolve.network.mirrors import general_index
     from lumiimg.resolve.network.web import Web
-    from lumiimg.resolve.releases.indexes import OLD_DAYS, ReleaseIndexes
+    from lumiimg.resolve.releases.indexes import ReleaseIndexes
 
     offline, quiet = vars(arguments).get("offline", False), vars(arguments).get("quiet", False)
     mirrors = mirrors_of(arguments)
@@ -156,7 +157,7 @@ def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -
         read_settings(os.environ),
         tell,
         dt.datetime.now(tz=dt.UTC).date(),
-        OLD_DAYS if kept_days is None else kept_days,
+        OLD_AFTER_DAYS if kept_days is None else kept_days,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.catalog.age import age_of
 from lumiimg.elf.c_library import of_c_library
 from lumiimg.elf.system import glibc_version
 from lumiimg.elf.version_check import numbers_of
@@ -229,6 +230,8 @@ def _with_site(manifest: CarriedManifest, site: Site | None, glibc: str | None) 
     if manifest.fabric is not Fabric.HOST:
         return manifest
     doubts = [*manifest.doubts, *_unsure(manifest)]
+    if old := age_of(fabric.date, site.date):
+        doubts.append(f"what is known of the network of {site.name} is {old}: a snapshot of a node decides")
     versions = list(manifest.versions)
     if fabric.glibc:
         library = f"{LIBFABRIC}, {LIBCXI}"

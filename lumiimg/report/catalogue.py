@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.age import age_of
 from lumiimg.catalog.ledger import rows_of, trials_of
+from lumiimg.catalog.named_images import age_in_name
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import printable
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue, Recipe
     from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.sites import Site
 
 _WIDEST = 26
 """A name that leaves room for the text beside it; a longer one takes some of its line."""
@@ -26,45 +30,63 @@ _WIDEST = 26
 
 def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json: bool) -> None:
     """Print every base, layer, recipe and site; what cannot be read is listed with its fault."""
-    entries: list[tuple[str, str, str, str]] = []
+    entries: list[tuple[str, str, str, str, str | None]] = []
     for name in catalogue.layer_names():
         try:
             layer = catalogue.entry(name)
-            entries.append(("base" if layer.is_base else "layer", name, layer.status, layer.summary))
+            kind = "base" if layer.is_base else "layer"
+            entries.append((kind, name, layer.status, layer.summary, _age_of_images(layer)))
         except CatalogError as error:
-            entries.append(("broken", name, "broken", str(error)))
+            entries.append(("broken", name, "broken", str(error), None))
     for name in catalogue.recipe_names():
         try:
             recipe = catalogue.recipe(name)
-            entries.append(("recipe", name, "", f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})"))
+            entries.append(("recipe", name, "", f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})", None))
         except CatalogError as error:
-            entries.append(("broken", name, "broken", str(error)))
+            entries.append(("broken", name, "broken", str(error), None))
     for name in site_names(environment):
         try:
             site = find_site(name, environment)
-            entries.append(("site", name, site.status or "", site.title))
+            entries.append(("site", name, site.status or "", site.title, _age_of_site(site)))
         except CatalogError as error:
-            entries.append(("broken", name, "broken", str(error)))
+            entries.append(("broken", name, "broken", str(error), None))
     if as_json:
-        keys = ("kind", "name", "status", "summary")
+        keys = ("kind", "name", "status", "summary", "old")
         print_json("list", entries=[dict(zip(keys, entry, strict=True)) for entry in entries])
         return
     out = console()
     kinds = {kind: [entry for entry in entries if entry[0] == kind] for kind in ("base", "layer", "recipe", "site")}
     headline(out, ", ".join(count(len(found), kind) for kind, found in kinds.items()))
-    width = max((len(name) for _, name, _, _ in entries if len(name) <= _WIDEST), default=0)
+    width = max((len(name) for _, name, *_ in entries if len(name) <= _WIDEST), default=0)
     for kind in (*kinds, "broken"):
         rows = [entry for entry in entries if entry[0] == kind]
         if not rows:
             continue
         heading(out, kind if kind == "broken" else f"{kind}s")
-        for _, name, status, summary in rows:
+        for _, name, status, summary, old in rows:
             first = f"  {printable(name):<{width}}  {status:<10}  "
             say(out, summary, first=first, rest=" " * (width + 16))
+            if old:
+                say(out, old, first=" " * (width + 16), rest=" " * (width + 16), style="yellow")
     out.print()
     say(out, LEGEND, style="dim")
     proposal(out, "lumiimg show NAME", word="more of one")
     proposal(out, "lumiimg explain --add LAYER --site SITE", word="what goes together")
+
+
+def _age_of_site(site: Site) -> str | None:
+    """Return what is old of what is known of a machine, each by its newest fact."""
+    facts = {"network": site.fabric.date} if site.fabric else {}
+    if site.driver is not None:
+        facts["driver"] = max(site.driver.date, *(one.date for one in site.driver.evidence), dt.date.min)
+    ages = [f"{name} {old}" for name, date in facts.items() if (old := age_of(date, site.date))]
+    return f"what is known of it is old: {'; '.join(ages)}" if ages else None
+
+
+def _age_of_images(layer: Layer) -> str | None:
+    """Return how old the newest image is that is known of a base, where that is its name's and old."""
+    old = age_in_name(layer.name) if layer.by_name else None
+    return f"an image {old}: a newer one may be there" if old else None
 
 
 def print_recipe(recipe: Recipe, *, as_json: bool) -> None:

@@ -8,16 +8,15 @@ too old for it stays too old.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from lumiimg.catalog.age import OLD_AFTER_DAYS, age_of
 from lumiimg.catalog.drivers import Rank, SiteDriver, release_of
 from lumiimg.catalog.needs import Need, version_of
-from lumiimg.errors import BadInputError
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.resolve.stack import Stack
 
-OLD_AFTER_DAYS = 90
-"""A site updates its driver two or three times a year."""
 _WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("wheel-rocm", "in a wheel"))
 _WORDS = re.compile(r"[\s(),;]+")
 _ID = "driver-window"
@@ -55,15 +52,6 @@ class _Claim:
         return f"{self.text} ({self.rank}, {self.date})"
 
 
-def today() -> dt.date:
-    """Return the day by which facts are old; LUMIIMG_TODAY answers as on another. Raises BadInputError."""
-    text = os.environ.get("LUMIIMG_TODAY")
-    try:
-        return dt.date.fromisoformat(text) if text else dt.datetime.now(dt.UTC).date()
-    except ValueError as error:
-        raise BadInputError(f"not a valid date: {text!r:.40}", where="LUMIIMG_TODAY", hint="2026-11-24") from error
-
-
 def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
     """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that a wheel brings."""
     any_rocm = next((component for component, _ in _WHOSE_ROCM if component in stack.offers), None)
@@ -83,7 +71,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
             need = "to know which ROCm the driver serves"
             yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
             continue
-        result = _judge(site.driver, version, have, whose)
+        result = _judge(site.driver, version, have, whose, site.date)
         key = (result.outcome, result.because)
         told[key] = replace(result, have=f"{told[key].have}, {have}") if key in told else result
     yield from told.values()
@@ -133,7 +121,7 @@ def _day(snapshot: Snapshot) -> dt.date:
         return dt.date.min  # as old as can be
 
 
-def _judge(driver: SiteDriver, version: str | None, have: str, whose: str) -> RuleResult:
+def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known: dt.date) -> RuleResult:
     need = str(driver.rocm) if driver.rocm else f"to know which ROCm {driver.name} serves"
     if driver.rocm is None:
         because = f"which ROCm {driver.name} serves is not known"
@@ -158,7 +146,7 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str) -> Ru
     if driver.doubtful is not None and driver.doubtful.holds_for(version):
         need += f", better not {driver.doubtful}"
         return RuleResult(_ID, RuleOutcome.WARNING, need, have, driver.trouble, source)
-    if (today() - newest.date).days > OLD_AFTER_DAYS:
+    if age_of(newest.date, known):
         because = (
             f"{deciding.told}; no fact of the last {OLD_AFTER_DAYS} days says whether that still holds: {_BY_SCAN}"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.catalog.named_images import disagreements
+from lumiimg.catalog.named_images import age_in_name, disagreements
 from lumiimg.catalog.needs import version_of
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.fabric.path import Fabric
@@ -257,6 +257,8 @@ def _of_its_name(base: Layer) -> Iterator[RuleResult]:
     if base.by_name:
         has = ", ".join(f"{component} {version}" for component, version in base.has.items())
         because = f"by its name, and what follows from that, it has {has}; where the image is, it is read first"
+        if old := age_in_name(base.name):
+            because += f". It is {old}, and a newer one may be there"
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "its files", "its name alone", because, base.source)
     for found in disagreements(base.name_says, base.has) if isinstance(base, ForeignBase) else ():
         source = "the name, and what was read in it"

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.age import age_of
 from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
@@ -115,7 +116,8 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         return asked or Fabric.BUNDLED, gate(outcome, need, known, because)
     if fits:
         host = " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
-        return Fabric.HOST, gate(RuleOutcome.OK, need, known, f"{host} and libcxi load in the image")
+        outcome, because = _aged(site, f"{host} and libcxi load in the image")
+        return Fabric.HOST, gate(outcome, need, known, because)
     because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have"
     if asked is Fabric.HOST:
         return asked, gate(RuleOutcome.REFUSED, need, known, because)
@@ -239,9 +241,19 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         because = (
             f"libcxi and driver are of one release; libfabric {stack.version('libfabric') or '?'} has the cxi provider"
         )
-        return told(RuleOutcome.OK, need, f"Slingshot {have}", because)
+        outcome, because = _aged(site, because)
+        return told(outcome, need, f"Slingshot {have}", because)
     because = "libcxi of another release than the driver is known to misbehave"
     return told(RuleOutcome.WARNING, need, f"Slingshot {have}", because)
+
+
+def _aged(site: Site, because: str) -> tuple[RuleOutcome, str]:
+    """Return what a yes about a site's network comes to: a doubt where what it stands on is old."""
+    old = age_of(site.fabric.date, site.date) if site.fabric else None
+    if old is None:
+        return RuleOutcome.OK, because
+    told = f"what is known of the network of {site.name} is {old}"
+    return RuleOutcome.UNKNOWN, f"{because}, but {told}: a snapshot of a node decides (lumiimg host scan)"
 
 
 def layers_told(stack: Stack) -> Iterator[RuleResult]:

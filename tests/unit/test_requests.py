@@ -173,7 +173,10 @@ def test_a_version_that_is_named_is_kept_on_another_base(capsys: Capture) -> Non
             ["--base", "lumi-pytorch-6.2.4", "--add", "vllm"],
             "without vllm, where its base is:\n    lumiimg build --base lumi-pytorch-6.2.4",
         ),
-        (["--base", "rocm-pytorch-2.9.1", "--add", "vllm==0.18.0", "--site", "lumi"], "--base rocm-7.0 --add vllm==0.18.0"),
+        (
+            ["--base", "rocm-pytorch-2.9.1", "--add", "vllm==0.18.0", "--site", "lumi"],
+            "--base rocm-7.0 --add vllm==0.18.0",
+        ),
     ],
 )
 def test_a_base_of_another_kind_may_be_the_nearest(words: list[str], nearest: str, capsys: Capture) -> None:

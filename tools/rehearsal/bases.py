@@ -193,13 +193,14 @@ def _run(words: list[str | Path]) -> None:
 
 
 def is_of_registry(base: Layer) -> bool:
-    """Whether a base comes out of a registry, and from nowhere else."""
-    return {bootstrap.agent for bootstrap in base.bootstraps} == {"docker"}
+    """Whether a base comes out of a registry; a file of the machine that it is for is not here."""
+    agents = {bootstrap.agent for bootstrap in base.bootstraps}
+    return "docker" in agents and agents <= {"docker", "localimage"}
 
 
 def _of_torch(wheels: list[Path], version: str, rocm: str) -> Path:
     """Return the wheel of a release for the ROCm of the base, or the newest one for another."""
-    of_release = [wheel for wheel in wheels if re.match(rf"torch-{re.escape(version)}(\+|$)", wheel.name)]
+    of_release = [wheel for wheel in wheels if re.match(rf"torch-{re.escape(version)}(\.\d+)*(\+|$)", wheel.name)]
     same = [wheel for wheel in of_release if f"+rocm{'.'.join(rocm.split('.')[:2])}" in wheel.name]
     return (same or of_release)[0]
 

@@ -30,6 +30,8 @@ class Entry(Shape):
     not state it."""
     summary: str
     """One sentence; of a broken one, its fault."""
+    old: Text | None
+    """Of a site or of images, what is old of what is known, and how old; null where nothing is."""
 
 
 class List(Output):

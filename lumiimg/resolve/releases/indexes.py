@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.age import OLD_AFTER_DAYS
+
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable
@@ -15,9 +17,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.unlisted import Unlisted
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.network.web import Web
-
-OLD_DAYS = 90
-"""From this age on what was read counts as old, and is read again where there is a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class ReleaseIndexes:
     """They name the cache, whose place is looked at only where something is looked for."""
     on_line: Callable[[str], None]
     today: dt.date
-    kept_days: int = OLD_DAYS
+    kept_days: int = OLD_AFTER_DAYS
     """How old what is kept may be before it is read again."""
 
     @property

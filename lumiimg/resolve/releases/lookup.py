@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.layers import PIN, Release
 from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.resolve.releases.indexes import OLD_DAYS, Looked
+from lumiimg.resolve.releases.indexes import Looked
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows
 from lumiimg.resolve.releases.reading import expanded, filled, needs_of, no_files, read_pages, read_releases
 
@@ -118,7 +119,7 @@ def with_age(rows: Iterable[Release], today: dt.date) -> tuple[Release, ...]:
     for row in rows:
         days = _age(row, today)
         old = f"that is {days} days old: `lumiimg refresh` reads it again"
-        found.append(replace(row, doubts=(*row.doubts, old)) if days >= OLD_DAYS else row)
+        found.append(replace(row, doubts=(*row.doubts, old)) if days > OLD_AFTER_DAYS else row)
     return tuple(found)
 
 
