@@ -22,7 +22,9 @@ PROJECT, FILE = "project", "file"
 """The name of the project, and that of the file, as such files."""
 WAYS = ("metadata", "sdist", "local-version")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
-_VERSIONS = ("VERSION", "FOUND")
+FOLDER = "FOLDER"
+"""The folder of an index, of those that its listing has."""
+_VERSIONS = ("VERSION", "FOUND", FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class ReadFact:
     """The first that says it counts: paths below the top folder of a source archive, METADATA, project or file."""
     pattern: re.Pattern[str]
     """Its first group is the value; of several versions the oldest counts."""
+    packed: bool = False
+    """Whether the value is a ROCm of digits alone, as in `rocm721`: of it the first two numbers count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,22 @@ class Unlisted:
     """The GPUs that its source has code for, apart by `;`."""
     index: str | None
     """The index of the project; None: the one of everybody."""
+    folders: re.Pattern[str] | None
+    """Of an index whose page lists folders, each an index of its own: the names of those that are read."""
     indexes: tuple[str, ...]
+    """Where its wheels are looked for; templates as others."""
     without: tuple[str, ...]
     unused: tuple[str, ...]
     source: str
     date: dt.date
     """When the rule was looked at."""
+    more: tuple[Unlisted, ...] = ()
+    """Other places that have the same versions otherwise, such as ready wheels, each with a rule of its own."""
+
+    @property
+    def all_indexes(self) -> tuple[str, ...]:
+        """Where wheels are looked for, by this rule and those of other places."""
+        return (*self.indexes, *(index for rule in self.more for index in rule.indexes))
 
 
 def read_unlisted(table: Table, arguments: Collection[str]) -> Unlisted:
@@ -79,11 +93,16 @@ def read_unlisted(table: Table, arguments: Collection[str]) -> Unlisted:
         facts=facts,
         has=table.table("has").string_values(),
         arguments=table.table("arguments").string_values(),
+        folders=table.pattern("folders"),
+        more=tuple(read_unlisted(entry, arguments) for entry in table.tables("more")),
     )
+    if any(rule.index is None or rule.more for rule in rule.more):
+        table.fault("more", "needs an index in each, and no more below it")
+    check_placeholders(table, "index", rule.index or "", (_VERSIONS[0],), "the version")
     if not rule.projects:
         table.fault("projects", "names none")
     names = (*_VERSIONS, *(fact.name for fact in facts), *rule.companions)
-    for key in ("requires", "expects", "wheels"):
+    for key in ("requires", "expects", "wheels", "indexes"):
         for text in getattr(rule, key):
             check_placeholders(table, key, text, names, "a fact of this table")
     for key in ("has", "arguments"):
@@ -102,7 +121,7 @@ def _fact(entry: Table) -> ReadFact:
         entry.fault("pattern", "should be a regular expression with one group, which is the value")
         pattern = re.compile("()")
     entry.match("name", _NAME, "not lower-case letters, digits and dashes")
-    return entry.fill(ReadFact, pattern=pattern)
+    return entry.fill(ReadFact, pattern=pattern, packed=entry.flag("packed"))
 
 
 def _range(table: Table) -> SpecifierSet:

@@ -60,8 +60,9 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
     for layer in lock.stack:
         release, takes_any = layer.release, wants_python(layer)
         # the row of a release that was read is the lock's own, and vouches for no index
-        named = layer.layer.unlisted if release and release.is_unlisted else release
-        own = hosts | {_host(url) for url in (named.indexes if named else ())}
+        rule = layer.layer.unlisted if release and release.is_unlisted else None
+        named = rule.all_indexes if rule else release.indexes if release else ()
+        own = hosts | set(map(_host, named))
         own |= {files_of[host] for host in own & files_of.keys()}
         pins: dict[str, Requirement] = {
             canonicalize_name(pin.name): pin for pin in map(Requirement, release.wheels if release else ())

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tests.shared.world import JSON, archive_of
 
@@ -41,6 +42,10 @@ class ReleaseIndex:
     """Type and body of the answer for a project, in the place of its page."""
     broken: dict[str, bytes] = field(default_factory=dict)
     """Files with other bytes than their own, by name."""
+    elsewhere: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Files of other indexes, by the path of each."""
+    listings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pages of folders, by path, as wheels.vllm.ai has them (vLLM's generate-nightly-index.py)."""
     asked: list[str] = field(default_factory=list)
 
 
@@ -61,10 +66,14 @@ def _project(name: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"-[0-9]", name)[0]).lower()
 
 
-def _page(index: ReleaseIndex, project: str) -> tuple[int, str, bytes]:
-    if project in index.pages:
-        return 200, *index.pages[project]
-    files = [file for file in index.files if _project(file["file"]) == project]
+def _page(index: ReleaseIndex, project: str, place: str) -> tuple[int, str, bytes]:
+    if place in index.pages or project in index.pages:
+        return 200, *index.pages.get(place, index.pages.get(project, ("", b"")))
+    if place in index.listings:
+        items = "\n".join(f'    <a href="{name}/">{name}/</a><br/>' for name in index.listings[place])
+        return 200, HTML, f"<!DOCTYPE html>\n<html>\n  <body>\n{items}\n  </body>\n</html>\n".encode()
+    at = place.rpartition("/")[0]
+    files = [file for file in index.elsewhere.get(at, index.files) if _project(file["file"]) == project]
     if not files:
         return 404, "text/plain", b"no such project"
     if index.is_html:
@@ -73,7 +82,7 @@ def _page(index: ReleaseIndex, project: str) -> tuple[int, str, bytes]:
             data = f'data-requires-python="{escape(file["requires-python"])}"'
             data += f' data-yanked="{escape(index.yanked[file["file"]])}"' if file["file"] in index.yanked else ""
             data += ' data-core-metadata="true"' if index.metadata else ""
-            links.append(f'<a href="../files/{file["file"]}#sha256=0" {data}>{file["file"]}</a><br/>')
+            links.append(f'<a href="/files/{file["file"]}#sha256=0" {data}>{file["file"]}</a><br/>')
         return 200, HTML, f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode()
     entries = [
         {
@@ -93,8 +102,9 @@ def _page(index: ReleaseIndex, project: str) -> tuple[int, str, bytes]:
 def _answer(index: ReleaseIndex, path: str) -> tuple[int, str, bytes]:
     name = path.rstrip("/").rpartition("/")[2]
     if "/files/" not in path:
-        return _page(index, name)
-    file = next((one for one in index.files if one["file"] == name.removesuffix(".metadata")), None)
+        return _page(index, name, path.rstrip("/"))
+    files = [*index.files, *(file for there in index.elsewhere.values() for file in there)]
+    file = next((one for one in files if one["file"] == unquote(name.removesuffix(".metadata"))), None)
     if file is None:
         return 404, "text/plain", b"no such file"
     if name.endswith(".metadata"):

@@ -538,3 +538,126 @@ def test_show_lists_what_was_read_with_its_day_and_its_age(
     assert "others read from the package index where a version is named (vllm >=0.10)" in said
     assert f"read 0.33.0 on {before}: rocm-devel, torch, python>=3.11,<3.15, made for torch==2.14.*" in said
     assert "120 days old: `lumiimg refresh` reads it again" in said
+
+
+def vllm_wheel(local: str, torch: str, version: str = "0.33.0", python: str = "cp312") -> dict[str, Any]:
+    """Return a stand-in for a ready wheel, as wheels.vllm.ai has them."""
+    text = f"Name: vllm\nVersion: {version}+{local}\nRequires-Dist: torch=={torch}\n"
+    file = f"vllm-{version}+{local}-{python}-{python}-manylinux_2_35_x86_64.whl"
+    return {"file": file, "requires-python": "", "uploaded": dt.date(2026, 11, 3), "texts": {"METADATA": text}}
+
+
+def of_vllm(index: ReleaseIndex, *variants: tuple[str, str]) -> tuple[str, str]:
+    """Put ready wheels into folders of their ROCm; return the words that lead there."""
+    top = "/vllm/rocm/0.33.0"
+    index.listings[top] = tuple(sorted([*(name for name, _ in variants), "vllm", "cpu"]))
+    for name, torch in variants:
+        index.elsewhere[f"{top}/{name}"] = [vllm_wheel(name, torch)]
+    return "--mirror", f"https://wheels.vllm.ai={index.url.removesuffix('/simple')}/vllm"
+
+
+@pytest.mark.parametrize("is_html", [False, True])
+def test_ready_wheels_are_read_from_the_folders_of_their_rocm(
+    is_html: bool, index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    index.is_html = is_html
+    mirror = of_vllm(index, ("rocm721", "2.14.0+rocm7.2"), ("rocm100", "2.14.0"), ("rocm714", "2.14.0"))
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index, *mirror)
+    text = (clean_home / ".cache/lumiimg/releases/vllm.toml").read_text()
+    rows = {row["wheels"][0]: row for row in tomllib.loads(text)["release"] if row.get("wheels")}
+    assert set(rows) == {"vllm==0.33.0+rocm721", "vllm==0.33.0+rocm100", "vllm==0.33.0+rocm714"}
+    of_72 = rows["vllm==0.33.0+rocm721"]
+    assert of_72["expects"] == ["rocm==7.2.*", "torch==2.14.*"]
+    assert of_72["indexes"] == ["https://wheels.vllm.ai/rocm/0.33.0/rocm721"]
+    assert set(of_72["requires"]) == {"rocm", "torch", "python==3.12.*", "glibc>=2.35"} or ">=3.12,<3.13" in str(of_72)
+    assert "wheels.vllm.ai" in of_72["source"]
+    assert rows["vllm==0.33.0+rocm100"]["expects"][0] == "rocm==10.0.*"
+    # 7.14, or the fourth patch of 7.1
+    assert rows["vllm==0.33.0+rocm714"]["doubts"] == ["it does not say which rocm it is made for"]
+
+
+def test_a_base_without_compilers_gets_the_ready_wheel(index: ReleaseIndex, capsys: pytest.CaptureFixture[str]) -> None:
+    mirror = of_vllm(index, ("rocm721", "2.14.0"))
+    _, answer = explained(capsys, "debian-rocm vllm==0.33.0", index, *mirror)
+    assert "vllm 0.33.0 requires rocm-devel" in str(answer["rules"])
+    assert [rule["id"] for rule in answer["rules"] if rule["outcome"] == "refused"]
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ((HTML, b"<html>a maintenance page</html>"), "is not a page that lists folders"),
+        ((JSON, b'{"files": []}'), "is not a page that lists folders"),
+        ((HTML, b"<a href='../'>up</a><a href='rocm721/../../x/'>x</a>"), "is not a page that lists folders"),
+        ((HTML, b"<a href='a/'>" * 400_000), "is larger than 1048576 bytes"),
+    ],
+    ids=["html", "json", "ways-out", "five-megabytes"],
+)
+def test_a_listing_that_is_none_is_one_line_and_the_rest_is_read(
+    page: tuple[str, bytes], said: str, index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror = of_vllm(index, ("rocm721", "2.14.0"))
+    index.pages["/vllm/rocm/0.33.0"] = page
+    words = ["explain", "--base", "rocm-7.2.4", "--add", "vllm==0.33.0", "--mirror", f"pypi={index.url}", *mirror]
+    assert main([*words, "--site", "generic"]) == 0
+    out, err = capsys.readouterr()
+    assert [line for line in err.splitlines() if "not read of vllm 0.33.0" in line and said in line]
+    assert len([line for line in err.splitlines() if "not read" in line]) == 1
+    assert "vllm 0.33.0" in out
+
+
+def test_no_more_folders_are_read_than_anybody_has(index: ReleaseIndex, capsys: pytest.CaptureFixture[str]) -> None:
+    mirror = of_vllm(index, *((f"rocm{number}", "2.14.0") for number in range(600, 699)))
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index, *mirror)
+    assert len([path for path in index.asked if path.startswith("/vllm/") and path.endswith("/vllm/")]) == 8
+
+
+def of_amd(index: ReleaseIndex, place: str, *wheels: dict[str, Any]) -> tuple[str, ...]:
+    """Put wheels into an index of AMD's; return the words that lead to all of them, and to none of PyTorch's."""
+    index.elsewhere[f"/amd/rocm/{place}"] = list(wheels)
+    server = index.url.removesuffix("/simple")
+    hosts = {"repo.amd.com": "amd", "stable.repo.amd.com": "stable", "download.pytorch.org": "torch"}
+    index.elsewhere.setdefault("/torch/whl", [])
+    for other in ("whl/gfx90a", "whl-multi-arch"):
+        index.elsewhere.setdefault(f"/amd/rocm/{other}", [])
+    index.elsewhere.setdefault("/stable/rocm/whl-next", [])
+    return tuple(word for host, at in hosts.items() for word in ("--mirror", f"https://{host}={server}/{at}"))
+
+
+def test_a_torch_of_amds_index_for_gfx90a_is_read(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    """Torch, ROCm and what belongs to it as AMD's installation page of ROCm 7.13 has them; the GPU is in the address."""
+    wheels = [
+        of_torch("torch", "2.11.1+rocm7.2.0", "triton==3.6.0+rocm7.2.0"),
+        of_torch("torchvision", "0.26.1+rocm7.2.0", "torch==2.11.1+rocm7.2.0"),
+        of_torch("torchaudio", "2.11.0+rocm7.2.0", "torch==2.11.1+rocm7.2.0"),
+    ]
+    mirror = of_amd(index, "whl/gfx90a", *wheels)
+    _, answer = explained(capsys, "rocm-7.2.4 pytorch==2.11.1", index, *mirror)
+    assert answer["torch"] == "2.11.1+rocm7.2.0"
+    assert answer["layers"][-1] == {"name": "pytorch", "version": "2.11.1", "status": "read"}
+    (row,) = tomllib.loads((clean_home / ".cache/lumiimg/releases/pytorch.toml").read_text())["release"]
+    assert row["gpus"] == ["gfx90a"]
+    assert row["indexes"] == ["https://repo.amd.com/rocm/whl/gfx90a"]
+    assert row["wheels"] == [
+        "torch==2.11.1+rocm7.2.0",
+        "torchvision==0.26.1+rocm7.2.0",
+        "torchaudio==2.11.0+rocm7.2.0",
+        "triton==3.6.0+rocm7.2.0",
+    ]
+    # of the index for several, the extra names the GPU
+    index.elsewhere["/amd/rocm/whl-multi-arch"] = [of_torch("torch", "2.12.7+rocm7.2.9")]
+    explained(capsys, "rocm-7.2.4 pytorch==2.12.7", index, *mirror)
+    text = (clean_home / ".cache/lumiimg/releases/pytorch.toml").read_text()
+    assert "torch[device-gfx90a]==2.12.7+rocm7.2.9" in text
+
+
+def test_a_version_that_no_place_has_is_refused_all_the_same(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror = of_amd(index, "whl/gfx90a", of_torch("torch", "2.11.1+rocm7.2.0"))
+    index.elsewhere["/torch/whl"] = [of_torch("torch", "2.12.5+rocm7.2")]
+    code, answer = explained(capsys, "rocm-7.2.4 pytorch==2.19.0", index, *mirror)
+    assert code == 1
+    assert "the package index has no such release of pytorch" in [rule["because"] for rule in answer["rules"]]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PAGE_LIMIT_BYTES = 32 << 20
 """The largest page of everybody's index has 8 MB."""
+LISTING_LIMIT_BYTES = 1 << 20
+_FOLDER = re.compile(r"(?:\./)?([A-Za-z0-9][A-Za-z0-9._-]{0,63})/")
 _MOST_FILES = 100_000
 _WORD = 300
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -61,6 +63,23 @@ def project_page(index: str, project: str, web: Web) -> tuple[IndexFile, ...]:
     return (files_in_json if is_json else files_in_html)(answer.body, answer.url, project)
 
 
+def folders_in(index: str, web: Web) -> tuple[str, ...]:
+    """Return the names of the folders that the page of an address lists; none where there is no such page.
+
+    Raises as `project_page` does.
+    """
+    url = f"{index.rstrip('/')}/"
+    refuse_unproved(url)
+    answer = web.ask(url, limit_bytes=LISTING_LIMIT_BYTES, headers={"Accept": "text/html"}, allow=_ABSENT)
+    if answer.status in _ABSENT:
+        return ()
+    found = (unquote(link.get("href", "")) for link in _links(answer.body))
+    names = tuple(dict.fromkeys(name for href in found if (name := _FOLDER.fullmatch(href)) is not None))
+    if not names:
+        raise FailedError("is not a page that lists folders", where=place(answer.url))
+    return tuple(name[1] for name in names)
+
+
 def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     """Return the files of a page as PEP 691 has it. Raises FailedError."""
     try:
@@ -82,11 +101,8 @@ def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
 
 def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     """Return the files of a page as PEP 503 has it. Raises FailedError for one that has no link to a file of it."""
-    page = _Page()
-    with suppress(AssertionError):  # html.parser of a broken declaration
-        page.feed(body.decode("utf-8", "replace"))
     found = []
-    for link in page.links:
+    for link in _links(body):
         name = unquote(link.get("href", "").partition("#")[0].rpartition("/")[2])
         words = {"filename": name, "url": link.get("href", ""), "requires-python": link.get("data-requires-python", "")}
         metadata = {"data-core-metadata", "data-dist-info-metadata"} & link.keys()
@@ -95,6 +111,13 @@ def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
     if not files:
         raise _not_a_page(url)
     return files
+
+
+def _links(body: bytes) -> list[dict[str, str]]:
+    page = _Page()
+    with suppress(AssertionError):  # html.parser of a broken declaration
+        page.feed(body.decode("utf-8", "replace"))
+    return page.links
 
 
 class _Page(HTMLParser):

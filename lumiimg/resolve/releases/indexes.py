@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.age import OLD_AFTER_DAYS
+from lumiimg.catalog.templates import expand
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -48,6 +49,6 @@ class ReleaseIndexes:
         """Of the user."""
         return self.settings.cache
 
-    def index_of(self, rule: Unlisted) -> str:
-        """Return the address of the index of a rule. Raises as `general` does."""
-        return self.mirrors.rewrite(rule.index) if rule.index else self.general()
+    def index_of(self, rule: Unlisted, version: str = "") -> str:
+        """Return the address of the index of a rule, for one version of it. Raises as `general` does."""
+        return self.mirrors.rewrite(expand(rule.index, {"VERSION": version})) if rule.index else self.general()

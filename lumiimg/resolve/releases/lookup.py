@@ -14,7 +14,15 @@ from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.resolve.releases.indexes import Looked
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows
-from lumiimg.resolve.releases.reading import expanded, filled, needs_of, no_files, read_pages, read_releases
+from lumiimg.resolve.releases.reading import (
+    expanded,
+    filled,
+    needs_of,
+    no_files,
+    read_elsewhere,
+    read_pages,
+    read_releases,
+)
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -55,21 +63,52 @@ def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> 
 
 
 def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, indexes: ReleaseIndexes) -> Looked:
-    """Return what the index has of the newest version that is wanted. Raises FailedError, MissingHereError."""
-    pages = read_pages(rule, indexes.index_of(rule), indexes.web)
-    version = pages.newest(wanted)
-    if version is None:
-        if not pages.versions:
-            raise FailedError(f"the package index has no {' or '.join(rule.projects)}")
-        return Looked(absent=f"{layer.name} {', '.join(nearest_versions(pages.versions, _exact(wanted)))}")
-    if not rule.range.contains(version, prereleases=True):
+    """Return what the index has of the newest version that is wanted, and other places of the same.
+
+    A version that is named exactly may be in another place alone. Raises FailedError, MissingHereError.
+    """
+    exact = _exact(wanted)
+    against: FailedError | MissingHereError | None = None
+    version: Version | None = None
+    releases: tuple[Release, ...] = ()
+    try:
+        pages = read_pages(rule, indexes.index_of(rule), indexes.web)
+        version = pages.newest(wanted)
+    except (FailedError, MissingHereError) as error:
+        against = error
+    if version is not None and rule.range.contains(version, prereleases=True):
+        indexes.on_line(f"reading {layer.name} {version} in the package index")
+        releases = read_releases(layer, version, pages, indexes.web, indexes.today)
+    if (named := version or exact) is not None:
+        releases += elsewhere(layer, rule, named, indexes)
+    if releases:
+        keep_rows(indexes.cache, layer, releases, indexes.today)
+        return Looked(releases)
+    if against is not None:
+        raise against
+    if version is not None and not rule.range.contains(version, prereleases=True):
         raise FailedError(f"how {version} is read is not known (only {rule.range})")
-    indexes.on_line(f"reading {layer.name} {version} in the package index")
-    releases = read_releases(layer, version, pages, indexes.web, indexes.today)
-    if not releases:
+    if version is not None:
         raise no_files(version, rule)
-    keep_rows(indexes.cache, layer, releases, indexes.today)
-    return Looked(releases)
+    if not pages.versions:
+        raise FailedError(f"the package index has no {' or '.join(rule.projects)}")
+    return Looked(absent=f"{layer.name} {', '.join(nearest_versions(pages.versions, exact))}")
+
+
+def elsewhere(layer: Layer, rule: Unlisted, version: Version, indexes: ReleaseIndexes) -> tuple[Release, ...]:
+    """Return what other places have of a version; one that cannot be read is said, and stops nothing."""
+    found: list[Release] = []
+    for place in rule.more:
+        if not place.range.contains(version, prereleases=True):
+            continue
+        try:
+            index = indexes.index_of(place, str(version))
+            found += read_elsewhere(layer, version, place, index, indexes.web, indexes.today)
+        except FailedError as error:
+            indexes.on_line(f"not read of {layer.name} {version}: {error}")
+        except MissingHereError:
+            continue  # without a network
+    return tuple(found)
 
 
 def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release:

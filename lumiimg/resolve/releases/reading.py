@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -13,10 +14,10 @@ from packaging.version import Version
 from lumiimg.catalog.layers import PIN, Release
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.catalog.templates import expand, placeholders
-from lumiimg.catalog.unlisted import FILE, METADATA, PROJECT
+from lumiimg.catalog.unlisted import FILE, FOLDER, METADATA, PROJECT
 from lumiimg.errors import FailedError
 from lumiimg.resolve.network.distribution import files_of, metadata_of
-from lumiimg.resolve.network.index import project_page
+from lumiimg.resolve.network.index import folders_in, project_page
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -34,6 +35,7 @@ _GLIBC = re.compile(r"manylinux_2_(\d{1,3})_x86_64")
 _OF_LINUX = re.compile(r".*-(any|.*linux.*x86_64.*)")
 _MOST_TRIED = 4
 """Versions of a companion, the newest first."""
+_MOST_FOLDERS = 8
 _ROCM = re.compile(r"rocm([0-9]+(?:\.[0-9]+){1,2})")
 
 
@@ -44,6 +46,8 @@ class ProjectPages:
     rule: Unlisted
     files: Mapping[str, tuple[IndexFile, ...]]
     """By project, its companions among them."""
+    folder: str = ""
+    """Of an index that has several."""
 
     @property
     def versions(self) -> list[Version]:
@@ -69,6 +73,22 @@ def read_pages(rule: Unlisted, index: str, web: Web) -> ProjectPages:
     """Return the pages of a rule's projects. Raises as `project_page` does."""
     names = (*rule.projects, *rule.companions)
     return ProjectPages(rule, {name: project_page(index, name, web) for name in names})
+
+
+def read_elsewhere(
+    layer: Layer, version: Version, rule: Unlisted, index: str, web: Web, today: dt.date
+) -> tuple[Release, ...]:
+    """Return the rows that another place has of a version; none where it has none. Raises as `read_releases`."""
+    folders = folders_in(index, web) if rule.folders else ("",)
+    wanted = [name for name in folders if not rule.folders or rule.folders.fullmatch(name)]
+    found: list[Release] = []
+    for folder in wanted[:_MOST_FOLDERS]:
+        at = f"{index.rstrip('/')}/{folder}" if folder else index
+        files = {name: project_page(at, name, web) for name in rule.projects}
+        if any(_is_build_of(file, version, rule) for page in files.values() for file in page):
+            files |= {name: project_page(at, name, web) for name in rule.companions}
+            found += read_releases(layer, version, ProjectPages(rule, files, folder), web, today)
+    return tuple(found)
 
 
 def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Web, today: dt.date) -> tuple[Release, ...]:
@@ -112,7 +132,7 @@ def _release(
     texts = _texts(chosen, project, rule, web)
     facts = {fact.name: value for fact in rule.facts if (value := value_of(fact, texts)) is not None}
     companions, doubts = _companions(chosen, project, pages, web)
-    facts |= {"VERSION": str(version), "FOUND": str(chosen.version)} | companions
+    facts |= {"VERSION": str(version), "FOUND": str(chosen.version), FOLDER: pages.folder} | companions
     uploaded = max((file.uploaded for file in files if file.uploaded), default=None)
     doubts += [f"it does not say which {_component(text)} it is made for" for text in _unsaid(rule.expects, facts)]
     if chosen.yanked is not None:
@@ -126,8 +146,8 @@ def _release(
         has=filled(rule.has, facts),
         arguments=filled(rule.arguments, facts),
         wheels=tuple(pin for pin in expanded(rule.wheels, facts) if PIN.fullmatch(pin)),
-        indexes=rule.indexes,
-        source=f"{chosen.name}{where}, as the package index has it",
+        indexes=tuple(expanded(rule.indexes, facts)),
+        source=f"{chosen.name}{where}, as {_named(rule)} has it",
         date=uploaded,
         without=rule.without,
         unused=rule.unused,
@@ -199,9 +219,27 @@ def value_of(fact: ReadFact, texts: Mapping[str, str]) -> str | None:
     """Return what the first of its files says; of several versions the oldest."""
     for name in fact.files:
         found = [value for value in fact.pattern.findall(texts.get(name, "")) if _VALUE.fullmatch(value)]
+        if fact.packed:
+            found = [rocm for value in found if (rocm := unpacked_rocm(value)) is not None]
         if found:
             return str(min(found, key=_order))
     return None
+
+
+def _named(rule: Unlisted) -> str:
+    return urlsplit(rule.index).hostname or rule.index if rule.index else "the package index"
+
+
+def unpacked_rocm(digits: str) -> str | None:
+    """Return the release of ROCm that digits alone stand for: 721 is 7.2, 100 is 10.0.
+
+    None where it may be either of two: 714 is 7.14, which there is, or the fourth patch of 7.1.
+    """
+    if digits.startswith("1"):
+        return f"{digits[:2]}.{digits[2]}" if len(digits) in {3, 4} else None
+    if len(digits) not in {2, 3} or (digits[1] == "1" and digits[2:] > "1"):
+        return None
+    return f"{digits[0]}.{digits[1]}"
 
 
 def _order(value: str) -> Version:

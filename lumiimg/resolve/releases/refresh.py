@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from lumiimg.errors import FailedError
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows
+from lumiimg.resolve.releases.lookup import elsewhere
 from lumiimg.resolve.releases.reading import read_pages, read_releases
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def refresh(layer: Layer, indexes: ReleaseIndexes) -> Refreshed:
     for version in sorted(set(wanted) & set(pages.versions), reverse=True):
         try:
             rows += read_releases(layer, version, pages, indexes.web, indexes.today)
+            rows += elsewhere(layer, rule, version, indexes)
         except FailedError as error:
             faults.append(error)
             if len(faults) == _MOST_FAULTS:
