@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from lumiimg.catalog.family import known_by_name, member_by_name, member_of
-from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders
+from lumiimg.catalog.folders import file_names, layer_folders, names_at_a_glance, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
 from lumiimg.catalog.ledger import judged
 from lumiimg.catalog.named_images import NamedImage, named_image, newest_named
@@ -68,6 +68,8 @@ class Catalogue:
     """The folder of the family by the name of each of its members, once it was looked for."""
     _all_families: list[Layer] = field(default_factory=list, init=False, repr=False, compare=False)
     """All families, once they were read."""
+    _by_folder: dict[Path, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """A family has many members, and is read once."""
 
     def layer_names(self) -> list[str]:
         """Return the names of all bases and layers; of a family of bases those of its members."""
@@ -100,7 +102,7 @@ class Catalogue:
             if os.path.lexists(folder / name / "layer.toml"):
                 return read_layer(folder / name)
         if (found_in := self._families().get(name)) is not None:
-            family = read_layer(found_in)
+            family = self._family(found_in)
             if any(variant.name == name for variant in family.variants):
                 return family.member(name)
         if (found := self._named(name)) is not None:
@@ -156,12 +158,17 @@ class Catalogue:
                     return family, image
         return None
 
+    def _family(self, folder: Path) -> Layer:
+        if folder not in self._by_folder:
+            self._by_folder[folder] = read_layer(folder)
+        return self._by_folder[folder]
+
     def _with_names(self) -> list[Layer]:
         """Return the families whose images have names that say what they have; one that is broken is none."""
         if not self._all_families:
             for folder in dict.fromkeys(self._members.values()):
                 with suppress(CatalogError):
-                    self._all_families.append(read_layer(folder))
+                    self._all_families.append(self._family(folder))
         return [family for family in self._all_families if family.named is not None]
 
     def layer(self, name: str) -> Layer:
@@ -181,8 +188,11 @@ class Catalogue:
         return entry
 
     def _names_of_kind(self, *, is_base: bool) -> list[str]:
-        names = []
+        names, wanted = [], "base" if is_base else "layer"
+        kinds = names_at_a_glance(self.layer_folders)
         for name in self.layer_names():
+            if kinds.get(name, wanted) != wanted:
+                continue  # most of them need not be read for that
             try:
                 if self.entry(name).is_base == is_base:
                     names.append(name)

@@ -17,9 +17,10 @@ from lumiimg.check.static.boundary import study_open, without_ours
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import ManifestCheck, try_saved
-from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside
+from lumiimg.host.container_view import LoaderMachine, see_inside
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import driver_of_node, driver_window, unknown_driver

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from lumiimg.check.codes import Decider, meanings
 from lumiimg.elf.system import facts_at
 from lumiimg.engine.binds import binds_of
-from lumiimg.fabric.names import newest_interface, part_of
+from lumiimg.fabric.names import PRIVATE, newest_interface, part_of
 from lumiimg.fabric.path import Origin, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.nccl.report import Verdict
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so st
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _LIBC_PREFIX = "libc.so."
 _RELR_VERSION = "GLIBC_ABI_DT_RELR"
-_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 
 
 def check_versions(
@@ -85,9 +83,3 @@ def _lacks_relr(facts: ElfFacts, glibc_minor: int | None) -> bool:
         return False
     needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
     return bool(facts.version_needs) and needs_libc and all(need.name != _RELR_VERSION for need in facts.version_needs)
-
-
-def numbers_of(version: str) -> tuple[int, ...]:
-    """Return the dotted number at the end of a version's name, GLIBC_2.38 or 2.38; nothing where there is none."""
-    number = version.rpartition("_")[2]
-    return tuple(map(int, number.split("."))) if _NUMBER.fullmatch(number) else ()

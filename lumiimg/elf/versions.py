@@ -11,6 +11,7 @@ and not by their announced number.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -32,6 +33,7 @@ _MAX_VERSIONS = 32767
 _MAX_TABLE_BYTES = 4 << 20
 _FIRST_TABLE_BYTES = 4096
 
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 T = TypeVar("T")
 
 
@@ -118,3 +120,9 @@ def _read_run(segments: Segments, address: int, read: Callable[[bytes], T]) -> T
         if size >= _MAX_TABLE_BYTES:
             raise ElfError("version records reach further than any real file's")
         size *= 4
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Return the dotted number at the end of a version's name, GLIBC_2.38 or 2.38; nothing where there is none."""
+    number = version.rpartition("_")[2]
+    return tuple(map(int, number.split("."))) if _NUMBER.fullmatch(number) else ()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 
-from lumiimg.elf.version_check import numbers_of
+from lumiimg.elf.versions import numbers_of
 from lumiimg.fabric.path import Part
 
 LIBRCCL = ("librccl.so.1", "librccl.so")
@@ -21,6 +21,8 @@ PLUGIN_FILES = ("librccl-net.so", "libnccl-net.so")
 LAYER_PLUGINS = (*PLUGIN_FILES, "librccl-net-ofi.so", "libnccl-net-ofi.so")
 """What the layers of plugins install (layers/aws-ofi-nccl/plugin.sh)."""
 LIBFABRIC, LIBCXI = "libfabric.so.1", "libcxi.so.1"
+PRIVATE = "/opt/lumiimg/host"
+"""Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
 PROVIDER_FILE = "libcxi-fi.so"
 """The cxi provider where it is a file of its own (libfabric src/fabric.c, `ofi_load_dl_prov`)."""
 NET_SYMBOL = "ncclNetPlugin_v"

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 
+class CodeForm(StrEnum):
+    """How GPU code lies in an image."""
+
+    BUNDLES = "bundles"
+    """In a program or library, which needs each of its bundles."""
+    KERNELS = "kernels"
+    """In files of a folder, of which a library opens those of the GPU at hand."""
+    ARCHIVES = "archives"
+    """In archives of one GPU each, which the library names."""
+
+
 class GpuFit(StrEnum):
     """Whether a GPU takes code."""
 

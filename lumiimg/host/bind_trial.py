@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.fabric.names import LIBFABRIC, PROVIDER_FILE
+from lumiimg.fabric.names import LIBFABRIC, PRIVATE, PROVIDER_FILE
 from lumiimg.fabric.provider import cxi_provider
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.job_process import begin
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host.bind_trial import BindPlan, attempt
 from lumiimg.host.carried_manifest import Basis, CarriedManifest, ManifestError, SettledBy, differences, read_manifest
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.host.wanted import by_itself, settled
 

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.host.codec import FormError, count_of_values, decode, encode
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.margins import Margin  # noqa: TC001 - as above
 
 if TYPE_CHECKING:

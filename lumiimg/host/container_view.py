@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 ENGINE_LIBRARIES = "/.singularity.d/libs"
 """The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
-PRIVATE = "/opt/lumiimg/host"
-"""Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
 _ENGINE_FOLDER = "/.singularity.d"
 TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 """In front of a variable that the engine is to set in the container."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import Bind, Refusal
 
 if TYPE_CHECKING:

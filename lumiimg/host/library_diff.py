@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.c_library import of_c_library
-from lumiimg.elf.version_check import numbers_of
+from lumiimg.elf.versions import numbers_of
 from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.version_check import numbers_of
+from lumiimg.elf.versions import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.files import Files
-from lumiimg.elf.version_check import numbers_of
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC
-from lumiimg.host.container_view import PRIVATE
+from lumiimg.elf.versions import numbers_of
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE
 from lumiimg.host.manifest import Loaded, Refusal
 from lumiimg.host.snapshot_tree import MACHINES
 

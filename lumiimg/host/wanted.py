@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.catalog.age import age_of
 from lumiimg.elf.c_library import of_c_library
 from lumiimg.elf.system import glibc_version
-from lumiimg.elf.version_check import numbers_of
+from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import BadInputError
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import BindPlan, attempt
@@ -24,7 +24,7 @@ from lumiimg.host.carried_manifest import (
     SettledBy,
     WantedLibrary,
 )
-from lumiimg.host.container_view import PRIVATE, LoaderMachine, see_inside
+from lumiimg.host.container_view import LoaderMachine, see_inside
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.ldd import refusal
 from lumiimg.host.margins import Margin, margins_of, newest_needs

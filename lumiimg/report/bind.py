@@ -10,8 +10,8 @@ from lumiimg.cluster.module import modulefile
 from lumiimg.cluster.module.plan import NOTHING_BOUND
 from lumiimg.cluster.module.settings import binds_module
 from lumiimg.errors import printable
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import BindManifest
 from lumiimg.report import schema
 from lumiimg.report.boundary import doubts_of

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.check.static.comparisons import Outcome
-from lumiimg.elf.version_check import numbers_of
+from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import printable
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric

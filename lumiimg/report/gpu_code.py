@@ -7,9 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import printable
-from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu.rule import CodeForm, GpuFit
 from lumiimg.report.console import console, detail, headline, marked, print_json, verbatim
-from lumiimg.resolve.gpu_code import CodeForm
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

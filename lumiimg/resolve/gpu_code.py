@@ -7,7 +7,6 @@ import posixpath
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +15,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.gpu.components import component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.kpack import ANY_GPU, read_kpack
-from lumiimg.gpu.rule import GpuFit, fit_of_all, fit_of_any
+from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
 from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
@@ -35,17 +34,6 @@ _SMALLEST_BYTES = 4096
 """Of a file with a bundle, which begins at a page."""
 _MAX_HEADS = 20_000
 """Of kernel files whose names say nothing."""
-
-
-class CodeForm(StrEnum):
-    """How GPU code lies in an image."""
-
-    BUNDLES = "bundles"
-    """In a program or library, which needs each of its bundles."""
-    KERNELS = "kernels"
-    """In files of a folder, of which a library opens those of the GPU at hand."""
-    ARCHIVES = "archives"
-    """In archives of one GPU each, which the library names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.gpu.components import component_of, kernel_file
 from lumiimg.gpu.roles import role_of
-from lumiimg.gpu.rule import GpuFit, fit_of_any, node_gpu
+from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_any, node_gpu
 from lumiimg.gpu.target import table
-from lumiimg.resolve.gpu_code import CodeForm
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.network.daemon import SCHEME
 from lumiimg.resolve.network.mirrors import refuse_password
+from lumiimg.resolve.network.registry import DAEMON_SCHEME
 from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     refuse_password(base, "--base")
     if not base.isprintable():
         raise BadInputError("a name that cannot be printed cannot stand in a definition", where="--base")
-    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", "oras://", SCHEME}:
+    if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", "oras://", DAEMON_SCHEME}:
         raise BadInputError(
             "cannot be read from here",
             where=base,
@@ -77,7 +77,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
         contents = read_contents(image)
         gpu = _gpu(image, site)
         kind = image.kind
-    if scheme is not None and scheme[0] != SCHEME:
+    if scheme is not None and scheme[0] != DAEMON_SCHEME:
         # what was read is what is built on, whatever the tag means by then
         name = base.removeprefix(scheme[0])
         origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"

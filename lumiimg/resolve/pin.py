@@ -14,10 +14,10 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import LockedSource, file_sha256, wants_python
-from lumiimg.resolve.network.daemon import SCHEME, saved
+from lumiimg.resolve.network.daemon import saved
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
-from lumiimg.resolve.network.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.registry import DAEMON_SCHEME, parse_reference, resolve_image
 from lumiimg.resolve.network.web import ReplacedError, Web
 from lumiimg.resolve.requirement_files import read_requirements
 from lumiimg.resolve.stack import OWN_PACKAGES
@@ -57,7 +57,7 @@ def pulled(base: str, sources: Sources, cache: Path) -> Path:
     What came of one goes on where it ended the next time. Raises FailedError if it cannot be had, MissingHereError if
     there is no engine.
     """
-    if base.startswith(SCHEME):
+    if base.startswith(DAEMON_SCHEME):
         return saved(base, cache / "daemon", sources.on_line)
     found = resolve_image(parse_reference(base, sources.mirrors), sources.web)
     store = cache / ("oras" if base.startswith("oras://") else "oci")

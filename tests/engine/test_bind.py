@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from lumiimg.host.container_view import PRIVATE
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.image import open_image
 from tests.engine.conftest import LIBFABRIC, built, debian_12, inside, lumiimg, standin_archive
 from tests.shared.fabric_builder import versioned

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.host.container_view import PRIVATE
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.image import open_image
 from tests.engine.conftest import inside, lumiimg, standin_archive
 from tests.shared.fabric_builder import versioned

@@ -13,10 +13,10 @@ from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.carried_account import CarriedAccount
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal
 from lumiimg.host.margins import Margin, margins_of
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.container_view import PRIVATE
+from lumiimg.fabric.names import PRIVATE
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import snapshot

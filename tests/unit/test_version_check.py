@@ -8,8 +8,8 @@ import pytest
 
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject, Report
-from lumiimg.elf.version_check import check_versions, numbers_of
-from lumiimg.elf.versions import VersionNeed
+from lumiimg.elf.version_check import check_versions
+from lumiimg.elf.versions import VersionNeed, numbers_of
 
 FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True, needed=("libc.so.6",))
 LIBC = replace(FACTS, needed=(), version_definitions=("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34"))

@@ -68,7 +68,8 @@ def _made(project: str, version: str, release: Release, index: PackageIndex, fol
 def _requirements(module: str, version: str, release: Release, index: PackageIndex) -> list[str]:
     if module == "vllm":
         return vllm_requirements(index.file("vllm", f"-{version}.tar.gz"))
-    public = Version(version).public
+    # AMD's have more parts than everybody's: torchaudio 2.11.0.2, torchvision 0.29.0a0
+    public = ".".join(map(str, Version(version).release[:3]))
     asked = [text for text in index.requirements(module, public) if not _FOR_CUDA.match(Requirement(text).name)]
     if module != "torch":
         return [text if not text.startswith("torch==") else f"torch=={release.has['torch']}" for text in asked]

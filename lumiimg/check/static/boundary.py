@@ -17,14 +17,14 @@ from lumiimg.check.static.gpu_code import findings_of, gpu_owner, judge_gpu_code
 from lumiimg.check.static.host_binds import remedies, with_carried, with_host
 from lumiimg.check.static.machine import with_machine
 from lumiimg.elf.system import glibc_version
-from lumiimg.fabric.names import LIBFABRIC
+from lumiimg.fabric.names import LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.findings import Code, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.carried_account import CarriedAccount, account_of
-from lumiimg.host.container_view import PRIVATE, LoaderMachine, read_on, see_inside, variable_of
+from lumiimg.host.container_view import LoaderMachine, read_on, see_inside, variable_of
 from lumiimg.host.engine_constraints import complete
 from lumiimg.host.job_process import begin
 from lumiimg.host.manifest import Loaded

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.binds import binds_of
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.fabric.names import LAYER_PLUGINS
+from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, read_conf
 from lumiimg.findings import Code, Severity
-from lumiimg.host.container_view import PRIVATE, TO_ENGINE, variable_of
+from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.cluster.python import Python, python_of
 from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.carried_account import without_node
 from lumiimg.host.carried_manifest import MANIFEST_PATH
-from lumiimg.host.container_view import PRIVATE
 from lumiimg.host.digests import fingerprint
 from lumiimg.host.manifest import Bind
 from lumiimg.image import ImageKind

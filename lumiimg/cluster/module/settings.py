@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.binds import spec, variables_of_engine
 from lumiimg.cluster.module.modulefile import Act, ModuleFile, ModuleSetting
 from lumiimg.cluster.module.plan import NOTHING_BOUND, VENV, When, missing_hint, origin_of
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.container_view import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.comparisons import Outcome
-from lumiimg.elf.version_check import numbers_of
+from lumiimg.elf.versions import numbers_of
 from lumiimg.report.boundary import KINDS, margin_left, sentence, sides_line
 from lumiimg.report.html.bars import Bar, bars_figure
 from lumiimg.report.html.check import FINDINGS, PATH

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu.rule import CodeForm, GpuFit
 from lumiimg.report.outputs.shape import Output, Shape, Text
-from lumiimg.resolve.gpu_code import CodeForm, UnreadableCode
+from lumiimg.resolve.gpu_code import UnreadableCode
 
 
 class BundlesOfCode(Shape):

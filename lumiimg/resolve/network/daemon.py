@@ -9,9 +9,8 @@ from pathlib import Path
 
 from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.resolve.network.registry import LAYER_LIMIT_BYTES
+from lumiimg.resolve.network.registry import DAEMON_SCHEME, LAYER_LIMIT_BYTES
 
-SCHEME = "docker-daemon://"
 """As Apptainer spells it; the engine is found as the docker command finds it (DOCKER_HOST)."""
 _TIMEOUT_S = 600
 _ID = re.compile(r"sha256:[0-9a-f]{64}")
@@ -32,7 +31,7 @@ def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
         raise MissingHereError(
             "asking a Docker engine needs the package docker", hint="pip install 'lumiimg[docker]'"
         ) from error
-    name = base.removeprefix(SCHEME)
+    name = base.removeprefix(DAEMON_SCHEME)
     try:
         with contextlib.closing(docker.from_env(version=_API, timeout=_TIMEOUT_S)) as client:
             image = client.images.get(name)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.network.web import Bounds, Stream, Web
 
+DAEMON_SCHEME = "docker-daemon://"
+"""In front of the name of an image that a daemon of this machine has."""
 DOCKER_HUB_API = "registry-1.docker.io"
 """The host that answers for docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""
 SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
