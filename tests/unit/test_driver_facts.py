@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from lumiimg.catalog import age
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
@@ -108,6 +111,63 @@ def test_a_snapshot_grows_old_too() -> None:
 def test_a_clock_that_is_wrong_makes_a_doubt_at_most(day: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMIIMG_TODAY", day)
     assert judged("6.2.4").outcome is RuleOutcome(outcome)
+
+
+@pytest.mark.parametrize(("day", "fabric", "old"), [("2026-12-07", "host", False), ("2026-12-08", "host", True)])
+def test_what_is_known_of_a_network_grows_old_too(
+    day: str, fabric: str, old: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LUMI's glibc and libfabric are of 2026-09-08."""
+    monkeypatch.setenv("LUMIIMG_TODAY", day)
+    assert main(["explain", "--base", "rocm-6.4.4", "--site", "lumi", "--json"]) == ExitCode.GOOD
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["fabric"] == fabric
+    gate = next(rule for rule in answer["rules"] if rule["id"] == "glibc-gate")
+    assert gate["outcome"] == ("unknown" if old else "ok")
+    assert ("is of 2026-09-08, 91 days old: a snapshot of a node decides" in gate["because"]) is old
+
+
+def test_a_bundled_fabric_is_in_doubt_where_the_slingshot_of_the_host_is_of_long_ago(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LUMIIMG_TODAY", "2027-01-01")
+    words = ["explain", "--base", "rocm-6.4.4", "--site", "lumi", "--json", "--fabric"]
+    assert main([*words, "bundled"]) == ExitCode.GOOD
+    rules = {rule["id"]: rule for rule in json.loads(capsys.readouterr().out)["rules"]}
+    assert rules["glibc-gate"]["outcome"] == "ok"  # nothing of the host is loaded
+    assert rules["fabric"]["outcome"] == "unknown"
+    assert "115 days old" in rules["fabric"]["because"]
+
+
+def test_list_says_what_is_old(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    image = "lumi-multitorch-u24r72f21m50t211-20260929-104918"
+    for day, lumi, of_image in (
+        ("2026-11-26", None, None),
+        ("2026-12-20", "what is known of it is old: network of 2026-09-08, 103 days old", None),
+        ("2027-01-15", "driver of 2026-09-29, 108 days old", "an image of 2026-09-29, 108 days old"),
+    ):
+        monkeypatch.setenv("LUMIIMG_TODAY", day)
+        assert main(["list", "--json"]) == ExitCode.GOOD
+        old = {entry["name"]: entry["old"] for entry in json.loads(capsys.readouterr().out)["entries"]}
+        for name, said in (("lumi", lumi), (image, of_image)):
+            assert (old[name] is None) if said is None else said in old[name]
+        assert old["generic"] is old["vllm"] is None
+    assert main(["list"]) == ExitCode.GOOD
+    assert "a newer one may be there" in unwrapped(capsys.readouterr().out)
+
+
+class Behind(dt.datetime):
+    """A clock that lost its battery."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Self:
+        return cls(1970, 1, 1, tzinfo=tz)
+
+
+def test_a_clock_that_is_behind_makes_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LUMIIMG_TODAY")
+    monkeypatch.setattr(age, "dt", SimpleNamespace(date=dt.date, datetime=Behind, UTC=dt.UTC))
+    assert age.age_of(dt.date(2026, 2, 11), not_before=dt.date(2026, 11, 24)) == "of 2026-02-11, 286 days old"
 
 
 def test_a_day_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
