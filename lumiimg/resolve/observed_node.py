@@ -51,6 +51,9 @@ def seen(site: Site, snapshot: Snapshot, where: str) -> ObservedNode:
     fabric = fabric_of(snapshot, where)
     version = _VERSION_IN_PATH.search(fabric.library.path)
     believed = site.fabric
+    day = _day(snapshot, where)
+    if believed is not None and believed.glibc == fabric.glibc:
+        day = max(day, believed.date)  # a newer fact says the same
     replaced = replace(
         site,
         arch=snapshot.gpu or site.arch,
@@ -60,7 +63,7 @@ def seen(site: Site, snapshot: Snapshot, where: str) -> ObservedNode:
             libfabric=version[1] if version else believed.libfabric if believed else None,
             glibc=fabric.glibc,
             source=f"{where}: {snapshot.host}, {fabric.library.path} and libcxi",
-            date=_day(snapshot, where),
+            date=day,
         ),
     )
     try:
