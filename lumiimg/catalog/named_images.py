@@ -116,7 +116,7 @@ def named_image(names: ImageNames, text: str) -> NamedImage | None:
 def newest_named(names: ImageNames, text: str) -> NamedImage | None:
     """Return the newest image of a family that a shorter name begins (or its word for the newest): here, else known."""
     if text == names.latest and names.file is not None:
-        target = os.path.realpath(Path(names.file).with_name(f"{text}.sif"))
+        target = os.path.realpath(_place(names.file)[0] / f"{text}.sif")
         if (image := named_image(names, Path(target).name)) is not None:
             return image  # what the site itself calls so
     if text != names.latest and not text.startswith(f"{names.name.partition('{')[0].rpartition('-')[0]}-"):
@@ -128,16 +128,23 @@ def newest_named(names: ImageNames, text: str) -> NamedImage | None:
 
 def _names(names: ImageNames) -> Iterator[str]:
     """Yield the names of images that are here, or are known."""
-    folder = Path(names.file).parent if names.file else None
+    folder, pattern = _place(names.file) if names.file else (None, "")
     if folder is not None and folder.is_dir():
         try:
-            for at, path in enumerate(folder.glob("*.sif")):
+            for at, path in enumerate(folder.glob(pattern)):
                 if at >= _MOST_FILES:
                     break
                 yield path.name.removesuffix(".sif")
         except OSError:
             pass
     yield from (known.name for known in names.known)
+
+
+def _place(file: str) -> tuple[Path, str]:
+    """Return the folder below which all images of a family lie, and the pattern of their paths from there."""
+    parts = Path(file).parts
+    fixed = next((number for number, part in enumerate(parts) if "{" in part), len(parts) - 1)
+    return Path(*parts[:fixed]), "/".join(_FIELD.sub("*", part) for part in parts[fixed:])
 
 
 def _pattern(form: str, *, packed: bool) -> re.Pattern[str]:

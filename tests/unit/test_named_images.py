@@ -104,7 +104,7 @@ def test_known_images_are_listed_with_their_days(capsys: pytest.CaptureFixture[s
     assert names[SEPTEMBER].endswith("of 2026-09-29: by its name")
     # of each image that is known the day is in `show`
     assert main(["show", SEPTEMBER]) == ExitCode.GOOD
-    assert "lumi-multitorch-u24r72f21m50t211-20260929_104918.sif" in "".join(capsys.readouterr().out.split())
+    assert "lumi-multitorch-torch-u24r72f21m50t211-20260929_104918.sif" in "".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -136,6 +136,34 @@ def test_the_newest_is_the_newest_that_is_here(
     assert catalogue.meant_by("stack-r73") == "stack-r73t212-20270101-000000"
     assert catalogue.base("stack-r73t212-20261201-000000").has == {"rocm": "7.3", "torch": "2.12"}
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("flavour", ["torch", "full", "plus"])
+def test_a_path_of_lumi_names_the_image_whichever_of_its_folder_it_is(flavour: str) -> None:
+    name = "u24r70f21m50t210-20260807_115122"
+    path = f"/appl/local/laifs/containers/lumi-multitorch-{name}/lumi-multitorch-{flavour}-{name}.sif"
+    base = f"lumi-multitorch-{name}".replace("_", "-")
+    catalogue = open_catalogue(HOME)
+    assert catalogue.meant_by(path) == base
+    assert catalogue.base(base).bootstraps[0].origin == path.replace(f"-{flavour}-", "-torch-")
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_images_in_folders_of_their_own_are_found_and_so_is_the_newest_by_its_link(
+    tmp_path: Path, make_layer_of: Path
+) -> None:
+    layer = make_layer_of / "stack" / "layer.toml"
+    text = layer.read_text().replace("/images/stack-r", "/images/stack-r{rocm}t{torch}-{date}_{time}/stack-r")
+    layer.write_text(text)
+    for day in ("20270101_000000", "20261201_000000"):
+        folder = tmp_path / "images" / f"stack-r73t212-{day}"
+        folder.mkdir(parents=True)
+        (folder / f"stack-r73t212-{day}.sif").write_bytes(b"")
+    catalogue = open_catalogue(HOME, [make_layer_of])
+    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20270101-000000"
+    link = tmp_path / "images" / "stack-latest.sif"
+    link.symlink_to("stack-r73t212-20261201_000000/stack-r73t212-20261201_000000.sif")
+    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20261201-000000"
 
 
 @pytest.fixture
