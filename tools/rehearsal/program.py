@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 1800
 
+_INDEXES = ("download.pytorch.org", "wheels.vllm.ai", "repo.amd.com", "stable.repo.amd.com")
+"""Of wheels that stand-ins are made of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -55,8 +58,8 @@ class Program:
     def _words(self, plan: Plan) -> list[str]:
         words = ["--base", plan.base.name, "--site", "generic"]
         words += ["--mirror", f"docker.io={self.address}", "--mirror", f"{PYPI}={self.index}"]
-        for host in ("https://download.pytorch.org", "https://wheels.vllm.ai"):
-            words += ["--mirror", f"{host}={self.address}/whl"]
+        for host in _INDEXES:
+            words += ["--mirror", f"https://{host}={self.address}/whl"]
         if debian := apt_mirror("debian"):
             words += ["--mirror", f"debian={debian}"]
         words += [word for folder in self.layers for word in ("--layers", str(folder))]
