@@ -23,7 +23,7 @@ from lumiimg.host.bind import ManifestCheck, try_saved
 from lumiimg.host.container_view import LoaderMachine, see_inside
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.resolve.driver_rule import driver_of_node, driver_window, unknown_driver
+from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome
 
@@ -159,14 +159,13 @@ def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[R
 def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResult]:
     """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
     stack = read_contents(image).stack
-    driver = driver_of_node(site.driver if site else None, drift.now)
     before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
-    if site is not None and driver is not None and drift.now.gpu_driver is not None:
-        for rule in driver_window(stack, replace(site, driver=driver)):
+    if drift.now.gpu_driver is not None:
+        for rule in window_on_node(stack, site, drift.now):
             is_open = rule.outcome is RuleOutcome.UNKNOWN
             yield replace(rule, because=f"{rule.because}; {before}") if is_open else rule
         return
-    yield from unknown_driver(stack, f"the driver {drift.now.gpu_driver or '(none)'}", before, "lumiimg drift")
+    yield from unknown_driver(stack, "the driver (none)", before, "lumiimg drift")
 
 
 def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterator[str]:

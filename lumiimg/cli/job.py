@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import (
     add_bind,
@@ -39,6 +41,10 @@ from lumiimg.cli.options import (
     snapshot_of,
 )
 from lumiimg.errors import ExitCode, RefusedError
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.snapshot import Snapshot
 
 _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 _MOST = 100_000
@@ -144,7 +150,7 @@ def execute(arguments: argparse.Namespace) -> int:
         of_gpu=of_gpu,
         of_manifest=of_manifest,
     )
-    plan = plan_job(request, contents.stack, site, manifest)
+    plan = plan_job(request, contents.stack, _as_seen(site, snapshot), manifest)
     script = job_script(plan)
     if arguments.json:
         print_json("job", plan, **json_keys(plan), script=script)
@@ -158,3 +164,10 @@ def execute(arguments: argparse.Namespace) -> int:
         print(script, end="")
     print_job(plan, arguments.output)
     return ExitCode.GOOD
+
+
+def _as_seen(site: Site, snapshot: Snapshot | None) -> Site:
+    """Return a site with the driver that was seen on one of its nodes."""
+    from lumiimg.resolve.driver_rule import driver_of_node
+
+    return replace(site, driver=driver_of_node(site.driver, snapshot)) if snapshot is not None else site

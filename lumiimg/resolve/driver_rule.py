@@ -2,7 +2,7 @@
 
 The newest fact of the highest rank decides. Where facts disagree, or no fact of the last three months says what the
 deciding one says, the answer is a doubt. One no does not age: updates of a driver move its window up, so a ROCm that is
-too old for it stays too old.
+too old for it stays too old. A fact from a day that is still to come does not make an answer sure: a clock is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.catalog.age import OLD_AFTER_DAYS, age_of
+from lumiimg.catalog.age import OLD_AFTER_DAYS, today
 from lumiimg.catalog.drivers import Rank, SiteDriver, release_of
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
@@ -60,20 +60,34 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         have = f"ROCm {stack.version(any_rocm) or '?'}"
         yield RuleResult(_ID, RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
         return
+    if site.driver is not None:
+        yield from _window(stack, site.driver, site.date)
+        return
+    for component, whose in _WHOSE_ROCM if site.arch is not None else ():
+        if component in stack.offers:
+            because = f"which ROCm the driver of {site.name} serves is not known to the project"
+            need, have = "to know which ROCm the driver serves", f"ROCm {stack.version(component) or '?'} {whose}"
+            yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
+
+
+def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot) -> Iterator[RuleResult]:
+    """Rule 2 on a node that was seen, whether its site is known or not."""
+    driver = driver_of_node(site.driver if site else None, snapshot)
+    if site is not None:
+        yield from driver_window(stack, replace(site, driver=driver))
+    elif driver is not None:
+        yield from _window(stack, driver, dt.date.min)
+
+
+def _window(stack: Stack, driver: SiteDriver, known: dt.date) -> Iterator[RuleResult]:
     told: dict[tuple[RuleOutcome, str], RuleResult] = {}
     for component, whose in _WHOSE_ROCM:
-        version = stack.version(component)
-        if component not in stack.offers or (site.driver is None and site.arch is None):
-            continue
-        have = f"ROCm {version or '?'} {whose}"
-        if site.driver is None:
-            because = f"which ROCm the driver of {site.name} serves is not known to the project"
-            need = "to know which ROCm the driver serves"
-            yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
-            continue
-        result = _judge(site.driver, version, have, whose, site.date)
-        key = (result.outcome, result.because)
-        told[key] = replace(result, have=f"{told[key].have}, {have}") if key in told else result
+        if component in stack.offers:
+            version = stack.version(component)
+            have = f"ROCm {version or '?'} {whose}"
+            result = _judge(driver, version, have, whose, known)
+            key = (result.outcome, result.because)
+            told[key] = replace(result, have=f"{told[key].have}, {have}") if key in told else result
     yield from told.values()
 
 
@@ -139,17 +153,18 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known
         because = f"{deciding.told}, but {other.told}: {decides}"
         source += f"; {other.source} ({other.date})"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
-    newest = max(claims, key=lambda claim: claim.date)
     if not deciding.serves and _is_below(driver.rocm, version):
         because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
         return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
     if driver.doubtful is not None and driver.doubtful.holds_for(version):
         need += f", better not {driver.doubtful}"
         return RuleResult(_ID, RuleOutcome.WARNING, need, have, driver.trouble, source)
-    if age_of(newest.date, known):
-        because = (
-            f"{deciding.told}; no fact of the last {OLD_AFTER_DAYS} days says whether that still holds: {_BY_SCAN}"
-        )
+    day = today(known)
+    newest = max(filter(None, (_known_by(day, claim) for claim in claims)), key=lambda claim: claim.date, default=None)
+    if newest is None or (day - newest.date).days > OLD_AFTER_DAYS:
+        open_ = f"no fact of the last {OLD_AFTER_DAYS} days says whether that still holds"
+        clock = "" if newest else f" (by the clock here it is {day}: that, or the date of the fact, is wrong)"
+        because = f"{deciding.told}; {open_}{clock}: {_BY_SCAN}"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
     if deciding.serves:
         since = f"; since then {newest.text} ({newest.date})" if newest.date > deciding.date else ""
@@ -181,6 +196,11 @@ def _claims(driver: SiteDriver, version: str | None) -> Iterator[_Claim]:
         date = min(one.date for one in nearest)
         source = "; ".join(dict.fromkeys(one.source for one in nearest))
         yield _Claim(True, Rank.INFERRED, date, f"{text} run there, and a driver serves what lies between", source)
+
+
+def _known_by(day: dt.date, claim: _Claim) -> _Claim | None:
+    """Return a fact that is not from a day to come; somewhere it is tomorrow already."""
+    return claim if (claim.date - day).days <= 1 else None
 
 
 def _is_below(window: Need, version: str) -> bool:

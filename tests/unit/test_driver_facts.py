@@ -107,10 +107,20 @@ def test_a_snapshot_grows_old_too() -> None:
     assert judged("6.2.4", **node, taken="some day").outcome is RuleOutcome.UNKNOWN
 
 
-@pytest.mark.parametrize(("day", "outcome"), [("2026-05-12", "ok"), ("1970-01-01", "ok"), ("2099-01-01", "unknown")])
-def test_a_clock_that_is_wrong_makes_a_doubt_at_most(day: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "day", ["0001-01-01", "1970-01-01", "2026-02-09", "2026-02-10", "2026-05-12", "2026-05-13", "9999-12-31"]
+)
+@pytest.mark.parametrize("taken", ["", "1970-01-01", "2026-02-11", "2099-01-01", "9999-12-31"])
+def test_no_clock_that_is_wrong_makes_an_answer_sure(day: str, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of this machine nor that of the node: what is said of a day to come is not known yet."""
     monkeypatch.setenv("LUMIIMG_TODAY", day)
-    assert judged("6.2.4").outcome is RuleOutcome(outcome)
+    node = {"gpu_driver": "6.10.5", "kernel": KERNEL, "taken": f"{taken}T00:00:00Z"} if taken else {}
+    fact = dt.date.fromisoformat(taken or "2026-02-11")
+    is_known = -1 <= (dt.date.fromisoformat(day) - fact).days <= 90
+    result = judged("6.2.4", **node)
+    assert result.outcome is (RuleOutcome.OK if is_known else RuleOutcome.UNKNOWN)
+    assert ("by the clock here" in result.because) is (not is_known and day < fact.isoformat())
+    assert judged("5.7", **node).outcome is RuleOutcome.REFUSED  # updates move a window up, whatever day it is
 
 
 @pytest.mark.parametrize(("day", "fabric", "old"), [("2026-12-07", "host", False), ("2026-12-08", "host", True)])
@@ -190,3 +200,26 @@ def test_explain_names_both_facts_and_a_snapshot_lifts_the_doubt(
     assert main([*words, "--host", str(node), "--json"]) == ExitCode.GOOD
     rules = json.loads(capsys.readouterr().out)["rules"]
     assert [rule["outcome"] for rule in rules if rule["id"] == "driver-window"] == ["ok"]
+
+
+def test_the_driver_that_was_seen_counts_where_no_site_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By every command that judges an image against a snapshot, as where `--site generic` says that there is none."""
+    image = fabric_builder.bundled(tmp_path / "image")
+    info = image / "opt/rocm/.info"
+    info.mkdir(parents=True)
+    node = fabric_builder.snapshot(
+        fabric_builder.host(tmp_path / "node"), gpu_driver="6.16.13", taken="2026-11-20T00:00:00Z"
+    )
+    for rocm, code in (("6.2.4", ExitCode.NO), ("7.2.1", ExitCode.GOOD), ("7.14.0", ExitCode.NO)):
+        (info / "version").write_text(f"{rocm}-1\n")
+        for site in ([], ["--site", "generic"]):
+            words = ["check", str(image), "--level", "static", "--host", str(node), *site]
+            assert (main(words), site) == (code, site)
+            assert "AMD's 30.30" in unwrapped(capsys.readouterr().out)
+    job = ["job", str(image), "--site", "lumi", "--host", str(node), "-o", str(tmp_path / "job.sh"), "--", "true"]
+    assert main(job) == ExitCode.GOOD
+    said = unwrapped("".join(capsys.readouterr()))
+    assert "AMD's 30.30" in said
+    assert "amdgpu 6.3.60300" not in said

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.system import facts_at, loader_of
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.snapshot_tree import MACHINES
-from lumiimg.resolve.driver_rule import driver_of_node, driver_window
+from lumiimg.resolve.driver_rule import driver_window, window_on_node
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
+    from lumiimg.resolve.rules import RuleResult
 
 _OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Architectures as images name them, and as `uname -m` does."""
@@ -43,9 +44,7 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
             source="execve(2), ENOEXEC; engines refuse a SIF of another architecture before that",
         )
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
-    if site is not None and snapshot is not None:
-        site = replace(site, driver=driver_of_node(site.driver, snapshot))
-    for rule in driver_window(read_contents(image).stack, site) if site is not None else ():
+    for rule in _driver(image, snapshot, site):
         if rule.outcome is RuleOutcome.OK:
             found.add(Code.IMAGE_DRIVER, Severity.INFO, f"{rule.have}: {rule.because}", source=rule.source)
             continue
@@ -59,6 +58,14 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
             source=rule.source,
         )
     return replace(static, findings=tuple(found.found))
+
+
+def _driver(image: Image, snapshot: Snapshot | None, site: Site | None) -> Iterator[RuleResult]:
+    """Yield what is known of the driver: what was seen on a node counts without a site, too."""
+    if snapshot is not None:
+        yield from window_on_node(read_contents(image).stack, site, snapshot)
+    elif site is not None:
+        yield from driver_window(read_contents(image).stack, site)
 
 
 def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | None, site: Site | None) -> str | None:
