@@ -108,13 +108,26 @@ def named_image(names: ImageNames, text: str) -> NamedImage | None:
     else:
         return None
     for form in (names.name, *names.forms):
-        if (found := _pattern(form, packed=names.packed).fullmatch(text)) is not None:
+        if (found := _pattern(form, packed=names.packed).fullmatch(text)) is not None and _is_day(found.groupdict()):
             return _said(names, found.groupdict())
     return None
 
 
+def _is_day(values: Mapping[str, str]) -> bool:
+    """Whether date and time are those of a calendar: else what was never made would be the newest."""
+    try:
+        dt.datetime.strptime(f"{values.get('date', '20000101')}{values.get('time', '000000')}", "%Y%m%d%H%M%S")  # noqa: DTZ007
+    except ValueError:
+        return False
+    return True
+
+
 def newest_named(names: ImageNames, text: str) -> NamedImage | None:
     """Return the newest image of a family that a shorter name begins (or its word for the newest): here, else known."""
+    if names.file is not None and names.latest is not None:
+        # as a file of the site: its own path, or that alone
+        file = Path(names.file).with_name(f"{names.latest}.sif")
+        text = names.latest if text in {str(file), file.name} else text
     if text == names.latest and names.file is not None:
         target = os.path.realpath(_place(names.file)[0] / f"{text}.sif")
         if (image := named_image(names, Path(target).name)) is not None:

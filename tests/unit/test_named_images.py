@@ -27,6 +27,8 @@ SEPTEMBER = "lumi-multitorch-u24r72f21m50t211-20260929-104918"
         ("lumi-multitorch-u24r72f21m50t211-20260929_104918", SEPTEMBER, {"rocm": "7.2"}),
         ("lumi-multitorch-latest", SEPTEMBER, {"rocm": "7.2", "glibc": "2.39", "python": "3.12", "rccl": "2.27.7"}),
         ("lumi-multitorch-u24r72", SEPTEMBER, {"rocm": "7.2"}),
+        ("lumi-multitorch-latest.sif", SEPTEMBER, {"rocm": "7.2"}),
+        ("/appl/local/laifs/containers/lumi-multitorch-latest.sif", SEPTEMBER, {"rocm": "7.2"}),
         ("/appl/local/laifs/containers/lumi-multitorch-u24r72f21m50t211-20260929_104918.sif", SEPTEMBER, {}),
         # what nobody has seen yet
         (
@@ -58,6 +60,11 @@ def test_a_name_is_a_base_with_what_it_says(name: str, base: str, has: dict[str,
     [
         "lumi-multitorch-u24r72f21m50t211",  # no date: but the beginning of one that is known
         "lumi-multitorch-u24r72f21m50t211-20260929_1049",
+        "lumi-multitorch-u24r72f21m50t211-20260931_104918",  # a day, and a time, that no calendar has
+        "lumi-multitorch-u24r72f21m50t211-20260929_994918",
+        "lumi-multitorch-u24r72f21m50t211-00000000_000000",
+        "/elsewhere/lumi-multitorch-latest.sif",
+        "rocm/vllm:rocm7.2.0_vllm_0.25.0_20269999",
         "lumi-multitorch-u24r99",
         "rocm/pytorch:latest",
         "quay.io/rocm/pytorch:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0",
@@ -127,7 +134,7 @@ def test_the_newest_is_the_newest_that_is_here(
 ) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
-    for day in ("20270101_000000", "20261201_000000"):
+    for day in ("20270101_000000", "20261201_000000", "99999999_000000"):
         (folder / f"stack-r73t212-{day}.sif").write_bytes(b"")
     catalogue = open_catalogue(HOME, [make_layer_of])
     assert catalogue.meant_by("stack-latest") == "stack-r73t212-20270101-000000"
