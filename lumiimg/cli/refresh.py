@@ -8,9 +8,9 @@ examples:
   lumiimg refresh vllm --into layers   # for a change of the project's own rows
 
 exit codes: 0 all of it was read
-            1 something could not be read; the rest is kept
+            1 something could not be read, or not be kept; the rest is kept
             2 not a layer, or one whose releases cannot be read
-            4 there is no package index here
+            4 no package index can be reached here
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_layers, add_quiet
 from lumiimg.cli.request import add_mirror, indexes_of
-from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
 
 if TYPE_CHECKING:
     import argparse
@@ -50,20 +50,24 @@ def execute(arguments: argparse.Namespace) -> int:
 
     layers = list(_layers(open_catalogue(os.environ, arguments.layers), arguments.layer))
     indexes = indexes_of(arguments)
-    found, failed = [], False
+    found, faults = [], dict[str | None, LumiimgError]()
     for layer in layers:
+        index = layer.unlisted.index if layer.unlisted else None
+        if index in faults and isinstance(faults[index], MissingHereError):
+            continue  # it would be waited for again
         try:
             refreshed = refresh(layer, indexes)
-        except FailedError as error:
-            failed = True
+        except (FailedError, MissingHereError) as error:
+            faults[index] = error
             print_fault(layer, error)
             continue
         found.append(refreshed)
         if arguments.into:
             _add_rows(arguments.into / layer.name / "layer.toml", refreshed.rows)
-        failed = failed or bool(refreshed.faults)
+    if not found and all(isinstance(error, MissingHereError) for error in faults.values()):
+        return ExitCode.MISSING_HERE
     print_refreshed(found, indexes.cache, as_json=arguments.json, quiet=arguments.quiet)
-    return ExitCode.NO if failed else ExitCode.GOOD
+    return ExitCode.NO if faults or any(one.faults or one.lost for one in found) else ExitCode.GOOD
 
 
 def _layers(catalogue: Catalogue, names: Sequence[str]) -> Iterator[Layer]:

@@ -32,7 +32,7 @@ def print_refreshed(found: Sequence[Refreshed], cache: Path, *, as_json: bool, q
                 "name": one.layer.name,
                 "newest": one.newest,
                 "releases": one.rows,
-                "faults": [printable(f"{fault}") for fault in one.faults],
+                "faults": [printable(f"{fault}") for fault in (*one.faults, *filter(None, [one.lost]))],
             }
             for one in found
         ]
@@ -47,4 +47,7 @@ def print_refreshed(found: Sequence[Refreshed], cache: Path, *, as_json: bool, q
             say(out, "; ".join([needs or "nothing of its own", *row.doubts]), first=first, rest=" " * len(first))
         for fault in one.faults:
             detail(out, f"not read: {fault}", style="yellow")
-    say(out, f"kept in {cache / 'releases'}", style="dim")
+        if one.lost:
+            detail(out, f"not kept: {one.lost}", style="yellow")
+    if not all(one.lost for one in found):
+        say(out, f"kept in {cache / 'releases'}", style="dim")

@@ -20,6 +20,12 @@ def others(request: Request, shelf: Shelf) -> Iterator[Request]:
     plain = request.plainly()
     if plain != request:
         yield plain
+    there = tuple(
+        f"{name}=={shelf.looked_up(name)[0]}" if shelf.is_absent(name) and shelf.looked_up(name) else text
+        for text, name in zip(plain.add, plain.unpinned, strict=True)
+    )
+    if there != plain.add:  # of a version that the package index does not have, the nearest
+        yield replace(plain, add=there)
     if carried := shelf.carried(request.base):
         yield from _in_place_of_an_image(plain, carried, shelf)
     yield from _on_its_base(plain, shelf)

@@ -93,8 +93,17 @@ class Planner:
             except BadInputError:  # a layer of the user's that nothing can be built with
                 continue
             if not plan.refused and (plan.missing is None or other.base == asked.base):
-                return plan
+                return replace(plan, asked=self._repeatable(plan))
         return None
+
+    def _repeatable(self, plan: Plan) -> Request:
+        """Return the request of a plan with the versions that were looked up: without them nobody looks again."""
+        chosen = {c.layer.name: c.version for c in plan.stack.layers} if plan.stack else {}
+        add = (
+            f"{name}=={chosen[name]}" if chosen.get(name) in self._shelf.looked_up(name) else text
+            for text, name in zip(plan.asked.add, plan.asked.unpinned, strict=True)
+        )
+        return replace(plan.asked, add=tuple(add))
 
     def with_changes(self, plan: Plan) -> Plan:
         """Return the plan with what would come out if the driver, the base, or the fabric were another."""

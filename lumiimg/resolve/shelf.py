@@ -53,6 +53,14 @@ class Shelf:
             layer = replace(layer, releases=(*layer.releases, *looked.releases))
         return self._kept.setdefault(name, layer)
 
+    def looked_up(self, name: str) -> list[str]:
+        """Return the versions of a layer that no row has, and that were looked for: those wanted, else the nearest."""
+        return [row.version for row in self._looked[name].releases] if name in self._looked else []
+
+    def is_absent(self, name: str) -> bool:
+        """Whether the package index does not have the version of a layer that is asked for."""
+        return name in self._looked and self._looked[name].absent is not None
+
     def layers(self) -> Iterator[tuple[str, Layer]]:
         """Yield every layer that can be read, by its name."""
         for name in self._catalogue.layer_names():

@@ -661,3 +661,68 @@ def test_a_version_that_no_place_has_is_refused_all_the_same(
     code, answer = explained(capsys, "rocm-7.2.4 pytorch==2.19.0", index, *mirror)
     assert code == 1
     assert "the package index has no such release of pytorch" in [rule["because"] for rule in answer["rules"]]
+
+
+def test_refresh_of_an_index_that_is_not_here_does_not_keep_others_from_being_read(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PyTorch's index is another than everybody's; where neither is here, each is named once."""
+    nowhere = ["--mirror", "https://download.pytorch.org/whl=http://127.0.0.1:1/whl"]
+    assert main(["refresh", "pytorch", "vllm", "--mirror", f"pypi={index.url}", *nowhere]) == 1
+    out, err = capsys.readouterr()
+    assert "vllm: 8 rows read" in out
+    assert err.startswith("lumiimg: pytorch: ")
+    assert main(["refresh", "pytorch", "vllm", "jax", "--mirror", "pypi=http://127.0.0.1:1/simple", *nowhere]) == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 2)
+
+
+@pytest.mark.parametrize("place", ["", "releases", "releases/vllm.toml"])
+def test_what_could_not_be_kept_is_not_called_kept_and_what_others_can_write_is_not_taken(
+    place: str, index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    words = ["refresh", "vllm", "--mirror", f"pypi={index.url}"]
+    assert main(words) == 0
+    (clean_home / ".cache/lumiimg" / place).chmod(0o777)
+    capsys.readouterr()
+    _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None)
+    assert answer["layers"][-1]["status"] == "derived"
+    is_file = place.endswith(".toml")
+    assert main(words) == (0 if is_file else 1)  # a file is written anew
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("not kept: " in out, "kept in " in out) == (not is_file, is_file)
+
+
+@pytest.mark.parametrize("warm", [[], ["vllm==0.20.0"], ["vllm==0.31.0", "vllm==0.24.0"]])
+@pytest.mark.parametrize(
+    ("base", "wish", "version"),
+    [
+        ("rocm-7.2.4", "vllm>=0.20", "0.33.0"),
+        ("rocm-6.2.4", "vllm>=0.20", "0.31.0"),  # Python 3.10, which 0.32.0 does not take
+        ("rocm-6.2.4", "vllm>0.18,!=0.31.0", "0.30.0"),
+    ],
+)
+def test_a_range_is_the_newest_of_the_index_for_the_python_that_is_there_whatever_was_kept_before(
+    base: str, wish: str, version: str, warm: list[str], index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for before in warm:
+        explained(capsys, f"rocm-7.2.4 {before}", index)
+    code, answer = explained(capsys, f"{base} {wish}", index)
+    assert (code, answer["layers"][-1]["version"]) == (0, version)
+
+
+@pytest.mark.parametrize("asked", ["vllm==0.99", "vllm==0.33.0.1", "vllm==0.28.7", "jax==0.12.99", "vllm>=1.0"])
+@pytest.mark.parametrize("base", ["rocm-7.2.4", "rocm-6.2.4", "rocm-6.4.4"])
+def test_what_is_proposed_in_place_of_a_version_that_is_not_there_works(
+    base: str, asked: str, index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pasted as it stands, it has the layers that were judged; the same software, on the same base where that works."""
+    code, answer = explained(capsys, f"{base} {asked}", index)
+    assert (code, answer["nearest"] is None) == (1, False)
+    proposed = answer["nearest"]
+    name = asked.partition("=")[0].rstrip(">")
+    assert [text for text in proposed["add"] if text.startswith(name)], proposed
+    assert explained(capsys, " ".join([proposed["base"], *proposed["add"]]), index)[0] == 0
+    if base == "rocm-7.2.4":
+        near = "0.12.0" if name == "jax" else "0.28.0" if "0.28" in asked else "0.33.0"
+        assert (proposed["base"], proposed["add"]) == (base, [f"{name}=={near}"])

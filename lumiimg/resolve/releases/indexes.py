@@ -26,7 +26,7 @@ class Looked:
 
     releases: tuple[Release, ...] = ()
     absent: str | None = None
-    """What the index has instead, where it does not have the version."""
+    """What the index has instead, where it does not have the version; the releases are then of the nearest."""
 
 
 @dataclass(frozen=True, slots=True)

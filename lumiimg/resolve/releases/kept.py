@@ -38,8 +38,9 @@ def kept_rows(cache: Path, layer: Layer, today: dt.date) -> tuple[tuple[Release,
     path = _path(cache, layer)
     if not path.is_file():
         return (), None
-    if others := open_to_others(cache):
-        return (), f"{cache} {others}: what was read from a package index is not taken from there"
+    for place in (cache, path.parent, path):
+        if others := open_to_others(place):
+            return (), f"{place} {others}: what was read from a package index is not taken from there"
     try:
         table = Table(read_toml(path), path)
         rule = table.string("rule")
@@ -54,19 +55,27 @@ def kept_rows(cache: Path, layer: Layer, today: dt.date) -> tuple[tuple[Release,
     return tuple(row for row in rows if row.read is not None and row.read <= today), None
 
 
-def keep_rows(cache: Path, layer: Layer, rows: Iterable[Release], today: dt.date) -> None:
-    """Add rows to those that are kept, in the place of others of their versions; not where nothing can be written."""
+def keep_rows(cache: Path, layer: Layer, rows: Iterable[Release], today: dt.date) -> str | None:
+    """Add rows to those that are kept, in the place of others of their versions; return why they could not be kept."""
     rows = [*rows]
     new = {row.version for row in rows}
     kept = [row for row in kept_rows(cache, layer, today)[0] if row.version not in new]
     text = rows_text(layer, sorted([*rows, *kept], key=_order, reverse=True))
     path = _path(cache, layer)
+    if len(text.encode()) > FILE_LIMIT_BYTES:
+        return f"{path} would be larger than {FILE_LIMIT_BYTES} bytes"
     try:
-        if open_to_others(cache) is None and len(text.encode()) <= FILE_LIMIT_BYTES:
-            path.parent.mkdir(0o700, exist_ok=True)
-            write_text(path, text)
-    except (LumiimgError, OSError):
-        return  # a cache on a file system that is full, or read-only, is a slower one
+        if others := open_to_others(cache):
+            return f"{cache} {others}"
+        path.parent.mkdir(0o700, exist_ok=True)
+        if others := open_to_others(path.parent):
+            return f"{path.parent} {others}"
+        write_text(path, text)
+    except LumiimgError as error:
+        return str(error)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return None
 
 
 def rows_text(layer: Layer, rows: Iterable[Release]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.unlisted import Unlisted
     from lumiimg.resolve.releases.indexes import ReleaseIndexes
+    from lumiimg.resolve.releases.reading import ProjectPages
 
 _NEAREST = 3
 _NO_VERSION = Version("0")
@@ -48,51 +50,75 @@ def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> 
     if indexes and note:
         indexes.on_line(note)
     fitting = [row for row in kept if wanted.contains(row.version, prereleases=True)]
-    newest = [row for row in fitting if row.version == max((row.version for row in fitting), key=Version)]
-    if newest and indexes and all(_age(row, indexes.today) < indexes.kept_days for row in newest):
-        return Looked(with_age(newest, indexes.today))
+    fresh = [row for row in fitting if indexes and _age(row, indexes.today) < indexes.kept_days]
+    # of a range without an end, what is kept does not say which is the newest in the index
+    if fresh and indexes and len(fresh) == len(fitting) and any(spec.operator in {"==", "==="} for spec in wanted):
+        return Looked(with_age(fresh, indexes.today))
     why = "there is no network" if indexes is None else ""
     if indexes is not None:
         try:
-            return _read(layer, rule, wanted, indexes)
+            return _read(layer, rule, wanted, indexes, fresh)
         except (MissingHereError, FailedError) as error:
             why = str(error)
-    if newest and indexes:
-        return Looked(with_age(newest, indexes.today))
+    if fitting and indexes:
+        return Looked(with_age(fitting, indexes.today))
     return Looked((derived(layer, rule, exact, why),) if exact is not None and layer.releases else ())
 
 
-def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, indexes: ReleaseIndexes) -> Looked:
-    """Return what the index has of the newest version that is wanted, and other places of the same.
+def _read(
+    layer: Layer, rule: Unlisted, wanted: SpecifierSet, indexes: ReleaseIndexes, fresh: Sequence[Release]
+) -> Looked:
+    """Return what the index and other places have of the newest versions that are wanted; of none, of the nearest.
 
-    A version that is named exactly may be in another place alone. Raises FailedError, MissingHereError.
+    A version that is named exactly may be in another place alone. `fresh` are rows that need not be read again. Raises
+    FailedError, MissingHereError.
     """
     exact = _exact(wanted)
     against: FailedError | MissingHereError | None = None
-    version: Version | None = None
-    releases: tuple[Release, ...] = ()
+    pages: ProjectPages | None = None
+    versions: list[Version] = []
     try:
         pages = read_pages(rule, indexes.index_of(rule), indexes.web)
-        version = pages.newest(wanted)
+        versions = pages.newest(wanted)
     except (FailedError, MissingHereError) as error:
         against = error
-    if version is not None and rule.range.contains(version, prereleases=True):
-        indexes.on_line(f"reading {layer.name} {version} in the package index")
-        releases = read_releases(layer, version, pages, indexes.web, indexes.today)
-    if (named := version or exact) is not None:
-        releases += elsewhere(layer, rule, named, indexes)
-    if releases:
-        keep_rows(indexes.cache, layer, releases, indexes.today)
-        return Looked(releases)
-    if against is not None:
-        raise against
-    if version is not None and not rule.range.contains(version, prereleases=True):
-        raise FailedError(f"how {version} is read is not known (only {rule.range})")
-    if version is not None:
+    named = versions or ([exact] if exact is not None else [])
+    if rows := [row for version in named for row in _rows(layer, rule, version, pages, indexes, fresh)]:
+        return Looked(tuple(rows))
+    if pages is None or against is not None:
+        raise against or FailedError("the package index has no page")
+    for version in versions:
+        if not rule.range.contains(version, prereleases=True):
+            raise FailedError(f"how {version} is read is not known (only {rule.range})")
         raise no_files(version, rule)
     if not pages.versions:
         raise FailedError(f"the package index has no {' or '.join(rule.projects)}")
-    return Looked(absent=f"{layer.name} {', '.join(nearest_versions(pages.versions, exact))}")
+    near = nearest_versions(pages.versions, exact)
+    of_nearest: tuple[Release, ...] = ()
+    with suppress(FailedError, MissingHereError):
+        of_nearest = _rows(layer, rule, near[0], pages, indexes, ())
+    return Looked(of_nearest, f"{layer.name} {', '.join(map(str, near))}")
+
+
+def _rows(
+    layer: Layer,
+    rule: Unlisted,
+    version: Version,
+    pages: ProjectPages | None,
+    indexes: ReleaseIndexes,
+    fresh: Sequence[Release],
+) -> tuple[Release, ...]:
+    """Return the rows of a version, kept from now on; none where no place has it, or how it is read is not known."""
+    if known := [row for row in fresh if row.version == str(version)]:
+        return with_age(known, indexes.today)
+    rows: tuple[Release, ...] = ()
+    if pages is not None and version in pages.versions and rule.range.contains(version, prereleases=True):
+        indexes.on_line(f"reading {layer.name} {version} in the package index")
+        rows = read_releases(layer, version, pages, indexes.web, indexes.today)
+    rows += elsewhere(layer, rule, version, indexes)
+    if rows:
+        keep_rows(indexes.cache, layer, rows, indexes.today)
+    return rows
 
 
 def elsewhere(layer: Layer, rule: Unlisted, version: Version, indexes: ReleaseIndexes) -> tuple[Release, ...]:
@@ -140,10 +166,10 @@ def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release
     )
 
 
-def nearest_versions(versions: Sequence[Version], wanted: Version | None) -> list[str]:
+def nearest_versions(versions: Sequence[Version], wanted: Version | None) -> list[Version]:
     """Return the versions of an index that come nearest to one that it does not have; of none the newest."""
     near = versions if wanted is None else sorted(versions, key=lambda version: _distance(version, wanted))
-    return [str(version) for version in near[:_NEAREST]]
+    return [*near[:_NEAREST]]
 
 
 def _distance(version: Version, wanted: Version) -> tuple[float, ...]:

@@ -33,6 +33,7 @@ _VALUE = re.compile(r"[!-~](?:[ -~]{0,398}[!-~])?")
 _CP = re.compile(r"cp3(\d{1,2})")
 _GLIBC = re.compile(r"manylinux_2_(\d{1,3})_x86_64")
 _OF_LINUX = re.compile(r".*-(any|.*linux.*x86_64.*)")
+_MOST_PYTHONS = 3
 _MOST_TRIED = 4
 """Versions of a companion, the newest first."""
 _MOST_FOLDERS = 8
@@ -64,9 +65,19 @@ class ProjectPages:
         found = {Version(file.version.public) for file in files if with_yanked or file.yanked is None}
         return sorted(found, reverse=True)
 
-    def newest(self, wanted: SpecifierSet) -> Version | None:
-        """Return the newest that fits; of none that is good, another."""
-        return next(iter([*wanted.filter(self.good_versions), *wanted.filter(self.versions, prereleases=True)]), None)
+    def newest(self, wanted: SpecifierSet) -> list[Version]:
+        """Return the newest that fits, and the newest for each other Python; of none that is good, another."""
+        found = [*wanted.filter(self.good_versions)] or [*wanted.filter(self.versions, prereleases=True)][:1]
+        pythons: dict[Version, set[tuple[str, str]]] = {version: set() for version in found}
+        for name in self.rule.projects if len(found) > 1 else ():
+            for file in self.files[name]:
+                pythons.get(Version(file.version.public), set()).add(
+                    (file.requires_python, file.tags.partition("-")[0])
+                )
+        newest: dict[frozenset[tuple[str, str]], Version] = {}
+        for version in found:
+            newest.setdefault(frozenset(pythons[version]), version)
+        return [*newest.values()][:_MOST_PYTHONS]
 
 
 def read_pages(rule: Unlisted, index: str, web: Web) -> ProjectPages:

@@ -33,6 +33,8 @@ class Refreshed:
     """The newest first; a version may have several."""
     faults: tuple[LumiimgError, ...] = ()
     """Why a version could not be read."""
+    lost: str | None = None
+    """Why what was read could not be kept."""
 
 
 def refresh(layer: Layer, indexes: ReleaseIndexes) -> Refreshed:
@@ -61,5 +63,5 @@ def refresh(layer: Layer, indexes: ReleaseIndexes) -> Refreshed:
             faults.append(error)
             if len(faults) == _MOST_FAULTS:
                 break
-    keep_rows(indexes.cache, layer, rows, indexes.today)
-    return Refreshed(layer, str(known[0]), tuple(rows), tuple(faults))
+    lost = keep_rows(indexes.cache, layer, rows, indexes.today)
+    return Refreshed(layer, str(known[0]), tuple(rows), tuple(faults), lost)
