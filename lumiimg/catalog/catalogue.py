@@ -145,7 +145,7 @@ class Catalogue:
 
     def said_by(self, name: str) -> Mapping[str, str]:
         """Return the versions that the name of an image says, by component; nothing where it is of no family."""
-        found = self._named(name)
+        found = self._named(name) or (self._named(os.path.realpath(name)) if Path(name).is_symlink() else None)
         return found[1].has if found else {}
 
     def _named(self, name: str) -> tuple[Layer, NamedImage] | None:

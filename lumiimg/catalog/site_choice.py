@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site, site_names
+from lumiimg.catalog.toml_table import shortened
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = Fa
     """
     settings = read_settings(environment)
     if settings.site is not None:
+        if not settings.site.endswith(".toml") and settings.site not in (known := site_names(environment)):
+            what = f"names a site {shortened(settings.site)!r}, which is not there"
+            raise BadInputError(what, where=settings.site_of, hint=f"known: {', '.join(known)}")
         return ChosenSite(settings.site, f"as {settings.site_of} says")
     found = dict(_recognised({} if elsewhere else environment, node, environment))
     if len(found) != 1:  # of several, none is certain

@@ -17,6 +17,7 @@ from lumiimg.check.static.boundary import study_open, without_ours
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.check.static.host_binds import ready_to_paste
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import ManifestCheck, try_saved
@@ -109,9 +110,9 @@ def judge(drift: Drift, images: Sequence[ImageDrift]) -> Outcome:
     return Outcome.UNKNOWN if Fate.UNKNOWN in fates else Outcome.OK
 
 
-def remedies(image: ImageDrift, snapshot: str, site: Site | None) -> Iterator[str]:
-    """Yield what to do, commands first; `snapshot` is the name of today's file."""
-    on_site = f" --site {shlex.quote(site.name)}" if site else ""
+def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[str]:
+    """Yield what to do, commands first; `snapshot` is the name of today's file, `site` what --site takes."""
+    on_site = f" --site {shlex.quote(site)}" if site else ""
     name, host = shlex.quote(image.image), f"--host {shlex.quote(snapshot)}"
     if image.fate in {Fate.STALE_BINDS, Fate.MENDED}:
         yield f"source <(lumiimg bind {name} {host}{on_site})   (--format lmod for a module)"
@@ -120,11 +121,11 @@ def remedies(image: ImageDrift, snapshot: str, site: Site | None) -> Iterator[st
             adapted = shlex.quote(f"{Path(image.image).stem}-adapted.sif")
             at = on_site or " --site NAME"
             yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}   (a fabric of its own)"
-        yield from image.now.remedies
+        yield from (ready_to_paste(remedy, image.image, site) for remedy in image.now.remedies)
         if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
             yield "start from a base with a ROCm that the driver serves: `lumiimg list`, `lumiimg explain --base …`"
     if image.fate is Fate.UNKNOWN:
-        yield from image.now.remedies
+        yield from (ready_to_paste(remedy, image.image, site) for remedy in image.now.remedies)
         if site is None and any(rule.outcome is RuleOutcome.UNKNOWN for rule in image.driver):
             yield "name the machine, whose driver window then counts: --site NAME (`lumiimg list`)"
 

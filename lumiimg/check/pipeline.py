@@ -7,6 +7,7 @@ import platform
 import shlex
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static.boundary import study_open
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.check.static.host_binds import ready_to_paste
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.machine import with_machine
 from lumiimg.check.steps import fabric_steps, origins
@@ -167,7 +169,25 @@ def conclude(
 
     `machine` are the options that name the machine.
     """
-    return _with_command(settle(static, probed, ran), image, labels, machine)
+    return _with_binds(_with_command(settle(static, probed, ran), image, labels, machine), image, machine)
+
+
+def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str]) -> tuple[Finding, ...]:
+    """Add the command that binds what was seen to load: on the machine that was named, whose paths it binds, too.
+
+    What other remedies call IMAGE, and a site, are those of this check.
+    """
+    bind = f"source <({shlex.join(['lumiimg', 'bind', image, *machine])})"
+    site = next((word for option, word in pairwise(machine) if option == "--site"), None)
+    return tuple(
+        replace(
+            finding,
+            remedy=(bind,)
+            if finding.id is Code.BIND_LOADS
+            else tuple(ready_to_paste(remedy, image, site) for remedy in finding.remedy),
+        )
+        for finding in findings
+    )
 
 
 def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:

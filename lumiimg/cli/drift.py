@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose, named_site, site_of
+from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose, named_site, site_in_force, site_of
 
 if TYPE_CHECKING:
     import argparse
@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # of nodes of different kinds nothing follows for an image
     images = [] if drift.kinds else [follow(path, os.environ, drift, site) for path in arguments.image]
     answer = judge(drift, images)
-    words = Words(str(arguments.now) if arguments.now else None, site)
+    words = Words(str(arguments.now) if arguments.now else None, site_in_force(arguments))
     if arguments.json:
         print_json("drift", drift, **json_keys(drift, images, answer, words))
     print_drift(drift, images, answer, words, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)

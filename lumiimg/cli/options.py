@@ -202,12 +202,15 @@ def _choose_site(arguments: argparse.Namespace, choose: Callable[..., ChosenSite
 
 def machine_options(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return --site and --host as they are in force, as they are found from any folder."""
-    words: list[str] = []
-    if arguments.site:
-        is_file = arguments.site.endswith(".toml")
-        words += ["--site", str(Path(arguments.site).absolute()) if is_file else arguments.site]
+    words = ["--site", site] if (site := site_in_force(arguments)) else []
     words += ["--host", str(arguments.host.absolute())] if arguments.host else []
     return tuple(words)
+
+
+def site_in_force(arguments: argparse.Namespace) -> str | None:
+    """Return the site as --site takes it in any folder: a name, or the path of a file."""
+    is_file = (arguments.site or "").endswith(".toml")
+    return str(Path(arguments.site).absolute()) if is_file else arguments.site
 
 
 def snapshot_of(arguments: argparse.Namespace) -> Snapshot | None:

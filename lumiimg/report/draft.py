@@ -77,7 +77,7 @@ def _known(out: Console, draft: Draft) -> None:
         has = "; the base has it" if known.in_base else ""
         _row(out, f"{known.layer:<{width}}  {known.what} (line {known.line}, stage {known.stage}){has}")
     if found.layers:
-        proposal(out, f"lumiimg explain {_request(draft)} --site lumi", word="do they fit together")
+        proposal(out, f"lumiimg explain {_request(draft)}", word="do they fit together")
 
 
 def _request(draft: Draft) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.check.drift import ImageDrift
     from lumiimg.host.drift import Drift
     from lumiimg.host.node_change import NodeChange
@@ -52,7 +51,7 @@ class Words:
 
     now: str | None
     """The file of the newer snapshot; None where this machine was read."""
-    site: Site | None
+    site: str | None
 
     @property
     def snapshot(self) -> str:

@@ -34,6 +34,7 @@ _AGENTS = {
 """How an engine is told to start from it, by the kind of image. Source: Apptainer user guide, definition files."""
 LOCAL_AGENTS = frozenset(_AGENTS.values())
 """Those that read a file or a folder of this machine."""
+_IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})", re.ASCII)
 _REMOTE = re.compile(r"[a-z-]+://")
 
 
@@ -68,6 +69,8 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
             where=base,
             hint=f"fetch it first: {engine_word()} pull image.sif {base}; then --base image.sif",
         )
+    if scheme is None and _IN_REGISTRY.fullmatch(base) and not Path(base).exists():
+        raise BadInputError("no such file", where=base, hint=f"one of a registry: --base docker://{base}")
     from lumiimg.image import open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
     from lumiimg.resolve.inventory import read_contents
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+import lumiimg
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.resolve.lockfile import read_document
@@ -179,3 +181,74 @@ def test_the_fabric_is_the_images_own_where_the_hosts_has_a_doubt(capsys: pytest
         assert answer["fabric"] == fabric
         gate = next(rule for rule in answer["rules"] if rule["id"] == "glibc-gate")
         assert ("of the host's: the plugin is compiled against" in gate["because"]) is (not more)
+
+
+OF_A_MACHINE = r"lumiimg (?:adapt|bind|build|explain) [^`]*"
+
+
+HOWS = ("option", "file", "variable", "settings", "machine")
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        *((command, how) for command in ("explain", "refused", "bases", "lacking") for how in HOWS),
+        *(
+            (command, how) for command in ("check", "no bind") for how in HOWS[:-1]
+        ),  # a snapshot is of a node: this machine says nothing of it
+        *(("drift", how) for how in HOWS[:2]),  # two snapshots may be of another machine than is meant elsewhere
+    ],
+)
+def test_every_command_that_is_proposed_is_for_the_machine_in_force(
+    how: str,
+    command: str,
+    tmp_path: Path,
+    clean_home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However the machine was named; a file of a site by a path that holds in another folder, or as it was written."""
+    file = tmp_path / "ours.toml"
+    file.write_text((Path(lumiimg.__file__).parent / "catalog/sites/frontier.toml").read_text())
+    words, site = [], "frontier"
+    if how == "option":
+        words = ["--site", site]
+    elif how == "file":
+        words, site = ["--site", str(file)], str(file)
+    elif how == "settings":
+        (clean_home / ".config/lumiimg").mkdir(parents=True)
+        (clean_home / ".config/lumiimg/config.toml").write_text('site = "frontier"\n')
+    else:
+        monkeypatch.setenv("LUMIIMG_SITE" if how == "variable" else "SLURM_CLUSTER_NAME", site)
+    image = fabric_builder.image(tmp_path / "image", glibc=37 if command in {"drift", "no bind"} else 39)
+    then = fabric_builder.snapshot(fabric_builder.host(tmp_path / "then", glibc=36))
+    host = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"))
+    if command == "lacking":
+        for path in image.rglob("librccl-net*"):
+            path.unlink()
+    line = {
+        "explain": ["explain", "--base", "rocm-7.0", "--add", "pytorch"],
+        "refused": ["explain", "--base", "rocm-7.2.4", "--add", "vllm", "--fabric", "bundled"],
+        "bases": ["explain", "--add", "lightning", "--offline"],
+        "check": ["check", str(image), "--level", "static", "--host", str(host)],
+        "no bind": ["check", str(image), "--level", "static", "--host", str(host)],
+        "lacking": ["check", str(image), "--level", "static"],
+        "drift": ["drift", str(then), str(host), "--image", str(image)],
+    }[command]
+    out = said([*line, *words], capsys)[1]
+    proposed = re.findall(OF_A_MACHINE, out)
+    assert proposed, out
+    for one in proposed:
+        assert (f"--site {site}" in one, "IMAGE" in one) == (True, False), one
+
+
+def test_settings_that_name_a_site_that_is_not_there_are_named(
+    clean_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (clean_home / ".config/lumiimg").mkdir(parents=True)
+    (clean_home / ".config/lumiimg/config.toml").write_text('site = "nosuch"\n')
+    code, _, err = said(["explain", "--base", "rocm-6.4.4"], capsys)
+    assert (code, "config.toml: names a site 'nosuch', which is not there; known: alps" in err) == (2, True)
+    monkeypatch.setenv("LUMIIMG_SITE", "Lumi")
+    code, _, err = said(["explain", "--base", "rocm-6.4.4"], capsys)
+    assert (code, "LUMIIMG_SITE: names a site 'Lumi'" in err) == (2, True)

@@ -355,7 +355,7 @@ def test_base_software_and_gpus_are_recognised(tmp_path: Path, capsys: pytest.Ca
     assert main(["draft", str(file)]) == ExitCode.GOOD
     text = unwrapped(capsys.readouterr().out)
     assert "is the base rocm-6.4.4: --base rocm-6.4.4" in text
-    assert "lumiimg explain --base rocm-6.4.4 --add vllm==0.12.0 --site lumi" in text
+    assert "lumiimg explain --base rocm-6.4.4 --add vllm==0.12.0" in text
     assert "gfx942 gfx950; without gfx90a" in text
     assert main(["draft", str(file), "--arg", "GPU_TARGETS=gfx90a"]) == ExitCode.GOOD
     assert "without gfx90a" not in capsys.readouterr().out
@@ -406,7 +406,7 @@ def test_what_the_base_has_is_not_proposed(tmp_path: Path, capsys: pytest.Captur
     assert main(["draft", str(file)]) == ExitCode.GOOD
     text = capsys.readouterr().out
     assert re.search(r"pip install torch \(line 2, stage 0\); the base has it$", text, re.MULTILINE)
-    assert "explain --base rocm-pytorch-2.9.1 --add deepspeed --site lumi" in text
+    assert "explain --base rocm-pytorch-2.9.1 --add deepspeed" in text
 
 
 def test_the_projects_own_checkout_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

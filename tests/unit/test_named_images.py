@@ -126,6 +126,17 @@ def test_where_the_file_is_it_is_read_and_held_against_its_name(
     said = unwrapped(capsys.readouterr().out)
     assert "its name says rocm 7.2, and its files have 7.0.2" in said
     assert "its name says os" not in said
+    (newest := tmp_path / "lumi-multitorch-latest.sif").symlink_to(image.name)
+    main(["explain", "--base", str(newest), "--site", "lumi"])
+    assert "its name says rocm 7.2, and its files have 7.0.2" in unwrapped(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["rocm/pytorch:latest", "docker.io/rocm/vllm:rocm7.2_odd", "quay.io/a/b/c:1"])
+def test_an_image_of_a_registry_that_is_not_called_one_is_said_how_to_call(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "--base", name]) == ExitCode.BAD_INPUT
+    assert f"{name}: no such file; one of a registry: --base docker://{name}" in unwrapped(capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("clean_home")

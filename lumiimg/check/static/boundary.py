@@ -157,7 +157,7 @@ def study_open(
         manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
         manifest = complete(manifest, snapshot, image.root, site)
         loaded = manifest.loaded
-        static = with_host(static, manifest, image=path, host=snapshot.host)
+        static = with_host(static, manifest, host=snapshot.host)
     if demand is not None and manifest is None:
         loaded, missing = _alone(image.root, settings, demand)
     margins = tuple(margins_of(loaded))

@@ -28,7 +28,7 @@ _LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
 _OF_THE_PROCESS = frozenset({Family.PLUGIN, Family.PROVIDER, Family.FABRIC, Family.LIBRARY})
 
 
-def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host: str) -> StaticResult:
+def with_host(static: StaticResult, manifest: BindManifest, *, host: str) -> StaticResult:
     """Return what the files say when a host's are there too; the result without them stays as it is."""
     if manifest.fabric is Fabric.NONE:
         return _refused(static, manifest, host) if manifest.host_has_fabric else static
@@ -47,7 +47,6 @@ def with_host(static: StaticResult, manifest: BindManifest, *, image: str, host:
             Severity.OK,
             f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load",
             evidence=tuple(f"{bind.source} at {bind.target}" for bind in libraries),
-            remedy=(f"source <(lumiimg bind {shlex.quote(image)} --host FILE)   (FILE: the snapshot of {host})",),
             source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
         )
     for note in manifest.notes:
@@ -80,6 +79,12 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
         source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
     )
     return replace(static, findings=tuple(found.found))
+
+
+def ready_to_paste(remedy: str, image: str, site: str | None) -> str:
+    """Return a remedy with the image, and the site where one is known, in the places that stand for them."""
+    named = re.sub(r"(?<=lumiimg adapt )IMAGE\b|(?<=lumiimg check )IMAGE\b", lambda _: shlex.quote(image), remedy)
+    return named.replace("--site NAME --", f"--site {shlex.quote(site)} --") if site else named
 
 
 def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
