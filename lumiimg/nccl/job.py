@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.events import JOB_VALUE_LIMIT, ProcessState, piece_and_line
+from lumiimg.nccl.flight import DUMP_LIMIT
+from lumiimg.nccl.inspector import Inspected
 
 if TYPE_CHECKING:
     from lumiimg.nccl.bandwidth import BandwidthReader
+    from lumiimg.nccl.flight import FlightDump
 
 HOLDERS = 4096
 """Processes kept of which it is known that they have a value of a variable."""
@@ -54,6 +57,10 @@ class JobState:
     pieces: dict[int, FileChunk] = field(default_factory=dict)
     holders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """Processes that printed a value of a variable; of very many the first."""
+    dumps: list[FlightDump] = field(default_factory=list)
+    """Of PyTorch's flight recorder, those that were handed in beside the log."""
+    inspected: Inspected | None = None
+    """The job's own collectives, where RCCL's Inspector wrote of them."""
     copies: JobState | None = None
     """What stands behind marks that people put before lines which they copy."""
 
@@ -70,7 +77,7 @@ class JobState:
         """
         if self.processes or self.copies is None:
             return self
-        both = JobState(pieces=self.pieces, bandwidth=self.bandwidth)
+        both = JobState(pieces=self.pieces, bandwidth=self.bandwidth, dumps=self.dumps, inspected=self.inspected)
         both.absorb(self)
         both.absorb(self.copies)
         if not self.is_copy:
@@ -130,6 +137,11 @@ class JobState:
         if other.copies is not None and other.copies is not self.copies:
             self.of_copies().absorb(other.copies)
         self.pieces |= other.pieces
+        if other is not self and other.dumps is not self.dumps:
+            self.dumps += other.dumps[: DUMP_LIMIT - len(self.dumps)]
+        if other.inspected is not None and other.inspected is not self.inspected:
+            self.inspected = self.inspected or Inspected()
+            self.inspected.absorb(other.inspected)
 
     def settled(self) -> list[ProcessState]:
         """Return the processes in the order of their first lines, lines without prefix given to whose they must be.

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.nccl import sources
+from lumiimg.files import read_beginning
+from lumiimg.nccl import flight, sources
 from lumiimg.nccl.events import position
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.records import unpacked
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from lumiimg.nccl.bandwidth import BandwidthReader
+    from lumiimg.nccl.flight import FlightDump
     from lumiimg.nccl.job import JobState
 
 PIECE_BYTES = 8 * 1024 * 1024
@@ -75,7 +77,8 @@ def _spans(file: str, size: int | None) -> list[tuple[int, int | None]]:
     if size is None or size <= PIECE_BYTES:
         return [(0, None)]
     with Path(file).open("rb") as stream:
-        if sources.opener_of(stream.read(16)) is not None:
+        head = stream.read(sources.HEAD_BYTES)
+        if sources.opener_of(head) is not None or flight.is_dump(head):
             return [(0, None)]
         return [(start, min(start + PIECE_BYTES, size)) for start in _written(stream, size)]
 
@@ -100,9 +103,31 @@ def _read(
     total = 0
     for part in parts:
         reader.begin(part.file, part.number)
+        if part.end is None and (dump := _dump(part.file, warn)) is not None:
+            reader.take_dump(dump)
+            continue
         for block in _blocks(part, warn):
             reader.feed(part.file, block)
             seen(total := total + len(block))
+
+
+def _dump(file: str, warn: Callable[[str], None]) -> FlightDump | None:
+    """Return a dump of PyTorch's flight recorder; None where the file is none.
+
+    Raises BadInputError for a pickle of something else; other JSON may be lines of a log, and `warn` is told.
+    """
+    if not _size(file):
+        return None
+    head = read_beginning(file, sources.HEAD_BYTES)
+    if not flight.is_dump(head):
+        return None
+    try:
+        return flight.read_dump(file)
+    except BadInputError as error:
+        if not flight.is_json_dump(head):
+            raise
+        warn(f"{error}; read as text")
+        return None
 
 
 def _blocks(part: FileRange, warn: Callable[[str], None]) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl import causes, summary, whole_job
+from lumiimg.nccl import causes, flight, inspector, summary, whole_job
 from lumiimg.nccl.ending import ending
 from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from lumiimg.nccl.bandwidth import BandwidthReader
     from lumiimg.nccl.events import ProcessState
+    from lumiimg.nccl.flight import FlightDump
     from lumiimg.nccl.lines import Message
     from lumiimg.nccl.vocabulary import MessagePattern
 
@@ -71,6 +72,9 @@ class LogReader:
             piece = self._state.pieces[self._piece]
         start = piece.lines
         block = unpacked(block)
+        if inspector.may_hold(block):
+            self._state.inspected = self._state.inspected or inspector.Inspected()
+            self._state.inspected.feed(block, lambda index: position(self._piece, start + index, 0))
         self._gate.saw_rows = False
         count = block.count(b"\n") + (not block.endswith(b"\n"))
         if self._repeats.abound(block, count):
@@ -86,6 +90,12 @@ class LogReader:
             tables.feed(file, block, lambda index: position(self._piece, start + index, 0), rows=rows)
         piece.lines += count
         piece.quoted += block.count(b"\n>") + block.startswith(b">")
+
+    def take_dump(self, dump: FlightDump) -> None:
+        """Take in a dump of PyTorch's flight recorder."""
+        if len(self._state.dumps) < flight.DUMP_LIMIT:
+            self._state.dumps.append(dump)
+        self.changes += 1
 
     def _read(
         self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int
@@ -165,7 +175,8 @@ class LogReader:
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             connected=any(True for p in processes for _ in p.saw("channel", "local-channel", "connected")),
             ended=ended,
-            stall=whole_job.stall(state.job, ranks, told),
+            stall=flight.stalled(state.dumps) or whole_job.stall(state.job, ranks, told),
+            progress=flight.progress(state.dumps),
             differing=whole_job.differing(state.holders, processes),
             channels=whole_job.channels(processes),
             communicators=summary.communicators(processes, findings),
@@ -174,7 +185,10 @@ class LogReader:
             provider=job.provider or (job_seen.provider.value("provider") if job_seen.provider else None),
             transport=summary.transport(processes, state.job),
             environment=summary.environment(state.job),
-            measurements=state.bandwidth.measurements(state.place) if state.bandwidth else (),
+            measurements=(
+                *(state.bandwidth.measurements(state.place) if state.bandwidth else ()),
+                *(state.inspected.measurements(state.place) if state.inspected else ()),
+            ),
             causes=causes.ranked(
                 [trouble for found in everywhere for trouble in found],
                 job.verdict,

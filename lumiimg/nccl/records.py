@@ -7,6 +7,9 @@ from functools import cache
 
 from lumiimg.toml import own_table
 
+_INSPECTED = b'{"header"'
+"""Objects that inspector.py reads."""
+
 
 def unpacked(block: bytes) -> bytes:
     """Return whole lines of a log, each record among them replaced with its message, so that none is added or lost.
@@ -21,7 +24,7 @@ def unpacked(block: bytes) -> bytes:
 def _message(line: bytes) -> bytes:
     """Return the message of a record; the line as it is where it is none: a program may print JSON of its own."""
     try:
-        record = json.loads(line)
+        record = {} if line.startswith(_INSPECTED) else json.loads(line)
     except (ValueError, RecursionError):
         return line
     for text, beside in _keys():

@@ -133,6 +133,22 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class RankProgress:
+    """How far a rank came in a process group, as its dump of PyTorch's flight recorder says."""
+
+    rank: int
+    """As the file's name says."""
+    group: str
+    """The process group, with what it is for: `0 (default_pg)`."""
+    begun: int
+    """Number of the collective that it began last."""
+    completed: int
+    """Number of the last one that ended; -1 where none did, or the dump does not say."""
+    waits_in: str | None
+    """The first call whose end is not seen, with its line where that is kept; null where all ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedLibrary:
     """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
 
@@ -246,7 +262,8 @@ class Measurement:
     name: str
     """The program with its test: `rccl-tests all_reduce_perf`."""
     program: str
-    """`rccl-tests`, `nccl-tests` (also where the output does not tell them apart) or `osu`."""
+    """`rccl-tests`, `nccl-tests` (also where the output does not tell them apart), `osu`, or `inspector`: of the job
+    itself."""
     test: str | None
     """`all_reduce_perf`, `osu_bw`."""
     ranks: int | None
@@ -260,7 +277,7 @@ class Measurement:
     largest_size: int | None
     """Bytes of the largest message whose bandwidth was measured."""
     average_gb_s: float | None
-    """Average bus bandwidth as the program says it, 1e9 bytes a second."""
+    """Average bus bandwidth as the program says it, 1e9 bytes a second; the Inspector's: of messages from 1 MiB on."""
     latency_us: float | None
     """OSU latency tests: of the smallest message, in microseconds."""
     wrong: int | None
@@ -295,6 +312,8 @@ class LogReport:
     """What ended the job, where it was not the network; null where the log does not show it."""
     stall: Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
+    progress: tuple[RankProgress, ...]
+    """How far each rank came, where there are dumps of PyTorch's flight recorder."""
     differing: tuple[DifferentValue, ...]
     """Values of variables that are not the same in all processes."""
     channels: tuple[Channels, ...]

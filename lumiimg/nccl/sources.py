@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from lumiimg.errors import BadInputError
 from lumiimg.files import open_regular, read_beginning
+from lumiimg.nccl.flight import is_dump, is_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,13 +77,18 @@ def _in_folder(folder: str) -> list[str]:
         folders[:] = sorted(folders, key=natural) if depth < DEPTH_LIMIT else []
         for name in sorted(names, key=natural):
             path = Path(parent, name)
-            if path.is_file() and (opener_of(head := read_beginning(path, HEAD_BYTES)) is not None or _is_text(head)):
+            if path.is_file() and _is_log(read_beginning(path, HEAD_BYTES)):
                 files.append(str(path))
         if len(files) > FILE_LIMIT:
             raise BadInputError(f"more than {FILE_LIMIT} files", where=folder, hint="name the files of one job")
     if not files:
         raise BadInputError("no log in this folder", where=folder)
     return files
+
+
+def _is_log(head: bytes) -> bool:
+    """Whether a file of a folder is read; a pickle only where it begins as a flight recorder's does."""
+    return opener_of(head) is not None or _is_text(head) or is_recorded(head)
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -97,7 +103,7 @@ def refuse_binary(name: str) -> None:
         head = b"" if Path(name).is_fifo() else read_beginning(name, HEAD_BYTES)
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
-    if opener_of(head) is None:
+    if opener_of(head) is None and not is_dump(head):
         refuse_no_text(name, head)
 
 

@@ -76,6 +76,9 @@ QUOTED_DEATHS = (
     "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
     "slurmstepd: error: *** JOB 7 ON nid009999 CANCELLED AT 2026-11-24T16:20:46 DUE TO TIME LIMIT ***",
     "ModuleNotFoundError: No module named 'flash_attn'",
+    "1 job process is considered dead (unreachable via the RAS network)",
+    "n9:1 NCCL DIAG [INFO] p2p: read mismatch srcRank=0 srcCudaDev=0 srcNvmlDev=0 dstRank=1 dstCudaDev=1",
+    "4242|train|NODE_FAIL|0:0",
 )
 TRANSPORTS = ("cxi", "tcp", "efa", "absent", "dependency", "init", "ib")
 """Outcomes of which a job may have two, on different nodes."""

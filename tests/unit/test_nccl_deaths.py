@@ -86,6 +86,21 @@ def test_an_error_without_a_rank_is_not_given_the_rank_of_whoever_else_speaks() 
             "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Segmentation fault      (core dumped) python",
             "segmentation-fault",
         ),
+        (
+            "(raylet) [2023-04-09 07:23:59,445 E 395 395] (raylet) node_manager.cc:3049: 10 Workers (tasks / actors) "
+            "killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: e5d9, IP: 10.0.62.2)",
+            "out-of-memory",
+        ),
+        (
+            "(raylet, ip=10.0.0.2) node_manager.cc:3040: 1 Workers (tasks / actors) killed due to memory pressure (OOM)",
+            "out-of-memory",
+        ),
+        (
+            "(EngineCore_DP0 pid=638) ERROR 11-24 10:00:00 [core.py:700] torch.OutOfMemoryError: HIP out of memory.",
+            "gpu-out-of-memory",
+        ),
+        ("(Worker_TP1_EP1 pid=72, ip=10.0.0.3) torch.OutOfMemoryError: HIP out of memory.", "gpu-out-of-memory"),
+        ("(APIServer pid=7) ModuleNotFoundError: No module named 'vllm'", "layer-not-in-image"),
         ("socket.gaierror: [Errno -2] Name or service not known", "ranks-did-not-meet"),
         (
             "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
@@ -210,6 +225,13 @@ def test_slurms_line_behind_a_progress_bar_counts() -> None:
         ("4242.0        train   project_465     512 OUT_OF_ME+    0:125", "out-of-memory"),
         ("4242|train|TIMEOUT|0:0", "time-limit"),
         ("State: OUT_OF_MEMORY (exit code 0)", "out-of-memory"),
+        ("State: CANCELLED (exit code 0)", "cancelled"),
+        ("4242          train   project_465     512 CANCELLED+      0:0", "cancelled"),
+        ("4242|train|CANCELLED by 1000|0:0", "cancelled"),
+        ("4242|train|DEADLINE|0:0", "time-limit"),
+        ("4242|train|PREEMPTED|0:0", "preempted"),
+        ("4242.0|train|FAILED|1:0", "step-ended"),
+        ("the job 4242 FAILED, said the model", None),
         ("4242.batch    batch   project_465     512  NODE_FAIL      0:0", "node-failed"),
         ("4242          train   project_465     512  COMPLETED      0:0", None),
         ("the TIMEOUT of the queue is 4242", None),

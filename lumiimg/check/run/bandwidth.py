@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteBandwidth
     from lumiimg.nccl.report import LogReport, Measurement
 
+_SHARED = "a job's own collectives wait for its kernels and for its slowest rank"
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
 _WRONG = {
@@ -68,6 +69,17 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
             findings.add(Code.RUN_BANDWIDTH, Severity.INFO, f"{_sentence(measured)}{why}", where=where)
             continue
         slow = measured.best_gb_s < reference.least_gb_s
+        if slow and measured.program == "inspector":
+            why = f"; a network that is well gives {reference.gb_s:g} GB/s to a test: {_SHARED}"
+            findings.add(
+                Code.RUN_BANDWIDTH,
+                Severity.INFO,
+                f"{_sentence(measured)}{why}",
+                where=where,
+                remedy=("The network alone: lumiimg check image.sif --nodes 2",),
+                source=reference.source,
+            )
+            continue
         findings.add(
             Code.RUN_BANDWIDTH,
             Severity.PROBLEM if slow else Severity.OK,

@@ -16,6 +16,7 @@ from lumiimg.nccl.report import (
     Evidence,
     LoggedLibrary,
     Measurement,
+    RankProgress,
     RankUse,
     Stall,
     Told,
@@ -73,6 +74,8 @@ class Log(Output):
     """What ended the job, where it was not the network; null where the log does not show it."""
     stall: Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
+    progress: tuple[RankProgress, ...]
+    """How far each rank came, where there are dumps of PyTorch's flight recorder."""
     differing: tuple[DifferentValue, ...]
     """Values of variables of NCCL, libfabric and the loader that are not the same in all processes."""
     channels: tuple[Channels, ...]

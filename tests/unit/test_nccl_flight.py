@@ -1,0 +1,198 @@
+"""Dumps of PyTorch's flight recorder name the rank that the others wait for, and no pickle is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.nccl.flight import FlightDump, parsed, stalled
+from lumiimg.nccl.pickled import unpickled
+
+FIXTURES = Path(__file__).parents[1] / "fixtures/flight"
+"""Written by torch 2.15.0: three ranks of Gloo, of which rank 2 does not begin the seventh collective."""
+DUMPS = sorted(FIXTURES.glob("nccl_trace_rank_?"))
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("dump", DUMPS, ids=lambda path: path.name)
+def test_a_real_pickle_is_read_as_python_reads_it(dump: Path) -> None:
+    data = dump.read_bytes()
+    assert unpickled(data, "dump") == pickle.loads(data)  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize(("suffix", "line"), [("", " (/scratch/train.py:15)"), (".json", "")])
+def test_the_rank_that_the_others_wait_for_is_named_with_the_call(suffix: str, line: str, capsys: Capture) -> None:
+    names = [f"{dump}{suffix}" for dump in DUMPS]
+    assert main(["log", *names, "--json"]) == ExitCode.UNDECIDED
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["stall"] == {
+        "ranks": "2",
+        "reason": f"did not begin collective 7 of process group 0 (default_pg), gloo:all_reduce{line}, as the others did",
+    }
+    by_rank = {(one["rank"], one["group"]): one for one in answer["progress"]}
+    assert by_rank[2, "0 (default_pg)"] == {
+        "rank": 2,
+        "group": "0 (default_pg)",
+        "begun": 6,
+        "completed": 6,
+        "waits_in": None,
+    }
+    assert by_rank[0, "0 (default_pg)"]["waits_in"] == f"gloo:all_reduce{line}"
+
+
+def test_a_folder_of_dumps_beside_a_log_is_one_job(tmp_path: Path, capsys: Capture) -> None:
+    for dump in DUMPS:
+        (tmp_path / dump.name).write_bytes(dump.read_bytes())
+    (tmp_path / "job.out").write_text("n1:1:1 [0] NCCL INFO Using network Socket\n")
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps({"weights": [0.5]}))
+    assert main(["log", str(tmp_path)]) == ExitCode.NO
+    shown = capsys.readouterr()
+    assert shown.out.startswith("socket: ")
+    assert "the stall began with rank 2" in shown.out
+    assert shown.err == ""
+
+
+def _dump(rank: int, *calls: str, done: int, members: str = "") -> FlightDump:
+    entries = [
+        {
+            "pg_id": 0,
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": n,
+            "profiling_name": call,
+            "is_p2p": False,
+        }
+        for n, call in enumerate(calls, 1)
+    ]
+    status = {"0": {"last_enqueued_collective": str(len(calls)), "last_completed_collective": str(done)}}
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": members}}
+    data = json.dumps({"entries": entries, "pg_config": config, "pg_status": status, "version": "2.10"})
+    return parsed(data.encode(), f"nccl_trace_rank_{rank}")
+
+
+def _said(*dumps: FlightDump) -> tuple[str, str] | None:
+    stall = stalled(dumps)
+    return (stall.ranks, stall.reason) if stall else None
+
+
+def test_a_rank_that_calls_something_else_is_named() -> None:
+    reduce, gather = "nccl:all_reduce", "nccl:all_gather"
+    same = [_dump(rank, reduce, reduce, done=1) for rank in (0, 1, 3)]
+    assert _said(*same, _dump(2, reduce, gather, done=1)) == (
+        "2",
+        "called nccl:all_gather as collective 2 of process group 0 (default_pg), others nccl:all_reduce",
+    )
+
+
+def test_a_rank_that_never_began_and_one_without_a_dump_are_named() -> None:
+    ranks = "[0, 1, 2]"
+    waiting = [_dump(rank, "nccl:all_reduce", done=0, members=ranks) for rank in (0, 1)]
+    assert _said(*waiting, _dump(2, done=0, members=ranks)) == (
+        "2",
+        "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, as the others did",
+    )
+    assert _said(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
+
+
+def test_dumps_of_a_job_that_goes_on_are_no_stall() -> None:
+    calls = ["nccl:all_reduce"] * 9
+    assert _said(_dump(0, *calls, done=9), _dump(1, *calls[:7], done=7)) is None
+    assert _said(_dump(0, *calls, done=9), _dump(1, *calls, done=9)) is None
+
+
+class _Calls:
+    """What a hostile pickle would do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._path),)
+
+
+@pytest.mark.threat("S69")
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_nothing_of_a_pickle_is_executed(protocol: int, tmp_path: Path, capsys: Capture) -> None:
+    made, dump = tmp_path / "made", tmp_path / "nccl_trace_rank_0"
+    dump.write_bytes(pickle.dumps({"version": _Calls(made)}, protocol))
+    assert main(["log", str(dump)]) in {ExitCode.BAD_INPUT, ExitCode.UNDECIDED}
+    shown = capsys.readouterr()
+    assert not made.exists()
+    if protocol > 1:  # the first two have no head
+        (line,) = shown.err.splitlines()
+        assert line.startswith(f"lumiimg: {dump}: is not a pickle that is read here: ")
+        assert line.endswith("; nothing of it was executed")
+
+
+_TEXT = b"X" + struct.pack("<I", 2) + b"ls"
+HOSTILE = {
+    "GLOBAL and REDUCE": b"cos\nsystem\n(" + _TEXT + b"tR.",
+    "INST": b"(" + _TEXT + b"ios\nsystem\n.",
+    "OBJ": b"(cos\nsystem\n" + _TEXT + b"o.",
+    "STACK_GLOBAL": b"\x8c\x02os\x8c\x06system\x93.",
+    "BUILD": b"}}b.",
+    "EXT1": b"\x82\x01.",
+    "PERSID": b"Pid\n.",
+    "protocol again": b"\x80\x05}.",
+    "FRAME": b"\x95" + b"\xff" * 8 + b".",
+    "text longer than the file": b"X\xff\xff\xff\xff.",
+    "number of 255 bytes": b"\x8a\xff" + b"\xff" * 255 + b".",
+    "huge LONG4": b"\x8b\xff\xff\xff\x7f.",
+    "get of nothing": b"h\x09.",
+    "put of nothing": b"q\x00.",
+    "no mark": b"]e.",
+    "appended to a number": b"K\x01(K\x02e.",
+    "key without a value": b"}(K\x01u.",
+    "key that is a list": b"}(]K\x01u.",
+    "deep tuple as key": b"}()" + b"\x85" * 200_000 + b"K\x01u.",
+    "deep lists": b"]" * 300_000 + b"(" * 10 + b".",
+    "too many values": b"(" + b"]" * 1_200_000 + b"t.",
+    "two values left": b"NN.",
+    "cut off": b"}(X\x07\x00\x00\x00vers",
+    "empty": b"",
+}
+
+
+@pytest.mark.threat("S69")
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_pickle_is_refused_in_one_line_and_soon(body: bytes) -> None:
+    begun = time.process_time()
+    with pytest.raises(BadInputError) as refused:
+        unpickled(b"\x80\x02" + body, "dump")
+    assert str(refused.value).isprintable()
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", "3", '{"version": "2.10"}'])
+def test_json_of_something_else_is_refused(value: str) -> None:
+    with pytest.raises(BadInputError, match="flight recorder"):
+        parsed(value.encode(), "nccl_trace_rank_0")
+
+
+@pytest.mark.parametrize(
+    "value", ['{"entries": 3, "pg_status": [], "pg_config": {"0": 1}}', '{"entries": [{"pg_id": {}}]}']
+)
+def test_json_of_another_form_says_nothing(value: str) -> None:
+    assert stalled([parsed(value.encode(), "nccl_trace_rank_0")]) is None
+
+
+def test_a_list_that_holds_itself_is_read_without_end() -> None:
+    data = b"\x80\x02}q\0(X\x07\0\0\0entries]q\1(h\1h\0eX\x09\0\0\0pg_statush\0u."
+    dump = parsed(data, "nccl_trace_rank_0")
+    assert dump.groups["pg_status"].calls == {}
+    assert stalled([dump]) is None
+
+
+def test_json_that_is_cut_off_is_read_as_text_and_that_is_said(tmp_path: Path, capsys: Capture) -> None:
+    dump = tmp_path / "nccl_trace_rank_0"
+    dump.write_text('{"entries":[{"pg_id":\nn1:1:1 [0] NCCL INFO Using network Socket\n')
+    assert main(["log", str(dump)]) == ExitCode.NO
+    assert "is cut off, or not JSON; read as text" in capsys.readouterr().err
