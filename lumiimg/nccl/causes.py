@@ -61,6 +61,7 @@ def ranked(
     single_node: bool,
     apart: bool,
     several_runs: bool,
+    stalled: bool,
     first: str | None,
     some_nodes: Cause | None,
     evidence: Callable[[Sighting], Evidence],
@@ -93,7 +94,7 @@ def ranked(
         return causes
     if verdict in FAST:
         return causes if proved else causes + _advice(Occasion.UNPROVED, verdict)
-    return causes + _advice(Occasion.UNEXPLAINED, verdict)
+    return causes + _advice(Occasion.STALLED if stalled else Occasion.UNEXPLAINED, verdict)
 
 
 def likelihood(signature: Signature) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.nccl.aftermath import is_aftermath
 from lumiimg.nccl.report import Death
 from lumiimg.nccl.vocabulary import Effect, Ends, vocabulary
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from lumiimg.nccl.events import ProcessState
     from lumiimg.nccl.job import JobState
 
-_LAST_LINES = 15
-"""An error this near to the end of its file ended the program."""
+_NEAR_LINES, _OF_EACH = 1000, 100
+"""Lines between an error and the end of a process that followed from it: so many, and so many of each process more."""
 _ALIVE = ("network", "channel", "local-channel", "connected", "provider")
 """What a process prints that lives."""
 _OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
@@ -60,11 +61,13 @@ def ending(processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]]
 class _Job:
     def __init__(self, processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]], state: JobState) -> None:
         self.state = state
+        self.near = _NEAR_LINES + _OF_EACH * len(processes)
         self.starts = list(_starts(processes))
         pairs = [_Seen(process, trouble) for process, of in zip(processes, found, strict=True) for trouble in of]
         relevant = [one for one in pairs if one.ends is not Ends.NO or one.trouble.signature.effect is not Effect.NONE]
         self.seen = [one for one in sorted(relevant, key=lambda one: one.at) if not self._of_run_before(one)]
-        self.exits = [one.at for one in self.seen if one.ends in _OF_EXIT]
+        ends = [one.trouble.sighting for one in self.seen if one.ends in _OF_EXIT]
+        self.exits = [at for sighting in ends for at in (sighting.first, sighting.last)]
         self.outside = [one.at for one in self.seen if one.ends is Ends.OUTSIDE]
 
     def first(self, ends: frozenset[Ends], effects: frozenset[Effect]) -> _Seen | None:
@@ -89,12 +92,19 @@ class _Job:
         if any(at > last and self.state.same_file(at, last) for at in alive):
             return False
         cut_short = [at for at in self.outside if at > last or not self.state.same_file(at, last)]
-        exits = [at for at in self.exits if at > last or not self.state.same_file(at, last)]
+        exits = [at for at in self.exits if self._may_follow(at, last)]
         if cut_short and not any(at < min(cut_short) for at in exits):
             return False
         if one.ends is Ends.OTHER:
             return bool(exits)
-        return bool(exits) or self.state.lines_after(last) <= _LAST_LINES
+        after = self.state.lines_after(last)
+        return bool(exits) or (after is not None and is_aftermath(after))
+
+    def _may_follow(self, at: int, error: int) -> bool:
+        """Whether a process that ended may have ended of an error: soon after it, or in another file."""
+        if not self.state.same_file(at, error):
+            return True
+        return at > error and self.state.place(at)[1] - self.state.place(error)[1] <= self.near
 
 
 def _starts(processes: Sequence[ProcessState]) -> Iterator[int]:

@@ -81,6 +81,8 @@ class ProcessState:
     events: dict[str, list[Sighting]] = field(default_factory=dict)
     communicators: dict[str, CommunicatorSeen] = field(default_factory=dict)
     limit: int = VALUE_LIMIT
+    task: str | None = None
+    """The number that the launcher put before its lines."""
 
     @property
     def node(self) -> str | None:
@@ -132,6 +134,7 @@ class ProcessState:
 
     def absorb(self, other: ProcessState, without: Collection[str] = ()) -> None:
         """Take in what was seen of the same process elsewhere, but for some events."""
+        self.task = self.task or other.task
         for event, theirs in other.events.items():
             if event in without:
                 continue

@@ -39,6 +39,8 @@ class FileChunk:
     lines: int = 0
     quoted: int = 0
     """Lines that begin with `>`."""
+    tail: bytes | None = None
+    """The end of it, where an error was seen in it."""
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class JobState:
         if name is not None and (known := self.processes.get(name)) is not None:
             return known
         if name is not None and len(self.processes) < PROCESS_LIMIT:
-            return self.processes.setdefault(name, ProcessState(name))
+            return self.processes.setdefault(name, ProcessState(name, task=task))
         if name is not None:
             # All beyond the limit are one, under the name of the first: a host's name is a hint of its network.
             return self.bare.setdefault((file, _BEYOND), ProcessState(name, shared=True))
@@ -174,10 +176,16 @@ class JobState:
         """Whether two positions are in one file, so that the smaller one was written first."""
         return self.pieces[piece_and_line(one)[0]].file == self.pieces[piece_and_line(other)[0]].file
 
-    def lines_after(self, position: int) -> int:
-        """Return how many lines of its file follow a position."""
-        file, line = self.place(position)
-        return sum(piece.lines for piece in self.pieces.values() if piece.file == file) - line
+    def lines_after(self, position: int) -> list[bytes] | None:
+        """Return the lines of its file that follow a position; None where they are more than are kept."""
+        number, line = piece_and_line(position)
+        here = self.pieces[number]
+        later = any(p.lines and p.file == here.file for n, p in self.pieces.items() if n > number)
+        count = here.lines - line - 1
+        kept = (here.tail or b"").removesuffix(b"\n").split(b"\n")
+        if later or (count >= len(kept) > 0 and count):
+            return None
+        return kept[len(kept) - count :]
 
     def place(self, position: int) -> tuple[str, int]:
         """Return the file and the line, from 1 on, of a position."""

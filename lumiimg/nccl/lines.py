@@ -78,7 +78,7 @@ def messages(line: bytes) -> list[Message]:
     A line of lumiimg's own probe becomes what it quotes; one that `lumiimg log` quotes is none of this job.
     """
     drawn = line.split(b"\r") if b"\r" in line else [line]
-    texts = [text for part in drawn if part and not _QUOTED.match(text := _plain(part))]
+    texts = [text for part in drawn if part and not _QUOTED.match(text := plain(part))]
     if not texts:
         return []
     tag = _TASK.match(texts[0])
@@ -128,7 +128,8 @@ def _of_oneccl(text: str, task: str | None, begin: int) -> list[Message]:
     return found
 
 
-def _plain(part: bytes) -> str:
+def plain(part: bytes) -> str:
+    """Return a line, or what was drawn of one, as text without colours, cut to what is read of it."""
     text = part[: 4 * LINE_LIMIT].decode("utf-8", "replace")[:LINE_LIMIT]
     if "\x1b" in text or "[" in text:
         text = _COLOUR.sub("", text)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl import causes, flight, inspector, summary, whole_job
+from lumiimg.nccl.aftermath import TAIL_BYTES
 from lumiimg.nccl.ending import ending
 from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
@@ -13,9 +15,10 @@ from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.prefilter import Prefilter, announces_table
 from lumiimg.nccl.records import unpacked
 from lumiimg.nccl.repeats import Repeats
-from lumiimg.nccl.report import Confidence, Evidence, LogReport
+from lumiimg.nccl.report import Confidence, Evidence, LogReport, RunBefore, Verdict
+from lumiimg.nccl.runs import first_line, runs
 from lumiimg.nccl.verdict import dead_of, job_of, judge_process
-from lumiimg.nccl.vocabulary import Effect, vocabulary
+from lumiimg.nccl.vocabulary import Effect, Ends, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from lumiimg.nccl.vocabulary import MessagePattern
 
 
+_TAILS = 4096
+"""Pieces of a log of which the end is kept."""
 _VARIABLES = frozenset({"environment", "printed"})
 
 
@@ -40,6 +45,7 @@ class LogReader:
         self._piece = -1
         self._repeats = Repeats()
         self._state = JobState()
+        self._tails = 0
         self.changes = 0
         """Grows when something new was seen."""
 
@@ -88,6 +94,8 @@ class LogReader:
         rows = self._gate.saw_rows
         if tables := self._tables_in(block, rows=rows):
             tables.feed(file, block, lambda index: position(self._piece, start + index, 0), rows=rows)
+        if piece.tail is not None:
+            piece.tail = (piece.tail + block)[-TAIL_BYTES:]
         piece.lines += count
         piece.quoted += block.count(b"\n>") + block.startswith(b">")
 
@@ -145,12 +153,39 @@ class LogReader:
             values = self._values.setdefault(values, values) if len(self._values) < 65_536 else values
             sighting = Sighting(entry.id, values, evidence_text(text, match.span()), at, at, message.has_origin)
             home.see(sighting)
+            if entry.is_trouble and self._vocabulary.signatures[entry.id].ends is Ends.RAISED:
+                self._keep_tail()
             yield sighting
             self.changes += 1
 
+    def _keep_tail(self) -> None:
+        """Keep what follows from here on in this piece of the log: it shows whether the error ended the program."""
+        piece = self._state.pieces[self._piece]
+        self._tails += piece.tail is None
+        if piece.tail is None and self._tails <= _TAILS:
+            piece.tail = b""
+
     def report(self) -> LogReport:
-        """Return the answer about all lines so far."""
-        state = self.state.counted()
+        """Return the answer about all lines so far; of several runs about the last one."""
+        whole = self.state.counted()
+        *before, last = runs(whole)
+        report = self._report(last, own=self.state.own() if last is whole else last)
+        if not before:
+            return report
+        earlier = [(state, self._report(state, own=state)) for state in before]
+        begin = first_line(whole, last)
+        return replace(
+            report,
+            runs_before=tuple(
+                RunBefore(one.verdict, one.confidence, one.provider, one.ended, first_line(whole, state))
+                for state, one in earlier
+            ),
+            first_line=begin,
+            measurements=tuple(one for one in report.measurements if one.line >= begin),
+        )
+
+    def _report(self, state: JobState, own: JobState) -> LogReport:
+        """Return the answer about one run; `own`: what it printed itself."""
         processes, troubles = _troubled(state)
         seen = causes.job_events([*processes, state.job])
         job_seen = job_of(processes, state.job, state.same_file)
@@ -158,11 +193,11 @@ class LogReader:
         dead = [bool(dead_of(p, t, job_seen)) for p, t in zip(processes, troubles, strict=True)]
         job = judge_job(processes, findings, dead)
         everywhere = [*troubles, causes.troubles(state.job, seen, ())]
-        own = self.state.own()
         ended = ending(*((processes, troubles) if own is state else _troubled(own)), state)
         single_node = summary.is_single_node(processes)
         told = summary.told(processes, findings, state.job)
         ranks = summary.rank_results(processes, findings)
+        stall = flight.stalled(state.dumps) or whole_job.stall(state.job, ranks, told)
         groups = summary.node_groups(processes, findings, troubles)
         return LogReport(
             verdict=job.verdict,
@@ -171,11 +206,14 @@ class LogReader:
             ranks=ranks,
             nodes=groups,
             told=told,
+            runs_before=(),
+            first_line=1,
+            excerpt=bool(job.proof) and not any(sighting.has_origin for sighting in job.proof),
             single_node=single_node,
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             connected=any(True for p in processes for _ in p.saw("channel", "local-channel", "connected")),
             ended=ended,
-            stall=flight.stalled(state.dumps) or whole_job.stall(state.job, ranks, told),
+            stall=stall,
             progress=flight.progress(state.dumps),
             differing=whole_job.differing(state.holders, processes),
             channels=whole_job.channels(processes),
@@ -196,6 +234,7 @@ class LogReader:
                 single_node=single_node,
                 apart=single_node and max(told.nodes, told.of_nodes or 0) > 1,
                 several_runs=summary.has_several_runs(processes, state.same_file),
+                stalled=stall is not None and bool(state.dumps) and job.verdict is Verdict.NONE,
                 first=ended.id if ended else None,
                 some_nodes=whole_job.some_nodes(job.verdict, groups),
                 evidence=self._evidence,

@@ -291,6 +291,22 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class RunBefore:
+    """A run in the same log before the one that the answer is about."""
+
+    verdict: Verdict
+    """As that of the answer."""
+    confidence: Confidence
+    """Of the verdict."""
+    provider: str | None
+    """Of libfabric: `cxi`."""
+    ended: Death | None
+    """What ended it; null where the log does not show it."""
+    first_line: int
+    """Of the file, counted from 1: where its first line stands that is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogReport:
     """The answer about one log (or a set of files of one job)."""
 
@@ -302,6 +318,12 @@ class LogReport:
     nodes: tuple[VerdictGroup, ...]
     """The largest group first."""
     told: Told
+    runs_before: tuple[RunBefore, ...]
+    """Other runs in the log, of the same job or of others; the answer is about the last one."""
+    first_line: int
+    """Where the run begins that the answer is about; 1 where it is the only one."""
+    excerpt: bool
+    """Whether no line that decides the verdict names its process: somebody took that out, or wrote the lines."""
     single_node: bool
     """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
     failed_running: bool

@@ -27,6 +27,10 @@ LINE_LIMIT_BYTES = 1024 * 1024
 """A longer line is none that NCCL printed: what is beyond is passed over, so that memory stays constant."""
 ENDLESS_BYTES = 1 << 30
 """So much without the end of a line, of a stream: none comes any more, as of /dev/zero."""
+REPEATED_BYTES = 256 << 20
+"""So much of one line over and over, of a stream: the rest is the same, as of yes(1)."""
+STREAM_BYTES = 64 << 30
+"""So much is read of a stream; no log of a job that is piped in is larger."""
 FILE_LIMIT = 65_536
 DEPTH_LIMIT = 8
 HEAD_BYTES = 64
@@ -182,19 +186,32 @@ def whole_lines(stream: BinaryIO, name: str, warn: Callable[[str], None], size: 
     A last line without an end is left out, and `warn` is told: jobs write in blocks, and `nRanks 1` of 16, or a
     provider `c`, would be taken for the whole.
 
+    Of a stream that goes on without an end no more than 64 GiB is read, and of one line over and over 256 MiB.
+
     Raises BadInputError for a stream that goes on without the end of a line.
     """
     splitter = LineSplitter()
     read = getattr(stream, "read1", stream.read)
-    since = 0
+    since = total = repeated = 0
+    line = b""
     while block := read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size)):
         if size is not None:
             size -= len(block)
         since = 0 if b"\n" in block else since + len(block)
         if since > ENDLESS_BYTES:
             raise BadInputError(f"has no line end in {ENDLESS_BYTES >> 20} MiB, so it is not a log", where=name)
-        if lines := splitter.push(block):
-            yield lines
+        if not (lines := splitter.push(block)):
+            continue
+        yield lines
+        if size is None:
+            total += len(lines)
+            before, line = line, lines[: lines.find(b"\n") + 1]
+            is_repeated = line == before and lines.count(line) * len(line) == len(lines)
+            repeated = repeated + len(lines) if is_repeated else 0
+            if total > STREAM_BYTES or repeated > REPEATED_BYTES:
+                what = "goes on without an end" if total > STREAM_BYTES else "repeats one line without an end"
+                warn(f"{name}: {what}; the first {total >> 20} MiB of it were read")
+                return
     if splitter.rest.strip():
         warn(f"{name}: its last line has no end and is not counted: it may be cut off, as of a job that still runs")
 

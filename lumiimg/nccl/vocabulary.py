@@ -171,6 +171,8 @@ class Occasion(StrEnum):
     """The log holds more than one run of the job."""
     SOME_NODES = "some-nodes"
     """Most nodes used the fast network, and some did not."""
+    STALLED = "stalled"
+    """Dumps of the flight recorder show for which rank the others wait, and nothing else is seen."""
     UNEXPLAINED = "unexplained"
     """No trouble was found that could be the cause of the verdict."""
 

@@ -11,7 +11,7 @@ from lumiimg.findings import Severity
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.check import print_finding
-from lumiimg.report.console import INDENT, console, cut, detail, heading, remedies, say, verbatim
+from lumiimg.report.console import INDENT, console, cut, detail, heading, proposal, remedies, say, verbatim
 from lumiimg.report.console import evidence as print_evidence
 from lumiimg.report.console import headline as print_headline
 from lumiimg.wording import count
@@ -52,12 +52,16 @@ _CHOSEN = {
 """Of a job that ended before any rank was connected."""
 KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
-_CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN = 3, 3, 12
+_CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _RUNS_SHOWN = 3, 3, 12, 5
 
 
 def headline(report: LogReport) -> str:
     """Return the answer in one line: what ended the job, where something did, else the network."""
-    return network(report) if report.ended is None else f"{report.ended.id}: {died(report.ended)}"
+    if report.ended is not None:
+        return f"{report.ended.id}: {died(report.ended)}"
+    if report.verdict is Verdict.NONE and report.progress and report.stall:
+        return f"stalled: {_ranks(report.stall.ranks)} {report.stall.reason}"
+    return network(report)
 
 
 def died(death: Death) -> str:
@@ -152,15 +156,29 @@ def print_log(
     out = console(stderr=stderr, quiet=quiet)
     print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
     causes = list(report.causes)
+    first = causes.pop(0) if causes and report.answer is not ExitCode.GOOD else None
+    if first is not None:
+        _print_first(out, report, first)
     if report.ended is not None:
-        _print_death(out, causes.pop(0))
         say(out, f"network: {network(report)}")
-    for line in [*filter(None, [stall_line(report)]), *known(report)]:
+    stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
+    for line in [*filter(None, [stall]), *known(report)]:
         detail(out, line, style="dim")
     for evidence in report.proof[: 1 if report.ended is not None else _LINES_SHOWN]:
         print_evidence(out, place(evidence))
+    if first is not None:
+        if report.ended is not None or report.proof or stall or known(report):
+            out.print()
+        _print_rest(out, first)
     # on one node a plugin that is not there is no reason to worry
-    limit = len(causes) if verbose else 1 if report.single_node or report.ended is not None else _CAUSES_SHOWN
+    few = report.single_node or report.ended is not None
+    limit = (
+        len(causes)
+        if verbose
+        else max(0, (2 if report.ended else 1) - (first is not None))
+        if few
+        else (_CAUSES_SHOWN - (first is not None))
+    )
     word = "note" if report.answer is ExitCode.GOOD or report.ended is not None else "why"
     for cause in causes[:limit]:
         _print_cause(out, cause, word)
@@ -181,7 +199,7 @@ def print_log(
 
 
 def known(report: LogReport) -> list[str]:
-    """Return what was used, and how, in one line or two."""
+    """Return what the answer is about, what was used, and how, in a few lines."""
     way = report.transport
     first = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
     first += [f"provider {report.provider}"] if report.provider else []
@@ -190,12 +208,42 @@ def known(report: LogReport) -> list[str]:
     second += [] if way.gdr is None else ["GPUDirect RDMA" if way.gdr else "no GPUDirect RDMA"]
     second += ["PXN"] if way.pxn else []
     second += [f"sockets on {', '.join(way.interfaces)}"] if way.interfaces else []
-    return [", ".join(parts) for parts in (first, second) if parts]
+    return [*_parts_of_log(report), *(", ".join(parts) for parts in (first, second) if parts)]
 
 
-def _print_death(out: Console, cause: Cause) -> None:
-    """Print what stands behind the headline that says it."""
-    _print_rest(out, cause)
+def _parts_of_log(report: LogReport) -> list[str]:
+    """Return what part of a job the log is, or which of several."""
+    lines = []
+    if before := report.runs_before:
+        runs = [
+            f"from line {run.first_line} on {run.verdict.value}{f', ended by {run.ended.id}' if run.ended else ''}"
+            for run in before[-_RUNS_SHOWN:]
+        ]
+        more = "the last of them " if len(before) > _RUNS_SHOWN else ""
+        lines.append(
+            f"the log holds {len(before) + 1} runs; this is about the last one, from line {report.first_line} on. "
+            f"Before it: {more}{'; '.join(runs)}"
+        )
+    if report.excerpt:
+        lines.append("an excerpt: no line of it that counts here names its process, so it proves nothing alone")
+    return lines
+
+
+def next_command(remedy: Sequence[str]) -> str:
+    """Return the first thing to do, as it is typed, without what it is for."""
+    step = remedy[0]
+    reason, colon, command = step.partition(": ")
+    return command if colon and reason[:1].isupper() and not reason.startswith("LD_") else step
+
+
+def _print_first(out: Console, report: LogReport, cause: Cause) -> None:
+    """Print why, and one command: with the headline they are what is read first, and often alone."""
+    if report.ended is not None and cause.because:
+        say(out, f"why: {cause.because[0]}")
+    else:
+        say(out, f"why: {cause.summary}  [{cause.id}]")
+    if cause.remedy:
+        proposal(out, next_command(cause.remedy))
     out.print()
 
 
@@ -234,17 +282,27 @@ def stall_line(report: LogReport) -> str:
     """Return with which ranks a stall began."""
     if report.stall is None:
         return ""
-    noun = "rank" if report.stall.ranks.isdecimal() else "ranks"
-    return f"the stall began with {noun} {report.stall.ranks}, which {report.stall.reason}"
+    return f"the stall began with {_ranks(report.stall.ranks)}, which {report.stall.reason}"
+
+
+def _ranks(ranks: str) -> str:
+    return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
+
+
+def progress_lines(report: LogReport) -> list[str]:
+    """Return how far each rank came, where dumps of the flight recorder say so."""
+    return [
+        f"rank {one.rank}, process group {one.group}: began {max(one.begun, 0)}, ended {max(one.completed, 0)}"
+        f"{f', waits in {one.waits_in}' if one.waits_in else ''}"
+        for one in report.progress
+    ]
 
 
 def differences(report: LogReport) -> list[str]:
     """Return the values that are not the same in all processes, a line each."""
     lines = []
     for one in report.differing:
-        who = (
-            f"{'rank' if one.ranks.isdecimal() else 'ranks'} {one.ranks}" if one.ranks else count(one.count, "process")
-        )
+        who = _ranks(one.ranks) if one.ranks else count(one.count, "process")
         lines.append(f"{one.name}={one.value}  {who}{f' on {one.nodes}' if one.nodes else ''}")
     return lines
 
@@ -255,6 +313,10 @@ def _print_differences(out: Console, report: LogReport, *, verbose: bool) -> Non
         shown = lines if verbose else lines[:_GROUPS_SHOWN]
         for line in shown:
             verbatim(out, f"{INDENT}{line if verbose else cut(out, line, INDENT)}")
+    if verbose and report.progress:
+        heading(out, "how far each rank came")
+        for line in progress_lines(report):
+            verbatim(out, f"{INDENT}{line}")
     if verbose and report.channels:
         heading(out, "how ranks were connected")
         for way in report.channels:

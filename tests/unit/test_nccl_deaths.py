@@ -87,8 +87,7 @@ def test_an_error_without_a_rank_is_not_given_the_rank_of_whoever_else_speaks() 
             "segmentation-fault",
         ),
         (
-            "(raylet) [2023-04-09 07:23:59,445 E 395 395] (raylet) node_manager.cc:3049: 10 Workers (tasks / actors) "
-            "killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: e5d9, IP: 10.0.62.2)",
+            "(raylet) [2023-04-09 07:23:59,445 E 395 395] (raylet) node_manager.cc:3: 10 Workers (tasks / actors) killed due to memory pressure (OOM)",
             "out-of-memory",
         ),
         (
@@ -155,6 +154,96 @@ def test_an_error_in_the_middle_of_a_job_that_went_on_changes_no_answer() -> Non
     report = read([*job("cxi", 0, 3), *caught, *(f"0: step {number}" for number in range(300))])
     assert (report.ended, report.answer) == (None, ExitCode.GOOD)
     assert "port-taken" in [cause.id for cause in report.causes]
+
+
+WENT_ON = ("step 13 loss 2.31", "Checkpoint written", "retrying (1 of 3)", "0: step 13 loss 2.31", "100%|████| 13/13")
+FOLLOWS = {
+    "nothing": (),
+    "an empty line": ("", "  "),
+    "another rank's traceback": (
+        "5: Traceback (most recent call last):",
+        '5:   File "/scratch/train.py", line 212, in <module>',
+        "5:     loss.backward()",
+        "5:     ^^^^^^^^^^^^^^^",
+        "5: torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB",
+    ),
+    "with PyTorch's own prefix": (
+        "[rank5]: Traceback (most recent call last):",
+        '[rank5]:   File "/scratch/train.py", line 212, in <module>',
+        "[rank5]:     loss.backward()",
+        "[rank5]: RuntimeError: HIP error: invalid device function",
+    ),
+    "the rest of its own text": (
+        "HIP kernel errors might be asynchronously reported at some other API call, so the stacktrace is wrong.",
+        "For debugging consider passing AMD_SERIALIZE_KERNEL=3",
+        "Compile with `TORCH_USE_HIP_DSA` to enable device-side assertions.",
+    ),
+    "another error on it": (
+        "During handling of the above exception, another exception occurred:",
+        "Traceback (most recent call last):",
+        '  File "/scratch/train.py", line 9, in main',
+        "KeyError: 'x'",
+    ),
+    "c10d and NCCL that end": (
+        "[W1124 10:00:00.123456789 ProcessGroupNCCL.cpp:1479] Warning: WARNING: destroy_process_group() was not called",
+        "nid005101:103:1 [0] NCCL INFO comm 0x7f00 rank 3 nranks 16 cudaDev 0 busId c1000 - Abort COMPLETE",
+    ),
+    "the launcher": (
+        "srun: error: nid005101: task 3: Exited with exit code 1",
+        "slurmstepd: error: *** STEP 4242.0 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
+        "-----------------------------",
+        "real\t0m3.2s",
+    ),
+}
+"""What may stand behind the last word of a program, in the words of who prints it."""
+
+
+@pytest.mark.parametrize("name", ["HIP memory", "quota", "module", "no GPUs", "NaN"])
+@pytest.mark.parametrize("after", WENT_ON)
+def test_an_error_on_which_the_job_went_on_ends_nothing_however_short_the_log(name: str, after: str) -> None:
+    caught = [line for line in died(name, 3, cascade=False) if "srun" not in line]
+    report = read([*job("cxi", 0, 3), *caught, after])
+    assert (report.ended, report.answer) == (None, ExitCode.GOOD)
+    assert DEATHS[name].id in [cause.id for cause in report.causes]
+
+
+@pytest.mark.parametrize("after", FOLLOWS.values(), ids=FOLLOWS)
+@pytest.mark.parametrize("name", ["HIP memory", "quota", "module"])
+def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it(
+    name: str, after: tuple[str, ...]
+) -> None:
+    raised = [line for line in died(name, 3, cascade=False) if "srun" not in line]
+    ended = read([*job("cxi", 0, 3), *raised, *after]).ended
+    assert ended is not None
+    assert ended.id == DEATHS[name].id
+
+
+def test_lines_behind_an_error_are_looked_at_wherever_a_block_ends() -> None:
+    raised = [line for line in died("quota", 3, cascade=False) if "srun" not in line]
+    text = "".join(f"{line}\n" for line in [*job("cxi", 0, 3), *raised, *FOLLOWS["another rank's traceback"]]).encode()
+    for after, ends in ((b"", True), (b"step 14\n", False)):
+        for cut in range(0, len(text), 97):
+            at = text.find(b"\n", cut) + 1
+            reader = LogReader()
+            for block in filter(None, (text[:at], text[at:] + after)):
+                reader.feed("job.out", block)
+            assert (reader.report().ended is not None) is ends, cut
+
+
+def test_an_error_long_before_a_process_ended_is_not_what_ended_it() -> None:
+    caught = [line for line in died("HIP memory", 3, cascade=False) if "srun" not in line]
+    exited = [line.format(rank=3, node="nid005101") for line in EXITED]
+    for steps, ending in ((300, "gpu-out-of-memory"), (3000, "step-ended")):
+        lines = [*job("cxi", 0, 3), *caught, *(f"0: step {number}" for number in range(steps)), *exited]
+        ended = read(lines).ended
+        assert ended is not None
+        assert ended.id == ending
+
+
+def test_what_follows_an_error_is_kept_of_its_end_only() -> None:
+    raised = [line for line in died("quota", 3, cascade=False) if "srun" not in line]
+    blank = [""] * 20_000
+    assert read([*job("cxi", 0, 3), *raised, *blank]).ended is None
 
 
 def test_a_process_that_speaks_of_its_network_later_has_outlived_its_error() -> None:

@@ -212,12 +212,53 @@ def test_a_rank_that_is_started_again_is_counted_once(second: int, told: tuple[i
     assert (report.told.ranks, report.told.of_ranks) == told
 
 
-def test_a_job_that_was_requeued_is_told_as_several_runs() -> None:
+def _runs(report: LogReport) -> list[tuple[str, str | None]]:
+    return [(run.verdict.value, run.ended.id if run.ended else None) for run in report.runs_before]
+
+
+def test_of_a_job_that_was_requeued_the_last_run_is_judged_and_the_others_are_said() -> None:
     first = says("n1", *SOCKET, comm("0xa", 0, 16, 2), pid=5)
-    report = read(*first, *says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9))
-    assert (report.verdict.value, report.causes[0].id) == ("mixed", "several-runs")
+    again = says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9)
+    report = read(*first, *again)
+    assert (report.verdict.value, report.confidence.value, report.answer.name) == ("ofi-cxi", "proved", "GOOD")
+    assert _runs(report) == [("socket", None)]
+    assert report.first_line == len(first) + 1
+    back = read(*again, *first)
+    assert (back.verdict.value, _runs(back)) == ("socket", [("ofi-cxi", None)])
     side_by_side = read(*first, *says("n2", *CXI, comm("0xb", 8, 16, 2), CHANNEL, pid=9))
-    assert side_by_side.causes[0].id != "several-runs"
+    assert (side_by_side.verdict.value, side_by_side.runs_before) == ("mixed", ())
+
+
+def test_two_jobs_in_one_file_on_other_nodes_are_told_apart_by_what_slurm_says() -> None:
+    first = says("n1", *SOCKET, comm("0xa", 0, 16, 2), pid=5)
+    other = says("n7", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9)
+    ended = "srun: error: n1: task 0: Out Of Memory"
+    report = read(*first, ended, *other)
+    assert (report.verdict.value, report.ended, _runs(report)) == ("ofi-cxi", None, [("socket", "out-of-memory")])
+    numbered = read("SLURM_JOB_ID=41", *first, "SLURM_JOB_ID=42", *other)
+    assert (numbered.verdict.value, _runs(numbered)) == ("ofi-cxi", [("socket", None)])
+    together = read(*first, *other)
+    assert (together.verdict.value, together.runs_before) == ("mixed", ())
+
+
+def test_ranks_whose_files_were_put_together_are_one_run() -> None:
+    ranks = [line for rank in range(4) for line in says("n1", *CXI, comm("0xa", rank, 4, 2), CHANNEL, pid=5 + rank)]
+    report = read(*ranks)
+    assert (report.runs_before, report.told.ranks) == ((), 4)
+
+
+def test_three_runs_and_what_each_died_of() -> None:
+    lines = []
+    for pid, death in (
+        (5, "srun: error: Node failure on n1"),
+        (6, "torch.OutOfMemoryError: HIP out of memory."),
+        (7, ""),
+    ):
+        lines += [*says("n1", *CXI, comm("0xa", 0, 16, 2), CHANNEL, pid=pid), *filter(None, [death])]
+        lines += ["srun: error: n1: task 0: Exited with exit code 1"] if pid == 6 else []
+    report = read(*lines)
+    assert (report.ended, report.answer.name) == (None, "GOOD")
+    assert [end for _, end in _runs(report)] == ["node-failed", "gpu-out-of-memory"]
 
 
 def test_prose_about_a_channel_is_none() -> None:
@@ -461,10 +502,10 @@ def test_what_one_rank_found_does_not_take_back_what_another_missed() -> None:
     )
 
 
-def test_several_runs_do_not_hide_what_was_wrong_in_one_of_them() -> None:
+def test_what_was_wrong_in_one_run_is_no_cause_of_another() -> None:
     first = says("n1", *RANKS["missing"], "Using network Socket", pid=5)
     report = read(*first, *says("n1", *CXI, comm("0xb", 0, 16, 2), CHANNEL, pid=9))
-    assert [cause.id for cause in report.causes][:2] == ["several-runs", "plugin-absent"]
+    assert (report.causes, _runs(report)) == ((), [("socket", None)])
 
 
 def test_a_symptom_is_a_cause_where_nothing_deeper_is_seen() -> None:

@@ -12,7 +12,17 @@ from lumiimg.report.html.findings import block, findings_list
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page, short, table
 from lumiimg.report.html.picture import path_figure
-from lumiimg.report.log import KINDS, differences, headline, known, network, place, stall_line, told_line
+from lumiimg.report.log import (
+    KINDS,
+    differences,
+    headline,
+    known,
+    network,
+    place,
+    progress_lines,
+    stall_line,
+    told_line,
+)
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -49,6 +59,7 @@ def log_page(
         Section("Measured", findings_list(measured)),
         Section("The image of the job", list(_image(image))),
         Section("Variables that differ between ranks", lines(differences(report), _VARIABLES, "values")),
+        Section("How far each rank came", lines(progress_lines(report), _VARIABLES, "ranks")),
         Section("How ranks were connected", list(_channels(report))),
         Section("Communicators", list(_communicators(report))),
         Section("Variables in the log", list(_variables(report))),

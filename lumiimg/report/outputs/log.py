@@ -18,6 +18,7 @@ from lumiimg.nccl.report import (
     Measurement,
     RankProgress,
     RankUse,
+    RunBefore,
     Stall,
     Told,
     Verdict,
@@ -64,6 +65,12 @@ class Log(Output):
     """The largest group first."""
     told: Told
     """How much of the job the log speaks of."""
+    runs_before: tuple[RunBefore, ...]
+    """Other runs in the log, of the same job or of others; the answer is about the last one."""
+    first_line: int
+    """Where the run begins that the answer is about; 1 where it is the only one."""
+    excerpt: bool
+    """Whether no line that decides the verdict names its process: such lines prove nothing alone."""
     single_node: bool
     """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
     failed_running: bool
