@@ -37,6 +37,7 @@ from tests.shared import fabric_builder, gpu_builder, joblog, python_image
 
 RUNS = 7
 RANKS, LOG_BYTES = 4096, 2 * 10**9
+PROCESSES = 600_000
 CHANNEL_BYTES = 28_000_000
 WHEELS, MODULES = 100, 15
 LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -125,7 +126,17 @@ def bench_log(scratch: Path) -> None:
     grep_s = wall_of("grep", "-cE", literals.read_text(), str(large))
     row(f"channels of {RANKS} ranks, {gib:.1f} GiB (wall)", wall_of(*log_command(large)), grep_s, "grep -cE (wall)")
     print(f"memory of that log: {memory_of_all(*log_command(large))} MiB in all its processes")
+    bench_processes(large)
     large.unlink()
+
+
+def bench_processes(file: Path) -> None:
+    """Time a log of 600,000 processes, of which more lines are read than are told apart."""
+    with file.open("wb") as stream:
+        stream.writelines(joblog.process_log(PROCESSES))
+    mib, grep_s = file.stat().st_size >> 20, wall_of("grep", "-c", "NET/AWS", str(file))
+    row(f"{PROCESSES:,} processes, {mib} MiB (wall)", wall_of(*log_command(file)), grep_s, "grep -c (wall)")
+    print(f"memory of that log: {memory_of_all(*log_command(file))} MiB in all its processes")
 
 
 def bench_channels(file: Path) -> None:

@@ -3,6 +3,8 @@ which network carried the traffic.
 
 FILE may be compressed (gzip, zstd, xz, bzip2), a folder of logs (torchrun's, or
 what NCCL_DEBUG_FILE wrote), or - for standard input; all are read as one job.
+Beside or without a log: dumps of PyTorch's flight recorder, files of RCCL's
+Inspector, the output of ncclras, sacct or seff. Each is known by its content.
 The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
 almost nothing.
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,12 @@ from lumiimg.nccl.whole_job import spans
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-GROUP_LIMIT, DUMP_LIMIT = 256, 65_536
+GROUP_LIMIT, DUMP_LIMIT = 256, 16_384
 """Process groups that are read of a dump, and dumps of a job."""
+_RANKS = 65_536
+"""Ranks that are read of a process group."""
+_CALLS = 64
+"""Calls that are kept of a process group, the last ones."""
 _PICKLE = re.compile(rb"\x80[\x00-\x05]")
 _RECORDED = re.compile(rb"\x80\x02\}\(X.\0\0\0(?:version|entries|pg_config)", re.DOTALL)
 _JSON = re.compile(rb'\s{0,16}\{\s{0,16}"(?:comm_lib_version|entries|nccl_comm_state|nccl_version|pg_config)"\s{0,4}:')
@@ -108,7 +113,10 @@ def _groups(dump: dict[object, object]) -> dict[str, GroupSeen]:
         if type(number) is not int or entry.get("is_p2p") is True or (group not in calls and len(calls) >= GROUP_LIMIT):
             continue
         names[str(entry.get("pg_id"))] = group
-        calls.setdefault(group, {})[number] = _call(entry)
+        of = calls.setdefault(group, {})
+        of[number] = _call(entry)
+        if len(of) > _CALLS:
+            del of[min(of)]
         if entry.get("state") == "completed":
             ended[group] = max(ended.get(group, -1), number)
     status = {names.get(str(key), str(key)): of for key, of in _pairs(dump.get("pg_status"))}
@@ -142,9 +150,14 @@ def _call(entry: dict[object, object]) -> str:
 def _members(config: object) -> dict[str, tuple[int, ...]]:
     members = {}
     for key, group in list(_pairs(config))[:GROUP_LIMIT]:
-        ranks = re.findall(r"\d{1,7}", str(group.get("ranks"))[: 8 * DUMP_LIMIT])
-        members[_text(key)] = tuple(int(rank) for rank in ranks[:DUMP_LIMIT])
+        members[_text(key)] = _listed(ranks) if isinstance(ranks := group.get("ranks"), str) else ()
     return members
+
+
+@lru_cache(512)
+def _listed(ranks: str) -> tuple[int, ...]:
+    """Return the numbers of a list, which the dumps of all ranks have alike."""
+    return tuple(int(rank) for rank in re.findall(r"\d{1,7}", ranks[: 8 * _RANKS])[:_RANKS])
 
 
 def _dictionaries(values: object) -> Iterator[dict[object, object]]:

@@ -25,9 +25,10 @@ _NUMBERS = {0x4B: struct.Struct("<B"), 0x4D: struct.Struct("<H"), 0x4A: struct.S
 """Numbers of 1, 2 and 4 bytes, and those with a point."""
 _SIZE = struct.Struct("<I")
 _TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
-_FEW = {0x71: False, 0x68: True}
-"""Put and get with a number of one byte; get is True."""
+_GET, _PUT = 0x68, 0x71
+"""With a number of one byte."""
 _MANY = {0x72: False, 0x6A: True}
+"""Put and get with a number of four bytes; get is True."""
 _MARK, _STOP, _TEXT, _LONG = 0x28, 0x2E, 0x58, 0x8A
 _EMPTY: dict[int, Callable[[], object]] = {0x7D: dict, 0x5D: list, 0x29: tuple}
 _APPEND, _SET, _TUPLE = 0x65, 0x75, 0x74
@@ -67,6 +68,10 @@ class _Reader:
         for _ in range(_CODES):
             code = self._data[self._at]
             self._at += 1
+            if code == _GET:  # most of them, by far
+                self._stack.append(self._memo[self._data[self._at]])
+                self._at += 1
+                continue
             if code == _STOP:
                 (value,) = self._stack
                 return value
@@ -76,8 +81,8 @@ class _Reader:
     def _obey(self, code: int) -> None:
         if code in _PLAIN:
             self._stack.append(_PLAIN[code])
-        elif code in _FEW:
-            self._remember(self._data[self._skip(1)], get=_FEW[code])
+        elif code == _PUT:
+            self._memo[self._data[self._skip(1)]] = self._stack[-1]
         elif code in _MANY:
             self._remember(_SIZE.unpack_from(self._data, self._skip(4))[0], get=_MANY[code])
         elif code == _MARK:

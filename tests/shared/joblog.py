@@ -64,6 +64,24 @@ def channel_log(ranks: int, size: int) -> Iterator[bytes]:
         yield piece
 
 
+def process_log(processes: int) -> Iterator[bytes]:
+    """Yield the network and a channel of each of very many processes, as of a log of many jobs."""
+    for number in range(processes):
+        rank = Rank(number, labelled=False, sick=frozenset())
+        tag = b"nid%06d:%d:%d [%d] NCCL INFO " % (5000 + number // GPUS, 1000 + number, 1000 + number, rank.device)
+        yield (
+            tag
+            + b"Using network AWS Libfabric\n"
+            + tag
+            + b"Channel 00/0 : %d[c1000] -> %d[c1000] [send] via "
+            % (
+                number,
+                number + 1,
+            )
+            + b"NET/AWS Libfabric/0/GDRDMA\n"
+        )
+
+
 def job_log(ranks: int, size: int, *, labelled: bool = True, sick: frozenset[int] = frozenset()) -> Iterator[bytes]:
     """Yield the log of a job in pieces, about `size` bytes in all and never less than its start.
 
