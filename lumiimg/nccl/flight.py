@@ -1,7 +1,7 @@
 """Dumps of PyTorch's flight recorder: which collective each rank began last, which ranks are behind, and in what.
 
 A process writes one when a collective takes too long: `nccl_trace_rank_3`, as a pickle, or as JSON. The formats:
-torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, versions 2.0 to 2.10 (PyTorch 2.4 to 2.15).
+torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, versions 2.0 to 2.10 (PyTorch 2.15).
 Only the file's name says the rank.
 """
 

@@ -78,3 +78,36 @@ DEATHS = {
     "unknown": _raised("python-error", "KeyError: 'model.layers.0.weight'"),
     "no word": DeathOfJob("step-ended", (), EXITED),
 }  # fmt: skip
+NETWORKS: dict[str, tuple[str, ...]] = {
+    "cxi": (
+        "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
+        "comm 0xa rank {rank} nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+        "Using network AWS Libfabric",
+        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA",
+        "Connected all rings",
+    ),
+    "tcp": (
+        "Using network Socket",
+        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/Socket/0",
+        "Connected all rings",
+    ),
+    "none": (),
+}
+"""What a rank prints of its network; `none`: nothing."""
+
+
+def job(network: str, *ranks: int) -> list[str]:
+    """Return what ranks print of their network, of NETWORKS."""
+    return [
+        f"{rank}: nid00510{1 + rank // 8}:{100 + rank}:1 [0] NCCL INFO {line.format(rank=rank)}"
+        for rank in ranks
+        for line in NETWORKS[network]
+    ]
+
+
+def died(name: str, rank: int, *, cascade: bool = True) -> list[str]:
+    """Return what is printed when a rank dies."""
+    death = DEATHS[name]
+    where = {"rank": rank, "node": f"nid00510{1 + rank // 8}", "other": 15 - rank}
+    after = [*death.launcher, *(CASCADE if cascade else ())]
+    return [f"{rank}: {line.format(**where)}" for line in death.rank] + [line.format(**where) for line in after]

@@ -14,9 +14,8 @@ from lumiimg.errors import ExitCode
 from lumiimg.nccl import sources
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.log import next_command
-from tests.shared.job_deaths import DEATHS
-from tests.unit.test_nccl_deaths import died, job
-from tests.unit.test_nccl_signatures import COMMAND
+from tests.shared.job_deaths import DEATHS, died, job
+from tests.shared.remedies import COMMAND
 
 Capture = pytest.CaptureFixture[str]
 

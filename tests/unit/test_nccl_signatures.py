@@ -11,6 +11,7 @@ from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.prefilter import Prefilter, shape_of
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
+from tests.shared.remedies import COMMAND
 
 VOCABULARY = vocabulary()
 ENTRIES = VOCABULARY.entries
@@ -58,10 +59,6 @@ def test_each_trouble_tells_what_leads_to_it() -> None:
             assert "\n" not in text, signature.id
 
 
-COMMAND = re.compile(
-    r"(?:vllm|python|find|ss|rm|mkdir|sbatch|export|unset|env|echo|ls|ln|df|cp|file|grep|strings|sha256sum|ldd|ldconfig|nm|readelf|rpm|apt-get|git|ulimit"
-    r"|module|srun|sacct|singularity|podman|docker|systemctl|fi_info|cxi_service|lumiimg) |\./configure |#SBATCH |LD_\w+="
-)
 REASON_LIMIT = 100
 
 
