@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.nccl.lines import PROBE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.nccl.vocabulary import MessagePattern, Vocabulary
 
@@ -33,7 +33,9 @@ TABLE_HEADERS: tuple[bytes, ...] = (
 """Of benchmarks (bandwidth.py): where none of them is, no table begins or ends."""
 _ROW = re.compile(rb" (?:sum|pro|mx|min|vg|non) +-? ")
 """What is left of the columns `redop` and `root` of a collective's row."""
-_WORDS_LEARNED, _WORD_LIMIT = 3, 64
+_BEGINNING = 2
+"""Letters by which the words of hints are looked up; none is shorter."""
+_WORDS_LEARNED, _WORD_LIMIT = 32, 64
 """Words that are learned of a line, so that a log of ever new words costs little more than the search of its lines."""
 _SHAPES_KEPT = 32_768
 _SHAPE_LIMIT = 1024
@@ -64,7 +66,11 @@ class Prefilter:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._all = vocabulary.entries
         self._hints = tuple((shape_of(hint.encode()), entries) for hint, entries in vocabulary.by_hint)
-        self._parts = tuple((max(hint.split(), key=len), (hint, entries)) for hint, entries in self._hints)
+        self._parts: dict[bytes, list[tuple[bytes, tuple[bytes, tuple[MessagePattern, ...]]]]] = {}
+        """The longest word of each hint, by its beginning."""
+        for hint in self._hints:
+            part = max(hint[0].split(), key=len)
+            self._parts.setdefault(part[:_BEGINNING], []).append((part, hint))
         self._words: dict[bytes, tuple[tuple[bytes, tuple[MessagePattern, ...]], ...]] = {}
         """What words may be part of."""
         self.saw_rows = False
@@ -117,6 +123,13 @@ class Prefilter:
         found = [entries for hint, entries in self._candidates(shape) if hint in shape]
         return tuple({entry.id: entry for entries in found for entry in entries}.values())
 
+    def _hints_in(self, word: bytes) -> Iterator[tuple[bytes, tuple[MessagePattern, ...]]]:
+        """Yield the hints whose longest word is part of this one."""
+        for at in range(len(word)):
+            for part, hint in self._parts.get(word[at : at + _BEGINNING], ()):
+                if word.startswith(part, at):
+                    yield hint
+
     def _candidates(self, shape: bytes) -> Iterable[tuple[bytes, tuple[MessagePattern, ...]]]:
         """Return the hints that a line may hold: a word of it has the longest word of the hint in it."""
         words = set(shape.split())
@@ -125,7 +138,7 @@ class Prefilter:
             self._words.clear()
         for word in unknown[:_WORDS_LEARNED]:
             if len(word) <= _WORD_LIMIT:
-                self._words[word] = tuple(hint for part, hint in self._parts if part in word)
+                self._words[word] = tuple(self._hints_in(word))
         if any(word not in self._words for word in words):
             return self._hints
         return [hint for word in words for hint in self._words[word]]

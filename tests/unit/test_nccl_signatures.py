@@ -32,6 +32,14 @@ def test_each_entry_matches_its_own_example() -> None:
         assert entry in entries, entry.id
 
 
+def test_each_hint_is_found_by_the_beginning_of_its_longest_word() -> None:
+    for hint, entries in VOCABULARY.by_hint:
+        line = f"zzz qqq xxx {hint} yyy".encode()
+        found = Prefilter(VOCABULARY).entries(line)
+        assert {entry.id for entry in entries} <= {entry.id for entry in found}, hint
+        assert len(max(shape_of(hint.encode()).split(), key=len)) >= 2, hint
+
+
 def test_each_signature_names_its_source_and_what_to_do() -> None:
     for signature in SIGNATURES:
         assert signature.source, signature.id
