@@ -31,10 +31,12 @@ _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
 """The end of an origin: cheaper to look for than the whole, where there will be no second one."""
 _LEVEL = re.compile(
     r"[ \t]{0,2}(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
-    r"(?:[^\r\n]{1,300}?:\d{1,6} )?"
+    r"(?:(?:[\w./+-]{1,300}|(?:\w|::|[~<>*&, ]){1,200}\([^\r\n\"'`]{0,200}\)[\w ]{0,20}):\d{1,6} )?"
     r"NCCL (?:INFO|WARN|TRACE|CALL|VERSION|ABORT|NONE) "
 )
-"""What NCCL prints behind the origin, and people leave in place when they take that out."""
+"""What NCCL prints behind the origin, and people leave in place when they take that out.
+
+The place is a file, or a function with its types; a sentence before it quotes the line."""
 _ONECCL = "|CCL_"
 _ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10})\)|(\d{1,10})) (?=\|CCL_)")
 """A time and a thread, in parentheses up to 2021.16. It is the main thread, whose number is the process's, that tells

@@ -46,6 +46,7 @@ QUOTES = (
     'Look for "{message}" in the log',
     "+ grep '{message}' job.out",
     "The answer of the model: {line}",
+    "The log says: nid009999:7:7 [0] src/net.cc:92 NCCL WARN {message}",
     "`{line}`",
     "    {line}",
     "# {line}",

@@ -599,3 +599,30 @@ def test_of_many_channels_the_last_one_counts_as_if_each_were_read() -> None:
     whole = LogReader()
     whole.feed("j", "".join(f"{line}\n" for line in lines).encode())
     assert whole.report() == read_lines("j", lines)
+
+
+NEW_OF_2026 = {
+    "ras-process-dead": "  2 job processes are considered dead (unreachable via the RAS network)",
+    "ras-no-answer": "  Missing communicator data from 1 rank",
+    "ras-counts-differ": "  Communicator ranks have different AllReduce operation counts",
+    "diag-gpu-pair": "n1:15 NCCL DIAG [INFO] p2p: read mismatch srcRank=3 srcCudaDev=3 srcNvmlDev=3 dstRank=1 dstCudaDev=1 dst",
+    "diag-environment": "n1:15 NCCL DIAG [INFO] NCCL environment: mismatch across 8 ranks in comm 0x1234 for NCCL_DEBUG",
+    "gpu-initiated-network-absent": "n1:1:1 [0] gin/gin_host.cc:92 NCCL WARN GIN not supported.",
+}
+"""What newer libraries say beside the network, by the id of the cause."""
+
+
+@pytest.mark.parametrize("name", NEW_OF_2026)
+def test_what_ras_diagnostics_and_gin_say_is_a_cause_and_takes_no_network_back(name: str) -> None:
+    job = [*says("n1", *CXI, WORLD, CHANNEL), *says("n2", *CXI, comm("0xa", 8, 16, 2), CHANNEL)]
+    alone, beside = read(*job), read(*job, NEW_OF_2026[name])
+    assert (beside.verdict, beside.confidence, beside.ended, beside.answer) == (
+        alone.verdict,
+        alone.confidence,
+        None,
+        alone.answer,
+    )
+    assert name in [cause.id for cause in beside.causes]
+    for mark in ("The log says: ", "    ", "# ", "AssertionError: expected ", '+ grep "'):
+        quoted = read(*job, mark + NEW_OF_2026[name].strip())
+        assert [cause.id for cause in quoted.causes] == [cause.id for cause in alone.causes], mark
