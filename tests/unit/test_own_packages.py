@@ -375,7 +375,7 @@ requires-dist = [
 [[package]]
 name = "yolk"
 version = "1.0"
-source = { registry = "https://pypi.org/simple" }
+source = { registry = "https://index.test/simple" }
 [[package]]
 name = "torch"
 version = "2.9.0+cu128"
