@@ -172,7 +172,9 @@ def _several(arguments: argparse.Namespace) -> int:
                 print_json_line("check", report)
         if time.monotonic() - told_at > _SOON_S:
             told_at = time.monotonic()
-            print(f"{len(answers)} of {len(arguments.images)} images are checked", file=sys.stderr, flush=True)
+            print(
+                printable(f"{len(answers)} of {len(arguments.images)} images are checked"), file=sys.stderr, flush=True
+            )
     named = {"--host": arguments.host, "--site": arguments.site, "--program": arguments.starts}
     named["--level"] = arguments.level
     again = ["lumiimg", "check", *(str(word) for option in named.items() if option[1] for word in option)]
