@@ -63,7 +63,10 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
 def _driver(image: Image, snapshot: Snapshot | None, site: Site | None) -> Iterator[RuleResult]:
     """Yield what is known of the driver: what was seen on a node counts without a site, too."""
     if snapshot is not None:
-        yield from window_on_node(read_contents(image).stack, site, snapshot)
+        for rule in window_on_node(read_contents(image).stack, site, snapshot):
+            # without a site the question is the network's, and a driver that nobody knows leaves it as it is
+            if site is not None or rule.outcome is not RuleOutcome.UNKNOWN:
+                yield rule
     elif site is not None:
         yield from driver_window(read_contents(image).stack, site)
 
