@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [
-        (["--base", "rocm-7.2.4", "--add", "vllm"], "--base rocm-7.0 --add vllm --site lumi"),
+        (["--base", "debian-rocm", "--add", "vllm"], "--base rocm-7.2.4 --add vllm --site lumi"),
         (["--base", "rocm-6.3", "--add", "vllm==0.12.0"], "--base rocm-6.4.2 --add vllm==0.12.0 --site lumi"),
         # it works nowhere on this machine: then what does the same
         (["--base", "rocm-6.2.4", "--add", "sglang"], "--base rocm-6.2.4 --add vllm --site lumi"),
