@@ -126,7 +126,7 @@ def newest_named(names: ImageNames, text: str) -> NamedImage | None:
     """Return the newest image of a family that a shorter name begins (or its word for the newest): here, else known."""
     if names.file is not None and names.latest is not None:
         # as a file of the site: its own path, or that alone
-        file = Path(names.file).with_name(f"{names.latest}.sif")
+        file = _place(names.file)[0] / f"{names.latest}.sif"
         text = names.latest if text in {str(file), file.name} else text
     if text == names.latest and names.file is not None:
         target = os.path.realpath(_place(names.file)[0] / f"{text}.sif")

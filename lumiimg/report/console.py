@@ -160,4 +160,4 @@ def print_json_line(kind: str, source: object) -> None:
     from lumiimg.report import schema
 
     # a line break in a text is an escape
-    print(" ".join(map(str.strip, schema.json_text(kind, source).split("\n"))), flush=True)
+    print(schema.json_text(kind, source).replace("\n", " "), flush=True)
