@@ -1,5 +1,5 @@
 # make demo         build a small real image and check it, end to end; where none can be built, the part that needs nothing
-# make test         unit tests, offline once the packages are in; under two minutes
+# make test         unit tests, offline once the packages are in; some five minutes on two cores
 # make coverage     how many branches of elf/, image/, nccl/ and fabric/ their unit tests take, and the floor of each
 # make test-engine  the same against a real Apptainer, a real loader and a real RCCL
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
