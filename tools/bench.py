@@ -131,7 +131,7 @@ def bench_log(scratch: Path) -> None:
 
 
 def bench_processes(file: Path) -> None:
-    """Time a log of 600,000 processes, of which more lines are read than are told apart."""
+    """Time a log of 600,000 processes, more than are kept apart."""
     with file.open("wb") as stream:
         stream.writelines(joblog.process_log(PROCESSES))
     mib, grep_s = file.stat().st_size >> 20, wall_of("grep", "-c", "NET/AWS", str(file))

@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
     steps = steps_of(chain, machine, way)
     names = [step.layers[0] for step in steps]
     if arguments.layer not in names:
-        raise BadInputError(f"{arguments.layer!r} is no layer of this image", hint=f"it has: {', '.join(names)}")
+        raise BadInputError(f"{arguments.layer!r} is not a layer of this image", hint=f"it has: {', '.join(names)}")
     keys = layer_keys(steps, machine, way)
     at = names.index(arguments.layer)
     answer = why(cache, keys[: at + 1], steps[at].layers, content_below(chain[0], way))

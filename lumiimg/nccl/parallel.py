@@ -114,7 +114,7 @@ def _read(
 def _dump(file: str, warn: Callable[[str], None]) -> FlightDump | None:
     """Return a dump of PyTorch's flight recorder; None where the file is none.
 
-    Raises BadInputError for a pickle of something else; other JSON may be lines of a log, and `warn` is told.
+    Raises BadInputError for a pickle of anything else. Other JSON may be lines of a log: that is a warning.
     """
     if not _size(file):
         return None

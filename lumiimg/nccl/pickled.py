@@ -123,7 +123,7 @@ class _Reader:
         elif code == _SET and isinstance(into, dict):
             keys = items[::2]
             if not all(isinstance(key, str | int) for key in keys):  # the hash of a deep tuple would end the process
-                raise _refused("a key that is no text", self._where)
+                raise _refused("a key that is neither text nor a number", self._where)
             into.update(zip(keys, items[1::2], strict=True))
         else:
             raise _refused("values without a place", self._where)

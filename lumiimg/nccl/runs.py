@@ -1,8 +1,8 @@
 """Several runs in one log: a job that Slurm queued again, or two jobs that wrote to one file, the one after the other.
 
 A run ends where all its processes have printed their last, and a rank begins again: on the same node, or on another
-one after the job ended, or under another number of a job. Where the order of lines is not known, in several files, none
-is told from another.
+one after the job ended, or under another number of a job. In several files the order of
+lines is not known: they count as one run.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _named(name, module):
 
 
 class _Finder:
-    """Finds each module of the package that is no file."""
+    """Finds the modules of the package that have no file of their own."""
 
     def __init__(self, package):
         self._package = package
