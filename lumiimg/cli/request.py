@@ -165,7 +165,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     """Return what is asked for. Raises BadInputError."""
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets
-    from lumiimg.resolve.stack import OWN_PACKAGES, PACKAGE
+    from lumiimg.resolve.stack import PACKAGE
     from lumiimg.secret import known_secrets
 
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
@@ -185,8 +185,6 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
         fabric = None if layers & {name_of(text) for text in given} else Fabric(recipe.fabric)
     of_recipe = [text for text in recipe.add if not text.startswith(PACKAGE)] if recipe else []
     named = {name_of(text): text for text in given if text not in of_recipe}
-    if OWN_PACKAGES in named:
-        raise BadInputError(f"--add {OWN_PACKAGES}", hint="name the packages: -r FILE, or --add pip:NAME==VERSION")
     add = [named.get(name_of(text), text) for text in of_recipe]
     add += [text for text in given if text not in add]
     request = Request(

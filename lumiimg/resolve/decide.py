@@ -10,7 +10,7 @@ from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
 from lumiimg.resolve.planner import Planner
-from lumiimg.resolve.request import options_of, refuse_secrets, wanted, with_releases
+from lumiimg.resolve.request import name_of, options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.shelf import Shelf
 from lumiimg.resolve.stack import OWN_PACKAGES
@@ -48,7 +48,12 @@ def working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:
 
 
 def with_own(request: Request, ground: Ground) -> tuple[Request, Ground]:
-    """Return both with the layer of the user's own packages, where there are any."""
+    """Return both with the layer of the user's own packages, where there are any.
+
+    Raises BadInputError for that layer without packages.
+    """
+    if any(name_of(text) == OWN_PACKAGES for text in request.add):
+        raise BadInputError(f"--add {OWN_PACKAGES}", hint="name the packages: -r FILE, or --add pip:NAME==VERSION")
     if request.own is None:
         return request, ground
     from lumiimg.resolve.own_packages import brought_by_layers

@@ -78,6 +78,7 @@ def without_python(lock: Lock) -> Lock:
     add=st.lists(st.sampled_from(CATALOGUE.layer_names()), max_size=3, unique=True),
     site=st.sampled_from([None, "lumi"]),
 )
+@example(base="debian-13", add=["own-packages"], site=None)
 def test_what_the_resolver_settles_is_a_lock_that_can_be_built(
     base: str, add: list[str], site: str | None, tmp_path: Path
 ) -> None:
