@@ -172,6 +172,22 @@ class Finding:
     """Where the rule comes from."""
 
 
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is read after an answer, and often alone."""
+
+    why: str | None = None
+    """Why the answer is as it is, in one sentence; null where it says all."""
+    next: str | None = None
+    """One command to go on with, with the names of this case; null where none helps."""
+    where: str | None = None
+    """Where to type it; null: here."""
+
+
+NO_ADVICE = Advice()
+"""The answer says all, and nothing is left to do."""
+
+
 class FindingDetails(TypedDict, total=False):
     """What a finding may have beside its code, severity and summary."""
 

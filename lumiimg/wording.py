@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _ENGINES = ("apptainer", "singularity")
+_COMMAND = re.compile(r"(?:export|unset|lumiimg|srun|source|chmod|env) \S")
+_NOTE = re.compile(r"   \(.*\)\Z")
 
 
 def count(number: int, noun: str) -> str:
@@ -20,6 +23,15 @@ def engine_word(environment: Mapping[str, str] = os.environ) -> str:
     named, path = environment.get("LUMIIMG_ENGINE"), environment.get("PATH", "")
     found = (name for name in (named, *_ENGINES) if name and shutil.which(name, path=path))
     return shlex.quote(next(found, _ENGINES[0]))
+
+
+def command_in(remedies: Iterable[str]) -> str | None:
+    """Return the first command among remedies, to be pasted: one that is nothing else, or the last that one quotes."""
+    for remedy in remedies:
+        parts = [remedy, *reversed(re.findall("`([^`]+)`", remedy)), remedy.rpartition(": ")[2]]
+        if found := next((part for part in parts if _COMMAND.match(part) and "…" not in part), None):
+            return _NOTE.sub("", found)
+    return None
 
 
 def size(size_bytes: int) -> str:

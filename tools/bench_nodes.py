@@ -44,11 +44,11 @@ def bench_gathering(scratch: Path) -> None:
     folder = scratch / "answers"
     folder.mkdir()
     job = simulate(folder)
-    report = nodes.sum_up("image.sif", "1", gather(folder, "run", job, started=job), (), {})
+    report = nodes.sum_up("image.sif", "1", gather(folder, "run", job, started=job), (), ())
     print(f"{report.sentence}")
 
     def ours() -> None:
-        nodes.sum_up("image.sif", "1", gather(folder, "run", job, started=job), (), {})
+        nodes.sum_up("image.sif", "1", gather(folder, "run", job, started=job), (), ())
 
     def peer() -> None:
         for file in folder.iterdir():

@@ -13,13 +13,16 @@ The last three are JSON objects of the SIF as well, to be read without its file 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import NAME, SHA256
+from lumiimg.catalog.sites import site_names
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
@@ -29,6 +32,7 @@ from lumiimg.image.sif import DataType, read_sif
 from lumiimg.resolve.lock import STAGED_FILE, LockedSource
 from lumiimg.resolve.lockfile import to_text
 from lumiimg.resolve.network.mirrors import checked
+from lumiimg.resolve.request import options_of
 from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
@@ -54,6 +58,9 @@ _MAX_DEFINITIONS = 99
 _MAX_FILES = 5_000
 """Of one layer."""
 _MAX_DEPTH = 50
+_MOST_WORDS = 200
+_OF_NAMES = frozenset({"--base", "--add", "--arg", "--fabric", "--exclude-newer"})
+_OF_FILES = frozenset({"--layers", "-r", "--source"})
 _ADDRESS_LIMIT = 4096
 
 
@@ -120,6 +127,7 @@ def plan_document(lock: Lock, request: Request) -> bytes:
             for layer in lock.stack
         ],
         "lock": None if is_open else to_text(lock, request),
+        "request": shlex.split(options_of(replace(request, mirrors=(), host=None))),
     }
     return json.dumps(plan, indent=1, sort_keys=True).encode()
 
@@ -192,6 +200,33 @@ def read_plan(image: Path) -> dict[str, Any] | None:
     if plan is not None and type(version := plan.get("format", _FORMAT)) is int:
         _refuse_other(version, image)
     return plan
+
+
+def asked_for(image: Path) -> tuple[str, ...]:
+    """Return the options of `lumiimg build` that an image was built with, to be proposed again.
+
+    None where it does not say, or names what a stranger could have written there to be built instead: an address, or a
+    file or folder that is not here, or not this user's own.
+    """
+    words = (read_document(image, PLAN) or {}).get("request")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or len(words) > _MOST_WORDS:
+        return ()
+    options = list(zip(words[::2], words[1::2], strict=False))
+    if len(words) % 2 or not all(_is_harmless(option, value) for option, value in options):
+        return ()
+    return tuple(words)
+
+
+def _is_harmless(option: str, value: str) -> bool:
+    if option == "--site":
+        return value in site_names(os.environ)
+    if option in _OF_FILES or (option == "--base" and not NAME.fullmatch(value)):
+        path = Path(value.partition("=")[2] if option == "--source" else value)
+        try:
+            return path.stat().st_uid == os.geteuid()
+        except (OSError, ValueError):
+            return False
+    return option in _OF_NAMES
 
 
 def plan_of(image: Path) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.codes import meanings
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Code, Family, Finding, Level, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Code, Family, Finding, Level, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,6 +76,8 @@ class CheckReport:
     """What the collective of level run came to."""
     gpu: GpuAccount | None = None
     """What the GPU of the site makes of its code; None without a site, or where that has none of AMD's."""
+    advice: Advice = NO_ADVICE
+    """Why, and what to do."""
 
 
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import tempfile
@@ -11,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.folders import layer_folders, names_at_a_glance
 from lumiimg.catalog.site_choice import DEFAULT
+from lumiimg.check.advice import advise
 from lumiimg.check.answer import CheckReport, LevelsTaken, decide, sentence, settle
 from lumiimg.check.opening import opened
 from lumiimg.check.probe import simulation
@@ -26,7 +25,6 @@ from lumiimg.check.static.host_binds import ready_to_paste
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.machine import with_machine
 from lumiimg.check.steps import fabric_steps, origins
-from lumiimg.definition.definition import layers_of
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Code, Finding, Level
@@ -56,17 +54,20 @@ def check_image(
     site: Site | None = None,
     program: str | None = None,
     machine: Sequence[str] = (),
+    built_with: Sequence[str] = (),
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
     `simulate`: ask RCCL with a stand-in for HIP too (`probe/simulation.py`). `site`: whose GPU is to take the image's
     code, and whose bandwidths count, on GPUs.
     `program`: what jobs start, by its path or name; None for the Python on the image's PATH.
-    `machine`: the options that name the machine, for commands that are proposed.
+    `machine`: the options that name the machine, `built_with` those that the image was built with, for commands that
+    are proposed.
 
     Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
     needs is not here.
     """
+    named = f"./{path}" if str(path).startswith("-") else str(path)
     with opened(path, environment, snapshot) as image:
         boundary = check_files(path, image, environment, snapshot, program, site)
         static, manifest = boundary.static, boundary.manifest
@@ -107,7 +108,7 @@ def check_image(
         taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
         fabric = probed.path if probed else static.path
         results = (probed.findings.found if probed else (), ran.findings.found if ran else ())
-        findings = conclude(str(path), image.labels, static.findings, *results, machine=machine)
+        findings = conclude(named, built_with, static.findings, *results, machine=machine)
         known = origins(
             fabric,
             image,
@@ -120,6 +121,16 @@ def check_image(
         image=str(path),
         answer=answer,
         sentence=sentence(answer, findings, taken),
+        advice=advise(
+            answer,
+            findings,
+            image=named,
+            level=taken,
+            limited=level is not None,
+            site=site,
+            machine=machine,
+            environment=environment,
+        ),
         level=taken,
         levels=LevelsTaken("done", probe_level, run_level),
         path=fabric,
@@ -158,7 +169,7 @@ def check_files(
 
 def conclude(
     image: str,
-    labels: Mapping[str, str],
+    built_with: Sequence[str],
     static: Sequence[Finding],
     probed: Sequence[Finding],
     ran: Sequence[Finding] = (),
@@ -167,9 +178,9 @@ def conclude(
 ) -> tuple[Finding, ...]:
     """Return the findings of all levels as one account, with the command that would mend what is lacking.
 
-    `machine` are the options that name the machine.
+    `built_with` are the options that the image was built with, `machine` those that name the machine.
     """
-    return _with_binds(_with_command(settle(static, probed, ran), image, labels, machine), image, machine)
+    return _with_binds(_with_command(settle(static, probed, ran), image, built_with, machine), image, machine)
 
 
 def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str]) -> tuple[Finding, ...]:
@@ -202,25 +213,18 @@ def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
 
 
 def _with_command(
-    findings: tuple[Finding, ...], image: str, labels: Mapping[str, str], machine: Sequence[str]
+    findings: tuple[Finding, ...], image: str, built_with: Sequence[str], machine: Sequence[str]
 ) -> tuple[Finding, ...]:
-    """Add the command that gives a plugin: to the same stack, where the catalogue has all of it, or to the image.
-
-    A base that was an image, and layers that `--layers` named, are not found by what the labels call them.
-    """
+    """Add the command that gives a plugin: the image is built again with it where it says how it was built."""
     lacking = next((finding for finding in findings if finding.id is Code.PLUGIN_ABSENT), None)
     if lacking is None:
         return findings
-    built_from = layers_of(labels)
-    if built_from and names_at_a_glance(layer_folders(os.environ)).keys() >= {*built_from}:
-        base, *layers = built_from
-        words = ["build", "--base", base, *(word for layer in (*layers, _PLUGIN_LAYER) for word in ("--add", layer))]
-        note = ""
-        machine = machine or ("--site", "generic")  # as it was judged: for none; LUMI may refuse its ROCm
+    pairs = list(zip(built_with[::2], built_with[1::2], strict=True))
+    named = dict(pairs)
+    if pairs and (not machine or "--site" not in named or named["--site"] in machine):
+        kept = [word for pair in pairs if pair[0] != "--site" or not machine for word in pair]
+        words = ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
     else:
-        words = ["adapt", image]
-        note = "" if machine else "   (`lumiimg list` shows other sites)"
-        machine = machine or ("--site", DEFAULT)
-    words += machine
-    remedy = f"{shlex.join(['lumiimg', *words, '-o', 'with-plugin.sif'])}{note}"
+        words = ["adapt", image, *(machine or ("--site", DEFAULT))]
+    remedy = shlex.join(["lumiimg", *words, "-o", "with-plugin.sif"])
     return tuple(replace(finding, remedy=(remedy,)) if finding is lacking else finding for finding in findings)

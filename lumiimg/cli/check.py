@@ -125,6 +125,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
     """Return what checks an image on this machine. Raises BadInputError."""
+    from lumiimg.build.provenance import asked_for
     from lumiimg.check.pipeline import check_image
     from lumiimg.findings import Level
 
@@ -145,6 +146,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
             site=site,
             program=arguments.starts,
             machine=machine_options(arguments),
+            built_with=asked_for(image),
         )
 
     return check
@@ -152,6 +154,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
 
 def _several(arguments: argparse.Namespace) -> int:
     """Check one image after the other; one that cannot be checked does not keep the others from it."""
+    from lumiimg.findings import Advice
     from lumiimg.report.console import print_json_line
     from lumiimg.report.images import ImageAnswer, answer_of, print_images, worst
 
@@ -165,7 +168,7 @@ def _several(arguments: argparse.Namespace) -> int:
         try:
             report = check(image)
         except LumiimgError as error:
-            answers.append(ImageAnswer(str(image), error.exit_code, error.what, error.hint or ""))
+            answers.append(ImageAnswer(str(image), error.exit_code, error.what, Advice(error.hint)))
         else:
             answers.append(answer_of(report))
             if arguments.json:
@@ -175,11 +178,7 @@ def _several(arguments: argparse.Namespace) -> int:
             print(
                 printable(f"{len(answers)} of {len(arguments.images)} images are checked"), file=sys.stderr, flush=True
             )
-    named = {"--host": arguments.host, "--site": arguments.site, "--program": arguments.starts}
-    named["--level"] = arguments.level
-    again = ["lumiimg", "check", *(str(word) for option in named.items() if option[1] for word in option)]
-    again += ["--simulate-gpu"] if arguments.simulate_gpu else []
-    print_images(answers, again, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
+    print_images(answers, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return worst(answers)
 
 
@@ -201,6 +200,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
     else:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
+        from lumiimg.build.provenance import asked_for
         from lumiimg.cluster.nodes.check import NodesRequest, check_nodes
 
         request = NodesRequest(
@@ -212,6 +212,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             simulate=arguments.simulate_gpu,
             program=arguments.starts,
             machine=machine_options(arguments),
+            built_with=asked_for(arguments.images[0]),
         )
 
         def keep(report: NodesReport) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from lumiimg.resolve.lock import LockedSource
@@ -133,11 +133,6 @@ def export(variable: tuple[str, str]) -> str:
     """Return the command of a shell that sets a variable of `Sections.environment`."""
     name, word = variable
     return f"export {name}={word}"
-
-
-def layers_of(labels: Mapping[str, str]) -> list[str]:
-    """Return the names of base and layers that an image of lumiimg was built from, by its labels; else nothing."""
-    return [labels[key] for key in sorted(labels) if key.startswith(LAYER_LABEL)]
 
 
 def _section(name: str, body: str) -> str:

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.errors import ExitCode, printable
-from lumiimg.findings import Family, Finding, Level, Severity
-from lumiimg.report.console import console, detail, evidence, headline, marked, remedies, say
+from lumiimg.findings import NO_ADVICE, Family, Finding, Level, Severity
+from lumiimg.report.console import advise, console, detail, evidence, headline, marked, remedies, say
 from lumiimg.report.gpu_code import summary_of
+from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rich.console import Console
 
     from lumiimg.check.answer import CheckReport
     from lumiimg.fabric.path import FabricPath
+    from lumiimg.findings import Advice
     from lumiimg.report.junit import Case
 
 _ALWAYS = frozenset({Family.IMAGE, Family.GPU})
@@ -29,6 +31,8 @@ def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stde
     """Print the report for a person."""
     out = console(stderr=stderr, quiet=quiet)
     headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
+    advise(out, report.advice)
+    out.print()
     detail(out, path_line(report.path), style="dim")
     if report.gpu is not None:
         detail(out, summary_of(report.gpu), style="dim")
@@ -37,24 +41,35 @@ def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stde
         is_told = verbose or finding.level is Level.RUN or finding.id.family in _ALWAYS
         if finding.severity is Severity.INFO and not is_told:
             continue
-        print_finding(out, finding)
-    for level in Level:
-        say(out, f"level {level.value}: {report.levels.of(level)}", first="  ", style="dim")
+        print_finding(out, finding, report.advice, verbose=verbose)
+    taken = {level.value: report.levels.of(level) for level in Level}
+    print_levels(out, taken)
 
 
-def print_finding(out: Console, finding: Finding) -> None:
-    """Print one finding with its evidence, cause and remedy."""
-    marked(out, finding.severity.value, f"{finding.summary}  [{finding.id}, {finding.level.value}]")
-    for line in finding.evidence:
+def print_levels(out: Console, taken: Mapping[str, str]) -> None:
+    """Print what became of each level; of several the same only once."""
+    for text in dict.fromkeys(taken.values()):
+        same = [level for level in taken if taken[level] == text]
+        say(out, f"level {' and '.join(same)}: {text}", first="  ", style="dim")
+
+
+def print_finding(out: Console, finding: Finding, advice: Advice = NO_ADVICE, *, verbose: bool = True) -> None:
+    """Print one finding with its evidence, cause and remedy; without what `advice` has said above it."""
+    kept = finding.severity is not Severity.OK or verbose
+    is_said = advice.why == finding.summary
+    identity = f"{finding.id}, {finding.level.value}"
+    marked(out, finding.severity.value, identity if is_said else f"{finding.summary}  [{identity}]")
+    for line in finding.evidence if kept else ():
         evidence(out, line)
     if len(finding.chain) > 1:
         detail(out, "via " + " -> ".join(finding.chain))
     if finding.cause:
         detail(out, f"why: {finding.cause}")
-    remedies(out, finding.remedy)
-    if finding.source and finding.severity is not Severity.OK:
+    remedies(out, [remedy for remedy in finding.remedy if not is_said or command_in([remedy]) != advice.next])
+    if finding.source and finding.severity is not Severity.OK and verbose:
         detail(out, f"source: {finding.source}", style="dim")
-    out.print()
+    if kept:
+        out.print()
 
 
 def to_junit_text(report: CheckReport) -> str:

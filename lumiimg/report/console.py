@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from lumiimg.findings import Advice
+
 MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
 STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
 HEADLINES = {"ok": "bold green", "info": "bold", "unknown": "bold yellow", "problem": "bold red"}
@@ -135,6 +137,19 @@ def remedies(out: Console, found: Sequence[str], *, then: str = "do") -> None:
 def proposal(out: Console, command: str, *, word: str = "next") -> None:
     """Print a command to go on with, to be copied."""
     verbatim(out, f"{word}:  {command}")
+
+
+def advise(out: Console, advice: Advice) -> None:
+    """Print why an answer is as it is, and one command: with the headline they are what is read first."""
+    if advice.why:
+        say(out, f"why: {advice.why}", rest=" " * 5)
+    next_step(out, advice)
+
+
+def next_step(out: Console, advice: Advice) -> None:
+    """Print the command to go on with, if there is one."""
+    if advice.next:
+        proposal(out, advice.next, word=f"next, {advice.where}" if advice.where else "next")
 
 
 def heading(out: Console, title: str) -> None:

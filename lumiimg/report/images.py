@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode, printable
-from lumiimg.findings import Severity
-from lumiimg.report.console import INDENT, console, cut, detail, headline, marked, proposal
+from lumiimg.findings import NO_ADVICE, Advice
+from lumiimg.report.console import INDENT, console, cut, detail, headline, marked, next_step
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -35,21 +34,18 @@ class ImageAnswer:
     image: str
     exit_code: ExitCode
     sentence: str
-    why: str = ""
-    """What decides it: the first problem, else the first question that is open; what to do, where it was not read."""
+    advice: Advice = NO_ADVICE
+    """Why, and what to do."""
 
     @property
     def fate(self) -> tuple[int, str, str]:
         """What images have in common that are shown together; the worst sorts first."""
-        return _WORST_FIRST.index(self.exit_code), self.sentence, self.why
+        return _WORST_FIRST.index(self.exit_code), self.sentence, self.advice.why or ""
 
 
 def answer_of(report: CheckReport) -> ImageAnswer:
     """Return what came of an image that was checked."""
-    deciding = (Severity.PROBLEM, Severity.UNKNOWN) if report.answer.exit_code is not ExitCode.GOOD else ()
-    found = (f for severity in deciding for f in report.findings if f.severity is severity)
-    why = next((f"why: {finding.summary}  [{finding.id}]" for finding in found), "")
-    return ImageAnswer(report.image, report.answer.exit_code, report.sentence, why)
+    return ImageAnswer(report.image, report.answer.exit_code, report.sentence, report.advice)
 
 
 def worst(answers: Sequence[ImageAnswer]) -> ExitCode:
@@ -57,10 +53,8 @@ def worst(answers: Sequence[ImageAnswer]) -> ExitCode:
     return min((answer.exit_code for answer in answers), key=_WORST_FIRST.index)
 
 
-def print_images(
-    answers: Sequence[ImageAnswer], again: Sequence[str], *, verbose: bool, quiet: bool = False, stderr: bool = False
-) -> None:
-    """Print it for a person; `again` is the command that has all about one image, which is added to it."""
+def print_images(answers: Sequence[ImageAnswer], *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
+    """Print it for a person."""
     out = console(stderr=stderr, quiet=quiet)
     code = worst(answers)
     headline(out, _counts(answers), _KINDS.get(code, "unknown"))
@@ -69,13 +63,11 @@ def print_images(
         first = same[0]
         out.print()
         marked(out, _KINDS.get(first.exit_code, "unknown"), f"{count(len(same), 'image')}: {first.sentence}")
-        if first.why:
-            detail(out, first.why)
+        if first.advice.why:
+            detail(out, f"why: {first.advice.why}")
         names = printable(", ".join(answer.image for answer in same))
         detail(out, names if verbose else cut(out, names, INDENT))
-        if first.exit_code in {ExitCode.NO, ExitCode.UNDECIDED}:
-            image = f"./{first.image}" if first.image.startswith("-") else first.image
-            proposal(out, shlex.join([*again, image]))
+        next_step(out, first.advice)
 
 
 def _counts(answers: Sequence[ImageAnswer]) -> str:

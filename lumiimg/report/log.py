@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import ExitCode, printable
-from lumiimg.findings import Severity
+from lumiimg.findings import NO_ADVICE, Advice, Severity
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.check import print_finding
-from lumiimg.report.console import INDENT, console, cut, detail, heading, proposal, remedies, say, verbatim
+from lumiimg.report.console import INDENT, advise, console, cut, detail, heading, remedies, say, verbatim
 from lumiimg.report.console import evidence as print_evidence
 from lumiimg.report.console import headline as print_headline
 from lumiimg.wording import count
@@ -158,7 +158,8 @@ def print_log(
     causes = list(report.causes)
     first = causes.pop(0) if causes and report.answer is not ExitCode.GOOD else None
     if first is not None:
-        _print_first(out, report, first)
+        advise(out, advice_of(report))
+        out.print()
     if report.ended is not None:
         say(out, f"network: {network(report)}")
     stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
@@ -236,15 +237,14 @@ def next_command(remedy: Sequence[str]) -> str:
     return command if colon and reason[:1].isupper() and not reason.startswith("LD_") else step
 
 
-def _print_first(out: Console, report: LogReport, cause: Cause) -> None:
-    """Print why, and one command: with the headline they are what is read first, and often alone."""
-    if report.ended is not None and cause.because:
-        say(out, f"why: {cause.because[0]}")
-    else:
-        say(out, f"why: {cause.summary}  [{cause.id}]")
-    if cause.remedy:
-        proposal(out, next_command(cause.remedy))
-    out.print()
+def advice_of(report: LogReport) -> Advice:
+    """Return why, and one command: with the headline they are what is read first, and often alone."""
+    if not report.causes or report.answer is ExitCode.GOOD:
+        return NO_ADVICE
+    cause = report.causes[0]
+    is_end = report.ended is not None and cause.because
+    why = cause.because[0] if is_end else f"{cause.summary}  [{cause.id}]"
+    return Advice(why, next_command(cause.remedy) if cause.remedy else None)
 
 
 def _print_cause(out: Console, cause: Cause, word: str) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import ExitCode, printable
 from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
-from lumiimg.report.check import KINDS, finding_cases, path_line, print_finding
-from lumiimg.report.console import HEADLINES, INDENT, console, cut, detail, evidence, headline, say
+from lumiimg.report.check import KINDS, finding_cases, path_line, print_finding, print_levels
+from lumiimg.report.console import HEADLINES, INDENT, advise, console, cut, detail, evidence, headline, say
 from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import count
 
@@ -35,6 +35,7 @@ def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stde
     """Print the report for a person."""
     out = console(stderr=stderr, quiet=quiet)
     headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
+    advise(out, report.advice)
     out.print()
     for number, group in enumerate(report.groups):
         is_all = number == 0 and len(report.groups) == 1 and not report.silent
@@ -62,9 +63,8 @@ def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stde
             say(out, f"on {_names(out, group.nodes, verbose=verbose)}:", style="bold")
             out.print()
         for finding in fresh:
-            print_finding(out, finding)
-    for level, text in report.levels.items():
-        say(out, f"level {level}: {text}", first="  ", style="dim")
+            print_finding(out, finding, report.advice, verbose=verbose)
+    print_levels(out, report.levels)
 
 
 def _head(out: Console, nodes: tuple[str, ...], text: str, kind: str, *, verbose: bool) -> None:

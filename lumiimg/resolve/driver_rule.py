@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("wheel-rocm", "in a wheel"))
 _WORDS = re.compile(r"[\s(),;]+")
 _ID = "driver-window"
-_BY_SCAN = "a snapshot of a node decides (lumiimg host scan -o host.json there, then --host host.json)"
+_BY_SCAN = "a snapshot of a node decides"
 
 
 @dataclass(frozen=True, slots=True)

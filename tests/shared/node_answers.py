@@ -40,4 +40,4 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
 
 
 def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
-    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), {}, output=("srun: error: x",))
+    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), (), output=("srun: error: x",))

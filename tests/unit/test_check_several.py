@@ -46,20 +46,24 @@ def test_forty_images_are_one_screen_with_the_worst_first(images: Path, capsys: 
     lines = out.splitlines()
     assert lines[0] == "NO for 2 images, 2 cannot be read, CANNOT TELL for 33 (of 37)"
     assert len(lines) <= 24
-    assert max(map(len, lines)) <= 80
+    assert max(len(line) for line in lines if not line.startswith("next")) <= 80
     assert out.index("2 images: NO") < out.index("neither a SIF") < out.index("33 images")
     assert "no net plugin" in unwrapped(out)
     assert "-no-plugin, no plugin" in out
 
 
-def test_the_command_that_is_proposed_has_all_about_the_image(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_that_are_proposed_name_an_image_of_their_fate(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     del images
     _, out, _ = check(capsys, "--site", "lumi", "--", "-no-plugin", "no plugin", "needs-host-0")
-    proposed = [line.partition("lumiimg ")[2] for line in out.splitlines() if line.startswith("next:")]
-    assert len(proposed) == 2
-    for command, expected in zip(proposed, (ExitCode.NO, ExitCode.UNDECIDED), strict=True):
-        assert main(shlex.split(command)) == expected
-        assert "level static: done" in capsys.readouterr().out
+    (adapts,) = [line.partition("lumiimg ")[2] for line in out.splitlines() if line.startswith("next:")]
+    assert main([*shlex.split(adapts), "--dry-run"]) == ExitCode.GOOD
+    assert "would build no-plugin + " in capsys.readouterr().out
+    on_a_node = next(line for line in out.splitlines() if line.startswith("next, on a GPU node of lumi:"))
+    assert on_a_node.endswith(
+        "lumiimg host scan -o host.json && lumiimg check needs-host-0 --site lumi --host host.json"
+    )
 
 
 def test_one_that_is_not_an_image_does_not_keep_the_others_from_it(

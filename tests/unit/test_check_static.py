@@ -13,7 +13,6 @@ from lumiimg.check.pipeline import check_image, conclude
 from lumiimg.check.probe.task import excuse
 from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
-from lumiimg.definition.definition import LAYER_LABEL
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.rccl import read_rccl
@@ -24,8 +23,6 @@ from tests.shared.fabric_builder import ROCR
 from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lumiimg.check.static.evidence import StaticResult
 
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -419,21 +416,24 @@ def test_musl_is_not_guessed_about(root: Path) -> None:
 
 @pytest.mark.usefixtures("clean_home")
 @pytest.mark.parametrize(
-    ("names", "command"),
+    ("built_with", "machine", "command"),
     [
-        (("debian-13", "netprobe"), "build --base debian-13 --add netprobe --add aws-ofi-nccl --site generic"),
-        (("debian-13", "a-layer-of-their-own"), "adapt theirs --site lumi"),  # --layers named its folder
-        (("an-image", "netprobe"), "adapt theirs --site lumi"),
+        ("--base debian-13 --add netprobe", "", "build --base debian-13 --add netprobe --add aws-ofi-nccl"),
+        (
+            "--base debian-13 --add netprobe --site generic",
+            "--site generic",
+            "build --base debian-13 --add netprobe --add aws-ofi-nccl --site generic",
+        ),
+        ("--base debian-13 --site lumi", "--site frontier", "adapt theirs --site frontier"),
+        ("", "", "adapt theirs --site lumi"),
     ],
 )
 def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(
-    names: Sequence[str], command: str, monkeypatch: pytest.MonkeyPatch
+    built_with: str, machine: str, command: str
 ) -> None:
-    monkeypatch.delenv("LUMIIMG_SITE")  # a user's machine names none
     lacking = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no net plugin")
-    labels = {f"{LAYER_LABEL}{number}": name for number, name in enumerate(names)}
-    (found,) = conclude("theirs", labels, (lacking,), ())
-    assert found.remedy[0].startswith(f"lumiimg {command} -o with-plugin.sif")
+    (found,) = conclude("theirs", built_with.split(), (lacking,), (), machine=machine.split())
+    assert found.remedy == (f"lumiimg {command} -o with-plugin.sif",)
     if command.startswith("build"):
         assert main([*found.remedy[0].split()[1:], "--dry-run"]) == ExitCode.GOOD
 
@@ -442,7 +442,7 @@ def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.Capture
     assert main(["check", "--level", "static", str(root)]) == ExitCode.NO
     text = capsys.readouterr().out
     assert "plugin.absent" in text
-    assert f"do:  lumiimg adapt {root} --site generic -o with-plugin.sif" in text  # the one that is in force
+    assert f"next:  lumiimg adapt {root} --site generic -o with-plugin.sif" in text  # the one that is in force
     assert "will work" not in text
     libcxi = library(root / LIB / "libcxi.so.1")
     libfabric = library(root / LIB / "libfabric.so.1", libcxi, source=ROCR)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.catalog.catalogue import Catalogue
-from lumiimg.definition.definition import Definition, layers_of
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import (
     LINE_LIMIT_BYTES,
@@ -27,6 +27,9 @@ from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
 from tests.shared.programs import examples, needs
+
+if TYPE_CHECKING:
+    from lumiimg.definition.definition import Definition
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
 TRAPS = {
@@ -195,11 +198,6 @@ def test_the_scripts_are_valid_shell(stack: tuple[tuple[Definition, ...], Defini
                 script = tmp_path / "script"
                 script.write_text(body)
                 subprocess.run(["bash", "-n", str(script)], check=True)
-
-
-def test_the_labels_tell_the_stack() -> None:
-    labels = {"lumiimg.layer.02": "b", "lumiimg.layer.01": "a", "other": "x"}
-    assert layers_of(labels) == ["a", "b"]
 
 
 def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_layer: MakeLayer) -> None:

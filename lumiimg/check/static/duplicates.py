@@ -110,7 +110,7 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
                     where=first.path,
                     chain=first.chain,
                     cause="it came with the start, or was opened for all: what it does instead does not show",
-                    remedy=("take it off LD_PRELOAD; `lumiimg check --level probe` shows what happens with it",),
+                    remedy=("take it off LD_PRELOAD; `lumiimg check IMAGE --level probe` shows what happens with it",),
                     source="ld.so(8), LD_PRELOAD; glibc elf/dl-lookup.c",
                 )
                 return

@@ -151,7 +151,7 @@ def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -
             where=plugin.path,
             evidence=outcome.errors[:8],
             chain=chain,
-            remedy=("run the check on the machine, with the binds of your jobs: `lumiimg check --level probe`",),
+            remedy=("run the check on the machine, with the binds of your jobs: `lumiimg check IMAGE --level probe`",),
             source="glibc elf/dl-load.c",
         )
     else:

@@ -129,7 +129,7 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
             Severity.UNKNOWN,
             f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})",
             where=rccl.path,
-            remedy=("`lumiimg check --level probe` asks the library itself",),
+            remedy=("`lumiimg check IMAGE --level probe` asks the library itself",),
         )
     else:
         found.add(

@@ -93,6 +93,6 @@ def judge_not_modelled(
             Code.LOADER_NOT_MODELLED,
             Severity.UNKNOWN,
             line,
-            remedy=("`lumiimg check --level probe` starts the program as jobs do",),
+            remedy=("`lumiimg check IMAGE --level probe` starts the program as jobs do",),
             source="ld.so(8), secure-execution mode; glibc manual, Tunables",
         )

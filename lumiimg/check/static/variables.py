@@ -103,7 +103,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
                 Severity.UNKNOWN,
                 f"{name} puts files of the host over what the loader or RCCL reads; the image alone does not show it",
                 evidence=tuple(over[:8]),
-                remedy=("`lumiimg check --level probe` runs with it; `lumiimg ldd --bind` models it",),
+                remedy=("`lumiimg check IMAGE --level probe` runs with it; `lumiimg ldd --bind` models it",),
             )
 
 
@@ -132,7 +132,7 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
             f"RCCL takes variables from {named or CONF}, too, and which is not known here",
             where=named or CONF,
             cause=None if named else variables.unread,
-            remedy=("`lumiimg check --level probe` runs RCCL with it",),
+            remedy=("`lumiimg check IMAGE --level probe` runs RCCL with it",),
             source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
         )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lumiimg
+from lumiimg.check.advice import advice_of
 from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files, conclude
@@ -33,7 +34,8 @@ from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.findings import Finding, Level
+from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
+from lumiimg.nccl.node_names import folded
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 _OUTPUT_LINES = 6
+_LONG_NAMES = 200
+"""Characters of names of nodes, above which too many are at fault to go on without them."""
 NOT_ASKED = "not asked for"
 NOTHING = "there is no RCCL to run"
 _CUT_OFF = "not done: the job ended before it did"
@@ -103,6 +107,8 @@ class NodesReport:
     """What the collective of level run came to."""
     gpu: GpuAccount | None = None
     """Whether the GPU of --host or --site takes the image's code; null where none of AMD's is known."""
+    advice: Advice = NO_ADVICE
+    """Why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,8 @@ class NodesRequest:
     """What jobs start; None for the Python on the image's PATH."""
     machine: tuple[str, ...] = ()
     """The options that name the machine, for commands that are proposed."""
+    built_with: tuple[str, ...] = ()
+    """The options that the image was built with, for the same."""
 
 
 def own_command() -> list[str]:
@@ -179,18 +187,18 @@ def check_nodes(
         raise BadInputError(what, where=f"--nodes {request.nodes}")
     nodes = allocation.nodes[: request.nodes]
     path, machine = request.image.absolute(), request.machine
+    asked = str(path), allocation.job
     engine = find_engine(environment)
     with opened(path, environment, request.snapshot) as image, shared_folder() as folder:
-        labels = image.labels
         boundary = check_files(path, image, environment, request.snapshot, request.program, request.site)
         static, manifest = boundary.static, boundary.manifest
         files = static.findings
         if static.path.rccl is None:
-            found = conclude(str(path), labels, files, (), machine=machine)
+            found = conclude(str(path), request.built_with, files, (), machine=machine)
             group = _group(nodes, static.path, found, Level.STATIC, slowest_ms=0)
             levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}
-            of_all = (str(path), allocation.job, group.answer, group.sentence)
-            return NodesReport(*of_all, levels, (group,), (), (), gpu=boundary.gpu)
+            alone = NodesReport(*asked, group.answer, group.sentence, levels, (group,), (), (), gpu=boundary.gpu)
+            return replace(alone, advice=advice_of(group.answer, found))
         programs, run = folder / "programs", folder / "run"
         programs.mkdir()
         run.mkdir()
@@ -212,7 +220,14 @@ def check_nodes(
                 gpus = shared_gpus(well)
                 owes_run = True
                 so_far = sum_up(
-                    str(path), allocation.job, gathered, files, labels, why=_CUT_OFF, owes_run=True, machine=machine
+                    str(path),
+                    allocation.job,
+                    gathered,
+                    files,
+                    request.built_with,
+                    why=_CUT_OFF,
+                    owes_run=True,
+                    machine=machine,
                 )
                 on_probed(replace(so_far, gpu=boundary.gpu))
                 if gathered.out_of_time:
@@ -234,7 +249,16 @@ def check_nodes(
             except LumiimgError as error:  # what the nodes have answered stands
                 why = f"{'not taken' if isinstance(error, MissingHereError) else 'failed'}: {error}"
     summed = sum_up(
-        str(path), allocation.job, gathered, files, labels, ran, why, _tail(done), owes_run=owes_run, machine=machine
+        str(path),
+        allocation.job,
+        gathered,
+        files,
+        request.built_with,
+        ran,
+        why,
+        _tail(done),
+        owes_run=owes_run,
+        machine=machine,
     )
     return replace(summed, gpu=boundary.gpu)
 
@@ -244,7 +268,7 @@ def sum_up(
     job: str,
     gathered: NodeAnswers,
     files: Sequence[Finding],
-    labels: Mapping[str, str],
+    built_with: Sequence[str],
     ran: RunResult | None = None,
     why: str = NOT_ASKED,
     output: tuple[str, ...] = (),
@@ -257,7 +281,7 @@ def sum_up(
     `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
     without one the question is open. `output` is that of the step. `machine` are the options that name the machine.
     """
-    groups = tuple(_groups(image, gathered, files, labels, ran, machine))
+    groups = tuple(_groups(image, gathered, files, built_with, ran, machine))
     silent = gathered.silent
     answer = _answer(groups, silent)
     told = told_of(ran) if ran is not None else None
@@ -269,7 +293,27 @@ def sum_up(
     words = _sentence(answer, groups, silent)
     if answer is Answer.NO_OBSTACLE and owes_run and ran is None:
         answer, words = Answer.UNDECIDED, f"CANNOT TELL: level run {why}; {words}"
-    return NodesReport(image, job, answer, words, levels, groups, silent, output if silent else (), told)
+    advice = _advice(answer, groups, silent, f"level run {why}" if owes_run and ran is None else None)
+    return NodesReport(image, job, answer, words, levels, groups, silent, output if silent else (), told, advice=advice)
+
+
+def _advice(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[SilentNodes], missing: str | None) -> Advice:
+    """Return why, and what to do: where the image works on other nodes, the nodes are at fault, and not the image."""
+    worst = next((group for group in groups if group.answer is answer), None)
+    if answer is Answer.UNDECIDED and silent:
+        bad = [node for entry in silent for node in entry.nodes]
+        why = f"{count(len(bad), 'node')} gave no answer: {silent[0].why}"
+    elif worst is None:
+        return Advice(missing)
+    else:
+        of_group = advice_of(worst.answer, worst.findings)
+        if len(groups) == 1 or answer is Answer.NO_OBSTACLE:
+            return of_group if answer is not Answer.UNDECIDED or of_group.why else Advice(missing)
+        bad = [*worst.nodes]
+        why = f"on {count(len(bad), 'node')}: {of_group.why or worst.sentence}"
+    names = folded(bad)
+    fine = len(names) < _LONG_NAMES and any(group.answer is Answer.NO_OBSTACLE for group in groups)
+    return Advice(why, f"sbatch --exclude={names} job.sh" if fine else None)
 
 
 def _ask(
@@ -306,7 +350,7 @@ def _groups(
     image: str,
     gathered: NodeAnswers,
     files: Sequence[Finding],
-    labels: Mapping[str, str],
+    built_with: Sequence[str],
     ran: RunResult | None,
     machine: Sequence[str],
 ) -> Iterator[NodeGroup]:
@@ -314,7 +358,7 @@ def _groups(
     for found in gathered.groups:
         trouble = found.fingerprint.trouble
         together = ran.findings.found if ran is not None and not trouble else ()
-        findings = conclude(image, labels, files, found.details.findings, together, machine=machine)
+        findings = conclude(image, built_with, files, found.details.findings, together, machine=machine)
         level = Level.STATIC if trouble else Level.RUN if together else Level.PROBE
         group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
         if trouble:

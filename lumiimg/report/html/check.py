@@ -41,7 +41,7 @@ def check_page(report: CheckReport) -> str:
     if ran := report.collective:
         ranks = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
         facts.append(f"{ran.program}, {ranks}: {ran.verdict} ({ran.confidence})")
-    return page("check", report.image, KINDS[report.answer], report.sentence, facts, parts)
+    return page("check", report.image, KINDS[report.answer], report.sentence, facts, parts, report.advice)
 
 
 def _levels(levels: Sequence[tuple[str, str]]) -> Node:
@@ -64,7 +64,7 @@ def nodes_page(report: NodesReport, paths: Sequence[Sequence[Step]]) -> str:
         Section(LEVELS, [_levels(list(report.levels.items()))]),
     ]
     facts = [f"job {report.job}", *_collective(report)]
-    return page("check --nodes", report.image, KINDS[report.answer], report.sentence, facts, parts)
+    return page("check --nodes", report.image, KINDS[report.answer], report.sentence, facts, parts, report.advice)
 
 
 def _kind(group: NodeGroup) -> NodeKind:

@@ -14,6 +14,7 @@ from lumiimg.report.html.page import Section, element, left_out, lines, page, sh
 from lumiimg.report.html.picture import path_figure
 from lumiimg.report.log import (
     KINDS,
+    advice_of,
     differences,
     headline,
     known,
@@ -68,7 +69,7 @@ def log_page(
     kind = KINDS.get(answer, "unknown")
     second = [f"network: {network(report)}" if report.ended is not None else "", stall_line(report)]
     beside = [*filter(None, second), *known(report)]
-    return page("log", subject, kind, _sentence(report, measured, answer), beside, parts)
+    return page("log", subject, kind, _sentence(report, measured, answer), beside, parts, advice_of(report))
 
 
 def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) -> str:

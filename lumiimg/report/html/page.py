@@ -15,11 +15,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg import __version__
 from lumiimg.errors import printable
 from lumiimg.report.console import MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.findings import Advice
 
 Node = ET.Element | str
 """An element, or text."""
@@ -51,7 +57,15 @@ def element(tag: str, *content: Node, **attributes: str) -> ET.Element:
     return made
 
 
-def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[str], parts: Iterable[Section]) -> str:
+def page(
+    command: str,
+    subject: str,
+    kind: str,
+    sentence: str,
+    facts: Iterable[str],
+    parts: Iterable[Section],
+    advice: Advice | None = None,
+) -> str:
     """Return a page; parts without content are left out.
 
     `kind` is one of MARKS, `facts` are told in short under the sentence.
@@ -63,6 +77,7 @@ def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[s
             "header",
             element("p", f"lumiimg {command} ", element("strong", element("code", subject)), class_="kicker"),
             element("h1", element("span", f"{MARKS[kind]} ", class_="mark", aria_hidden="true"), sentence, class_=kind),
+            *(_advice(advice) if advice is not None else []),
             *([element("p", " · ".join(facts), class_="quiet")] if facts else []),
         ),
         element("main", *(_section(number, part) for number, part in enumerate(parts, 1) if part.content)),
@@ -82,6 +97,14 @@ def page(command: str, subject: str, kind: str, sentence: str, facts: Iterable[s
     )
     text = ET.tostring(element("html", head, body, lang="en"), encoding="unicode", method="html")
     return f"<!DOCTYPE html>\n{text}\n"
+
+
+def _advice(advice: Advice) -> Iterator[ET.Element]:
+    if advice.why:
+        yield element("p", f"why: {advice.why}")
+    if advice.next:
+        where = f"next, {advice.where}: " if advice.where else "next: "
+        yield element("p", where, element("code", advice.next), class_="next")
 
 
 def _section(number: int, part: Section) -> ET.Element:

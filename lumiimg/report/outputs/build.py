@@ -283,3 +283,5 @@ class Plan(Output):
     """The stack."""
     lock: str | None
     """The text of lumiimg.lock (TOML); null where not all was settled when it was built."""
+    request: tuple[str, ...]
+    """The options of `lumiimg build` that it was built with, but those that only its machine has a use for."""

@@ -8,7 +8,7 @@ from lumiimg.check.answer import Answer, LevelsTaken
 from lumiimg.check.run.collective import CollectiveOutcome
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Finding, Level
+from lumiimg.findings import Advice, Finding, Level
 from lumiimg.report.outputs.gpu import CodeOnGpu
 from lumiimg.report.outputs.shape import Output, Shape
 
@@ -39,6 +39,8 @@ class Check(Output):
     """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
     sentence: str
     """The answer for a person."""
+    advice: Advice
+    """Why, and what to do."""
     level: Level
     """The highest level that was taken."""
     levels: LevelsTaken

@@ -73,7 +73,7 @@ def ask(world: World, told: Mapping[str, str], node: Node | None) -> tuple[Answe
         snapshot = node.snapshot if node else None
         boundary = check_files(world.root, image, told_to_engine(told), snapshot, world.program)
         static = boundary.static
-        found = conclude(str(world.root), image.labels, static.findings, ())
+        found = conclude(str(world.root), (), static.findings, ())
         return decide(found, static.path, level=Level.STATIC, level_was_asked_for=True), static, boundary.manifest
 
 

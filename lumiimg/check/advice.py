@@ -1,0 +1,85 @@
+"""What is read after an answer, and often alone: why it is so, in one sentence, and one command to go on with."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import Answer
+from lumiimg.findings import NO_ADVICE, Advice, Code, Finding, Level, Severity
+from lumiimg.wording import command_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumiimg.catalog.sites import Site
+
+_BY_NODES = frozenset({Code.IMAGE_DRIVER})
+"""Open questions that no level settles but on a node."""
+_GREEN = frozenset({Code.RUN_NETWORK, Code.PROVIDER_CXI})
+_GPUS = 8
+"""Of a node, where the site does not say."""
+
+
+def advice_of(answer: Answer, findings: Sequence[Finding]) -> Advice:
+    """Return why, and what mends it, by the finding that decides the answer."""
+    decided_by = _deciding(answer, findings)
+    if decided_by is None:
+        return NO_ADVICE
+    return Advice(decided_by.summary, command_in(decided_by.remedy) if answer is not Answer.NO_OBSTACLE else None)
+
+
+def advise(
+    answer: Answer,
+    findings: Sequence[Finding],
+    *,
+    image: str,
+    level: Level,
+    limited: bool,
+    site: Site | None,
+    machine: Sequence[str],
+    environment: Mapping[str, str],
+) -> Advice:
+    """Return why, and what mends it or looks further.
+
+    `level` was taken, and no higher one because the user wanted none (`limited`) or none can be taken here. `machine`
+    are the options that name the machine.
+    """
+    advice = advice_of(answer, findings)
+    if answer is Answer.NO or level is Level.RUN:
+        return advice
+    check = shlex.join(["lumiimg", "check", image, *machine])
+    decided_by = _deciding(answer, findings)
+    code = decided_by.id if decided_by is not None else None
+    if code is Code.PLUGIN_NEEDS_HOST and "--host" not in machine:
+        where = f"on a GPU node{f' of {site.name}' if site is not None else ''}"
+        return Advice(advice.why, f"lumiimg host scan -o host.json && {check} --host host.json", where)
+    why = advice.why or "the files show no obstacle; which provider is used, only a run shows"
+    if limited and level is Level.STATIC and code not in _BY_NODES:
+        return Advice(why, check)
+    return Advice(why, *_on_nodes(check, site, environment))
+
+
+def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that decides an answer: of a run, if there is one."""
+    if answer is Answer.NO_OBSTACLE:
+        return next((f for f in findings if f.id in _GREEN and f.severity is Severity.OK), None)
+    severity = Severity.PROBLEM if answer is Answer.NO else Severity.UNKNOWN
+    found = [finding for finding in findings if finding.severity is severity]
+    return next((f for f in found if f.level is Level.RUN), found[0] if found else None)
+
+
+def _on_nodes(check: str, site: Site | None, environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return what checks on nodes with GPUs, and where to type it: in this job, else in one that it submits."""
+    if environment.get("SLURM_JOB_ID"):
+        return f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}", None
+    near = site.binding if site is not None else None
+    options = [f"--gpus-per-node={len(near.near) if near is not None else _GPUS}"]
+    if not environment.get("SBATCH_ACCOUNT"):
+        options.insert(0, "-A PROJECT")
+    if site is not None and not environment.get("SBATCH_PARTITION"):
+        ordered = sorted(site.partitions, key=lambda one: not one.debug)
+        options[:0] = [f"-p {partition.name}" for partition in ordered[:1]]
+    where = None if shutil.which("sbatch", path=environment.get("PATH")) else "where jobs are submitted"
+    return f"{check} --nodes 2 --sbatch={shlex.quote(' '.join(options))}", where
