@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 
 _ENGINES = ("apptainer", "singularity")
-_COMMAND = re.compile(r"(?:export|unset|lumiimg|srun|source|chmod|env) \S")
+_COMMAND = re.compile(r"(?:export|unset|lumiimg(?! list)|srun|source) \S")
 _NOTE = re.compile(r"   \(.*\)\Z")
 
 

@@ -18,16 +18,23 @@ if TYPE_CHECKING:
 _BY_NODES = frozenset({Code.IMAGE_DRIVER})
 """Open questions that no level settles but on a node."""
 _GREEN = frozenset({Code.RUN_NETWORK, Code.PROVIDER_CXI})
+_OF_LOADER = frozenset({Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP})
+"""Of which `lumiimg ldd` shows more."""
 _GPUS = 8
 """Of a node, where the site does not say."""
 
 
-def advice_of(answer: Answer, findings: Sequence[Finding]) -> Advice:
-    """Return why, and what mends it, by the finding that decides the answer."""
+def advice_of(answer: Answer, findings: Sequence[Finding], image: str | None = None) -> Advice:
+    """Return why, and what mends it, else what shows more of it, by the finding that decides the answer."""
     decided_by = _deciding(answer, findings)
     if decided_by is None:
         return NO_ADVICE
-    return Advice(decided_by.summary, command_in(decided_by.remedy) if answer is not Answer.NO_OBSTACLE else None)
+    if answer is Answer.NO_OBSTACLE:
+        return Advice(decided_by.summary)
+    command = command_in(decided_by.remedy)
+    if command is None and image is not None and decided_by.id in _OF_LOADER and ".so" in (decided_by.where or ""):
+        command = shlex.join(["lumiimg", "ldd", image, str(decided_by.where)])
+    return Advice(decided_by.summary, command)
 
 
 def advise(
@@ -46,7 +53,7 @@ def advise(
     `level` was taken, and no higher one because the user wanted none (`limited`) or none can be taken here. `machine`
     are the options that name the machine.
     """
-    advice = advice_of(answer, findings)
+    advice = advice_of(answer, findings, image)
     if answer is Answer.NO or level is Level.RUN:
         return advice
     check = shlex.join(["lumiimg", "check", image, *machine])

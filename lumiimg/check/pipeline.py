@@ -27,8 +27,9 @@ from lumiimg.check.static.machine import with_machine
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
-from lumiimg.findings import Code, Finding, Level
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.container_view import read_on
+from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
 
 _PLUGIN_LAYER = "aws-ofi-nccl"
+_ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
+"""Of an image that holds no plugin."""
 _NOT_ASKED = "not asked for"
 
 
@@ -215,16 +218,38 @@ def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
 def _with_command(
     findings: tuple[Finding, ...], image: str, built_with: Sequence[str], machine: Sequence[str]
 ) -> tuple[Finding, ...]:
-    """Add the command that gives a plugin: the image is built again with it where it says how it was built."""
-    lacking = next((finding for finding in findings if finding.id is Code.PLUGIN_ABSENT), None)
-    if lacking is None:
-        return findings
+    """Add the command that gives a plugin: the image is built again with it where it says how it was built.
+
+    Else it is put on the image, in front of one that does not do.
+    """
     pairs = list(zip(built_with[::2], built_with[1::2], strict=True))
     named = dict(pairs)
-    if pairs and (not machine or "--site" not in named or named["--site"] in machine):
-        kept = [word for pair in pairs if pair[0] != "--site" or not machine for word in pair]
-        words = ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
-    else:
-        words = ["adapt", image, *(machine or ("--site", DEFAULT))]
-    remedy = shlex.join(["lumiimg", *words, "-o", "with-plugin.sif"])
-    return tuple(replace(finding, remedy=(remedy,)) if finding is lacking else finding for finding in findings)
+    is_again = pairs and (not machine or "--site" not in named or named["--site"] in machine)
+
+    def command(finding: Finding) -> str:
+        if is_again:
+            kept = [word for pair in pairs if pair[0] != "--site" or not machine for word in pair]
+            words = ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
+        elif finding.id in _ADAPTED:
+            words = ["adapt", image, *(machine or ("--site", DEFAULT))]
+        else:
+            base = image if "/" in image else f"./{image}"
+            words = ["build", "--base", base, "--add", _PLUGIN_LAYER, *(machine or ("--site", DEFAULT))]
+        return shlex.join(["lumiimg", *words, "-o", "with-plugin.sif"])
+
+    lacking = (*_ADAPTED, Code.PLUGIN_API)
+    return tuple(
+        replace(finding, remedy=(command(finding), *(finding.remedy if finding.id is not Code.PLUGIN_ABSENT else ())))
+        if finding.severity is Severity.PROBLEM and (finding.id in lacking or _is_of_plugin(finding))
+        else finding
+        for finding in findings
+    )
+
+
+def _is_of_plugin(finding: Finding) -> bool:
+    """Whether a plugin is not loaded for what is wrong with its own file, by the words of the loader."""
+    if finding.id is not Code.PLUGIN_LOADS or not finding.evidence or command_in(finding.remedy):
+        return False
+    file = finding.where or finding.evidence[0].partition(": ")[0]
+    own = (f"{file}: ", f"{file.rpartition('/')[2]}: ")
+    return all(line.startswith(own) or f"(required by {file})" in line for line in finding.evidence)

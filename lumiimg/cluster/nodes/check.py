@@ -198,7 +198,7 @@ def check_nodes(
             group = _group(nodes, static.path, found, Level.STATIC, slowest_ms=0)
             levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}
             alone = NodesReport(*asked, group.answer, group.sentence, levels, (group,), (), (), gpu=boundary.gpu)
-            return replace(alone, advice=advice_of(group.answer, found))
+            return replace(alone, advice=advice_of(group.answer, found, str(path)))
         programs, run = folder / "programs", folder / "run"
         programs.mkdir()
         run.mkdir()
