@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.compile_cache import kept_files
 from lumiimg.build.local_base import base_digest, check_mirror, give_base, lock_base
 from lumiimg.build.progress import Progress
-from lumiimg.build.provenance import PLAN, plan_document, read_chain, write_folder
+from lumiimg.build.provenance import PLAN, asked_for, plan_document, read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header
@@ -41,7 +42,7 @@ from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.plan import Ground
-from lumiimg.resolve.request import Request
+from lumiimg.resolve.request import Request, options_of
 from lumiimg.resolve.store import Store
 from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine
@@ -841,3 +842,54 @@ def test_what_an_image_says_is_shown_or_refused_in_one_line(
         assert words or len(out) < 10_000
         assert words or "\x1b" not in out
         assert not (words and code == ExitCode.GOOD) or json.loads(out)["plan"] == json.loads(plan)
+
+
+# -- the options that it was built with, to be proposed again --
+
+
+def says(tmp_path: Path, words: object) -> tuple[str, ...]:
+    root = tmp_path / "root"
+    root.mkdir(exist_ok=True)
+    return asked_for(made_sif(root, tmp_path / "asked.sif", json.dumps({"request": words}).encode()))
+
+
+def test_what_an_image_was_asked_for_is_proposed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own layers").mkdir()
+    (tmp_path / "one.tar").write_text("")
+    request = Request(
+        "debian-13",
+        ("netprobe",),
+        {("netprobe", "PREFIX"): "/a b"},
+        sources={"one": "one.tar"},
+        site="lumi",
+        mirrors=("https://a=https://b",),
+        layers=(Path("own layers"),),
+    )
+    words = shlex.split(options_of(replace(request, mirrors=())))
+    assert says(tmp_path, words) == tuple(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--base", "docker://somebody/else"],
+        ["--base", "/etc/passwd-of-nobody"],
+        ["--base", "debian-13", "--layers", "/"],
+        ["--base", "debian-13", "--source", "one=https://somebody.test/one.tar"],
+        ["--base", "debian-13", "--mirror", "https://a=https://somebody.test"],
+        ["--base", "debian-13", "--site", "/tmp/site.toml"],
+        ["--base", "debian-13", "-r", "nowhere.txt"],
+        ["--base", "debian-13", "--output", "/etc/passwd"],
+        ["--base"],
+        ["--base", 1],
+        "--base debian-13",
+        ["--add", "x"] * 200,
+        None,
+    ],
+)
+def test_what_a_stranger_could_have_written_there_is_not_proposed(
+    words: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 12345)  # whose none of the files is
+    assert says(tmp_path, words) == ()
