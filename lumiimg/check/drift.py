@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open, without_ours
 from lumiimg.check.static.comparisons import Outcome
@@ -121,11 +122,11 @@ def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[str
             adapted = shlex.quote(f"{Path(image.image).stem}-adapted.sif")
             at = on_site or " --site NAME"
             yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}   (a fabric of its own)"
-        yield from (ready_to_paste(remedy, image.image, site) for remedy in image.now.remedies)
+        yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
         if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
             yield "start from a base with a ROCm that the driver serves: `lumiimg list`, `lumiimg explain --base …`"
     if image.fate is Fate.UNKNOWN:
-        yield from (ready_to_paste(remedy, image.image, site) for remedy in image.now.remedies)
+        yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
         if site is None and any(rule.outcome is RuleOutcome.UNKNOWN for rule in image.driver):
             yield "name the machine, whose driver window then counts: --site NAME (`lumiimg list`)"
 

@@ -192,7 +192,7 @@ def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str
     What other remedies call IMAGE, and a site, are those of this check.
     """
     bind = f"source <({shlex.join(['lumiimg', 'bind', image, *machine])})"
-    site = next((word for option, word in pairwise(machine) if option == "--site"), None)
+    site = next((word for option, word in pairwise(machine) if option == "--site"), DEFAULT)
     return tuple(
         replace(
             finding,

@@ -145,7 +145,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
             simulate=arguments.simulate_gpu,
             site=site,
             program=arguments.starts,
-            machine=machine_options(arguments),
+            machine=machine_options(arguments, anywhere=False),
             built_with=asked_for(image),
         )
 
@@ -211,7 +211,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             site=site,
             simulate=arguments.simulate_gpu,
             program=arguments.starts,
-            machine=machine_options(arguments),
+            machine=machine_options(arguments, anywhere=False),
             built_with=asked_for(arguments.images[0]),
         )
 

@@ -200,10 +200,10 @@ def _choose_site(arguments: argparse.Namespace, choose: Callable[..., ChosenSite
         arguments.site, arguments.site_because = chosen.name, chosen.because
 
 
-def machine_options(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return --site and --host as they are in force, as they are found from any folder."""
+def machine_options(arguments: argparse.Namespace, *, anywhere: bool = True) -> tuple[str, ...]:
+    """Return --site and --host as they are in force: as they are found from any folder, else from this one."""
     words = ["--site", site] if (site := site_in_force(arguments)) else []
-    words += ["--host", str(arguments.host.absolute())] if arguments.host else []
+    words += ["--host", str(arguments.host.absolute() if anywhere else arguments.host)] if arguments.host else []
     return tuple(words)
 
 

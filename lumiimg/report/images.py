@@ -63,11 +63,12 @@ def print_images(answers: Sequence[ImageAnswer], *, verbose: bool, quiet: bool =
         first = same[0]
         out.print()
         marked(out, _KINDS.get(first.exit_code, "unknown"), f"{count(len(same), 'image')}: {first.sentence}")
-        if first.advice.why:
+        if first.advice.why and first.exit_code is not ExitCode.GOOD:
             detail(out, f"why: {first.advice.why}")
         names = printable(", ".join(answer.image for answer in same))
         detail(out, names if verbose else cut(out, names, INDENT))
-        next_step(out, first.advice)
+        if first.exit_code is not ExitCode.GOOD:
+            next_step(out, first.advice)
 
 
 def _counts(answers: Sequence[ImageAnswer]) -> str:

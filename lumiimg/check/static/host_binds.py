@@ -81,10 +81,10 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
     return replace(static, findings=tuple(found.found))
 
 
-def ready_to_paste(remedy: str, image: str, site: str | None) -> str:
-    """Return a remedy with the image, and the site where one is known, in the places that stand for them."""
+def ready_to_paste(remedy: str, image: str, site: str) -> str:
+    """Return a remedy with image and site in the places that stand for them."""
     named = re.sub(r"(?<=lumiimg adapt )IMAGE\b|(?<=lumiimg check )IMAGE\b", lambda _: shlex.quote(image), remedy)
-    return named.replace("--site NAME --", f"--site {shlex.quote(site)} --") if site else named
+    return named.replace("--site NAME --", f"--site {shlex.quote(site)} --")
 
 
 def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
