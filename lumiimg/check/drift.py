@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open, without_ours
+from lumiimg.check.static.commands import ready_to_paste
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
-from lumiimg.check.static.host_binds import ready_to_paste
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import ManifestCheck, try_saved

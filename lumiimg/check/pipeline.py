@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import platform
-import shlex
 import tempfile
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.advice import advise
 from lumiimg.check.answer import CheckReport, LevelsTaken, decide, sentence, settle
 from lumiimg.check.opening import opened
@@ -19,17 +16,16 @@ from lumiimg.check.probe.container import told_plugin
 from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version
 from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
 from lumiimg.check.static.boundary import study_open
+from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
-from lumiimg.check.static.host_binds import ready_to_paste
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.machine import with_machine
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Finding, Level
 from lumiimg.host.container_view import read_on
-from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,9 +37,6 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 
-_PLUGIN_LAYER = "aws-ofi-nccl"
-_ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
-"""Of an image that holds no plugin."""
 _NOT_ASKED = "not asked for"
 
 
@@ -183,25 +176,7 @@ def conclude(
 
     `built_with` are the options that the image was built with, `machine` those that name the machine.
     """
-    return _with_binds(_with_command(settle(static, probed, ran), image, built_with, machine), image, machine)
-
-
-def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str]) -> tuple[Finding, ...]:
-    """Add the command that binds what was seen to load: on the machine that was named, whose paths it binds, too.
-
-    What other remedies call IMAGE, and a site, are those of this check.
-    """
-    bind = f"source <({shlex.join(['lumiimg', 'bind', image, *machine])})"
-    site = next((word for option, word in pairwise(machine) if option == "--site"), DEFAULT)
-    return tuple(
-        replace(
-            finding,
-            remedy=(bind,)
-            if finding.id is Code.BIND_LOADS
-            else tuple(ready_to_paste(remedy, image, site) for remedy in finding.remedy),
-        )
-        for finding in findings
-    )
+    return with_commands(settle(static, probed, ran), image, built_with, machine)
 
 
 def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
@@ -213,43 +188,3 @@ def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
         raise MissingHereError(
             f"not taken: its binds are those of {snapshot.host}, {why}", hint=f"run the check on {snapshot.host}"
         )
-
-
-def _with_command(
-    findings: tuple[Finding, ...], image: str, built_with: Sequence[str], machine: Sequence[str]
-) -> tuple[Finding, ...]:
-    """Add the command that gives a plugin: the image is built again with it where it says how it was built.
-
-    Else it is put on the image, in front of one that does not do.
-    """
-    pairs = list(zip(built_with[::2], built_with[1::2], strict=True))
-    named = dict(pairs)
-    is_again = pairs and (not machine or "--site" not in named or named["--site"] in machine)
-
-    def command(finding: Finding) -> str:
-        if is_again:
-            kept = [word for pair in pairs if pair[0] != "--site" or not machine for word in pair]
-            words = ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
-        elif finding.id in _ADAPTED:
-            words = ["adapt", image, *(machine or ("--site", DEFAULT))]
-        else:
-            base = image if "/" in image else f"./{image}"
-            words = ["build", "--base", base, "--add", _PLUGIN_LAYER, *(machine or ("--site", DEFAULT))]
-        return shlex.join(["lumiimg", *words, "-o", "with-plugin.sif"])
-
-    lacking = (*_ADAPTED, Code.PLUGIN_API)
-    return tuple(
-        replace(finding, remedy=(command(finding), *(finding.remedy if finding.id is not Code.PLUGIN_ABSENT else ())))
-        if finding.severity is Severity.PROBLEM and (finding.id in lacking or _is_of_plugin(finding))
-        else finding
-        for finding in findings
-    )
-
-
-def _is_of_plugin(finding: Finding) -> bool:
-    """Whether a plugin is not loaded for what is wrong with its own file, by the words of the loader."""
-    if finding.id is not Code.PLUGIN_LOADS or not finding.evidence or command_in(finding.remedy):
-        return False
-    file = finding.where or finding.evidence[0].partition(": ")[0]
-    own = (f"{file}: ", f"{file.rpartition('/')[2]}: ")
-    return all(line.startswith(own) or f"(required by {file})" in line for line in finding.evidence)

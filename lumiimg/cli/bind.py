@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.cli.options import JSON, add_host, add_image, add_machine, add_program, site_of
+from lumiimg.cli.options import JSON, add_host, add_image, add_machine, add_program, machine_options, site_of
 from lumiimg.errors import ExitCode
 
 _FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
@@ -41,6 +41,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from lumiimg.build.provenance import asked_for
     from lumiimg.check.static.boundary import study
     from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot
@@ -49,7 +50,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
     site = site_of(arguments)
     snapshot = read_snapshot(arguments.host)
-    boundary = study(arguments.image, os.environ, snapshot, site, arguments.starts)
+    names = {"machine": machine_options(arguments, anywhere=False), "built_with": asked_for(arguments.image)}
+    boundary = study(arguments.image, os.environ, snapshot, site, arguments.starts, **names)
     print_manifest(boundary, snapshot, arguments.format)
     if boundary.fabric is Fabric.NONE:
         print_refusals(boundary)

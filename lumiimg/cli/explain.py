@@ -33,6 +33,7 @@ from lumiimg.cli.options import (
     add_program,
     add_quiet,
     add_verbose,
+    machine_options,
     refuse_places,
     site_of,
     snapshot_of,
@@ -76,11 +77,14 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace) -> int:
+    from lumiimg.build.provenance import asked_for
     from lumiimg.check.static.boundary import study
     from lumiimg.report.boundary import json_keys, print_boundary
     from lumiimg.report.console import print_json
 
-    boundary = study(arguments.image, os.environ, snapshot_of(arguments), site_of(arguments), arguments.starts)
+    snapshot, site = snapshot_of(arguments), site_of(arguments)
+    names = {"machine": machine_options(arguments, anywhere=False), "built_with": asked_for(arguments.image)}
+    boundary = study(arguments.image, os.environ, snapshot, site, arguments.starts, **names)
     if arguments.html:
         from lumiimg.check.steps import boundary_steps
         from lumiimg.files import write_text

@@ -178,7 +178,7 @@ class Occasion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class GeneralCause:
     """What is said about a verdict that no single line explains."""
 
     id: str
@@ -218,7 +218,7 @@ class Vocabulary:
     networks: Mapping[str, str]
     """Name of a network in lower case -> `ofi`, `socket`, `ib`."""
     providers: Mapping[str, Verdict]
-    advice: tuple[Advice, ...]
+    advice: tuple[GeneralCause, ...]
     slingshot_host: re.Pattern[str]
     """Names of nodes that hint at Slingshot."""
     slingshot_device: re.Pattern[str]
@@ -281,8 +281,8 @@ def _signature(table: dict[str, Any], order: int) -> Signature:
     return _read(Signature, told, date=str(told["date"]), order=order, **kinds)
 
 
-def _advice(table: Mapping[str, Any]) -> Advice:
-    return _read(Advice, table, verdicts=frozenset(map(Verdict, table["verdicts"])), when=Occasion(table["when"]))
+def _advice(table: Mapping[str, Any]) -> GeneralCause:
+    return _read(GeneralCause, table, verdicts=frozenset(map(Verdict, table["verdicts"])), when=Occasion(table["when"]))
 
 
 def _filled(pattern: str, fragments: Mapping[str, str]) -> str:

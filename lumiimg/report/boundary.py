@@ -10,7 +10,7 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import printable
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.report.console import branch, console, detail, evidence, headline, marked, remedies, say
+from lumiimg.report.console import advise, branch, console, detail, evidence, headline, marked, remedies, say
 from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import count
 
@@ -53,6 +53,7 @@ def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, st
     """Print the account for a person."""
     out = console(stderr=stderr, quiet=quiet)
     headline(out, f"{boundary.image}: {sentence(boundary)}", KINDS[boundary.decision])
+    advise(out, boundary.advice)
     detail(out, sides_line(boundary), style="dim")
     if boundary.gpu is not None:
         detail(out, summary_of(boundary.gpu), style="dim")
@@ -85,6 +86,7 @@ def print_refusals(boundary: Boundary) -> None:
     else:
         what = sentence(boundary)
     headline(out, f"{boundary.image}: {what}", KINDS[boundary.decision])
+    advise(out, boundary.advice)
     for refusal in manifest.refusals if manifest else ():
         marked(out, "problem", f"{refusal.attempt}: {refusal}")
         evidence(out, refusal.words)
@@ -129,7 +131,7 @@ def sentence(boundary: Boundary) -> str:
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
     if boundary.fabric is Fabric.BUNDLED:
         return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host}"
-    return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads (`lumiimg bind`)"
+    return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads"
 
 
 def sides_line(boundary: Boundary) -> str:

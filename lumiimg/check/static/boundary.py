@@ -7,10 +7,12 @@ given, with what `lumiimg.host.bind` would bind into it.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.opening import opened
+from lumiimg.check.static.commands import bind_command, ready_to_paste, site_of, with_commands
 from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import findings_of, gpu_owner, judge_gpu_code
@@ -20,7 +22,7 @@ from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Advice, Code, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.carried_account import CarriedAccount, account_of
@@ -33,9 +35,10 @@ from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
+from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
@@ -70,6 +73,8 @@ class Boundary:
     """The bind manifest of the image itself, beside what was found."""
     gpu: GpuAccount | None = None
     """What the GPU of the machine makes of its code; None where no machine is named, or it has none of AMD's."""
+    machine: tuple[str, ...] | None = None
+    """The options that name the machine, for commands; None: these are for no machine and image in particular."""
 
     @property
     def fabric(self) -> Fabric:
@@ -100,7 +105,20 @@ class Boundary:
             found.append(
                 "on a compute node, with the job's modules: `lumiimg host scan -o host.json`; then --host host.json"
             )
+        if self.machine is not None:
+            found = [ready_to_paste(remedy, self.image, site_of(self.machine)) for remedy in found]
         return tuple(dict.fromkeys(found))
+
+    @property
+    def advice(self) -> Advice:
+        """The command of the first remedy, else the one to go on with; why is a part of the answer."""
+        machine = self.machine or ()
+        if self.decision is Outcome.OK and self.manifest is not None:
+            return Advice(None, bind_command(self.image, machine))
+        if self.decision is Outcome.UNKNOWN and self.manifest is None:
+            again = shlex.join(["lumiimg", "explain", self.image, *machine, "--host", "host.json"])
+            return Advice(None, f"lumiimg host scan -o host.json && {again}", "on a GPU node")
+        return Advice(None, command_in(self.remedies[:1]))
 
 
 def study(
@@ -109,11 +127,15 @@ def study(
     snapshot: Snapshot | None,
     site: Site | None = None,
     program: str | None = None,
+    *,
+    machine: Sequence[str] = (),
+    built_with: Sequence[str] = (),
 ) -> Boundary:
     """Return the account of an image; `environment` is the user's, variables of it reach the container.
 
     The manifest in it has what the engine of the host and a site need on top. `program`: what jobs start, by its path
-    or name; None for the Python on the image's PATH.
+    or name; None for the Python on the image's PATH. `machine` are the options that name the machine,
+    `built_with` those that the image was built with.
 
     Raises BadInputError for what is no image.
     """
@@ -121,7 +143,9 @@ def study(
     with opened(path, environment, snapshot) as image:
         static = with_machine(image, check_static(image, environment, program), snapshot, site)
         owner = gpu_owner(site, snapshot)
-        return study_open(str(path), image, environment, snapshot, static, site, owner=owner)
+        found = study_open(str(path), image, environment, snapshot, static, site, owner=owner)
+    findings = with_commands(found.static.findings, str(path), built_with, machine)
+    return replace(found, static=replace(found.static, findings=findings), machine=tuple(machine))
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:

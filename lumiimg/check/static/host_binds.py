@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -79,12 +78,6 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
         source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
     )
     return replace(static, findings=tuple(found.found))
-
-
-def ready_to_paste(remedy: str, image: str, site: str) -> str:
-    """Return a remedy with image and site in the places that stand for them."""
-    named = re.sub(r"(?<=lumiimg adapt )IMAGE\b|(?<=lumiimg check )IMAGE\b", lambda _: shlex.quote(image), remedy)
-    return named.replace("--site NAME --", f"--site {shlex.quote(site)} --")
 
 
 def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:

@@ -38,7 +38,7 @@ def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
         Section("Whose file each library is", list(_files(boundary))),
     ]
     kind = KINDS[boundary.decision]
-    return page("explain", boundary.image, kind, sentence(boundary), [sides_line(boundary)], parts)
+    return page("explain", boundary.image, kind, sentence(boundary), [sides_line(boundary)], parts, boundary.advice)
 
 
 def _remedies(boundary: Boundary, steps: Sequence[Step]) -> Iterator[Node]:

@@ -10,6 +10,7 @@ from lumiimg.check.drift import Fate
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.objects import MissingVersion
 from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Advice
 from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.host.node_change import NodeChange
 from lumiimg.host.snapshot import Snapshot
@@ -160,6 +161,8 @@ class ExplainImage(Output, kw_only=True):
     """Always null: of a request, see explain-request."""
     remedies: tuple[str, ...]
     """What to do, a command or a sentence each."""
+    advice: Advice
+    """One command of these; why is a part of the answer."""
     loaded: tuple[Loaded, ...]
     """The process, in the loader's order."""
     missing: tuple[str, ...]

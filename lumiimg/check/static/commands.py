@@ -1,0 +1,104 @@
+"""The commands among remedies: with the names of an image and a machine, and chosen by how the image came to be."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.site_choice import DEFAULT
+from lumiimg.findings import Code, Finding, Severity
+from lumiimg.wording import command_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
+"""Of an image that holds no plugin."""
+_PLUGIN_LAYER = "aws-ofi-nccl"
+
+
+def with_commands(
+    findings: tuple[Finding, ...], image: str, built_with: Sequence[str], machine: Sequence[str]
+) -> tuple[Finding, ...]:
+    """Return findings with commands that can be pasted, where one mends what was found.
+
+    `built_with` are the options that the image was built with, `machine` those that name the machine.
+    """
+    return _with_binds(_with_plugin(findings, image, built_with, machine), image, machine)
+
+
+def site_of(machine: Sequence[str]) -> str:
+    """Return the site that options name, else the one that things are made for."""
+    return next((word for option, word in pairwise(machine) if option == "--site"), DEFAULT)
+
+
+def bind_command(image: str, machine: Sequence[str]) -> str:
+    """Return what binds, in a shell, what an image needs of a machine."""
+    return f"source <({shlex.join(['lumiimg', 'bind', image, *machine])})"
+
+
+def ready_to_paste(remedy: str, image: str, site: str) -> str:
+    """Return a remedy with image and site in the places that stand for them."""
+    named = re.sub(r"(?<=lumiimg adapt )IMAGE\b|(?<=lumiimg check )IMAGE\b", lambda _: shlex.quote(image), remedy)
+    return named.replace("--site NAME --", f"--site {shlex.quote(site)} --")
+
+
+def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str]) -> tuple[Finding, ...]:
+    """Add the command that binds what was seen to load: on the machine that was named, whose paths it binds, too.
+
+    What other remedies call IMAGE, and a site, are those of this check.
+    """
+    bind = bind_command(image, machine)
+    site = site_of(machine)
+    return tuple(
+        replace(
+            finding,
+            remedy=(bind,)
+            if finding.id is Code.BIND_LOADS
+            else tuple(ready_to_paste(remedy, image, site) for remedy in finding.remedy),
+        )
+        for finding in findings
+    )
+
+
+def _with_plugin(
+    findings: tuple[Finding, ...], image: str, built_with: Sequence[str], machine: Sequence[str]
+) -> tuple[Finding, ...]:
+    """Add the command that gives a plugin: the image is built again with it where it says how it was built.
+
+    Else it is put on the image, in front of one that does not do.
+    """
+    pairs = list(zip(built_with[::2], built_with[1::2], strict=True))
+    named = dict(pairs)
+    is_again = pairs and (not machine or "--site" not in named or named["--site"] in machine)
+
+    def command(finding: Finding) -> str:
+        if is_again:
+            kept = [word for pair in pairs if pair[0] != "--site" or not machine for word in pair]
+            words = ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
+        elif finding.id in _ADAPTED:
+            words = ["adapt", image, *(machine or ("--site", DEFAULT))]
+        else:
+            base = image if "/" in image else f"./{image}"
+            words = ["build", "--base", base, "--add", _PLUGIN_LAYER, *(machine or ("--site", DEFAULT))]
+        return shlex.join(["lumiimg", *words, "-o", "with-plugin.sif"])
+
+    lacking = (*_ADAPTED, Code.PLUGIN_API)
+    return tuple(
+        replace(finding, remedy=(command(finding), *(finding.remedy if finding.id is not Code.PLUGIN_ABSENT else ())))
+        if finding.severity is Severity.PROBLEM and (finding.id in lacking or _is_of_plugin(finding))
+        else finding
+        for finding in findings
+    )
+
+
+def _is_of_plugin(finding: Finding) -> bool:
+    """Whether a plugin is not loaded for what is wrong with its own file, by the words of the loader."""
+    if finding.id is not Code.PLUGIN_LOADS or not finding.evidence or command_in(finding.remedy):
+        return False
+    file = finding.where or finding.evidence[0].partition(": ")[0]
+    own = (f"{file}: ", f"{file.rpartition('/')[2]}: ")
+    return all(line.startswith(own) or f"(required by {file})" in line for line in finding.evidence)
