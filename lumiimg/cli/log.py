@@ -17,6 +17,7 @@ exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return _list_signatures(as_json=arguments.json)
     from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
     from lumiimg.files import write_text
+    from lumiimg.nccl.causes import with_names
     from lumiimg.report.console import print_json
     from lumiimg.report.log import json_keys, print_log, to_junit_text
 
@@ -76,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
     site = named_site(arguments)  # a log does not say where it was written
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
-    report = reader.report()
+    report = with_names(reader.report(), _names(arguments))
     image = None
     if arguments.image:
         from lumiimg.check.run.job_log import compare
@@ -96,6 +98,19 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json("log", report, **json_keys(report, measured, image, answer))
     print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return answer
+
+
+def _names(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return what the image, log and site of remedies are called here."""
+    names = {}
+    if arguments.image:
+        image = str(arguments.image)
+        names["image.sif"] = shlex.quote(image if "/" in image else f"./{image}")
+    if len(arguments.paths) == 1 and Path(arguments.paths[0]).is_file():
+        names["job.out"] = shlex.quote(arguments.paths[0])
+    if arguments.site:
+        names["--site lumi"] = shlex.join(["--site", arguments.site])
+    return names
 
 
 def _read(names: list[str], *, quiet: bool) -> LogReader:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.nccl.report import FAST, Cause, Verdict
 from lumiimg.nccl.vocabulary import Effect, Ends, Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from lumiimg.nccl.events import ProcessState, Sighting
-    from lumiimg.nccl.report import Evidence
+    from lumiimg.nccl.report import Evidence, LogReport
 
 EVIDENCE_OF_CAUSE = 3
 """Lines kept for one cause."""
@@ -100,6 +102,18 @@ def ranked(
 def likelihood(signature: Signature) -> tuple[int, int]:
     """Return what causes are sorted by, the most likely first."""
     return list(Weight).index(signature.weight), signature.order
+
+
+def with_names(report: LogReport, names: Mapping[str, str]) -> LogReport:
+    """Return a report whose remedies have real names, as a shell reads them, by what stands for them."""
+    if not names:
+        return report
+    stands_for = re.compile(rf"(?<![\w/-])(?:\./)?({'|'.join(map(re.escape, names))})(?![\w.])")
+
+    def named(cause: Cause) -> Cause:
+        return replace(cause, remedy=tuple(stands_for.sub(lambda found: names[found[1]], r) for r in cause.remedy))
+
+    return replace(report, causes=tuple(map(named, report.causes)))
 
 
 def _advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:

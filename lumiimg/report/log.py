@@ -165,12 +165,13 @@ def print_log(
     stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
     for line in [*filter(None, [stall]), *known(report)]:
         detail(out, line, style="dim")
-    for evidence in report.proof[: 1 if report.ended is not None else _LINES_SHOWN]:
+    proof = report.proof[: 1 if report.ended is not None else _LINES_SHOWN]
+    for evidence in proof:
         print_evidence(out, place(evidence))
     if first is not None:
         if report.ended is not None or report.proof or stall or known(report):
             out.print()
-        _print_rest(out, first)
+        _print_rest(out, first, proof)
     # on one node a plugin that is not there is no reason to worry
     few = report.single_node or report.ended is not None
     limit = (
@@ -253,9 +254,10 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
     _print_rest(out, cause)
 
 
-def _print_rest(out: Console, cause: Cause) -> None:
+def _print_rest(out: Console, cause: Cause, shown: Sequence[Evidence] = ()) -> None:
     for evidence in cause.evidence[:_LINES_SHOWN]:
-        print_evidence(out, place(evidence))
+        if evidence not in shown:
+            print_evidence(out, place(evidence))
     for number, reason in enumerate(cause.because, 1):
         say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ")
     remedies(out, cause.remedy)
