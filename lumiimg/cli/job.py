@@ -44,6 +44,7 @@ from lumiimg.errors import ExitCode, RefusedError
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
+    from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.host.snapshot import Snapshot
 
 _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
@@ -76,6 +77,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bind(parser, "beside what the site binds; SRC:DST:ro too")
     add_host(parser)
     add_output(parser, "the script, instead of printing it")
+    parser.add_argument("--annotate", action="store_true", help="with the reason of each choice")
+    parser.add_argument(
+        "--robust",
+        action="store_true",
+        help="for any situation, with reasons: started again, out of another job, in a folder where others write, /tmp "
+        "cleared at its end",
+    )
     parser.add_argument("--explain", action="store_true", help="show how the cores of each rank are found, no script")
     add_json(parser)
 
@@ -98,7 +106,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.job.gpu_notes import notes_of_gpu
     from lumiimg.cluster.job.mounts import absent_paths
     from lumiimg.cluster.job.plan import JobRequest, by_carried, loading, plan_job
-    from lumiimg.cluster.job.script import job_script
     from lumiimg.cluster.job.shape import ShapeRequest
     from lumiimg.cluster.python import note_of_program, python_of
     from lumiimg.files import write_text
@@ -120,13 +127,11 @@ def execute(arguments: argparse.Namespace) -> int:
         exclusive=arguments.exclusive,
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
-    # what engines mount by themselves
-    mounted = (os.getcwd(), os.path.expanduser("~"))  # noqa: PTH109, PTH111
     with opened(arguments.image) as image:
         if (lacking := wrong_processors(image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
         contents, variables = read_contents(image), image.environment
-        python, absent = python_of(image, contents), absent_paths(words, image.root, mounted)
+        python, absent = python_of(image, contents), absent_paths(words, image.root, _mounted())
         note = note_of_program(words[0], image, python) if words else None
         carries, owner = image.root.exists(MANIFEST_PATH), gpu_owner(site, snapshot := snapshot_of(arguments))
         of_gpu = tuple(notes_of_gpu(judge_gpu_code(image, os.environ, loaded_in_jobs(image), owner)))
@@ -137,7 +142,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if manifest is not None and snapshot is not None:
             print_doubts(boundary)
     request = JobRequest(
-        image=str(arguments.image),
+        image=str(arguments.image.absolute()),
         command=words,
         wish=wish,
         framework=arguments.framework,
@@ -151,7 +156,7 @@ def execute(arguments: argparse.Namespace) -> int:
         of_manifest=of_manifest,
     )
     plan = plan_job(request, contents.stack, _as_seen(site, snapshot), manifest)
-    script = job_script(plan)
+    script = _script(plan, arguments)
     if arguments.json:
         print_json("job", plan, **json_keys(plan), script=script)
     if arguments.explain:
@@ -164,6 +169,20 @@ def execute(arguments: argparse.Namespace) -> int:
         print(script, end="")
     print_job(plan, arguments.output)
     return ExitCode.GOOD
+
+
+def _script(plan: JobPlan, arguments: argparse.Namespace) -> str:
+    from lumiimg.cluster.job.script import job_script
+    from lumiimg.cluster.job.short import is_enough, short_script
+
+    if arguments.robust or not is_enough(plan):
+        return job_script(plan)
+    return short_script(plan, annotate=arguments.annotate)
+
+
+def _mounted() -> tuple[str, str]:
+    """Return what engines mount by themselves."""
+    return os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111
 
 
 def _as_seen(site: Site, snapshot: Snapshot | None) -> Site:

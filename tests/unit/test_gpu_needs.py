@@ -52,7 +52,7 @@ def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason(sgla
     code, out, _ = answered(capsys, "check", sglang, "--level", "static", "--site", "lumi")
     assert code == ExitCode.NO
     assert "NO: jobs of this image end at their first kernel" in out
-    assert "no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only) [gpu.code, static]" in out
+    assert "why: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only) next" in out
     assert "sgl-kernel: SGLang ends at its first kernel" in out
     assert "GPU code for gfx90a: RCCL ✓, rocBLAS ✓, sgl-kernel gfx942 and gfx950 only ✗, aiter gfx942 only ✗" in out
 
@@ -80,7 +80,7 @@ def test_explain_of_the_image_says_the_same(sglang: Path, capsys: Capture) -> No
 
 
 def test_a_job_is_written_with_the_reason_at_its_top(sglang: Path, capsys: Capture) -> None:
-    code, out, err = answered(capsys, "job", sglang, "--site", "lumi", "--", "python", "x.py")
+    code, out, err = answered(capsys, "job", sglang, "--site", "lumi", "--annotate", "--", "python", "x.py")
     assert code == ExitCode.GOOD
     head = out.partition("#SBATCH")[0].replace("# ", "")
     for told in (head, err):
@@ -131,7 +131,7 @@ def test_the_gpu_of_a_node_that_was_seen_decides_without_a_site(sglang: Path, tm
 
 def test_a_job_for_a_node_that_was_seen_is_judged_by_its_gpu(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
     host = str(node(tmp_path, 90402))
-    script = ["job", str(sglang), "--site", "lumi", "--host", host, "--", "python", "x.py"]
+    script = ["job", str(sglang), "--site", "lumi", "--annotate", "--host", host, "--", "python", "x.py"]
     assert main(script) == ExitCode.GOOD
     assert "no code for gfx942" in unwrapped(capsys.readouterr().out)
 

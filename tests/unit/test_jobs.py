@@ -130,7 +130,9 @@ def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] =
     """Return the script."""
     path = image.parent / "job.sh"
     path.unlink(missing_ok=True)
-    assert main(["job", str(image), "--site", site, *words, "-o", str(path), "--", *command]) == ExitCode.GOOD
+    assert (
+        main(["job", str(image), "--site", site, "--robust", *words, "-o", str(path), "--", *command]) == ExitCode.GOOD
+    )
     assert os.access(path, os.X_OK)
     return path.read_text()
 
@@ -139,7 +141,7 @@ def told(
     image: Path, capsys: Capture, *words: str, command: tuple[str, ...] = ("python3", "train.py")
 ) -> dict[str, Any]:
     capsys.readouterr()
-    assert main(["job", str(image), "--site", "lumi", *words, "--json", "--", *command]) == ExitCode.GOOD
+    assert main(["job", str(image), "--site", "lumi", "--robust", *words, "--json", "--", *command]) == ExitCode.GOOD
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert data["schema"] == 1
     return data
@@ -150,7 +152,7 @@ def refused(image: Path, capsys: Capture, *words: str, site: str = "lumi", code:
     path = image.parent / "job.sh"
     path.write_text("before\n")
     capsys.readouterr()
-    argv = ["job", str(image), "--site", site, "-o", str(path), *words]
+    argv = ["job", str(image), "--site", site, "--robust", "-o", str(path), *words]
     try:
         answer = main(argv if "--" in words else [*argv, "--", "python", "train.py"])
     except SystemExit as error:

@@ -36,7 +36,7 @@ def root(folder: Path) -> Path:
 
 def job(capsys: Capture, image: Path, site: str, *options: str, words: tuple[str, ...] = ("true",)) -> dict[str, Any]:
     """Return what `job --json` says."""
-    assert main(["job", str(image), "--site", site, *options, "--json", "--", *words]) == ExitCode.GOOD
+    assert main(["job", str(image), "--site", site, "--robust", *options, "--json", "--", *words]) == ExitCode.GOOD
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     return data
 

@@ -84,18 +84,20 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
     if plan.ray:
         return [_ray(plan, scheduler)]
     about = "In the container, each rank: its numbers, its variables, then the program takes its place"
-    lines = [*_numbers(plan, scheduler), *_visible(plan), *_caches(plan)]
+    lines = [*numbers(plan, scheduler), *visible(plan), *_caches(plan)]
     lines += [*_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK)]
     return [JobFile("rank.sh", about, _text([*lines, "", 'exec "$@"']))]
 
 
-def _numbers(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
+def numbers(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
+    """Yield what tells a task its number among all, as lines of a shell."""
     yield from comment("who it is among the ranks")
     yield f'export RANK="${scheduler.rank}" LOCAL_RANK="${scheduler.local_rank}" WORLD_SIZE="${scheduler.world}"'
     yield f"export LOCAL_WORLD_SIZE={plan.tasks}"
 
 
-def _visible(plan: JobPlan) -> Iterator[str]:
+def visible(plan: JobPlan) -> Iterator[str]:
+    """Yield what leaves a task the GPUs that are its own, as lines of a shell."""
     variable = VISIBLE.get(plan.site.vendor)
     if variable is None:
         return
@@ -144,7 +146,7 @@ def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
     rank = 'python3 "$LUMIIMG_JOB/rank.py" "$@"' if per_rank else '"$@"'
     text = filled(
         "job/torchrun.sh",
-        SETTINGS="\n".join([*_visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE)]),
+        SETTINGS="\n".join([*visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE)]),
         NODES=scheduler.nodes,
         NODE=scheduler.node,
         RANKS=str(plan.ranks),
@@ -180,7 +182,7 @@ def _rank_program(plan: JobPlan) -> JobFile:
 
 def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
     """Return node.sh, which makes a Ray cluster of all nodes. Source: Ray docs, deploying on Slurm; `ray start`."""
-    settings = [*_visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK)]
+    settings = [*visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK)]
     text = filled(
         "job/ray.sh",
         SETTINGS="\n".join(settings),

@@ -20,13 +20,16 @@ from lumiimg.errors import BadInputError
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.cluster.job.container import JobFile
     from lumiimg.cluster.job.plan import JobPlan
+    from lumiimg.host.manifest import Bind
 
 # what a user writes is meant as it is: `$` and `\` in single quotes, quotation marks of a text
-_AS_WRITTEN = "# shellcheck disable=SC1003,SC1110,SC1111,SC1112,SC2016"
+AS_WRITTEN = "# shellcheck disable=SC1003,SC1110,SC1111,SC1112,SC2016"
+"""Before lines with words of a user's."""
+_OF_MASKS = '$(IFS=, && echo "${masks[*]}")'
 _LOGS = 2048
 """Ranks whose logs are read while all nodes of the job wait for it: 3 s (1.2 ms of CPU for the 7 KB of a rank)."""
 
@@ -44,7 +47,11 @@ def job_script(plan: JobPlan) -> str:
         parts |= {"DIRECTIVES": _pbs_directives(plan), "ADDRESS": _address(plan), "CLEAR": _clear(plan)}
         parts |= {"CORES": _cores(plan), "STEP": _mpiexec_options(plan)}
     else:
-        parts |= {"DIRECTIVES": _slurm_directives(plan), "MASKS": _masks(plan), "STEP": _srun_options(plan)}
+        parts |= {
+            "DIRECTIVES": slurm_directives(plan),
+            "MASKS": _masks(plan),
+            "STEP": srun_options(plan, '$(IFS=, && echo "${masks[*]}")'),
+        }
         parts |= {"SWEEP": _sweep(plan), "OTHER": _other_shape()}
     return filled(
         "job/pbs.sh" if plan.by_pbs else "job/slurm.sh",
@@ -104,8 +111,8 @@ def _modules(plan: JobPlan) -> Iterator[str]:
 
 
 def _program(plan: JobPlan) -> Iterator[str]:
-    yield from (_AS_WRITTEN, f"image={word(_path(plan.image))}")
-    yield from (_AS_WRITTEN, f"command=({' '.join(map(word, plan.command))})")
+    yield from (AS_WRITTEN, f"image={image_word(plan)}")
+    yield from (AS_WRITTEN, f"command=({' '.join(map(word, plan.command))})")
 
 
 def _variables(plan: JobPlan) -> Iterator[str]:
@@ -123,10 +130,16 @@ def _heredoc(file: JobFile) -> str:
     return f"{about}\ncat >\"$LUMIIMG_JOB/{file.name}\" <<'{end}'\n{file.text}{end}"
 
 
-def _binds(plan: JobPlan) -> Iterator[str]:
-    for bind in plan.binds:
+def refuse_unprintable(binds: Iterable[Bind]) -> None:
+    """Raise BadInputError for a path that no engine takes."""
+    for bind in binds:
         if not spec(bind).isprintable():
             raise BadInputError("a path with such characters cannot be bound", where=bind.source)
+
+
+def _binds(plan: JobPlan) -> Iterator[str]:
+    refuse_unprintable(plan.binds)
+    for bind in plan.binds:
         yield from comment(bind.reason, "    ")
         yield f"    --bind {word(spec(bind))}"
 
@@ -135,15 +148,16 @@ def _leftovers(plan: JobPlan) -> str:
     return " ".join(map(value, plan.leftovers))
 
 
-def _path(path: str) -> str:
-    """Return a path that is no option."""
-    return f"./{path}" if path.startswith("-") else path
+def image_word(plan: JobPlan) -> str:
+    """Return the image as a word of bash that is not an option."""
+    return word(f"./{plan.image}" if plan.image.startswith("-") else plan.image)
 
 
 # -- what Slurm takes --
 
 
-def _slurm_directives(plan: JobPlan) -> Iterator[str]:
+def slurm_directives(plan: JobPlan) -> Iterator[str]:
+    """Yield what Slurm is asked for, with reasons."""
     shape = plan.shape
     if shape.partition:
         yield from comment(f"{shape.partition}: {shape.because}")
@@ -175,10 +189,11 @@ def _masks(plan: JobPlan) -> Iterator[str]:
         yield ")"
 
 
-def _srun_options(plan: JobPlan) -> Iterator[str]:
+def srun_options(plan: JobPlan, masks: str) -> Iterator[str]:
+    """Yield the options of the step that bind, with reasons; `masks` are those of the ranks, as a shell reads them."""
     yield from comment(plan.binding, "    ")
     if plan.topology is not None and not plan.torchrun:
-        yield '    --cpu-bind="mask_cpu:$(IFS=, && echo "${masks[*]}")"'
+        yield f'    --cpu-bind="mask_cpu:{masks}"'
     elif plan.shape.whole_nodes:
         yield "    --cpu-bind=none"
     elif plan.cores:

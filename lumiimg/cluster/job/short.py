@@ -1,0 +1,128 @@
+"""A job as the script that an expert of the site would write by hand: no line without a purpose that its reader shares.
+
+What only some situations need (a job inside of another, a requeued one, a folder that others can write to, what is left
+in /tmp) is in `script.py`; so are torchrun and Ray, which start programs of their own on each node.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lumiimg import __version__
+from lumiimg.cluster.binds import spec
+from lumiimg.cluster.job.container import SLURM, numbers, visible
+from lumiimg.cluster.job.plan import SettingScope
+from lumiimg.cluster.job.script import AS_WRITTEN, image_word, refuse_unprintable, slurm_directives, srun_options
+from lumiimg.cluster.shell_quote import comment, value, word
+from lumiimg.cluster.template import filled
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumiimg.cluster.job.plan import JobPlan, JobSetting
+
+_COLUMNS = 100
+_PLAIN = re.compile(r'"([\w./:,%@=+$-]*)"')
+_NAMED = re.compile(r"\$\{?(\w+)")
+_INSIDE = " " * 8
+
+
+def is_enough(plan: JobPlan) -> bool:
+    """Whether a job can be written in short: by Slurm, whose tasks are the ranks."""
+    return not (plan.by_pbs or plan.torchrun or plan.ray)
+
+
+def short_script(plan: JobPlan, *, annotate: bool) -> str:
+    """Return the script; `annotate`: with the reason of each choice.
+
+    Raises BadInputError for a path that no engine takes.
+    """
+    refuse_unprintable(plan.binds)
+    binds = ["$LUMIIMG_JOB", *map(spec, plan.binds)]
+    rank = [*_plain(numbers(plan, SLURM)), *_plain(visible(plan)), *_folder(plan)]
+    rank += _exports([*plan.in_scope(SettingScope.NODE), *plan.in_scope(SettingScope.RANK)], plan)
+    inside = "\n".join(f"{_INSIDE}{line}" for line in rank).replace("'", r"'\''")
+    options = [option.strip() for option in ("--kill-on-bad-exit=1", *_plain(srun_options(plan, _masks(plan))))]
+    reasons = list(_reasons(plan)) if annotate else []
+    return filled(
+        "job/short.sh",
+        HEAD="\n".join(_head(plan, annotate=annotate)),
+        DIRECTIVES="\n".join(_plain(slurm_directives(plan))),
+        MODULES="\n".join(f"module load {word(module.name)}" for module in plan.site.modules),
+        VARIABLES="\n".join(_exports(plan.in_scope(SettingScope.JOB), plan)),
+        REASONS="\n".join(reasons),
+        WRITTEN=AS_WRITTEN,
+        STEP=" ".join(options),
+        ENGINE=plan.program,
+        BINDS=f'--bind "$LUMIIMG_JOB",{",".join(map(word, binds[1:]))}' if binds[1:] else '--bind "$LUMIIMG_JOB"',
+        IMAGE=image_word(plan),
+        RANK=inside,
+        COMMAND=" ".join(map(word, plan.command)),
+    )
+
+
+def _head(plan: JobPlan, *, annotate: bool) -> Iterator[str]:
+    shape = plan.shape
+    what = "a rank a GPU" if plan.framework.task_a_gpu else "one program a node"
+    told = f"{plan.framework.title}: {count(shape.nodes, 'node')} of {plan.site.name}, {count(shape.gpus, 'GPU')} each"
+    yield from comment(f"{told}, {what}. By lumiimg {__version__}; why each line: lumiimg job … --annotate")
+    if shape.account is None:
+        yield from comment(f"Submit it with: {SLURM.submit}")
+    if annotate:
+        for note in plan.notes:
+            yield from comment(f"Note: {note}.")
+
+
+def _masks(plan: JobPlan) -> str:
+    return ",".join(plan.topology.mask(place) for place in plan.topology.places) if plan.topology is not None else ""
+
+
+def _folder(plan: JobPlan) -> Iterator[str]:
+    if plan.caches is not None:
+        yield f"mkdir -p -m 700 {_short(value(plan.caches))}"
+
+
+def _exports(settings: Iterable[JobSetting], plan: JobPlan) -> Iterator[str]:
+    """Yield what sets them, as many on a line as fit, and what makes their folders."""
+    line, names, folders = "", set[str](), []
+    if any("$USER" in setting.value for setting in settings):
+        yield 'export USER="${USER:-$(id -un)}"'
+    for setting in settings:
+        text = f"{setting.name}={_short(value(setting.value, literal=setting.literal))}"
+        # a shell reads a line whole before it sets what is in it
+        if line and (names & {*_NAMED.findall(setting.value)} or len(line) + len(text) > _COLUMNS - len(_INSIDE)):
+            yield line
+            line, names = "", set()
+        line = f"{line} {text}" if line else f"export {text}"
+        names.add(setting.name)
+        if setting.folder:
+            folders.append(_short(value(setting.folder)))
+        elif plan.site.is_cache(setting.value):
+            folders.append(f'"${setting.name}"')
+    if line:
+        yield line
+    if folders:
+        yield f"mkdir -p {' '.join(folders)}"
+
+
+def _short(quoted: str) -> str:
+    """Return a quoted value without its quotation marks, where it is one word without them."""
+    plain = _PLAIN.fullmatch(quoted)
+    return plain[1] if plain is not None and "$" not in plain[1] and plain[1] else quoted
+
+
+def _plain(lines: Iterable[str]) -> Iterator[str]:
+    return (line for line in lines if not line.lstrip().startswith("#") or line.startswith("#SBATCH"))
+
+
+def _reasons(plan: JobPlan) -> Iterator[str]:
+    for setting in plan.settings:
+        source = f" ({setting.source})" if setting.source else ""
+        yield from comment(f"{setting.name}: {setting.because}{source}")
+    for bind in plan.binds:
+        yield from comment(f"{bind.source}: {bind.reason}")
+    yield from comment(plan.binding)
+    if plan.topology is not None:
+        yield from comment(f"the masks: the cores beside each GPU, a bit a core ({plan.topology.binding.source})")
