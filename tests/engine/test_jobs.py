@@ -193,7 +193,15 @@ class Ended:
     """What the ranks saw, by rank."""
 
 
-def submit(folder: Path, image: Path, slurm: dict[str, str], program: str, *options: str, whole: bool = True) -> Ended:
+def submit(
+    folder: Path,
+    image: Path,
+    slurm: dict[str, str],
+    program: str,
+    *options: str,
+    whole: bool = True,
+    robust: bool = True,
+) -> Ended:
     """Write a script by `lumiimg job`, submit it, wait for its end."""
     (folder / "four.toml").write_text(SITE.format(whole=str(whole).lower()))
     (folder / "hosts").write_text(HOSTS)
@@ -205,6 +213,7 @@ def submit(folder: Path, image: Path, slurm: dict[str, str], program: str, *opti
         "--nodes",
         "2",
         *options,
+        *(["--robust"] if robust else []),
         "-o",
         str(folder / "job.sh"),
         "--",
@@ -214,7 +223,8 @@ def submit(folder: Path, image: Path, slurm: dict[str, str], program: str, *opti
     assert told.code == ExitCode.GOOD, told.err
     out = folder / "job.out"
     # the shell's own bindings must not reach the container, and the tests' lumiimg is the one on PATH
-    env = slurm | {"SINGULARITY_BIND": "/nonexistent", "PATH": f"{lumiimg_on_path(folder)}:{slurm['PATH']}"}
+    bound = {"SINGULARITY_BIND": "/nonexistent"} if robust else {}
+    env = slurm | bound | {"PATH": f"{lumiimg_on_path(folder)}:{slurm['PATH']}"}
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={out}", "job.sh"]
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=400)
     assert "Submitted batch job" in done.stdout, done.stderr
@@ -234,12 +244,19 @@ def lumiimg_on_path(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("framework", "launch"), [("ddp", "srun"), ("fsdp", "srun"), ("deepspeed", "srun"), ("ddp", "torchrun")]
+    ("framework", "launch", "robust"),
+    [
+        ("ddp", "srun", True),
+        ("ddp", "srun", False),
+        ("fsdp", "srun", True),
+        ("deepspeed", "srun", True),
+        ("ddp", "torchrun", True),
+    ],
 )
 def test_ranks_of_two_nodes_meet_with_their_numbers_and_cores(
-    framework: str, launch: str, with_torch: Path, slurm: dict[str, str], tmp_path: Path
+    framework: str, launch: str, robust: bool, with_torch: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
-    ended = submit(tmp_path, with_torch, slurm, TORCH, "--framework", framework, "--launch", launch)
+    ended = submit(tmp_path, with_torch, slurm, TORCH, "--framework", framework, "--launch", launch, robust=robust)
     assert ended.code == 0, ended.out
     assert [rank["in_group"] for rank in ended.seen] == [0, 1, 2, 3]
     assert [rank["RANK"] for rank in ended.seen] == ["0", "1", "2", "3"]
@@ -286,7 +303,7 @@ def test_a_ray_cluster_of_two_nodes_runs_the_program_once(
 
 
 def test_each_rank_of_a_plain_program_sees_one_gpu(with_torch: Path, slurm: dict[str, str], tmp_path: Path) -> None:
-    ended = submit(tmp_path, with_torch, slurm, TORCH, "--framework", "plain")
+    ended = submit(tmp_path, with_torch, slurm, TORCH, "--framework", "plain", robust=False)
     assert ended.code == 0, ended.out
     assert [rank["ROCR_VISIBLE_DEVICES"] for rank in ended.seen] == ["0", "1", "0", "1"]
 
@@ -296,7 +313,7 @@ def test_a_rank_that_dies_ends_the_job_with_a_failure(
     launch: str, with_torch: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '3': sys.exit(7)\ntime.sleep(600)\n"
-    ended = submit(tmp_path, with_torch, slurm, program, "--launch", launch)
+    ended = submit(tmp_path, with_torch, slurm, program, "--launch", launch, robust=launch == "torchrun")
     # the largest of all ranks', as srun has it: those that it ended have one, too
     assert ended.code >= (7 if launch == "srun" else 1), ended.out
     assert "TIME LIMIT" not in ended.out
@@ -359,6 +376,7 @@ def script_with_caches(image: Path, folder: Path, program: str) -> None:
         folder / "site.toml",
         "--nodes",
         "2",
+        "--robust",
         "-o",
         folder / "job.sh",
         "--",
@@ -418,7 +436,7 @@ def test_a_job_from_a_folder_that_no_engine_binds_says_so(
     folder = tmp_path / name
     folder.mkdir()
     (tmp_path / "site.toml").write_text(SITE.format(whole="true"))
-    told = lumiimg("job", demo, "--site", tmp_path / "site.toml", "-o", folder / "job.sh", "--", "true")
+    told = lumiimg("job", demo, "--site", tmp_path / "site.toml", "--robust", "-o", folder / "job.sh", "--", "true")
     assert told.code == ExitCode.GOOD, told.err
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={tmp_path}/job.out", "job.sh"]
     done = subprocess.run(argv, cwd=folder, env=slurm, capture_output=True, text=True, check=False, timeout=400)
@@ -445,6 +463,7 @@ def test_a_script_for_lumi_is_one_that_slurm_accepts(
     words = ["--site", str(site), "--partition", "lumi-like", "--framework", framework, *shape.split()]
     for launch in ("srun", "torchrun") if framework in ("ddp", "lightning") else ("srun",):
         script = tmp_path / f"{launch}.sh"
+        words += ["--robust"] if framework in ("fsdp", "vllm") else []
         told = lumiimg("job", bare, *words, "--launch", launch, "-o", script, "--", "python", "train.py")
         assert told.code == ExitCode.GOOD, told.err
         argv = ["sbatch", "--test-only", str(script)]

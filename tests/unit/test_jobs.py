@@ -137,6 +137,13 @@ def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] =
     return path.read_text()
 
 
+def short(image: Path, *words: str, command: tuple[str, ...] = ("python3", "train.py"), site: str = "lumi") -> str:
+    """Return the script that is written by default."""
+    path = image.parent / "short.sh"
+    assert main(["job", str(image), "--site", site, *words, "-o", str(path), "--", *command]) == ExitCode.GOOD
+    return path.read_text()
+
+
 def told(
     image: Path, capsys: Capture, *words: str, command: tuple[str, ...] = ("python3", "train.py")
 ) -> dict[str, Any]:
@@ -995,3 +1002,69 @@ def test_a_time_is_read_as_slurm_reads_it(text: str, wanted_s: int | None) -> No
     assert seconds(text) == wanted_s
     if wanted_s is not None:
         assert seconds(duration(wanted_s)) == wanted_s
+
+
+# -- the script that is written by default --
+
+FORMS = {
+    "torch": ("--framework ddp --nodes 2", ("python3", "train.py")),
+    "vLLM": ("--framework vllm", ("vllm", "serve", "MODEL")),
+    "MPI": ("--framework plain --nodes 4 --gpus 2 --partition small-g", ("./program", *HOSTILE)),
+    "Lightning": ("--framework lightning --nodes 2 --account project_1", ("python3", "train.py")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_script_is_forty_lines_and_clean_for_shellcheck(form: str, image: Path) -> None:
+    needs("shellcheck")
+    options, command = FORMS[form]
+    script = short(image, *options.split(), command=command)
+    assert script.count("\n") <= 40
+    assert f" {image} sh -c" in script, "by its whole path"
+    found = subprocess.run(["shellcheck", "-"], input=script, capture_output=True, text=True, check=False)
+    assert found.stdout == ""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_sets_for_its_ranks_what_the_long_one_sets(form: str, image: Path, tmp_path: Path) -> None:
+    """Both are run by a shell whose srun and engine are stand-ins that run the command; what a rank has is compared."""
+    options, command = FORMS[form]
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    skip = 'while [ "$1" != sh ]; do shift; done; exec "$@"'
+    programs = {
+        "srun": 'while [ "${1#-}" != "$1" ]; do case $1 in --overlap) exit 0;; esac; shift; done; exec "$@"',
+        "singularity": skip,
+        "scontrol": "echo nid000001",
+        "lumiimg": "exit 3",
+        command[0].rpartition("/")[2]: 'env -0 >"$SEEN"; printf "%s\\0" "$@" >"$SEEN.words"; exit 7',
+    }
+    for name, text in programs.items():
+        (bin_ / name).write_text(f"#!/bin/sh\n{text}\n")
+        (bin_ / name).chmod(0o755)
+    (tmp_path / "program").symlink_to(bin_ / "program")
+    seen: dict[str, dict[str, str]] = {}
+    words: dict[str, str] = {}
+    for name, script in (
+        ("short", short(image, *options.split(), command=command)),
+        ("long", job(image, *options.split(), command=command)),
+    ):
+        environment = {"PATH": f"{bin_}:/usr/bin:/bin", "HOME": "/", "USER": "me", "SEEN": str(tmp_path / name)}
+        environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "x", "SLURM_JOB_NUM_NODES": "1"}
+        environment |= {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "ROCR_VISIBLE_DEVICES": "0,1"}
+        done = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 7, done.stderr
+        pairs = (tmp_path / name).read_text().rstrip("\0").split("\0")
+        variables = dict(pair.split("=", 1) for pair in pairs)
+        left_out = ("SEEN", "SHLVL", "_", "PWD", "OLDPWD", "SLURM_EXPORT_ENV")
+        seen[name] = {key: text for key, text in variables.items() if key not in left_out}
+        words[name] = (tmp_path / f"{name}.words").read_text()
+    assert seen["short"] == seen["long"]
+    assert words["short"] == words["long"]
+
+
+def test_the_reasons_of_a_script_are_in_it_where_they_are_asked_for(image: Path) -> None:
+    plain, annotated = short(image, "--nodes", "2"), short(image, "--nodes", "2", "--annotate")
+    assert "HPE ccl_env.sh" in annotated
+    without = [line for line in annotated.splitlines() if not line.startswith("# ")]
+    assert without == [line for line in plain.splitlines() if not line.startswith("# ")]

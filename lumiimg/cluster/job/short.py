@@ -66,8 +66,8 @@ def short_script(plan: JobPlan, *, annotate: bool) -> str:
 def _head(plan: JobPlan, *, annotate: bool) -> Iterator[str]:
     shape = plan.shape
     what = "a rank a GPU" if plan.framework.task_a_gpu else "one program a node"
-    told = f"{plan.framework.title}: {count(shape.nodes, 'node')} of {plan.site.name}, {count(shape.gpus, 'GPU')} each"
-    yield from comment(f"{told}, {what}. By lumiimg {__version__}; why each line: lumiimg job … --annotate")
+    told = f"{count(shape.nodes, 'node')} of {plan.site.name}, {count(shape.gpus, 'GPU')} each, {what}"
+    yield from comment(f"{told}; by lumiimg {__version__}, and --annotate has the reasons")
     if shape.account is None:
         yield from comment(f"Submit it with: {SLURM.submit}")
     if annotate:
