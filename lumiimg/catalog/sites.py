@@ -31,6 +31,7 @@ _MPI_TYPE = re.compile(r"[a-z0-9_]{1,32}")
 PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
 """A name of a partition, queue or project: what can stand behind `#SBATCH` and stay one word."""
 _CACHES = re.compile(r"/(?!.*\.\.)[\w+.$/-]+/[\w+.$-]*\$(SLURM_JOB_ID|PBS_JOBID)", re.ASCII)
+_SCRATCH = re.compile(r"/(?!.*\.\.)[\w+./-]*(?:\$(?:SLURM_JOB_ACCOUNT|USER)\b[\w+./-]*)*", re.ASCII)
 _DOMAIN = re.compile(r"[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,9}")
 SCHEDULERS = ("Slurm", "PBS")
 """That job scripts can be written for."""
@@ -267,6 +268,8 @@ class Site:
     caches: str | None
     """A folder on each node for the caches of one job, as a shell reads it, absolute and with the job's number at its
     end: its jobs make it first, and remove it."""
+    scratch: str | None
+    """A folder of a user that all nodes see and that has room for models, as a shell of a job reads it."""
     variables: tuple[SiteVariable, ...]
     modules: tuple[SiteModule, ...]
     options: tuple[SiteOption, ...]
@@ -316,6 +319,8 @@ def read_site(path: Path) -> Site:
         table.fault("scheduler", f"is {site.scheduler!r}; allowed: {', '.join(SCHEDULERS)}")
     if site.caches is not None and not _CACHES.fullmatch(site.caches):
         table.fault("caches", f"is {site.caches!r}, no folder of one job: /tmp/$USER-$SLURM_JOB_ID")
+    if site.scratch is not None and not _SCRATCH.fullmatch(site.scratch):
+        table.fault("scratch", f"is {site.scratch!r}, no folder of a user: /scratch/$SLURM_JOB_ACCOUNT/$USER")
     table.finish()
     return site
 

@@ -43,7 +43,7 @@ GROUPS = {
     },
     "around it": {
         "host": "what does this machine offer to a container?",
-        "job": "a job script for an image on a site: ranks, cores, variables, binds, each with its reason",
+        "job": "a job script for an image on a site: ranks, cores, variables, binds",
         "module": "a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
         "list": "list bases, layers, recipes and sites",
         "show": "show a base, layer, recipe, site or image: what is known of it, and from where",

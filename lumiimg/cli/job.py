@@ -1,7 +1,7 @@
 """Write a script for Slurm or PBS that runs a command in an image on a site:
 which rank gets which cores and GPU, the variables for this image there, what
-must be bound, and the network that was used, at its end. Every choice has its
-reason beside it.
+must be bound, and the network that was used, at its end. --annotate adds the
+reason of every choice.
 
 frameworks: ddp, fsdp, deepspeed, lightning   a rank a GPU, all GPUs seen
             vllm, ray       once a node; Ray connects several nodes
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import (
@@ -75,6 +76,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--account", metavar="NAME", help="the project that pays")
     parser.add_argument("--time", metavar="TIME", type=_time, help="as Slurm's: minutes, HH:MM:SS, D-HH (default: 1 h)")
     add_bind(parser, "beside what the site binds; SRC:DST:ro too")
+    parser.add_argument(
+        "--caches", metavar="DIR", help="where models and compiled kernels are kept (default: the site's scratch)"
+    )
     add_host(parser)
     add_output(parser, "the script, instead of printing it")
     parser.add_argument("--annotate", action="store_true", help="with the reason of each choice")
@@ -154,6 +158,7 @@ def execute(arguments: argparse.Namespace) -> int:
         variables=variables,
         of_gpu=of_gpu,
         of_manifest=of_manifest,
+        caches=arguments.caches and str(Path(arguments.caches).absolute()),
     )
     plan = plan_job(request, contents.stack, _as_seen(site, snapshot), manifest)
     script = _script(plan, arguments)

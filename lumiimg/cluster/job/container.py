@@ -91,6 +91,8 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
 
 def numbers(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
     """Yield what tells a task its number among all, as lines of a shell."""
+    if not plan.framework.task_a_gpu:
+        return  # the one program of a node starts its own
     yield from comment("who it is among the ranks")
     yield f'export RANK="${scheduler.rank}" LOCAL_RANK="${scheduler.local_rank}" WORLD_SIZE="${scheduler.world}"'
     yield f"export LOCAL_WORLD_SIZE={plan.tasks}"

@@ -167,6 +167,8 @@ class JobRequest:
     """What the image's GPU code means for the job."""
     of_manifest: str | None = None
     """Where the binds are from, where no node was looked at."""
+    caches: str | None = None
+    """A folder that stays, for models and compiled kernels; None: the site's scratch."""
 
 
 def starter_of(site: Site) -> str:
@@ -212,7 +214,11 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
         memory_gib=memory // len(site.binding.near) if memory and site.binding else None,
         request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
         mpi=_mpi(stack, site),
-        settings=(*_of_python(request.python), *_settings(stack, site, shape, framework, cores, manifest)),
+        settings=(
+            *_of_python(request.python),
+            *_settings(stack, site, shape, framework, cores, manifest),
+            *_kept(request.caches, site, framework),
+        ),
         binds=binds,
         notes=(
             *request.of_gpu,
@@ -335,6 +341,19 @@ def _settings(
     yield JobSetting("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV", "of that, what `lumiimg log` reads", docs, SettingScope.NODE)
     logs = "$LUMIIMG_JOB/nccl/%h.%p.log"
     yield JobSetting("NCCL_DEBUG_FILE", logs, "a file for each rank, by node and process", docs, SettingScope.NODE)
+
+
+def _kept(folder: str | None, site: Site, framework: Framework) -> Iterator[JobSetting]:
+    """Yield where models, and kernels that vLLM compiles, are kept from job to job: homes are small."""
+    where, because = folder or site.scratch, "on scratch, as homes have room for neither models nor compiled kernels"
+    if where is None or framework.name == "plain":
+        return
+    kept = {"HF_HOME": "huggingface"}
+    if framework.name == "vllm":
+        kept |= {"HF_XET_CACHE": "huggingface/xet", "VLLM_CACHE_ROOT": "vllm"}
+    for name, below in kept.items():
+        text = f"{where}/{below}"
+        yield JobSetting(name, text, because, "LUMI-AI-Guide chapter 10", SettingScope.NODE, literal=folder is not None)
 
 
 def _scope(name: str, value: str) -> SettingScope:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = 100
 _PLAIN = re.compile(r'"([\w./:,%@=+$-]*)"')
+_EXPORT = "export "
+_SET = re.compile(r" (\w+)=")
 _NAMED = re.compile(r"\$\{?(\w+)")
 _INSIDE = " " * 8
 
@@ -43,7 +45,7 @@ def short_script(plan: JobPlan, *, annotate: bool) -> str:
     binds = ["$LUMIIMG_JOB", *map(spec, plan.binds)]
     rank = [*_plain(numbers(plan, SLURM)), *_plain(visible(plan)), *_folder(plan)]
     rank += _exports([*plan.in_scope(SettingScope.NODE), *plan.in_scope(SettingScope.RANK)], plan)
-    inside = "\n".join(f"{_INSIDE}{line}" for line in rank).replace("'", r"'\''")
+    inside = "\n".join(f"{_INSIDE}{line}" for line in _folded(rank)).replace("'", r"'\''")
     options = [option.strip() for option in ("--kill-on-bad-exit=1", *_plain(srun_options(plan, _masks(plan))))]
     reasons = list(_reasons(plan)) if annotate else []
     return filled(
@@ -51,7 +53,7 @@ def short_script(plan: JobPlan, *, annotate: bool) -> str:
         HEAD="\n".join(_head(plan, annotate=annotate)),
         DIRECTIVES="\n".join(_plain(slurm_directives(plan))),
         MODULES="\n".join(f"module load {word(module.name)}" for module in plan.site.modules),
-        VARIABLES="\n".join(_exports(plan.in_scope(SettingScope.JOB), plan)),
+        VARIABLES="\n".join(_folded(_exports(plan.in_scope(SettingScope.JOB), plan))),
         REASONS="\n".join(reasons),
         WRITTEN=AS_WRITTEN,
         STEP=" ".join(options),
@@ -85,26 +87,30 @@ def _folder(plan: JobPlan) -> Iterator[str]:
 
 
 def _exports(settings: Iterable[JobSetting], plan: JobPlan) -> Iterator[str]:
-    """Yield what sets them, as many on a line as fit, and what makes their folders."""
-    line, names, folders = "", set[str](), []
-    if any("$USER" in setting.value for setting in settings):
-        yield 'export USER="${USER:-$(id -un)}"'
+    """Yield what sets them, and what makes their folders."""
+    folders = []
     for setting in settings:
-        text = f"{setting.name}={_short(value(setting.value, literal=setting.literal))}"
-        # a shell reads a line whole before it sets what is in it
-        if line and (names & {*_NAMED.findall(setting.value)} or len(line) + len(text) > _COLUMNS - len(_INSIDE)):
-            yield line
-            line, names = "", set()
-        line = f"{line} {text}" if line else f"export {text}"
-        names.add(setting.name)
+        yield f"export {setting.name}={_short(value(setting.value, literal=setting.literal))}"
         if setting.folder:
             folders.append(_short(value(setting.folder)))
         elif plan.site.is_cache(setting.value):
             folders.append(f'"${setting.name}"')
-    if line:
-        yield line
     if folders:
         yield f"mkdir -p {' '.join(folders)}"
+
+
+def _folded(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines with what sets variables joined as far as it fits: a shell reads a line whole before it sets any."""
+    line = ""
+    for text in lines:
+        is_more = line.startswith(_EXPORT) and text.startswith(_EXPORT)
+        if is_more and not {*_SET.findall(line)} & {*_NAMED.findall(text)} and len(line) + len(text) < _COLUMNS:
+            line += text.removeprefix("export")
+            continue
+        if line:
+            yield line
+        line = text
+    yield line
 
 
 def _short(quoted: str) -> str:
