@@ -37,9 +37,13 @@ class LumiimgError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
+        return f"{self.sentence}; {printable(self.hint)}" if self.hint else self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """What and where, without what to do."""
         # each by itself: what a path ends with is no name of what follows
-        text = f"{printable(self.where)}: {printable(self.what)}" if self.where else printable(self.what)
-        return f"{text}; {printable(self.hint)}" if self.hint else text
+        return f"{printable(self.where)}: {printable(self.what)}" if self.where else printable(self.what)
 
 
 class BadInputError(LumiimgError):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from lumiimg import __version__
+from lumiimg.cli.complaint import complain
 from lumiimg.errors import ExitCode, printable
 
 GROUPS = {
@@ -61,7 +61,7 @@ INTERNAL = "node"
 _EPILOG = """\
 exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
 3 cannot decide (says what would) · 4 something needed is missing here
-what to do next here: lumiimg      of a command: lumiimg COMMAND --help
+what to do next here: lumiimg      of a command: lumiimg help COMMAND
 """
 
 
@@ -94,8 +94,9 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}{meant(first, options)}")
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and leave with 2."""
-        print(f"{self.prog}: {printable(message)} (see `{self.prog} --help`)", file=sys.stderr)
+        """Print what is wrong and leave with 2."""
+        hint = f"see `{self.prog} --help`"
+        complain(self.prog, f"{printable(message)} ({hint})", message, hint)
         raise SystemExit(ExitCode.BAD_INPUT)
 
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
+from lumiimg.cli.complaint import complain
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
 from lumiimg.secret import has_login
 
@@ -72,6 +73,8 @@ def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words, program = without_program(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     parser = parser_for(words)
     arguments, rest = parser.parse_known_args(words)
     arguments.program = program
@@ -91,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LumiimgError as error:
         if isinstance(error, RefusedError):
             _report_site(arguments)
-        print(f"lumiimg: {error}", file=sys.stderr)
+        complain("lumiimg", str(error), error.sentence, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
         print("lumiimg: interrupted", file=sys.stderr)
@@ -102,13 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
         told = BadInputError(error.strerror or str(error), where=os.fsdecode(error.filename or "") or None)
-        print(f"lumiimg: {told}", file=sys.stderr)
+        complain("lumiimg", str(told), told.sentence, told.hint)
         return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
             raise
         told = BadInputError(f"{type(error).__name__}: {error}", where="a fault of lumiimg")
-        print(f"lumiimg: {told} (LUMIIMG_DEBUG=1 shows where; please report it)", file=sys.stderr)
+        hint = "LUMIIMG_DEBUG=1 shows where; please report it"
+        complain("lumiimg", f"{told} ({hint})", told.sentence, hint)
         return FAULT
 
 

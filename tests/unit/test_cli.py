@@ -102,7 +102,7 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "what"),
     [
         (["bild"], "there is no command 'bild', did you mean build? (see `lumiimg --help`)"),
-        (["help"], "there is no command 'help' (see `lumiimg --help`)"),
+        (["halp"], "there is no command 'halp' (see `lumiimg --help`)"),
         (["nodes"], "there is no command 'nodes'"),
         (["cache", "prun"], "did you mean prune? (see `lumiimg cache --help`)"),
         (["check", "x", "--levle=static"], "did you mean --level? (see `lumiimg check --help`)"),
