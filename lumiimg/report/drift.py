@@ -12,7 +12,7 @@ from lumiimg.check.static.comparisons import Outcome
 from lumiimg.errors import printable
 from lumiimg.host.node_change import ChangeKind, Subject
 from lumiimg.report.boundary import KINDS
-from lumiimg.report.console import console, detail, heading, headline, marked, remedies, say
+from lumiimg.report.console import INDENT, console, cut, detail, heading, headline, marked, remedies, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _SENTENCES = {
     Fate.BROKEN_BEFORE: "did not work before, and does not now",
     Fate.UNKNOWN: "CANNOT TELL",
 }
+_WORST_FIRST = (Fate.BREAKS, Fate.STALE_BINDS, Fate.UNKNOWN, Fate.BROKEN_BEFORE, Fate.MENDED, Fate.FINE)
 _SHOWN = 10
 """Of the changes of one subject, without --verbose."""
 
@@ -112,9 +113,10 @@ def print_drift(
         out.print()
     for note in drift.notes:
         marked(out, "unknown", note)
-    for image in images:
+    ordered = sorted(images, key=_alike)
+    for _, alike in itertools.groupby(ordered, _alike):
         out.print()
-        _print_image(out, image, words)
+        _print_images(out, list(alike), words, verbose=verbose)
     named = (remedy for image in images for remedy in remedies_of(image, words.snapshot, words.site))
     if words.now is None and any(words.snapshot in remedy for remedy in named):
         out.print()
@@ -190,8 +192,19 @@ def _lines(change: NodeChange) -> Iterator[str]:
 # -- images --
 
 
-def _print_image(out: Console, image: ImageDrift, words: Words) -> None:
-    marked(out, _SEVERITIES[image.fate], f"{image.image}: {_fate(image)}")
+def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:
+    """Return what images have in common that are shown together; the worst sorts first."""
+    return _WORST_FIRST.index(image.fate), _fate(image), (*_reasons(image), *image.notes)
+
+
+def _print_images(out: Console, images: Sequence[ImageDrift], words: Words, *, verbose: bool) -> None:
+    image = images[0]
+    names = printable(", ".join(each.image for each in images))
+    if len(images) == 1:
+        marked(out, _SEVERITIES[image.fate], f"{image.image}: {_fate(image)}")
+    else:
+        marked(out, _SEVERITIES[image.fate], f"{count(len(images), 'image')}: {_fate(image)}")
+        detail(out, names if verbose else cut(out, names, INDENT))
     for line in _reasons(image):
         detail(out, line)
     for note in image.notes:

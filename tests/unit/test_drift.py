@@ -348,3 +348,21 @@ def test_this_machine_is_read_where_no_second_file_is_named(tmp_path: Path, caps
     assert main(["drift", str(tmp_path / "host.json"), "--json"]) == 0
     (change,) = json.loads(capsys.readouterr().out)["changes"]
     assert (change["kind"], change["now"]) == ("rebuilt", str(own))
+
+
+def test_images_of_one_fate_are_shown_together_the_worst_first(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    images = []
+    for number in range(12):
+        images += [fabric_builder.image(tmp_path / f"old-{number}", glibc=35)]
+        images += [bundled(tmp_path / f"bundled-{number}")]
+    words = [str(word) for image in images for word in ("--image", image)]
+    main(["drift", *map(str, nodes), *words])
+    out = capsys.readouterr().out
+    assert out.index("12 images: BREAKS") < out.index("12 images: no obstacle found")
+    assert out.count("needs GLIBC_2.38") <= 3
+    assert out.count("do:  ") == 1
+    main(["drift", *map(str, nodes), *words, "--verbose"])
+    shown = capsys.readouterr().out
+    assert all(image.name in shown for image in images)
