@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _NEAR_LINES, _OF_EACH = 1000, 100
 """Lines between an error and the end of a process that followed from it: so many, and so many of each process more."""
+_LAST_WORDS = 100
+"""Lines that a program may print of its own when it ends with an error."""
+_FRAMES = 40
+"""Lines of an exception that Python ignores."""
 _ALIVE = ("network", "channel", "local-channel", "connected", "provider")
 """What a process prints that lives."""
 _OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
@@ -29,6 +33,17 @@ _STANDS_ALONE = frozenset({Ends.CAUSE, Ends.RAISED, Ends.OUTSIDE})
 _MAY_FOLLOW = frozenset({Ends.WAITED, Ends.FOLLOWS, Ends.OTHER, Ends.EXIT})
 _OF_ERROR = frozenset({Ends.RAISED, Ends.OTHER})
 _OF_EXIT = frozenset({Ends.EXIT, Ends.FOLLOWS})
+
+
+class End(NamedTuple):
+    """What is known of how the job ended."""
+
+    death: Death | None
+    """What ended it; None where no line says so, or where it was the network."""
+    unclear: bool = False
+    """An error stands so near the end of the log that it may have ended the job."""
+    signature: str | None = None
+    """Id of the death, or of that error, where one is known."""
 
 
 class _Seen(NamedTuple):
@@ -46,16 +61,19 @@ class _Seen(NamedTuple):
         return self.trouble.signature.ends
 
 
-def ending(processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]], state: JobState) -> Death | None:
-    """Return what ended the job; None where no line says so, or where it was the network."""
+def ending(processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]], state: JobState) -> End:
+    """Return how the job ended, as far as its lines say."""
     job = _Job(processes, found, state)
     first = job.first(_STANDS_ALONE, _OF_NETWORK) or job.first(_MAY_FOLLOW, frozenset({Effect.RUN_ERROR}))
-    if first is None or first.trouble.signature.effect is not Effect.NONE:
-        return None
+    if first is None:
+        return job.unclear()
+    if first.trouble.signature.effect is not Effect.NONE:
+        return End(None)
     same = [first, *(one for one in job.seen if one.trouble.signature is first.trouble.signature)]
     named = [_place(one) for one in same]
     rank, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
-    return Death(first.trouble.signature.id, first.trouble.summary, rank, node)
+    id_ = first.trouble.signature.id
+    return End(Death(id_, first.trouble.summary, rank, node), signature=id_)
 
 
 class _Job:
@@ -63,8 +81,11 @@ class _Job:
         self.state = state
         self.near = _NEAR_LINES + _OF_EACH * len(processes)
         self.starts = list(_starts(processes))
+        self.processes = processes
+        self.ignored = [s.last for process in processes for s in process.saw("exception-ignored")]
         pairs = [_Seen(process, trouble) for process, of in zip(processes, found, strict=True) for trouble in of]
         relevant = [one for one in pairs if one.ends is not Ends.NO or one.trouble.signature.effect is not Effect.NONE]
+        relevant = [one for one in relevant if not self._is_ignored(one.trouble.sighting.last)]
         self.seen = [one for one in sorted(relevant, key=lambda one: one.at) if not self._of_run_before(one)]
         ends = [one.trouble.sighting for one in self.seen if one.ends in _OF_EXIT]
         self.exits = [at for sighting in ends for at in (sighting.first, sighting.last)]
@@ -81,6 +102,28 @@ class _Job:
             ),
             None,
         )
+
+    def unclear(self) -> End:
+        """Return whether an error, or a traceback, has so little behind it that it may have been the end."""
+        last = [(one.trouble.sighting.last, one) for one in self.seen if one.ends in _OF_ERROR]
+        errors = [one for at, one in last if one.ends is Ends.RAISED and self._is_near_the_end(at)]
+        tracebacks = [s.last for process in self.processes for s in process.saw("traceback")]
+        near = [at for at in tracebacks if not self._is_ignored(at) and self._is_near_the_end(at)]
+        errors += [one for at, one in last if near and at > min(near)]
+        return End(None, bool(errors or near), errors[0].trouble.signature.id if errors else None)
+
+    def _is_near_the_end(self, at: int) -> bool:
+        alive = (s.last for process in self.processes for s in process.saw(*_ALIVE))
+        if any(sign > at and self.state.same_file(sign, at) for sign in alive):
+            return False
+        after = self.state.lines_after(at)
+        return after is not None and len(after) < _LAST_WORDS
+
+    def _is_ignored(self, at: int) -> bool:
+        """Whether Python printed the error and went on with its own end, as of a destructor."""
+        line = self.state.place(at)[1]
+        near = (mark for mark in self.ignored if mark < at and self.state.same_file(mark, at))
+        return any(line - self.state.place(mark)[1] <= _FRAMES for mark in near)
 
     def _of_run_before(self, one: _Seen) -> bool:
         return any(start > one.trouble.sighting.last and self.state.same_file(start, one.at) for start in self.starts)

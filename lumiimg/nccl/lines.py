@@ -25,12 +25,12 @@ EVIDENCE_LIMIT = 400
 
 _COLOUR = re.compile(r"(?:\x1b\[|\[(?=\d{1,3}(?:;\d{1,3}){0,4}m))[0-9;:?]{0,32}[A-Za-z]")
 """ANSI sequences, also where a copy from the terminal has lost the escape character."""
-_ORIGIN = re.compile(r"(?<![\w.\-])(?!\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10} (?:\[-?\d{1,11}\]|NCCL )")
-"""`host:pid:tid [device]`; a host of one or two digits would be the hour of a time."""
+_ORIGIN = re.compile(r"(?<![\w.\-])(?!-|\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10} (?:\[-?\d{1,11}\]|NCCL )")
+"""`host:pid:tid [device]`; a host of one or two digits would be the hour of a time, and `-` is diff(1)'s mark."""
 _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
 """The end of an origin: cheaper to look for than the whole, where there will be no second one."""
 _LEVEL = re.compile(
-    r"[ \t]{0,2}(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
+    r"[ \t]{0,2}(?!-)(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
     r"(?:(?:[\w./+-]{1,300}|(?:\w|::|[~<>*&, ]){1,200}\([^\r\n\"'`]{0,200}\)[\w ]{0,20}):\d{1,6} )?"
     r"NCCL (?:INFO|WARN|TRACE|CALL|VERSION|ABORT|NONE) "
 )
@@ -128,6 +128,11 @@ def _of_oneccl(text: str, task: str | None, begin: int) -> list[Message]:
         process = f"{host[1]}:{thread}" if host else None if task else f"process {thread}"
         found.append(Message(process, task, text[origin.end() : end], signed=True, has_origin=True))
     return found
+
+
+def warns(message: Message, end: int) -> bool:
+    """Whether what a program put before its words, up to `end`, says that they are a warning, or less."""
+    return not message.signed and prefixes().warning.search(message.text[:end], message.start) is not None
 
 
 def plain(part: bytes) -> str:

@@ -25,6 +25,8 @@ class Prefixes(NamedTuple):
     """Before a message of a collective library from which somebody has taken its origin."""
     program: re.Pattern[str]
     """Of an error of any program."""
+    warning: re.Pattern[str]
+    """In what stands before the words of a program that logs less than an error."""
 
 
 @cache
@@ -38,6 +40,7 @@ def prefixes() -> Prefixes:
         launcher=re.compile(f"(?:{launcher}){{0,{_MOST}}}+"),
         library=re.compile(library),
         bare=re.compile(_NET + _CHANNEL),
+        warning=re.compile(data["warning"]["pattern"]),
         program=re.compile(rf"(?:\t| {{0,2}}+)(?:{program}|{launcher}){{0,{_MOST}}}+(?:/[\w./+-]{{0,300}}/)?"),
     )
 

@@ -11,7 +11,7 @@ from lumiimg.nccl.ending import ending
 from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
 from lumiimg.nccl.job_verdict import judge_job
-from lumiimg.nccl.lines import evidence_text, messages
+from lumiimg.nccl.lines import evidence_text, messages, warns
 from lumiimg.nccl.prefilter import Prefilter, announces_table
 from lumiimg.nccl.records import unpacked
 from lumiimg.nccl.repeats import Repeats
@@ -130,6 +130,7 @@ class LogReader:
     ) -> Iterator[Sighting]:
         text = message.text
         found = [(e, m) for e in entries if any(h in text for h in e.hints) and (m := e.match(message)) is not None]
+        found = [(e, m) for e, m in found if not (self._is_grave(e) and warns(message, m.start()))]
         if not found or self._vocabulary.foreign.search(text) is not None:
             return
         process = state.process(message.process, message.task, file)
@@ -153,10 +154,17 @@ class LogReader:
             values = self._values.setdefault(values, values) if len(self._values) < 65_536 else values
             sighting = Sighting(entry.id, values, evidence_text(text, match.span()), at, at, message.has_origin)
             home.see(sighting)
-            if entry.is_trouble and self._vocabulary.signatures[entry.id].ends is Ends.RAISED:
+            if entry.id == "traceback" or (
+                entry.is_trouble and self._vocabulary.signatures[entry.id].ends is Ends.RAISED
+            ):
                 self._keep_tail()
             yield sighting
             self.changes += 1
+
+    def _is_grave(self, entry: MessagePattern) -> bool:
+        """Whether an entry says that a network, or the job, ended."""
+        signature = self._vocabulary.signatures.get(entry.id)
+        return signature is not None and (signature.ends, signature.effect) != (Ends.NO, Effect.NONE)
 
     def _keep_tail(self) -> None:
         """Keep what follows from here on in this piece of the log: it shows whether the error ended the program."""
@@ -193,7 +201,7 @@ class LogReader:
         dead = [bool(dead_of(p, t, job_seen)) for p, t in zip(processes, troubles, strict=True)]
         job = judge_job(processes, findings, dead)
         everywhere = [*troubles, causes.troubles(state.job, seen, ())]
-        ended = ending(*((processes, troubles) if own is state else _troubled(own)), state)
+        end = ending(*((processes, troubles) if own is state else _troubled(own)), state)
         single_node = summary.is_single_node(processes)
         told = summary.told(processes, findings, state.job)
         ranks = summary.rank_results(processes, findings)
@@ -212,7 +220,8 @@ class LogReader:
             single_node=single_node,
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             connected=any(True for p in processes for _ in p.saw("channel", "local-channel", "connected")),
-            ended=ended,
+            ended=end.death,
+            end_unclear=end.unclear,
             stall=stall,
             progress=flight.progress(state.dumps),
             differing=whole_job.differing(state.holders, processes),
@@ -235,7 +244,7 @@ class LogReader:
                 apart=single_node and max(told.nodes, told.of_nodes or 0) > 1,
                 several_runs=summary.has_several_runs(processes, state.same_file),
                 stalled=stall is not None and bool(state.dumps) and job.verdict is Verdict.NONE,
-                first=ended.id if ended else None,
+                first=end.signature,
                 some_nodes=whole_job.some_nodes(job.verdict, groups),
                 evidence=self._evidence,
             ),

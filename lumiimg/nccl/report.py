@@ -332,6 +332,8 @@ class LogReport:
     """Whether a line shows that ranks were connected."""
     ended: Death | None
     """What ended the job, where it was not the network; null where the log does not show it."""
+    end_unclear: bool
+    """Whether an error stands so near the end of the log that it may have ended the job."""
     stall: Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
     progress: tuple[RankProgress, ...]
@@ -361,10 +363,11 @@ class LogReport:
         """Whether a fast network carried the traffic to its end, or none was needed, as an exit code."""
         if self.failed_running or self.ended is not None:
             return ExitCode.NO
+        answer = answer_of(self.verdict, self.provider, self.confidence)
         if self.nothing_crossed:
             # where Slurm has more nodes, what their ranks did is not known
-            return ExitCode.UNDECIDED if self.told.of_nodes not in {None, self.told.nodes} else ExitCode.GOOD
-        return answer_of(self.verdict, self.provider, self.confidence)
+            answer = ExitCode.UNDECIDED if self.told.of_nodes not in {None, self.told.nodes} else ExitCode.GOOD
+        return ExitCode.UNDECIDED if self.end_unclear and answer is ExitCode.GOOD else answer
 
 
 def spans_nodes(ranks: int, nodes: int | None) -> bool | None:

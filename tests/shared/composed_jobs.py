@@ -54,8 +54,13 @@ QUOTES = (
     'print("{line}")',
     '{{"text": "{line}"}}',
     "    > before.out:12: {line}",
+    "WARNING:root:{message}",
+    "[rank3]:[W1124 10:00:00.123456789 socket.cpp:767] [c10d] {message}",
+    "(EngineCore_DP0 pid=638) WARNING 11-24 10:00:00 [core.py:700] {message}",
+    "/opt/venv/lib/python3.12/site-packages/x.py:129: UserWarning: {message}",
+    "-{line}",
 )
-"""What a job prints that is not its own: its checker's, a README's, a model's, of the run before."""
+"""What a job prints that is not its own: its checker's, a README's, a model's, of the run before; or only a warning."""
 QUOTED = {
     "cxi": (
         "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",

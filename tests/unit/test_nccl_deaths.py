@@ -7,6 +7,7 @@ import pytest
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, LogReport, Verdict
+from lumiimg.report.log import headline
 from tests.shared.job_deaths import DEATHS, EXITED, NETWORKS, died, job
 
 VERDICTS = {"cxi": "ofi-cxi", "tcp": "socket", "none": "none"}
@@ -168,13 +169,75 @@ FOLLOWS = {
 """What may stand behind the last word of a program, in the words of who prints it."""
 
 
+LAST_WORDS = ("done", "Tue Nov 24 05:31:08 EET 2026", "3: [ERROR] training failed, shutting down", "Job finished")
+"""What programs and job scripts print of their own when they end, in whichever way."""
+
+
 @pytest.mark.parametrize("name", ["HIP memory", "quota", "module", "no GPUs", "NaN"])
-@pytest.mark.parametrize("after", WENT_ON)
-def test_an_error_on_which_the_job_went_on_ends_nothing_however_short_the_log(name: str, after: str) -> None:
+@pytest.mark.parametrize("after", WENT_ON + LAST_WORDS)
+def test_an_error_near_the_end_of_a_log_ends_nothing_and_leaves_no_green_answer(name: str, after: str) -> None:
     caught = [line for line in died(name, 3, cascade=False) if "srun" not in line]
     report = read([*job("cxi", 0, 3), *caught, after])
-    assert (report.ended, report.answer) == (None, ExitCode.GOOD)
-    assert DEATHS[name].id in [cause.id for cause in report.causes]
+    assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED)
+    assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.PROVED)
+    assert report.causes[0].id == DEATHS[name].id
+    assert "near its end" in headline(report)
+    for more in (["5: step 14"] * 100, job("cxi", 5)):
+        report = read([*job("cxi", 0, 3), *caught, after, *more])
+        assert (report.ended, report.end_unclear, report.answer) == (None, False, ExitCode.GOOD)
+        assert DEATHS[name].id in [cause.id for cause in report.causes]
+
+
+_FRAMES = ("Traceback (most recent call last):", '  File "/scratch/train.py", line 212, in <module>', "    f(x)")
+
+
+@pytest.mark.parametrize("error", ["KeyError: 'x'", "AssertionError: batch size", "KeyboardInterrupt", "x.MyError"])
+@pytest.mark.parametrize("tag", ["", "3: ", "[rank3]: "])
+def test_with_a_traceback_near_its_end_no_log_is_green(error: str, tag: str) -> None:
+    lines = [f"{tag}{line}" for line in (*_FRAMES, error)]
+    for end in (lines, [*lines, ""], [*lines, *lines], [*lines, "done"]):
+        report = read([*job("cxi", 0, 3), *end])
+        assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED)
+    apart = LogReader()
+    apart.feed("job.out", "".join(f"{line}\n" for line in job("cxi", 0, 3)).encode())
+    apart.feed("job.err", "".join(f"{line}\n" for line in lines).encode())
+    assert apart.report().answer is ExitCode.UNDECIDED
+    assert read([*job("cxi", 0, 3), *lines, *(["step 14 loss 2.3"] * 120)]).answer is ExitCode.GOOD
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "TypeError: 'NoneType' object is not callable",
+        "OSError: [Errno 28] No space left on device",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_what_python_ignores_while_it_ends_is_no_end_of_a_job(error: str) -> None:
+    ignored = "Exception ignored in: <function Pool.__del__ at 0x7f00>"
+    for lines in ([ignored, *_FRAMES, error], [ignored, error]):
+        report = read([*job("cxi", 0, 3), *lines])
+        assert (report.ended, report.answer) == (None, ExitCode.GOOD)
+
+
+_WARNING = (
+    "WARNING:root:",
+    "Warning: ",
+    "[W1124 10:00:00.123456789 socket.cpp:767] [c10d] ",
+    "[rank3]:[W1124 10:00:00.123456789 socket.cpp:767] ",
+    "W1124 10:00:00.123000 4711 torch/distributed/elastic/api.py:900] ",
+    "(EngineCore_DP0 pid=638) WARNING 11-24 10:00:00 [core.py:700] ",
+    "INFO 11-24 10:00:00 [core.py:700] ",
+    "/opt/venv/lib/python3.12/site-packages/x.py:129: UserWarning: ",
+)
+
+
+@pytest.mark.parametrize("warning", _WARNING)
+@pytest.mark.parametrize("name", DEATHS)
+def test_what_a_program_only_warns_of_ended_nothing(name: str, warning: str) -> None:
+    said = [warning + line.partition(": ")[2] for line in died(name, 3, cascade=False) if "srun" not in line]
+    for before in (job("cxi", 0, 3), []):
+        assert read([*before, *said]).ended is None
 
 
 @pytest.mark.parametrize("after", FOLLOWS.values(), ids=FOLLOWS)

@@ -115,7 +115,6 @@ ORDINARY = (
     b"Training:  42%|#### | 4200/10000 [12:31<17:18,  5.58it/s, loss=2.31, lr=0.0003]",
     b"0: [2026-11-21 10:00:00,123] [INFO] [train.py:212] step 4200 loss 2.3123 lr 3.0e-04 grad_norm 0.91 tokens/s 184213",
     b" iteration     100/  500000 | consumed samples:       102400 | elapsed time per iteration (ms): 1234.5 | learning rate: 1.0E-05 | global batch size:  1024 | lm loss: 1.023E+01 | number of skipped iterations:   0 |",
-    b"[rank0]: Traceback (most recent call last):",
     b'[rank0]:   File "/workspace/train.py", line 212, in <module>',
     b"[rank0]:     loss.backward()",
     b"INFO 11-21 10:00:00 metrics.py:345] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 5.1 tokens/s",

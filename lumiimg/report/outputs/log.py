@@ -79,6 +79,8 @@ class Log(Output):
     """Whether a line shows that ranks were connected, over whichever network."""
     ended: Death | None
     """What ended the job, where it was not the network; null where the log does not show it."""
+    end_unclear: bool
+    """Whether an error stands so near the end of the log that it may have ended the job; then no answer is `good`."""
     stall: Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
     progress: tuple[RankProgress, ...]
