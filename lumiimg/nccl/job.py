@@ -37,6 +37,8 @@ class FileChunk:
 
     file: str
     lines: int = 0
+    others: int = 0
+    """Lines that no collector of a container's log wrote (records.py)."""
     quoted: int = 0
     """Lines that begin with `>`."""
     tail: bytes | None = None

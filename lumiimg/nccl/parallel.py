@@ -197,10 +197,11 @@ def _tables(parts: Sequence[FileRange]) -> BandwidthReader:
 
     tables = BandwidthReader()
     for part in parts:
-        line = 0
+        line = others = 0
         for block in _blocks(part, lambda _: None):
+            lines, others = unpacked(block, line - others, others)
             # the table may have lost its head
-            tables.feed(part.file, unpacked(block), partial(_position, part.number, line), rows=True)
+            tables.feed(part.file, lines, partial(_position, part.number, line), rows=True)
             line += block.count(b"\n") + (not block.endswith(b"\n"))
     return tables
 

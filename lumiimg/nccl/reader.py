@@ -77,7 +77,7 @@ class LogReader:
             self.begin(file)
             piece = self._state.pieces[self._piece]
         start = piece.lines
-        block = unpacked(block)
+        block, piece.others = unpacked(block, piece.lines - piece.others, piece.others)
         if inspector.may_hold(block):
             self._state.inspected = self._state.inspected or inspector.Inspected()
             self._state.inspected.feed(block, lambda index: position(self._piece, start + index, 0))
@@ -265,7 +265,6 @@ def _troubled(state: JobState) -> tuple[list[ProcessState], list[list[causes.Tro
 def read_lines(file: str, lines: Iterable[str | bytes]) -> LogReport:
     """Return the report about the lines of one file."""
     reader = LogReader()
-    for line in lines:
-        whole = line if isinstance(line, bytes) else line.encode("utf-8", "replace")
-        reader.feed(file, whole.removesuffix(b"\n") + b"\n")
+    whole = (line if isinstance(line, bytes) else line.encode("utf-8", "replace") for line in lines)
+    reader.feed(file, b"".join(line.removesuffix(b"\n") + b"\n" for line in whole))
     return reader.report()

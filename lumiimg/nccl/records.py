@@ -1,4 +1,7 @@
-"""Logs of containers as JSON, a record a line: what each record holds, with the escapes of JSON undone."""
+"""Logs of containers as JSON, a record a line: what each record holds, with the escapes of JSON undone.
+
+A collector writes all lines so. Records among other lines are what a program printed: a data set, a model's answers.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,26 @@ from lumiimg.toml import own_table
 
 _INSPECTED = b'{"header"'
 """Objects that inspector.py reads."""
+_FOREIGN_SHARE = 100
+"""Of so many records one other line may stand among them: a record that was cut, what tail(1) puts between files."""
+_STREAMS = ("stdout", "stderr")
 
 
-def unpacked(block: bytes) -> bytes:
+def unpacked(block: bytes, records: int = 0, others: int = 0) -> tuple[bytes, int]:
     """Return whole lines of a log, each record among them replaced with its message, so that none is added or lost.
 
-    A message of several lines stays one line, whose parts are separated as those of a progress bar are (CR).
+    `records` and `others`: lines of the file before them that begin as one, and that do not. The number of the latter
+    comes back as it is with these lines. A message of several lines stays one line, whose parts are separated as those
+    of a progress bar are (CR).
     """
-    if not block.startswith(b"{") and b"\n{" not in block:
-        return block
-    return b"\n".join(_message(line) if line.startswith(b"{") else line for line in block.split(b"\n"))
+    here = block.startswith(b"{") + block.count(b"\n{")
+    if not here:
+        return block, others + block.count(b"\n")
+    lines = block.split(b"\n")
+    others += sum(1 for line in lines if line.strip() and not line.startswith(b"{"))
+    if others > 1 + (records + here) // _FOREIGN_SHARE:
+        return block, others
+    return b"\n".join(_message(line) if line.startswith(b"{") else line for line in lines), others
 
 
 def _message(line: bytes) -> bytes:
@@ -28,7 +41,7 @@ def _message(line: bytes) -> bytes:
     except (ValueError, RecursionError):
         return line
     for text, beside in _keys():
-        if text in record and not beside.isdisjoint(record):
+        if text in record and not beside.isdisjoint(record) and record.get("stream", "stdout") in _STREAMS:
             return _encoded(record[text])
     return line
 

@@ -1,8 +1,8 @@
 """Several runs in one log: a job that Slurm queued again, or two jobs that wrote to one file, the one after the other.
 
 A run ends where all its processes have printed their last, and a rank begins again: on the same node, or on another
-one after the job ended, or under another number of a job. In several files the order of
-lines is not known: they count as one run.
+one after the job ended, or under another number of a job; or a process begins that does not get as far as a rank, on a
+node whose ranks were connected before. In several files the order of lines is not known: they count as one run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 RUN_LIMIT = 64
 _TASK = -1
 """In place of how many ranks there are: the number is that of a task, which may start several processes."""
+_BEGINNING = ("bootstrap", "library", "plugin", "loaded", "provider", "initialized", "socket", "ib", "network")
+"""What a process prints before it has a rank."""
 _OF_AN_END = frozenset({Ends.CAUSE, Ends.OUTSIDE, Ends.EXIT, Ends.FOLLOWS})
 
 
@@ -34,10 +36,18 @@ class _Span:
     names: set[str]
     ranks: dict[tuple[int, int], set[str | None]]
     """Nodes of each rank, by its number and how many there are."""
+    nodes: set[str]
+    connected: bool
+    """A process of it was connected."""
+    begun: bool
+    """All it has is the beginning of processes that have no rank yet."""
 
     def take(self, other: _Span) -> None:
         self.end = max(self.end, other.end)
         self.names |= other.names
+        self.nodes |= other.nodes
+        self.connected |= other.connected
+        self.begun &= other.begun
         for rank, nodes in other.ranks.items():
             self.ranks.setdefault(rank, set()).update(nodes)
 
@@ -68,6 +78,8 @@ def first_line(state: JobState, of: JobState) -> int:
 
 
 def _is_another_run(before: _Span, after: _Span, *, between: bool) -> bool:
+    if before.connected and after.begun and after.nodes and after.nodes <= before.nodes:
+        return True
     again = [(rank, before.ranks[rank], nodes) for rank, nodes in after.ranks.items() if rank in before.ranks]
     return any(between or (of != _TASK and not there.isdisjoint(nodes)) for (_, of), there, nodes in again)
 
@@ -96,7 +108,10 @@ def _span(process: ProcessState) -> _Span | None:
     if process.task is not None:
         ranks.add((int(process.task), _TASK))
     start, end = min(one.first for one in seen), max(one.last for one in seen)
-    return _Span(start, end, {process.name}, {rank: {process.node} for rank in ranks})
+    connected = any(True for _ in process.saw("connected", "channel", "local-channel"))
+    begun = not (connected or process.communicators) and any(True for _ in process.saw(*_BEGINNING))
+    nodes = {process.node} if process.node else set()
+    return _Span(start, end, {process.name}, {rank: {process.node} for rank in ranks}, nodes, connected, begun)
 
 
 def _marks(state: JobState) -> Iterator[int]:

@@ -141,7 +141,7 @@ def transport(processes: Sequence[ProcessState], job: ProcessState) -> Transport
         protocol=_agreed_value(job, "protocol", "protocol"),
         nics=None if nics is None else int(nics),
         interfaces=tuple(dict.fromkeys(name for names in lists for name in names)),
-        bootstrap=tuple(dict.fromkeys(s.value("interface") for s in job.saw("bootstrap"))),
+        bootstrap=tuple(dict.fromkeys(s.value("interface") for s in first_sightings(processes, "bootstrap"))),
     )
 
 

@@ -53,6 +53,7 @@ QUOTES = (
     "- {message}",
     'print("{line}")',
     '{{"text": "{line}"}}',
+    '{{"log": "{line}", "stream": "stderr"}}',
     "    > before.out:12: {line}",
     "WARNING:root:{message}",
     "[rank3]:[W1124 10:00:00.123456789 socket.cpp:767] [c10d] {message}",

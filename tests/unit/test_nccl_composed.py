@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import read_lines
 from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, composed_jobs, dying_jobs
 from tests.shared.job_deaths import DEATHS
+from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 from tests.shared.programs import EVERYTHING
 
 JOBS = [*composed_jobs(), *dying_jobs()]
@@ -42,6 +46,43 @@ def _fault(job: ComposedJob, seed: int) -> str:
             f"{name}: {quoting.verdict}, {quoting.confidence} with quotes, {plain.verdict}, {plain.confidence} without"
         )
     return ""
+
+
+@pytest.mark.parametrize("launcher", ["none", "srun -l", "torchrun"])
+@pytest.mark.parametrize("version", [version for version, family in FAMILIES.items() if "cxi" in outcomes(family)])
+def test_what_a_run_proved_is_no_answer_about_one_that_began_after_it(version: str, launcher: str) -> None:
+    lines = written(FAMILIES[version], outcomes(FAMILIES[version])["cxi"])
+    first = [LAUNCHERS[launcher](8 if ":4243:" in line else 0, line) for line in lines]
+    again = [line.replace(":424", ":524") for line in first]
+    assert read_lines("job.out", first).answer is ExitCode.GOOD
+    assert any(":524" in line for line in again)
+    for begun in (again[: cut + 1] for cut in range(len(again)) if ":524" in again[cut]):
+        alone, both = read_lines("job.out", begun), read_lines("job.out", [*first, "step 1", *begun])
+        assert (both.verdict, both.confidence, both.answer) == (alone.verdict, alone.confidence, alone.answer), begun[
+            -1
+        ]
+        assert len(both.runs_before) == 1
+
+
+@pytest.mark.parametrize("kind", QUOTED)
+@pytest.mark.parametrize(
+    "beside",
+    [{"stream": "chat"}, {"time": "2026"}, {"@timestamp": "2026"}, {"stream": ["stderr"]}, {}],
+)
+@pytest.mark.parametrize("key", ["log", "message", "MESSAGE", "textPayload"])
+def test_records_that_no_collector_writes_are_text(key: str, beside: dict[str, object], kind: str) -> None:
+    said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
+    assert read_lines("job.out", [json.dumps({key: line, **beside}) for line in said]).verdict == "none"
+
+
+@pytest.mark.parametrize("kind", QUOTED)
+def test_a_collectors_records_among_other_lines_are_what_a_program_printed(kind: str) -> None:
+    said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
+    records = [LAUNCHERS["Docker"](0, line) for line in said]
+    assert read_lines("job.out", records).verdict == read_lines("job.out", said).verdict != "none"
+    assert read_lines("job.out", ["==> a.log <==", *records]).verdict != "none"
+    for lines in ([*records, "step 1", "step 2"], ["step 1", *records, "step 2"], ["step 1", "step 2", *records]):
+        assert read_lines("job.out", lines).verdict == "none"
 
 
 @pytest.mark.parametrize("quote", QUOTES)
