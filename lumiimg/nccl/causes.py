@@ -87,16 +87,16 @@ def ranked(
     if some_nodes is not None and not several_runs:
         return (*causes[:1], some_nodes, *causes[1:]) if first else (some_nodes, *causes)
     if several_runs:
-        causes = _advice(Occasion.SEVERAL_RUNS, verdict) + causes
+        causes = advice(Occasion.SEVERAL_RUNS, verdict) + causes
     if apart:
-        return _advice(Occasion.APART, verdict) + causes
-    if single_node and (reassurance := _advice(Occasion.SINGLE_NODE, verdict)):
+        return advice(Occasion.APART, verdict) + causes
+    if single_node and (reassurance := advice(Occasion.SINGLE_NODE, verdict)):
         return reassurance + causes
     if real:
         return causes
     if verdict in FAST:
-        return causes if proved else causes + _advice(Occasion.UNPROVED, verdict)
-    return causes + _advice(Occasion.STALLED if stalled else Occasion.UNEXPLAINED, verdict)
+        return causes if proved else causes + advice(Occasion.UNPROVED, verdict)
+    return causes + advice(Occasion.STALLED if stalled else Occasion.UNEXPLAINED, verdict)
 
 
 def likelihood(signature: Signature) -> tuple[int, int]:
@@ -116,7 +116,8 @@ def with_names(report: LogReport, names: Mapping[str, str]) -> LogReport:
     return replace(report, causes=tuple(map(named, report.causes)))
 
 
-def _advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
+def advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
+    """Return what is said about a verdict on an occasion, whatever single lines show."""
     return tuple(
         Cause(a.id, a.summary, (), a.remedy, a.source, ())
         for a in vocabulary().advice

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.nccl.causes import Trouble
-    from lumiimg.nccl.events import ProcessState
+    from lumiimg.nccl.events import ProcessState, Sighting
     from lumiimg.nccl.job import JobState
 
 _NEAR_LINES, _OF_EACH = 1000, 100
@@ -74,6 +74,23 @@ def ending(processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]]
     rank, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
     id_ = first.trouble.signature.id
     return End(Death(id_, first.trouble.summary, rank, node), signature=id_)
+
+
+def of_another_job(sighting: Sighting, state: JobState) -> bool:
+    """Whether it is sacct's row of a job that the log is not of, or of one that was queued again and completed."""
+    number = sighting.value("job") or sighting.value("job_in_column")
+    if not number:
+        return False
+    completed = (s.last for s in state.job.saw("completed") if s.value("job") == number)
+    later = any(at > sighting.last and state.same_file(at, sighting.last) for at in completed)
+    return later or number not in (job_numbers(state) or {number})
+
+
+def job_numbers(state: JobState) -> set[str]:
+    """Return the numbers under which Slurm ran what the log is of, as its variables say."""
+    names = {"SLURM_JOB_ID", "SLURM_JOBID"}
+    values = (s.value("value") for s in state.job.saw("slurm") if s.value("name") in names)
+    return {value for value in values if value.isascii() and value.isdecimal()}
 
 
 class _Job:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.nccl import causes, flight, inspector, summary, whole_job
 from lumiimg.nccl.aftermath import TAIL_BYTES
-from lumiimg.nccl.ending import ending
+from lumiimg.nccl.ending import ending, job_numbers, of_another_job
 from lumiimg.nccl.events import Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
 from lumiimg.nccl.job_verdict import judge_job
@@ -15,10 +15,10 @@ from lumiimg.nccl.lines import evidence_text, messages, warns
 from lumiimg.nccl.prefilter import Prefilter, announces_table
 from lumiimg.nccl.records import unpacked
 from lumiimg.nccl.repeats import Repeats
-from lumiimg.nccl.report import Confidence, Evidence, LogReport, RunBefore, Verdict
+from lumiimg.nccl.report import Cause, Confidence, Evidence, LogReport, RunBefore, Verdict
 from lumiimg.nccl.runs import first_line, runs
 from lumiimg.nccl.verdict import dead_of, job_of, judge_process
-from lumiimg.nccl.vocabulary import Effect, Ends, vocabulary
+from lumiimg.nccl.vocabulary import Effect, Ends, Occasion, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -207,6 +207,20 @@ class LogReader:
         ranks = summary.rank_results(processes, findings)
         stall = flight.stalled(state.dumps) or whole_job.stall(state.job, ranks, told)
         groups = summary.node_groups(processes, findings, troubles)
+        needed = Verdict.INTRA_NODE_ONLY if single_node else job.verdict
+        unclear = causes.advice(Occasion.END_UNCLEAR, needed) if end.unclear else ()
+        ranked = causes.ranked(
+            [trouble for found in everywhere for trouble in found],
+            job.verdict,
+            proved=job.confidence is Confidence.PROVED,
+            single_node=single_node,
+            apart=single_node and max(told.nodes, told.of_nodes or 0) > 1,
+            several_runs=summary.has_several_runs(processes, state.same_file),
+            stalled=stall is not None and bool(state.dumps) and job.verdict is Verdict.NONE,
+            first=end.signature,
+            some_nodes=whole_job.some_nodes(job.verdict, groups),
+            evidence=self._evidence,
+        )
         return LogReport(
             verdict=job.verdict,
             confidence=job.confidence,
@@ -236,18 +250,7 @@ class LogReader:
                 *(state.bandwidth.measurements(state.place) if state.bandwidth else ()),
                 *(state.inspected.measurements(state.place) if state.inspected else ()),
             ),
-            causes=causes.ranked(
-                [trouble for found in everywhere for trouble in found],
-                job.verdict,
-                proved=job.confidence is Confidence.PROVED,
-                single_node=single_node,
-                apart=single_node and max(told.nodes, told.of_nodes or 0) > 1,
-                several_runs=summary.has_several_runs(processes, state.same_file),
-                stalled=stall is not None and bool(state.dumps) and job.verdict is Verdict.NONE,
-                first=end.signature,
-                some_nodes=whole_job.some_nodes(job.verdict, groups),
-                evidence=self._evidence,
-            ),
+            causes=tuple(_with_number(cause, state) for cause in (*unclear, *ranked)),
         )
 
     def _evidence(self, sighting: Sighting) -> Evidence:
@@ -259,7 +262,17 @@ def _troubled(state: JobState) -> tuple[list[ProcessState], list[list[causes.Tro
     """Return the processes of a job, and the troubles of each."""
     processes = state.settled()
     seen = causes.job_events([*processes, state.job])
-    return processes, [causes.troubles(process, seen, state.job.events) for process in processes]
+    found = (causes.troubles(process, seen, state.job.events) for process in processes)
+    return processes, [[one for one in of if not of_another_job(one.sighting, state)] for of in found]
+
+
+def _with_number(cause: Cause, state: JobState) -> Cause:
+    """Return the cause with commands that can be typed where the job's variables are not set, as far as possible."""
+    numbers = job_numbers(state) or {s.value("number") for s in state.job.saw("job-number")}
+    if len(numbers) != 1:
+        return cause
+    (number,) = numbers
+    return replace(cause, remedy=tuple(step.replace("$SLURM_JOB_ID", number) for step in cause.remedy))
 
 
 def read_lines(file: str, lines: Iterable[str | bytes]) -> LogReport:

@@ -173,6 +173,8 @@ class Occasion(StrEnum):
     """Most nodes used the fast network, and some did not."""
     STALLED = "stalled"
     """Dumps of the flight recorder show for which rank the others wait, and nothing else is seen."""
+    END_UNCLEAR = "end-unclear"
+    """An error stands near the end of the log."""
     UNEXPLAINED = "unexplained"
     """No trouble was found that could be the cause of the verdict."""
 

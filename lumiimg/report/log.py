@@ -76,7 +76,6 @@ def died(death: Death) -> str:
 def network(report: LogReport) -> str:
     """Return which network the job used, in one line."""
     failed = "; then a transfer or a collective failed" if report.failed_running and report.ended is None else ""
-    failed += "; whether the error near its end ended the job the log does not show" if report.end_unclear else ""
     if report.nothing_crossed:
         unsure = "; what other nodes did it does not show" if report.answer is ExitCode.UNDECIDED else ""
         return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
