@@ -414,6 +414,47 @@ def test_of_sacct_the_rows_count_that_are_of_the_job_as_it_ended(state: str, row
     assert ended("4250", ("4242_7", state)) == STATES[state], "an array's own number is another one"
 
 
+ENDS = (
+    "srun: error: nid[005101-005102]: tasks 0-15: Exited with exit code 1",
+    "srun: error: nid005101: task 3: Floating point exception (core dumped)",
+    "srun: error: nid005101: tasks 3,5-7: User defined signal 1",
+    "[2026-11-24 10:00:00,123] [ERROR] [launch.py:322:sigkill_handler] ['/opt/python', '-u', 'train.py'] exits with return code = 1",
+    "x3005c0s13b0n0.hsn.cm.polaris.alcf.anl.gov: rank 3 exited with code 1",
+    "x3005c0s13b0n0.hsn.cm.polaris.alcf.anl.gov: rank 3 died from signal 9",
+    "mpirun detected that one or more processes exited with non-zero status, thus causing",
+    "prterun has exited due to process rank 3 with PID 0 on node nid005101 exiting",
+    "MPICH ERROR [Rank 3] [job id 4242.0] [Tue Nov 24 05:31:08 2026] [nid005101] - Abort(1) (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
+    "E1124 10:00:00.123000 4711 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 3 (pid: 4712) of binary: python",
+    "command terminated with exit code 1",
+    "flux-job: task(s) exited with exit code 1",
+    "Exited with exit code 1.",
+    "TERM_OWNER: job killed by owner.",
+    "Fatal Python error: Aborted",
+    "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Aborted                 (core dumped) python train.py",
+    "Killed",
+)
+"""What launchers, queues and shells print of a program that did not end well, each alone."""
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_a_launchers_word_that_a_process_failed_is_never_overlooked(line: str) -> None:
+    steps = [f"0: step {number} loss 2.31" for number in range(200)]
+    report = read([*job("cxi", 0, 3), *steps, line])
+    assert report.ended is not None
+    assert (report.ended.id, report.answer) == ("worker-killed" if line == "Killed" else "step-ended", ExitCode.NO)
+    raised = [line for line in died("quota", 3, cascade=False) if "srun" not in line]
+    ended = read([*job("cxi", 0, 3), *steps, *raised, line]).ended
+    assert ended is not None
+    assert ended.id == "quota-exceeded"
+    for quoted in (f"The log says: {line}", f"# {line}", f"AssertionError: {line}"):
+        assert read([*job("cxi", 0, 3), *steps, quoted]).answer is ExitCode.GOOD
+
+
+def test_the_time_limit_is_no_cancelling() -> None:
+    causes = [cause.id for cause in read([*job("cxi", 0, 3), *died("time limit", 3, cascade=False)]).causes]
+    assert causes == ["time-limit"]
+
+
 NUMBERED = (
     "SLURM_JOB_ID=4711",
     "slurmstepd: error: *** JOB 4711 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
