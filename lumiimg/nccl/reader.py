@@ -21,7 +21,7 @@ from lumiimg.nccl.verdict import dead_of, job_of, judge_process
 from lumiimg.nccl.vocabulary import Effect, Ends, Occasion, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.nccl.bandwidth import BandwidthReader
     from lumiimg.nccl.events import ProcessState
@@ -207,8 +207,15 @@ class LogReader:
         ranks = summary.rank_results(processes, findings)
         stall = flight.stalled(state.dumps) or whole_job.stall(state.job, ranks, told)
         groups = summary.node_groups(processes, findings, troubles)
-        needed = Verdict.INTRA_NODE_ONLY if single_node else job.verdict
-        unclear = causes.advice(Occasion.END_UNCLEAR, needed) if end.unclear else ()
+        progress = flight.progress(state.dumps)
+        unclear = _unclear(
+            Verdict.INTRA_NODE_ONLY if single_node else job.verdict,
+            {
+                Occasion.END_UNCLEAR: end.unclear,
+                Occasion.STALLED: bool(state.dumps) and stall is not None and job.verdict is not Verdict.NONE,
+                Occasion.NOT_ENDED: stall is None and any(one.waits_in for one in progress),
+            },
+        )
         ranked = causes.ranked(
             [trouble for found in everywhere for trouble in found],
             job.verdict,
@@ -237,7 +244,7 @@ class LogReader:
             ended=end.death,
             end_unclear=end.unclear,
             stall=stall,
-            progress=flight.progress(state.dumps),
+            progress=progress,
             differing=whole_job.differing(state.holders, processes),
             channels=whole_job.channels(processes),
             communicators=summary.communicators(processes, findings),
@@ -264,6 +271,11 @@ def _troubled(state: JobState) -> tuple[list[ProcessState], list[list[causes.Tro
     seen = causes.job_events([*processes, state.job])
     found = (causes.troubles(process, seen, state.job.events) for process in processes)
     return processes, [[one for one in of if not of_another_job(one.sighting, state)] for of in found]
+
+
+def _unclear(verdict: Verdict, occasions: Mapping[Occasion, bool]) -> tuple[Cause, ...]:
+    """Return what stands first where a network is proved, and not that the job went well."""
+    return tuple(cause for occasion, holds in occasions.items() if holds for cause in causes.advice(occasion, verdict))
 
 
 def _with_number(cause: Cause, state: JobState) -> Cause:

@@ -367,7 +367,8 @@ class LogReport:
         if self.nothing_crossed:
             # where Slurm has more nodes, what their ranks did is not known
             answer = ExitCode.UNDECIDED if self.told.of_nodes not in {None, self.told.nodes} else ExitCode.GOOD
-        return ExitCode.UNDECIDED if self.end_unclear and answer is ExitCode.GOOD else answer
+        is_open = self.end_unclear or self.stall is not None or any(one.waits_in for one in self.progress)
+        return ExitCode.UNDECIDED if is_open and answer is ExitCode.GOOD else answer
 
 
 def spans_nodes(ranks: int, nodes: int | None) -> bool | None:

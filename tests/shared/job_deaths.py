@@ -75,6 +75,8 @@ DEATHS = {
     "segfault": DeathOfJob("segmentation-fault", ("Fatal Python error: Segmentation fault",), ("srun: error: {node}: task {rank}: Segmentation fault (core dumped)",)),
     "bus error": DeathOfJob("bus-error", (), ("srun: error: {node}: task {rank}: Bus error",)),
     "Hugging Face": _raised("hugging-face", "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files."),
+    "container": DeathOfJob("container-not-started", ('FATAL:   "python": executable file not found in $PATH',), EXITED),
+    "bind point": DeathOfJob("bind-point-missing", ("FATAL:   container creation failed: mount /var/spool/slurmd->/var/spool/slurmd error: while mounting /var/spool/slurmd: destination /var/spool/slurmd doesn't exist in container",), EXITED),
     "unknown": _raised("python-error", "KeyError: 'model.layers.0.weight'"),
     "no word": DeathOfJob("step-ended", (), EXITED),
 }  # fmt: skip

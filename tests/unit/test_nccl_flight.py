@@ -16,6 +16,8 @@ from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.nccl.flight import FlightDump, parsed, stalled
 from lumiimg.nccl.pickled import unpickled
+from lumiimg.nccl.reader import LogReader
+from tests.shared.job_deaths import job
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/flight"
 """Written by torch 2.15.0: three ranks of Gloo, of which rank 2 does not begin the seventh collective."""
@@ -106,6 +108,22 @@ def test_dumps_of_a_job_that_goes_on_are_no_stall() -> None:
     calls = ["nccl:all_reduce"] * 9
     assert _said(_dump(0, *calls, done=9), _dump(1, *calls[:7], done=7)) is None
     assert _said(_dump(0, *calls, done=9), _dump(1, *calls, done=9)) is None
+
+
+def test_beside_the_log_of_a_fast_network_dumps_leave_a_green_answer_only_where_all_had_ended() -> None:
+    lines = "".join(f"{line}\n" for line in job("cxi", 0, 1))
+    for dumps, answer, cause in (
+        ([_dump(rank, "nccl:all_reduce", done=1) for rank in (0, 1)], ExitCode.GOOD, None),
+        ([_dump(rank, "nccl:all_reduce", done=0) for rank in (0, 1)], ExitCode.UNDECIDED, "collective-not-ended"),
+        ([_dump(0, "nccl:all_reduce", done=0), _dump(1, done=0)], ExitCode.UNDECIDED, "rank-behind"),
+    ):
+        reader = LogReader()
+        reader.feed("job.out", lines.encode())
+        for dump in dumps:
+            reader.take_dump(dump)
+        report = reader.report()
+        assert (report.verdict, report.answer) == ("ofi-cxi", answer)
+        assert (report.causes[0].id if report.causes else None) == cause
 
 
 class _Calls:
