@@ -228,7 +228,7 @@ class LogReader:
             some_nodes=whole_job.some_nodes(job.verdict, groups),
             evidence=self._evidence,
         )
-        return LogReport(
+        report = LogReport(
             verdict=job.verdict,
             confidence=job.confidence,
             proof=tuple(map(self._evidence, job.proof)),
@@ -257,8 +257,9 @@ class LogReader:
                 *(state.bandwidth.measurements(state.place) if state.bandwidth else ()),
                 *(state.inspected.measurements(state.place) if state.inspected else ()),
             ),
-            causes=tuple(_with_number(cause, state) for cause in (*unclear, *ranked)),
+            causes=unclear + ranked,
         )
+        return causes.with_names(report, _names(state))
 
     def _evidence(self, sighting: Sighting) -> Evidence:
         file, line = self.state.place(sighting.first)
@@ -278,13 +279,10 @@ def _unclear(verdict: Verdict, occasions: Mapping[Occasion, bool]) -> tuple[Caus
     return tuple(cause for occasion, holds in occasions.items() if holds for cause in causes.advice(occasion, verdict))
 
 
-def _with_number(cause: Cause, state: JobState) -> Cause:
-    """Return the cause with commands that can be typed where the job's variables are not set, as far as possible."""
+def _names(state: JobState) -> dict[str, str]:
+    """Return what stands for the job's number in commands, which are typed where its variables are not set."""
     numbers = job_numbers(state) or {s.value("number") for s in state.job.saw("job-number")}
-    if len(numbers) != 1:
-        return cause
-    (number,) = numbers
-    return replace(cause, remedy=tuple(step.replace("$SLURM_JOB_ID", number) for step in cause.remedy))
+    return {"$SLURM_JOB_ID": numbers.pop()} if len(numbers) == 1 else {}
 
 
 def read_lines(file: str, lines: Iterable[str | bytes]) -> LogReport:

@@ -112,10 +112,13 @@ def test_dumps_of_a_job_that_goes_on_are_no_stall() -> None:
 
 def test_beside_the_log_of_a_fast_network_dumps_leave_a_green_answer_only_where_all_had_ended() -> None:
     lines = "".join(f"{line}\n" for line in job("cxi", 0, 1))
+    ranks = "[0, 1, 2]"
+    ended = [_dump(rank, "nccl:all_reduce", done=1, members=ranks) for rank in (0, 1, 2)]
+    waiting = [_dump(rank, "nccl:all_reduce", done=0, members=ranks) for rank in (0, 1, 2)]
     for dumps, answer, cause in (
-        ([_dump(rank, "nccl:all_reduce", done=1) for rank in (0, 1)], ExitCode.GOOD, None),
-        ([_dump(rank, "nccl:all_reduce", done=0) for rank in (0, 1)], ExitCode.UNDECIDED, "collective-not-ended"),
-        ([_dump(0, "nccl:all_reduce", done=0), _dump(1, done=0)], ExitCode.UNDECIDED, "rank-behind"),
+        (ended, ExitCode.GOOD, None),
+        (waiting, ExitCode.UNDECIDED, "collective-not-ended"),
+        ([*waiting[:2], _dump(2, done=0, members=ranks)], ExitCode.UNDECIDED, "rank-behind"),
     ):
         reader = LogReader()
         reader.feed("job.out", lines.encode())
