@@ -359,14 +359,18 @@ class LogReport:
         return self.single_node and self.verdict in TRANSPORTS | {Verdict.INTRA_NODE_ONLY}
 
     @property
+    def other_nodes_silent(self) -> bool:
+        """Whether Slurm has more nodes for the job, so that what their ranks did is not known."""
+        return self.told.of_nodes not in {None, self.told.nodes}
+
+    @property
     def answer(self) -> ExitCode:
         """Whether a fast network carried the traffic to its end, or none was needed, as an exit code."""
         if self.failed_running or self.ended is not None:
             return ExitCode.NO
         answer = answer_of(self.verdict, self.provider, self.confidence)
         if self.nothing_crossed:
-            # where Slurm has more nodes, what their ranks did is not known
-            answer = ExitCode.UNDECIDED if self.told.of_nodes not in {None, self.told.nodes} else ExitCode.GOOD
+            answer = ExitCode.UNDECIDED if self.other_nodes_silent else ExitCode.GOOD
         is_open = self.end_unclear or self.stall is not None or any(one.waits_in for one in self.progress)
         return ExitCode.UNDECIDED if is_open and answer is ExitCode.GOOD else answer
 

@@ -77,7 +77,7 @@ def network(report: LogReport) -> str:
     """Return which network the job used, in one line."""
     failed = "; then a transfer or a collective failed" if report.failed_running and report.ended is None else ""
     if report.nothing_crossed:
-        unsure = "; what other nodes did it does not show" if report.answer is ExitCode.UNDECIDED else ""
+        unsure = "; what other nodes did it does not show" if report.other_nodes_silent else ""
         return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
     answer = answer_of(report.verdict, report.provider, report.confidence)
     sentence = f"{_sentence(report.verdict, answer)}{failed}"

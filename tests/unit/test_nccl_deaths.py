@@ -7,6 +7,7 @@ import pytest
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, LogReport, Verdict
+from lumiimg.report.log import headline
 from tests.shared.job_deaths import DEATHS, EXITED, NETWORKS, died, job
 
 VERDICTS = {"cxi": "ofi-cxi", "tcp": "socket", "none": "none"}
@@ -201,6 +202,15 @@ def test_with_a_traceback_near_its_end_no_log_is_green(error: str, tag: str) -> 
     apart.feed("job.err", "".join(f"{line}\n" for line in lines).encode())
     assert apart.report().answer is ExitCode.UNDECIDED
     assert read([*job("cxi", 0, 3), *lines, *(["step 14 loss 2.3"] * 120)]).answer is ExitCode.GOOD
+
+
+def test_of_a_job_on_one_node_an_error_near_the_end_says_nothing_of_other_nodes() -> None:
+    tag = "nid005101:103:1 [0] NCCL INFO"
+    lines = [f"{tag} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{tag} Using network Socket"]
+    assert read(lines).answer is ExitCode.GOOD
+    report = read([*lines, *_FRAMES, "KeyError: 'x'"])
+    assert (report.answer, report.causes[0].id) == (ExitCode.UNDECIDED, "end-unclear")
+    assert "other nodes" not in headline(report)
 
 
 @pytest.mark.parametrize(
