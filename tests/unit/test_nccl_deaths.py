@@ -191,7 +191,7 @@ _FRAMES = ("Traceback (most recent call last):", '  File "/scratch/train.py", li
 
 
 @pytest.mark.parametrize("error", ["KeyError: 'x'", "AssertionError: batch size", "KeyboardInterrupt", "x.MyError"])
-@pytest.mark.parametrize("tag", ["", "3: ", "[rank3]: "])
+@pytest.mark.parametrize("tag", ["", "3: ", "[rank3]: ", "(EngineCore_0 pid=638) ERROR 11-24 10:00:00 [core.py:700] "])
 def test_with_a_traceback_near_its_end_no_log_is_green(error: str, tag: str) -> None:
     lines = [f"{tag}{line}" for line in (*_FRAMES, error)]
     for end in (lines, [*lines, ""], [*lines, *lines], [*lines, "done"]):
