@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from lumiimg.catalog.toml_table import Table
 
 
+NO_VERSION = Version("0")
+"""Older than any."""
 _LIMIT = 300
 """Characters of a need; a version of thousands of digits is none."""
 
@@ -48,6 +50,12 @@ def version_of(text: str | None) -> Version | None:
         return Version(text)
     except InvalidVersion:
         return None
+
+
+def exact_version(wanted: SpecifierSet) -> Version | None:
+    """Return the one version that is wanted, as in `==5.1`; None for a range, as in `==5.*`."""
+    found = [spec.version for spec in wanted if spec.operator in {"==", "==="} and "*" not in spec.version]
+    return version_of(found[0]) or NO_VERSION if len(found) == 1 else None
 
 
 def is_version(text: str) -> bool:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumiimg.catalog.needs import exact_version
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
@@ -37,6 +38,13 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
     request, ground = with_own(request, replace(ground, images=images))
     planner = Planner(ground)
     plan = planner.plan(with_releases(request, ground.catalogue))
+    if plan.refused and ground.indexes is not None:
+        # of a range, the rows are the newest alone: an older release in it may fit where they do not
+        more = with_unlisted(request, ground, ranges=True)
+        if more.looked != ground.looked:
+            other = Planner(more)
+            found = other.plan(with_releases(request, more.catalogue))
+            planner, plan = (planner, plan) if found.refused else (other, found)
     return planner.with_changes(plan) if changes else plan
 
 
@@ -64,8 +72,9 @@ def with_own(request: Request, ground: Ground) -> tuple[Request, Ground]:
     return replace(request, own=own), replace(ground, images={**ground.images, OWN_PACKAGES: layer})
 
 
-def with_unlisted(request: Request, ground: Ground) -> Ground:
-    """Return the ground with what is known of versions that no row has: those asked for, and those that these expect.
+def with_unlisted(request: Request, ground: Ground, *, ranges: bool = False) -> Ground:
+    """Return the ground with what is known of versions that no row has: those asked for, and those that these expect;
+    with `ranges`, those of a range of which there are rows, too.
 
     Raises BadInputError for what is not a layer.
     """
@@ -77,12 +86,17 @@ def with_unlisted(request: Request, ground: Ground) -> Ground:
         layer = ground.catalogue.entry(name) if name in known and versions else None
         if layer is None or layer.unlisted is None or name in looked:
             continue
-        if any(versions.contains(release.version, prereleases=True) for release in layer.releases):
+        rows = {row.version for row in layer.releases if versions.contains(row.version, prereleases=True)}
+        if rows and (not ranges or exact_version(versions) is not None):
             continue
+        from lumiimg.resolve.releases.indexes import Looked
         from lumiimg.resolve.releases.lookup import look  # 60 ms that only a version without a row should cost
 
-        looked[name] = look(layer, versions, ground.indexes)
-        asked += _expected(looked[name].releases, ground)
+        found = look(layer, versions, ground.indexes)
+        if rows:
+            found = Looked(tuple(one for one in found.releases if one.version not in rows))
+        looked[name] = found
+        asked += _expected(found.releases, ground)
     return replace(ground, looked=looked)
 
 

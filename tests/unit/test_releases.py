@@ -700,6 +700,8 @@ def test_what_could_not_be_kept_is_not_called_kept_and_what_others_can_write_is_
         ("rocm-7.2.4", "vllm>=0.20", "0.33.0"),
         ("rocm-6.2.4", "vllm>=0.20", "0.31.0"),  # Python 3.10, which 0.32.0 does not take
         ("rocm-6.2.4", "vllm>0.18,!=0.31.0", "0.30.0"),
+        ("rocm-7.2.4", "vllm>0.18,==0.*", "0.33.0"),
+        ("rocm-6.2.4", "vllm>=0.18", "0.31.0"),  # 0.18.0 has a row, which takes another Python alone
     ],
 )
 def test_a_range_is_the_newest_of_the_index_for_the_python_that_is_there_whatever_was_kept_before(

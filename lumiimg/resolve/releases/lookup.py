@@ -6,11 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
 from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.layers import PIN, Release
-from lumiimg.catalog.needs import version_of
+from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
 from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.resolve.releases.indexes import Looked
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.unlisted import Unlisted
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.releases.reading import ProjectPages
 
 _NEAREST = 3
-_NO_VERSION = Version("0")
 
 
 def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> Looked:
@@ -45,14 +43,14 @@ def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> 
     rule = layer.unlisted
     if rule is None:
         raise ValueError(layer.name)
-    exact = _exact(wanted)
+    exact = exact_version(wanted)
     kept, note = kept_rows(indexes.cache, layer, indexes.today) if indexes else ((), None)
     if indexes and note:
         indexes.on_line(note)
     fitting = [row for row in kept if wanted.contains(row.version, prereleases=True)]
     fresh = [row for row in fitting if indexes and _age(row, indexes.today) < indexes.kept_days]
     # of a range without an end, what is kept does not say which is the newest in the index
-    if fresh and indexes and len(fresh) == len(fitting) and any(spec.operator in {"==", "==="} for spec in wanted):
+    if fresh and indexes and len(fresh) == len(fitting) and exact is not None:
         return Looked(with_age(fresh, indexes.today))
     why = "there is no network" if indexes is None else ""
     if indexes is not None:
@@ -73,7 +71,7 @@ def _read(
     A version that is named exactly may be in another place alone. `fresh` are rows that need not be read again. Raises
     FailedError, MissingHereError.
     """
-    exact = _exact(wanted)
+    exact = exact_version(wanted)
     against: FailedError | MissingHereError | None = None
     pages: ProjectPages | None = None
     versions: list[Version] = []
@@ -139,7 +137,7 @@ def elsewhere(layer: Layer, rule: Unlisted, version: Version, indexes: ReleaseIn
 
 def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release:
     """Return a release of which nothing could be read: as the nearest row is, and each need of that is a doubt."""
-    near = min(layer.releases, key=lambda row: _distance(version_of(row.version) or _NO_VERSION, version))
+    near = min(layer.releases, key=lambda row: _distance(version_of(row.version) or NO_VERSION, version))
     values = {name: near.arguments.get(name, "") for name in layer.arguments}
     values = {name: value for name, value in values.items() if value} | {"VERSION": f"{version}", "FOUND": f"{version}"}
     # what names a fact is known of no release but of that which says it
@@ -190,8 +188,3 @@ def with_age(rows: Iterable[Release], today: dt.date) -> tuple[Release, ...]:
 
 def _age(row: Release, today: dt.date) -> int:
     return (today - row.read).days if row.read else 0
-
-
-def _exact(wanted: SpecifierSet) -> Version | None:
-    found = [spec.version for spec in wanted if spec.operator in {"==", "==="} and "*" not in spec.version]
-    return version_of(found[0]) or _NO_VERSION if len(found) == 1 else None
