@@ -23,6 +23,7 @@ from lumiimg.catalog.layers import SHA256
 from lumiimg.catalog.needs import is_version
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
+from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.lock import STAGED_FILE
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.network.web import place, refuse_unproved
@@ -38,13 +39,12 @@ if TYPE_CHECKING:
 TRITON = "triton"
 ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
 """What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
-_CUDA = re.compile(r"nvidia-.*|cuda-.*|cupy-cuda.*|.*-cu1[0-9]|onnxruntime-gpu|tensorrt|faiss-gpu|pycuda")
-"""Projects that hold CUDA's libraries, or want them: in an image for ROCm they mean that a wrong wheel came in."""
 _LAYER = "lumiimg-layer-"
 _IMAGE = "lumiimg-image"
 _SHOWN = 900
 """Characters of a refusal."""
 _PAGE_LIMIT_BYTES = 64 * 1024 * 1024
+_NO_WHEELS = r"(?:usable wheels|wheels with a matching [\w ]{1,40} tag(?: \(e\.g\., `[^`]{1,100}`\))?)"
 _NEVER = "sys_platform == 'never'"
 # It answers 403 for a project that it does not have. Source: uv, IndexStatusCodeStrategy::from_index_url;
 # pytorch/pytorch#145983. Anywhere else 403 is "not for you", which must not send a request on to the next index.
@@ -345,7 +345,8 @@ def _named(text: str, project: _Project, target: PythonTarget) -> str:
     for name, (version, layer) in project.there.items():
         absent = rf"(?:only {re.escape(name)}[<>=!]\S* is available|there is no {re.escape(name)}[<>=!]\S*[^\s;])"
         text = re.sub(absent, f"{layer.title if layer.is_there else 'the image'} has {name} {version}", text)
-    text = re.sub(r"(ha(?:s|ve) no) usable wheels", rf"\1 wheel for {target}", text)
+    text = re.sub(r"(?<=[\w\]])\{[^{}]{1,400}\}", "", text)  # the marker of a requirement, before its versions
+    text = re.sub(rf"(ha(?:s|ve) no) {_NO_WHEELS}", rf"\1 wheel for {target}", text)
     text = text.replace(f"{_IMAGE} requires ", "").strip(" ;")
     if not text.startswith(APART):
         return text[:_SHOWN]
@@ -366,11 +367,6 @@ def _parents(noted: str) -> dict[str, frozenset[str]]:
             by = (canonicalize_name(one.split()[0]) for one in via.split(", ") if one)
             found[canonicalize_name(name)] = frozenset(by)
     return found
-
-
-def is_of_cuda(name: str) -> bool:
-    """Whether a project is of CUDA's, by its name."""
-    return _CUDA.fullmatch(name) is not None
 
 
 def layer_of(name: str) -> str | None:

@@ -6,9 +6,9 @@ layers below have is held, torch and triton with it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,7 +16,8 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.needs import is_version
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import FailedError, RefusedError
-from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, LayerWants, is_of_cuda, layer_of, resolve
+from lumiimg.gpu.cuda import instead_of, is_of_cuda
+from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, LayerWants, layer_of, resolve
 from lumiimg.resolve.inventory import NOT_PYTHON
 from lumiimg.resolve.lock import wants_python
 from lumiimg.resolve.own_requirements import OF_TORCH
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.closure import FoundWheel, Indexes
     from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
-    from lumiimg.resolve.own_requirements import OwnPackages
+    from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement
     from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.stack import Stack
 
@@ -39,11 +40,15 @@ _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
 _SOURCE = "your own requirements; what the layers below have"
 _STAYS = "loosen the line: what is below stays as it is"
-_HINTS = {
-    "has no wheel": "only wheels are taken, and nothing is built: name another version, or make it a layer of your own",
-    "no package index has": "look at the name; what is in no index goes into a layer of your own",
-}
-"""What to do, by words of a refusal; else `_STAYS`."""
+_HINTS = (
+    (
+        r"(?:: |; )(?:all versions of )?[\w.-]+(?:==\S+)? ha(?:s|ve) no wheel",
+        "only wheels are taken, and nothing is built: name another version, or make it a layer of your own",
+    ),
+    (r"no package index has", "look at the name; what is in no index goes into a layer of your own"),
+    (r"requires (\S+); there is no \1$", "the index does not have that version: name another"),
+)
+"""What to do, by what a refusal says; else `_STAYS`."""
 _SHOWN = 8
 _TAKEN = 60
 
@@ -80,23 +85,36 @@ def judged(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[RuleResult]:
         if python and not wanted.requirement.specifier.contains(f"{python}.99"):
             yield _refused(wanted.text, f"python {python}", f"{wanted.where} is for {wanted.text}")
     for one in own.requirements:
-        if one.requirement.marker is not None:
-            continue
-        if one.name in there:
-            version, by = there[one.name]
-            if version and not one.requirement.specifier.contains(version, prereleases=True):
-                because = f"{one.where} requires {one.text}, and {by} has {one.name} {version}, which stays"
-                yield _refused(one.text, f"{one.name} {version}", because)
-        elif is_of_cuda(one.name):
-            yield _refused("nothing", one.name, f"{one.where} names {one.name}, which is CUDA's: leave the line out")
-        elif "torch" in there and one.name in OF_TORCH:
-            because = (
-                f"{one.where} names {one.name}; that of the index is CUDA's, and torch is there: leave the line out"
-            )
-            yield _refused("nothing", one.name, because)
-        elif (layer := own.brought.get(one.name)) is not None:
-            because = f"{one.where} names {one.name}, and that of the index is not made for this image: --add {layer}"
-            yield _refused(f"the layer {layer}", "none", because)
+        if one.requirement.marker is None and (against := _against(one, own, there)) is not None:
+            need, have, because = against
+            yield _refused(need, have, f"{because}, which stays" if one.name in there else because)
+
+
+def _against(
+    one: OwnRequirement, own: OwnPackages, there: Mapping[str, tuple[str | None, str]]
+) -> tuple[str, str, str] | None:
+    """Return what stands against one requirement that counts: what is needed, what is there, and why."""
+    if one.name in there:
+        version, by = there[one.name]
+        if not version or not is_version(version) or one.requirement.specifier.contains(version, prereleases=True):
+            return None
+        return one.text, f"{one.name} {version}", f"{one.where} requires {one.text}, and {by} has {one.name} {version}"
+    if is_of_cuda(one.name, of_index=True):
+        because = f"{one.where} names {one.name}, which is for NVIDIA's GPUs: {_without(one.name)}"
+        return "nothing", one.name, because
+    if "torch" in there and one.name in OF_TORCH:
+        because = f"{one.where} names {one.name}; that of the index is CUDA's, and torch is there: leave the line out"
+        return "nothing", one.name, because
+    if (layer := own.brought.get(one.name)) is not None:
+        because = f"{one.where} names {one.name}, and that of the index is not made for this image: --add {layer}"
+        return f"the layer {layer}", "none", because
+    return None
+
+
+def _without(name: str) -> str:
+    """Return what to do about a line that names, or brings, what is for NVIDIA's GPUs."""
+    other = instead_of(name)
+    return f"{other} does the same without" if other else "leave the line out"
 
 
 def _refused(need: str, have: str, because: str) -> RuleResult:
@@ -115,9 +133,14 @@ def _held_in(stack: Stack) -> dict[str, tuple[str | None, str]]:
         by = f"the layer {chosen.layer.name}"
         for pin in map(Requirement, chosen.release.wheels if chosen.release else ()):
             found[canonicalize_name(pin.name)] = (next(spec.version for spec in pin.specifier), by)
-    for triton in found.keys() & {*ROCM_TRITONS}:
-        found.setdefault(TRITON, found[triton])
+    _add_triton(found)
     return found
+
+
+def _add_triton(there: dict[str, Any]) -> None:
+    """Add the distribution `triton`, which stands beside ROCm's."""
+    for name in there.keys() & {*ROCM_TRITONS}:
+        there.setdefault(TRITON, there[name])
 
 
 def resolve_own(
@@ -138,7 +161,13 @@ def resolve_own(
     below = [replace(layer, without=tuple(name for name in layer.without if name not in named)) for layer in below]
     lines = [LayerWants(_line(at), "", requires=(one.text,), told=one.where) for at, one in enumerate(own.requirements)]
     there = _versions(below)
-    _refuse_conflicts(own, there)
+    _refuse_conflicts(own, there, target)
+    of_torch = set[str]()
+
+    def refuse(parents: Mapping[str, frozenset[str]]) -> None:
+        of_torch.update(parents.get("torch", ()))
+        _refuse(own, {*there}, parents)
+
     try:
         found = resolve(
             [*below, *lines],
@@ -147,15 +176,26 @@ def resolve_own(
             until=until,
             held={**held, **own.kept},
             on_line=on_line,
-            refuse=partial(_refuse, own, {*there}),
+            refuse=refuse,
         )
     except FailedError as error:
         if not error.what.startswith(APART) or "--exclude-newer" in (error.hint or ""):
             raise
-        hint = next((hint for words, hint in _HINTS.items() if words in error.what), _STAYS)
+        hint = next((hint for words, hint in _HINTS if re.search(words, error.what)), _STAYS)
+        for name in (
+            own.brought.keys() - there.keys()
+        ):  # what a requirement requires, and goes together with nothing here
+            if re.search(rf" requires? {re.escape(name)}(?![\w.-])", error.what):
+                hint = f"the {name} of the index is not made for this image: --add {own.brought[name]}"
         raise FailedError(error.what, hint=hint) from error
     # an extra of what is there is required by a layer below, to the resolver
     wheels = tuple(wheel for several in found.values() for wheel in several if wheel.name not in there)
+    compiled = [f"{wheel.name} {wheel.version}" for wheel in wheels if wheel.name in of_torch and _is_compiled(wheel)]
+    if compiled:
+        on_line(
+            "compiled for a torch of the index, so that only an import shows whether it loads with that of the image: "
+            f"{', '.join(compiled[:_SHOWN])}"
+        )
     versions = {name: version for name, (version, _) in there.items()} | {one.name: one.version for one in wheels}
     kept = [(name, version) for name, version in own.kept.items() if versions.get(name, version) != version]
     others = [f"{name} {versions[name]} ({version})" for name, version in kept]
@@ -163,6 +203,10 @@ def resolve_own(
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         on_line(f"not in the version of uv.lock, which is in brackets: {', '.join(others[:_SHOWN])}{more}")
     return wheels
+
+
+def _is_compiled(wheel: FoundWheel) -> bool:
+    return not wheel.file.endswith("-any.whl")
 
 
 def _line(at: int) -> str:
@@ -176,20 +220,25 @@ def _versions(below: Sequence[LayerWants]) -> dict[str, tuple[str, str]]:
         pins = map(Requirement, layer.requires)
         there = {**(layer.has or {}), **{pin.name: next(spec.version for spec in pin.specifier) for pin in pins}}
         found |= {canonicalize_name(name): (version, layer.title) for name, version in there.items()}
+    _add_triton(found)
     return found
 
 
-def _refuse_conflicts(own: OwnPackages, there: Mapping[str, tuple[str, str]]) -> None:
-    """Raise RefusedError for all lines that want another version of what is there: the resolver names one alone."""
-    apart = []
-    for one in own.requirements:
-        version, by = there.get(one.name, ("", ""))
-        wanted = one.requirement
-        if is_version(version) and wanted.marker is None and not wanted.specifier.contains(version, prereleases=True):
-            apart.append(f"{one.where} requires {one.text}, and {by} has {one.name} {version}")
-    if apart:
-        more = f"; and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
-        raise RefusedError(f"{APART}{'; '.join(apart[:_SHOWN])}{more}", hint=_STAYS)
+def _refuse_conflicts(own: OwnPackages, there: Mapping[str, tuple[str, str]], target: PythonTarget) -> None:
+    """Raise RefusedError for all lines that want another version of what is there, or else for all that name what the
+    index has for other images: the resolver names one alone.
+    """
+    counting = [one for one in own.requirements if target.meets(one.requirement.marker)]
+    found = [(one, against[2]) for one in counting if (against := _against(one, own, there)) is not None]
+    if apart := [because for one, because in found if one.name in there]:
+        raise RefusedError(f"{APART}{_joined(apart)}", hint=_STAYS)
+    if found:
+        raise RefusedError(_joined([because for _, because in found]))
+
+
+def _joined(facts: Sequence[str]) -> str:
+    more = f"; and {len(facts) - _SHOWN} more" if len(facts) > _SHOWN else ""
+    return f"{'; '.join(facts[:_SHOWN])}{more}"
 
 
 def there_of(layer: LockedLayer, *, is_base: bool) -> LayerWants:
@@ -226,9 +275,8 @@ def _refuse(
     parents: Mapping[str, frozenset[str]],
 ) -> None:
     """Raise RefusedError if a distribution comes in that is CUDA's, or that a layer makes for the image."""
-    stand_in = {TRITON} if there & {*ROCM_TRITONS} else set()
-    for name in sorted(parents.keys() - there - stand_in):
-        if not (is_of_cuda(name) or name in own.brought):
+    for name in sorted(parents.keys() - there):
+        if not (is_of_cuda(name, of_index=True) or name in own.brought):
             continue
         line, by = _way(name, parents)
         if line is None:
@@ -239,7 +287,7 @@ def _refuse(
         if name in own.brought:
             what = f"{whose}, and that of the index is not made for this image"
             raise RefusedError(what, hint=f"put the layer below: --add {own.brought[name]}")
-        raise RefusedError(f"{whose}, which is CUDA's", hint="leave that line out")
+        raise RefusedError(f"{whose}, which is for NVIDIA's GPUs", hint=_without(one.name))
 
 
 def _way(name: str, parents: Mapping[str, frozenset[str]]) -> tuple[int | None, str]:

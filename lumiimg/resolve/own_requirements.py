@@ -16,10 +16,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.needs import is_version
+from lumiimg.catalog.needs import NO_VERSION, version_of
 from lumiimg.catalog.toml_table import CatalogError, read_text
 from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.resolve.requirement_files import project_in
+from lumiimg.resolve.requirement_files import lines_in, project_in, table_in
 from lumiimg.resolve.stack import PACKAGE
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml
@@ -31,6 +31,7 @@ OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-t
 """Held at what the image has, so that it does not count where else a project takes them from."""
 _FILE_LIMIT_BYTES = 8 << 20
 """A file of 300 packages with all their digests has 1 MB."""
+_PROJECT_LIMIT_BYTES = 256 * 1024
 _MOST = 2_000
 """Requirements in all."""
 _MOST_LINES = 200_000
@@ -43,7 +44,7 @@ _LONGEST = 1_000
 """Characters of a requirement."""
 _INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
 _OPTION = re.compile(r"--?[A-Za-z-]+")
-_HASH = re.compile(r"\s--hash[= ]\s*(\S+)")
+_HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
 _SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _PROJECT = re.compile(r"(.*\.toml)(?:\[([^\[\]]*)\])?", re.DOTALL)
 _ADDRESS = re.compile(r"(?:[a-z+]+://|(?:git|hg|svn|bzr)\+|file:)", re.IGNORECASE)
@@ -56,9 +57,12 @@ _INDEX = "leave the line out: torch is the image's own, and --mirror pypi=URL na
 _OPTIONS = {
     **dict.fromkeys(("-i", "--index-url", "--pypi-url", "--extra-index-url", "--no-index"), _INDEX),
     **dict.fromkeys(("-f", "--find-links", "--trusted-host"), _INDEX),
-    **dict.fromkeys(("-e", "--editable"), f"an image holds no working copy: {_TO_INDEX}"),
     **dict.fromkeys(
-        ("-c", "--constraint"), "leave the line out: what the image has is held anyway; a bound is a requirement"
+        ("-e", "--editable"), f"an image holds no working copy (uv export --no-emit-project leaves it out): {_TO_INDEX}"
+    ),
+    **dict.fromkeys(
+        ("-c", "--constraint"),
+        "leave the line out: what the image has is held anyway; any other bound is a requirement, as in foo<3",
     ),
     **dict.fromkeys(
         ("--no-binary", "--only-binary", "--prefer-binary"), "leave the line out: only wheels are taken, and all are"
@@ -184,48 +188,51 @@ class _Reader:
 
     def project(self, file: str, extras: str) -> None:
         """Read the dependencies of a pyproject.toml; the project itself is not put in."""
-        text = _text(Path(file))
+        text = _text(Path(file), _PROJECT_LIMIT_BYTES)
         table = _toml(text, file)
         project = table.get("project")
-        if not isinstance(project, dict):
+        if not isinstance(project, dict) or not isinstance(project.get("dependencies", []), list):
             hint = "export its requirements, and give that file"
-            raise BadInputError("has no table [project]", where=file, hint=hint)
-        if "dependencies" in (project.get("dynamic") or ()):
+            raise BadInputError("has no table [project] with a list of dependencies", where=file, hint=hint)
+        if "dependencies" in _list(project.get("dynamic")):
             hint = "give the file that it reads them from"
             raise BadInputError("its dependencies are dynamic", where=file, hint=hint)
         self._python(project.get("requires-python"), file)
+        of_uv = table_in(table_in(table, "tool"), "uv")
+        if bounds := sorted({"constraint-dependencies", "override-dependencies"} & of_uv.keys()):
+            what = f"[tool.uv] {bounds[0]} is not followed"
+            raise BadInputError(what, where=file, hint="give a copy without it, its bounds among the dependencies")
+        elsewhere = {canonicalize_name(name) for name in table_in(of_uv, "sources")}
         try:
-            wanted = list(project_in(file, extras, {file: text}, "", built=False))
+            for requirement in project_in(file, extras, {file: text}, "", built=False):
+                where = _line_of(requirement, text, file)
+                if canonicalize_name(requirement.name) in elsewhere:
+                    _refuse_elsewhere(requirement.name, where)
+                self.add(_checked(requirement, where), where)
         except FailedError as error:
             raise BadInputError(error.what, where=error.where, hint=error.hint) from error
-        elsewhere = _names_of_sources(table)
-        for requirement in wanted:
-            where = _line_of(requirement, text, file)
-            if canonicalize_name(requirement.name) in elsewhere:
-                _refuse_elsewhere(requirement.name, where)
-            self.add(_checked(requirement, where), where)
 
     def lock(self, file: str) -> None:
         """Read a uv.lock: what its project requires, and the versions that it has."""
         table = _toml(_text(Path(file)), file)
-        packages = [one for one in table.get("package") or () if isinstance(one, dict)]
-        roots = [one for one in packages if _source(one).get("virtual", _source(one).get("editable")) == "."]
+        packages = [one for one in _list(table.get("package")) if isinstance(one, dict)]
+        sources = [table_in(one, "source") for one in packages]
+        roots = [one for one, of in zip(packages, sources, strict=True) if of.get("virtual", of.get("editable")) == "."]
         if table.get("version") != 1 or len(roots) != 1:
             what = "is not a uv.lock of version 1 with one project"
             raise BadInputError(what, where=file, hint="give the pyproject.toml of the project")
         self._python(table.get("requires-python"), file)
-        metadata = roots[0].get("metadata")
-        wanted = metadata.get("requires-dist") if isinstance(metadata, dict) else None
-        for one in wanted or ():
+        for one in _list(table_in(roots[0], "metadata").get("requires-dist")):
             if isinstance(one, dict) and not _EXTRA.search(str(one.get("marker", ""))):
                 requirement = requirement_of(_written(one), file)
                 if one.keys() & {"git", "url", "path", "directory", "editable", "virtual", "index"}:
                     _refuse_elsewhere(requirement.name, file)
                 self.add(requirement, file)
-        for one in packages:
-            name, version = str(one.get("name")), str(one.get("version"))
-            if "registry" in _source(one) and is_version(version):
-                self.kept[canonicalize_name(name)] = version
+        for one, source in zip(packages, sources, strict=True):
+            name, version = canonicalize_name(str(one.get("name"))), version_of(str(one.get("version")))
+            # of several, each for another Python or machine, the newest
+            if "registry" in source and version and version > (version_of(self.kept.get(name)) or NO_VERSION):
+                self.kept[name] = str(version)
 
     def _python(self, wanted: object, where: str) -> None:
         if wanted is None:
@@ -237,11 +244,12 @@ class _Reader:
             raise BadInputError(what, where=where) from None
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> str:
     try:
-        text = read_text(path, _FILE_LIMIT_BYTES)
+        text = read_text(path, limit_bytes)
     except CatalogError as error:
-        raise BadInputError(error.what, where=error.where, hint="-r names a file of requirements") from error
+        hint = "save it as UTF-8" if "UTF-8" in error.what else "-r names a file of requirements"
+        raise BadInputError(error.what, where=error.where, hint=hint) from error
     return text.removeprefix("\ufeff")
 
 
@@ -253,37 +261,20 @@ def _toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that say something, with their numbers; one that goes on has that of its beginning."""
     text = _text(path)
     if text.count("\n") > _MOST_LINES:
         raise BadInputError(f"has more than {_MOST_LINES} lines", where=str(path))
-    begun, joined = 0, ""
-    for number, raw in enumerate([*text.split("\n"), ""], start=1):
-        begun = begun or number
-        part = _without_comment(raw.rstrip("\r"))
-        joined += part
-        if len(joined) > _LONGEST_LINE:
-            raise BadInputError(f"is longer than {_LONGEST_LINE} characters", where=f"line {begun} of {path}")
-        if part.endswith("\\"):
-            joined = f"{joined[:-1]} "
-            continue
-        if line := joined.strip():
-            yield begun, line
-        begun, joined = 0, ""
-
-
-def _without_comment(line: str) -> str:
-    at = line.find("#")
-    while at > 0 and not line[at - 1].isspace():
-        at = line.find("#", at + 1)
-    return line if at < 0 else line[:at]
+    for number, line in lines_in(text):
+        if len(line) > _LONGEST_LINE:
+            raise BadInputError(f"is longer than {_LONGEST_LINE} characters", where=f"line {number} of {path}")
+        yield number, line
 
 
 def _without_hashes(line: str, where: str) -> tuple[str, tuple[str, ...]]:
     """Return a requirement without its hashes, and those that are SHA-256."""
     if line.startswith("-"):
         return line, ()
-    text, named = line.partition(" --")[0], _HASH.findall(line)
+    text, named = re.split(r"\s--", line, maxsplit=1)[0], _HASH.findall(line)
     if _HASH.sub("", line).strip() != text.strip():
         what = "an option of a requirement other than --hash is not followed"
         raise BadInputError(what, where=where, hint="leave it out")
@@ -313,7 +304,7 @@ def requirement_of(text: str, where: str) -> Requirement:
 
 def _checked(requirement: Requirement, where: str) -> Requirement:
     if requirement.url:
-        _refuse_elsewhere(requirement.name, where)
+        raise BadInputError(f"{requirement.name[:100]} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
     if requirement.marker and _EXTRA.search(str(requirement.marker)):
         what = f"{requirement.name} is for an extra, and nothing has one here"
         raise BadInputError(what, where=where, hint="leave its marker out, or the line")
@@ -325,12 +316,8 @@ def _refuse_elsewhere(name: str, where: str) -> None:
         raise BadInputError(f"{name[:100]} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
 
 
-def _names_of_sources(table: Mapping[str, Any]) -> set[str]:
-    """Return the projects that [tool.uv.sources] takes from elsewhere."""
-    found: object = table
-    for key in ("tool", "uv", "sources"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return {canonicalize_name(str(name)) for name in found} if isinstance(found, dict) else set()
+def _list(found: object) -> list[Any]:
+    return found if isinstance(found, list) else [found] if isinstance(found, str) else []
 
 
 def _line_of(requirement: Requirement, text: str, file: str) -> str:
@@ -338,11 +325,6 @@ def _line_of(requirement: Requirement, text: str, file: str) -> str:
     named = re.compile(rf"[\"']{re.escape(requirement.name)}(?![\w.-])")
     found = named.search(text)
     return f"line {text.count(chr(10), 0, found.start()) + 1} of {file}" if found else file
-
-
-def _source(package: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = package.get("source")
-    return found if isinstance(found, dict) else {}
 
 
 def _written(entry: Mapping[str, Any]) -> str:

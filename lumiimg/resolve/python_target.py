@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
@@ -14,6 +15,8 @@ from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from packaging.markers import Marker
 
 _MACHINE = re.compile(r"[a-z0-9_]+")
 _TAGS_LIMIT = 256
@@ -55,6 +58,23 @@ class PythonTarget:
     def full_version(self) -> str:
         """With a patch release: see `_PATCH`."""
         return f"{_dotted(self.version)}.{_PATCH}"
+
+    def meets(self, marker: Marker | None) -> bool:
+        """Whether a marker (PEP 508) holds there; one that cannot be evaluated does not."""
+        environment = {
+            "python_version": _dotted(self.version),
+            "python_full_version": self.full_version,
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+            "os_name": "posix",
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "platform_machine": self.machine,
+        }
+        try:
+            return marker is None or marker.evaluate(environment)
+        except (UndefinedComparison, UndefinedEnvironmentName, ValueError):
+            return False
 
     @property
     def platform(self) -> str:

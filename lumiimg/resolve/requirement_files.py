@@ -32,7 +32,6 @@ _KEPT_LIMIT = 200
 _DEPTH_LIMIT = 8
 _LINES_LIMIT = 2_000
 _INCLUDE = re.compile(r"(?:-r|--requirement)[ =]\s*(\S+)")
-_COMMENT = re.compile(r"(^|\s+)#.*$")
 _PROJECT = re.compile(r"([^\[\]]+\.toml)(?:\[([^\[\]]*)\])?")
 _IS_ONE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
 
@@ -68,18 +67,39 @@ def requirements_in(file: str, texts: Mapping[str, str], where: str, depth: int 
     text = _text(file, texts, where)
     if depth > _DEPTH_LIMIT:
         raise FailedError(f"{file[:200]}: files include each other more than {_DEPTH_LIMIT} deep", where=where)
-    lines = text.replace("\\\n", " ").splitlines()
-    if len(lines) > _LINES_LIMIT:
+    if text.count("\n") > _LINES_LIMIT:
         raise FailedError(f"{file[:200]} has more than {_LINES_LIMIT} lines", where=where)
-    for number, raw in enumerate(lines, start=1):
-        line = _COMMENT.sub("", raw).strip()
+    for number, line in lines_in(text):
         if included := _INCLUDE.fullmatch(line):
             path = posixpath.normpath(posixpath.join(posixpath.dirname(file), included[1]))
             yield from requirements_in(path, texts, where, depth + 1)
         elif line.startswith("-"):
             _refuse(file, number, f"the option {line}, which a lock does not follow", where)
-        elif line:
+        else:
             yield _requirement(line, file, where, number)
+
+
+def lines_in(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a requirement file that say something, with their numbers; one that goes on has that of its
+    beginning. A comment ends with its line, whatever it ends with.
+    """
+    begun, parts = 0, list[str]()
+    for number, raw in enumerate([*text.split("\n"), ""], start=1):
+        begun = begun or number
+        part = _without_comment(raw.rstrip("\r"))
+        if part.endswith("\\"):
+            parts.append(part[:-1])
+            continue
+        if line := " ".join([*parts, part]).strip():
+            yield begun, line
+        begun, parts = 0, []
+
+
+def _without_comment(line: str) -> str:
+    at = line.find("#")
+    while at > 0 and not line[at - 1].isspace():
+        at = line.find("#", at + 1)
+    return line if at < 0 else line[:at]
 
 
 def project_in(
@@ -92,34 +112,41 @@ def project_in(
         table = parse_toml(_text(file, texts, where))
     except TomlError as error:
         raise FailedError(f"{file[:200]} {one_line(str(error))[:200]}", where=where) from error
-    project = _table(table, "project")
-    optional = {str(canonicalize_name(name)): found for name, found in _table(project, "optional-dependencies").items()}
+    project = table_in(table, "project")
+    optional = {
+        str(canonicalize_name(name)): found for name, found in table_in(project, "optional-dependencies").items()
+    }
     name = canonicalize_name(str(project.get("name", "")))
-    lines = _strings(_table(table, "build-system").get("requires")) if built else []
+    lines = _strings(table_in(table, "build-system").get("requires")) if built else []
     lines += _strings(project.get("dependencies"))
     waiting, seen = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()], set[str]()
     while waiting or lines:
-        while lines:
-            requirement = _requirement(lines.pop(0), file, where)
+        for line in lines:
+            requirement = _requirement(line, file, where)
             if canonicalize_name(requirement.name) == name:
                 waiting += [canonicalize_name(extra) for extra in requirement.extras]
             else:
                 yield requirement
+        lines = []
         extra = waiting.pop() if waiting else ""
         if extra and extra not in seen:
             seen.add(extra)
             if extra not in optional:
-                raise FailedError(f"{file[:200]} has no extra {extra[:100]}", where=where)
+                groups = {canonicalize_name(group) for group in table_in(table, "dependency-groups")}
+                hint = f"it is a dependency group: uv export --group {extra[:100]} writes a file for -r"
+                what = f"{file[:200]} has no extra {extra[:100]}"
+                raise FailedError(what, where=where, hint=hint if extra in groups else None)
             lines = _strings(optional[extra])
 
 
-def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def table_in(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a table of a table; an empty one where there is none."""
     found = table.get(key)
     return found if isinstance(found, dict) else {}
 
 
 def _strings(found: object) -> list[str]:
-    return [str(one) for one in found[:_LINES_LIMIT]] if isinstance(found, list) else []
+    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 def _requirement(text: str, file: str, where: str, line: int | None = None) -> Requirement:

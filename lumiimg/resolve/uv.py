@@ -65,6 +65,10 @@ _WORDS = (
     (r"^(?:\(\d+\)\s*)?(?:(?:And|So,)? ?[Bb]ecause\s+)?", ""),
     (r"the requested Python version \(>=(\d+\.\d+)[.\d]*\) does not satisfy Python\S+", r"the image has Python \1"),
     (r"there (?:is|are) no versions? of ", "there is no "),
+    (
+        r"You require [^,]{1,80}, but we only found wheels for `([^`]{1,200})` \(v([^)]{1,80})\)[^:]+: ",
+        r"\1 \2 has wheels for ",
+    ),
     ("was published after the exclude newer time", "was uploaded later"),
     (r"(\S+) was not found in the package registry", r"no package index has \1"),
     (r"\bdepend(s?) on\b", r"require\1"),

@@ -209,7 +209,7 @@ def test_extras_of_what_is_below_are_put_in_and_what_has_none_is_said(
         ),
         ("Torch < 2", f"line 1 of requirements.txt requires Torch<2, and the layer torch-rocm-layer has torch {TORCH}"),
         ("triton==3.9", "requires triton==3.9, and the layer torch-rocm-layer has triton 3.5.1"),
-        ("NVIDIA_cublas.CU12", "line 1 of requirements.txt names nvidia-cublas-cu12, which is CUDA's"),
+        ("NVIDIA_cublas.CU12", "line 1 of requirements.txt names nvidia-cublas-cu12, which is for NVIDIA's GPUs"),
         ("Fast.Attn>=1", "names fast-attn, and that of the index is not made for this image: --add fast-attn"),
         ("vllm", "names vllm, and that of the index is not made for this image: --add vllm"),
         ("xformers", "names xformers, and that of the index is not made for this image: --add xformers"),
@@ -263,9 +263,12 @@ def test_a_conflict_that_the_index_shows_names_the_line_and_the_layer(
     [
         (
             "cudaful",
-            "line 1 of requirements.txt requires cudaful, for which middle requires nvidia-cublas-cu12, which is CUDA's",
+            "line 1 of requirements.txt requires cudaful, for which middle requires nvidia-cublas-cu12, which is for NVIDIA's GPUs",
         ),
-        ("middle", "line 1 of requirements.txt requires middle, which requires nvidia-cublas-cu12, which is CUDA's"),
+        (
+            "middle",
+            "line 1 of requirements.txt requires middle, which requires nvidia-cublas-cu12, which is for NVIDIA's GPUs",
+        ),
         (
             "trainer",
             "requires fast-attn, and that of the index is not made for this image; put the layer below: --add fast-attn",
@@ -392,6 +395,93 @@ def test_versions_of_a_uv_lock_are_kept_where_they_go_together_with_the_image(
     assert f"not in the version of uv.lock, which is in brackets: torch {TORCH} (2.9.0+cu128)" in told
 
 
+def test_of_several_versions_in_a_uv_lock_the_newest_is_kept_whatever_their_order(tmp_path: Path) -> None:
+    older, newer = (UV_LOCK.partition('[[package]]\nname = "yolk"')[2].partition("[[package]]")[0] for _ in "ab")
+    entries = [f'[[package]]\nname = "yolk"{older}', f'[[package]]\nname = "yolk"{newer}'.replace("1.0", "2.0")]
+    head = UV_LOCK.partition('[[package]]\nname = "yolk"')[0]
+    for order in (entries, entries[::-1]):
+        (tmp_path / "uv.lock").write_text(head + "".join(order))
+        assert read_own([str(tmp_path / "uv.lock")], []).kept == {"yolk": "2.0"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_no_line_is_lost_and_each_has_the_number_of_its_beginning(end: str, bom: str, tmp_path: Path) -> None:
+    lines = ["# c \\", "a>=1", "b \\", "  >=2 \\", "# c", "c # c \\", "d\\"]
+    (tmp_path / "r.txt").write_bytes((bom + end.join(lines)).encode())
+    found = read_own([str(tmp_path / "r.txt")], []).requirements
+    said = [(one.text, one.where.partition(" of ")[0]) for one in found]
+    assert said == [("a>=1", "line 2"), ("b>=2", "line 3"), ("c", "line 6"), ("d", "line 7")]
+
+
+def test_a_dependency_group_that_is_named_like_an_extra_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname="p"\n[dependency-groups]\ndev=["egg"]\n')
+    with pytest.raises(BadInputError, match="has no extra dev; it is a dependency group: uv export --group dev"):
+        read_own([f"{tmp_path}/pyproject.toml[dev]"], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("jax-cuda12-plugin", True),
+        ("cupy-cuda12x", True),
+        ("dgl-cu117", True),
+        ("tensorrt-cu12-libs", True),
+        ("sgl-kernel", True),
+        ("paddlepaddle-gpu", True),
+        ("onnxruntime-gpu", "onnxruntime does the same without"),
+        ("cupy-rocm-7-0", False),
+        ("cudatext", False),
+        ("docu-cu1", False),
+    ],
+)
+def test_what_is_for_other_gpus_is_known_by_its_name_on_the_index(
+    name: str, said: object, world: World, folder: Path, capsys: Capture
+) -> None:
+    world.wheels[name] = {"1.0": ()}
+    if not said:
+        lock(world, folder, *own(f"{name}\n"))
+        return
+    for text in (f"{name}\n", f"{name}; sys_platform == 'linux'\n"):
+        told = refused(world, folder, capsys, *own(text))
+        assert f"line 1 of requirements.txt names {name}, which is for NVIDIA's GPUs" in told
+        assert said is True or str(said) in told
+    lock(world, folder, *own(f"egg\n{name}; sys_platform == 'win32'\n"))
+
+
+@pytest.mark.parametrize("marker", ["", "; sys_platform == 'linux'"])
+def test_the_triton_of_the_image_meets_a_line_that_names_its_version_alone(
+    marker: str, world: World, folder: Path, capsys: Capture
+) -> None:
+    for name in ("triton", "triton==3.5.1", "triton>=3"):
+        lock(world, folder, *own(f"{name}{marker}\negg\n"))
+        assert of_layer("own-packages") == {}
+    Path("lumiimg.lock").unlink()
+    capsys.readouterr()
+    assert "has triton 3.5.1" in refused(world, folder, capsys, *own(f"triton==3.9{marker}\n"))
+
+
+# --- hints that help
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("yolk==99", "the index does not have that version"),
+        ("other-python", "the index does not have that version"),
+        ("fast-attn ; python_version > '3'", "--add fast-attn"),
+        ("stuck", "the fast-attn of the index is not made for this image: --add fast-attn"),
+        ("egg<1", "what is below stays as it is"),
+        ("egg<1 ; python_version > '3'", "what is below stays as it is"),
+    ],
+)
+def test_a_refusal_says_what_can_be_done(text: str, hint: str, world: World, folder: Path, capsys: Capture) -> None:
+    world.wheels |= {"fast-attn": {"1.0": ("torch==2.0",)}, "stuck": {"1.0": ("fast-attn",)}, "other-python": {}}
+    said = refused(world, folder, capsys, *own(f"{text}\n"))
+    assert hint in said
+    assert "{" not in said
+
+
 # --- what cannot be read, or settled
 
 
@@ -421,6 +511,7 @@ def test_versions_of_a_uv_lock_are_kept_where_they_go_together_with_the_image(
         ("-r nowhere.txt", "nowhere.txt: cannot be read"),
         ("egg --hash=md5:0123", "none of its hashes is a sha256"),
         ("egg --global-option=x", "an option of a requirement other than --hash is not followed"),
+        ("egg\t--hash=md5:0123", "none of its hashes is a sha256"),
         ("egg; extra == 'x'", "egg is for an extra"),
         ("egg ==", "'egg ==' is not a valid requirement"),
         ("${SECRET}", "is not a valid requirement"),
@@ -467,6 +558,28 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
             '[project]\nname="p"\ndependencies=["egg"]\n[tool.uv.sources]\nEgg={git="https://h"}\n',
             "egg has a place",
         ),
+        (
+            "pyproject.toml",
+            '[project]\nname="p"\ndependencies=["torch @ https://me:sesame@h.test/torch.whl"]\n',
+            "torch has a place",
+        ),
+        (
+            "pyproject.toml",
+            '[project]\nname="p"\ndependencies=["egg"]\n[tool.uv]\nconstraint-dependencies=["egg<2"]\n',
+            "[tool.uv] constraint-dependencies is not followed",
+        ),
+        (
+            "pyproject.toml",
+            '[project]\nname="p"\ndependencies="egg"\n',
+            "no table [project] with a list of dependencies",
+        ),
+        ("pyproject.toml", '[project]\nname="p"\ndynamic=3\n', "requires nothing"),
+        (
+            "pyproject.toml",
+            f'[project]\nname="p"\ndependencies={[f"egg{n}" for n in range(2_100)]}\n',
+            "more than 2000 requirements",
+        ),
+        ("pyproject.toml", f"#{'x' * 300_000}\n", "is larger than 262144 bytes"),
         ("pyproject.toml", '[project]\nname="p"\ndependencies=["egg =="]\n', "is not a valid requirement"),
         (
             "pyproject.toml",
@@ -475,6 +588,12 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
         ),
         ("pyproject.toml", "[project", "is not TOML"),
         ("uv.lock", "version = 2\n", "is not a uv.lock of version 1 with one project"),
+        ("uv.lock", "version = 1\npackage = 3\n", "is not a uv.lock of version 1 with one project"),
+        (
+            "uv.lock",
+            'version = 1\n[[package]]\nname = "p"\nsource = { virtual = "." }\nmetadata = { requires-dist = 3 }\n',
+            "requires nothing",
+        ),
         (
             "uv.lock",
             UV_LOCK.replace('">=2", index', '">=2", git').replace('"torch", spec', '"egg", spec'),
@@ -488,8 +607,9 @@ def test_a_file_that_is_none_is_refused_in_words(
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("egg\n")
     Path(name).write_text(text)
-    with pytest.raises(BadInputError, match=said.replace("[", r"\[")):
+    with pytest.raises(BadInputError, match=said.replace("[", r"\[")) as caught:
         read_own([name], [])
+    assert "sesame" not in str(caught.value)
 
 
 def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from lumiimg.elf.facts import exported_symbols, undefined_symbols
 from lumiimg.elf.system import facts_at
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Severity
+from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.host.root_queries import names_in, read_text
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ def _major(version: str) -> int:
 
 
 def _judge_cuda(versions: Mapping[str, str], folder: str, facts: Mapping[str, Any], found: Findings) -> None:
-    pattern, local = re.compile(facts["cuda"]["pattern"]), re.compile(facts["cuda"]["local"])
-    wrong = sorted(f"{name} {of}" for name, of in versions.items() if pattern.fullmatch(name) or local.search(of))
+    wrong = sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of))
     if wrong:
         found.add(
             Code.IMAGE_CUDA_PACKAGES,
