@@ -14,7 +14,7 @@ from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import name_of, options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.shelf import Shelf
-from lumiimg.resolve.stack import OWN_PACKAGES
+from lumiimg.resolve.stack import OWN_PACKAGES, is_for_another
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
+    from lumiimg.resolve.stack import Stack
 
 
 def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
@@ -44,8 +45,13 @@ def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
         if more.looked != ground.looked:
             other = Planner(more)
             found = other.plan(with_releases(request, more.catalogue))
-            planner, plan = (planner, plan) if found.refused else (other, found)
+            if found.stack is not None and not found.refused and not _is_for_another(found.stack):
+                planner, plan = other, found
     return planner.with_changes(plan) if changes else plan
+
+
+def _is_for_another(stack: Stack) -> bool:
+    return any(chosen.release is not None and is_for_another(chosen.release, stack) for chosen in stack.layers)
 
 
 def working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:

@@ -196,7 +196,7 @@ class StackSearch:
             if is_absent:
                 have, why = self._absent[layer.name], f"the package index has no such release of {layer.name}"
             self._against(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
-        fitting.sort(key=lambda one: (one.version != self._held.get(layer.name), _is_for_another(one, stack)))
+        fitting.sort(key=lambda one: (one.version != self._held.get(layer.name), is_for_another(one, stack)))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
 
     def _without_releases(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
@@ -306,7 +306,7 @@ class StackSearch:
         return next((wish for wish in wishes if wish.layer not in there), None)
 
 
-def _is_for_another(release: Release, stack: Stack) -> bool:
+def is_for_another(release: Release, stack: Stack) -> bool:
     """Whether a release expects another version of something that is there."""
     offers = ((need, stack.offers.get(need.component)) for need in release.expects)
     return any(offer is not None and need.holds_for(offer.version) is False for need, offer in offers)

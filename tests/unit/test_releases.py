@@ -701,7 +701,6 @@ def test_what_could_not_be_kept_is_not_called_kept_and_what_others_can_write_is_
         ("rocm-6.2.4", "vllm>=0.20", "0.31.0"),  # Python 3.10, which 0.32.0 does not take
         ("rocm-6.2.4", "vllm>0.18,!=0.31.0", "0.30.0"),
         ("rocm-7.2.4", "vllm>0.18,==0.*", "0.33.0"),
-        ("rocm-6.2.4", "vllm>=0.18", "0.31.0"),  # 0.18.0 has a row, which takes another Python alone
     ],
 )
 def test_a_range_is_the_newest_of_the_index_for_the_python_that_is_there_whatever_was_kept_before(
@@ -711,6 +710,30 @@ def test_a_range_is_the_newest_of_the_index_for_the_python_that_is_there_whateve
         explained(capsys, f"rocm-7.2.4 {before}", index)
     code, answer = explained(capsys, f"{base} {wish}", index)
     assert (code, answer["layers"][-1]["version"]) == (0, version)
+
+
+def test_where_no_row_of_a_range_fits_an_older_release_is_read_that_does_and_none_that_is_made_for_another_stack(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for version, python in (("5.24.0", ">=3.11"), ("5.20.2", ">=3.10")):
+        metadata = f"Name: transformers\nVersion: {version}\nRequires-Dist: torch>=2.6; extra == 'torch'\n"
+        index.files.append(
+            {
+                "file": f"transformers-{version}-py3-none-any.whl",
+                "requires-python": python,
+                "uploaded": dt.date(2026, 11, 2),
+                "texts": {"METADATA": metadata},
+            }
+        )
+    for wish in ("transformers>=5", "transformers==5.*"):
+        code, answer = explained(capsys, f"rocm-6.2.4 pytorch {wish}", index)
+        assert (code, answer["layers"][-1]["version"]) == (0, "5.20.2")
+        assert "read from the package index on" in doubt_of(answer, "transformers")
+        assert explained(capsys, f"rocm-6.4.4 pytorch {wish}", index)[1]["layers"][-1]["version"] == "5.24.0"
+    assert explained(capsys, "rocm-6.2.4 pytorch transformers>=5.21", index)[0] == 1
+    # vLLM 0.31.0 takes this Python, and is made for another torch: the rows' refusal stands
+    code, answer = explained(capsys, "rocm-6.2.4 vllm>=0.18", index)
+    assert (code, answer["nearest"] is None) == (1, False)
 
 
 @pytest.mark.parametrize("asked", ["vllm==0.99", "vllm==0.33.0.1", "vllm==0.28.7", "jax==0.12.99", "vllm>=1.0"])
