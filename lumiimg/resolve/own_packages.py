@@ -46,6 +46,7 @@ _HINTS = (
         "only wheels are taken, and nothing is built: name another version, or make it a layer of your own",
     ),
     (r"no package index has", "look at the name; what is in no index goes into a layer of your own"),
+    (r"requires ([\w.-]+); there is no \1$", "the index lists no file of it: is it a package index that answers?"),
     (r"requires (\S+); there is no \1$", "the index does not have that version: name another"),
 )
 """What to do, by what a refusal says; else `_STAYS`."""

@@ -468,7 +468,7 @@ def test_the_triton_of_the_image_meets_a_line_that_names_its_version_alone(
     ("text", "hint"),
     [
         ("yolk==99", "the index does not have that version"),
-        ("other-python", "the index does not have that version"),
+        ("other-python", "is it a package index that answers?"),
         ("fast-attn ; python_version > '3'", "--add fast-attn"),
         ("stuck", "the fast-attn of the index is not made for this image: --add fast-attn"),
         ("egg<1", "what is below stays as it is"),

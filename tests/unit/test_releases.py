@@ -712,6 +712,15 @@ def test_a_range_is_the_newest_of_the_index_for_the_python_that_is_there_whateve
     assert (code, answer["layers"][-1]["version"]) == (0, version)
 
 
+def test_what_is_derived_from_a_newer_row_is_not_refused_for_the_python_of_that_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, answer = explained(capsys, "rocm-6.2.4 pytorch transformers==5.20.2", None)
+    assert (code, answer["layers"][-1]["status"]) == (0, "derived")
+    assert "made for python>=3.11, and here is python 3.10" in doubt_of(answer, "transformers")
+    assert explained(capsys, "rocm-6.2.4 pytorch transformers==5.99", None)[0] == 1
+
+
 def test_where_no_row_of_a_range_fits_an_older_release_is_read_that_does_and_none_that_is_made_for_another_stack(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,7 +144,9 @@ def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release
     known = {name for name, text in rule.arguments.items() if name in values for _ in placeholders(text)}
     facts = {placeholders(rule.arguments[name])[0]: values[name] for name in known}
     values |= facts
-    hard = [need for need in near.requires if need.component in {"python", "glibc"} or not need.versions]
+    # what is newer asks for no older Python or glibc; what is older may take one that the row does not
+    rising = {"python", "glibc"} if version > (version_of(near.version) or NO_VERSION) else set[str]()
+    hard = [need for need in near.requires if need.component in rising or not need.versions]
     because = f"what it requires could not be read ({why}); taken to be as {near.version} is"
     return Release(
         version=f"{version}",
