@@ -15,6 +15,7 @@ from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
 from lumiimg.resolve.lock import LockedSource, file_sha256, wants_python
 from lumiimg.resolve.network.daemon import saved
+from lumiimg.resolve.network.index import project_page
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
 from lumiimg.resolve.network.registry import DAEMON_SCHEME, parse_reference, resolve_image
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.store import Store
-
-
-_PAGE_LIMIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +269,8 @@ def with_taken(plan: Plan, lock: Lock, sources: Sources, until: dt.date | None) 
 
     try:
         general = general_index(sources.mirrors)
-        # one question of ours, that gives up soon, before those of uv
-        Web(patient=False).ask(f"{general.rstrip('/')}/pip/", limit_bytes=_PAGE_LIMIT_BYTES, allow=frozenset({404}))
+        # one question of ours before those of uv: it gives up soon, and a page for people is not an index without files
+        project_page(general, "pip", Web(patient=False))
         found = wheels_of_own(lock.stack[:-1], lock, sources, {}, until)
     except MissingHereError:
         return plan

@@ -241,6 +241,15 @@ def test_a_range_passes_over_what_was_withdrawn_and_a_version_that_is_named_has_
     assert "its project has withdrawn it (yanked): wrong kernels" in doubt_of(answer, "vllm")
 
 
+def test_a_page_for_people_in_the_place_of_an_index_refuses_no_package_of_a_user(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.pages |= dict.fromkeys(("pip", "einops"), (HTML, b"<html><a href='/login'>log in</a></html>"))
+    code, answer = explained(capsys, "rocm-6.4.4 pytorch pip:einops", index)
+    [own] = [rule for rule in answer["rules"] if rule["have"] == "own-packages"]
+    assert (code, "is not settled before lock" in own["because"]) == (0, True)
+
+
 ROW_OF_NO_VERSION = f'rule = "x"\n[[release]]\nversion = "new"\nsource = "x"\nread = {TODAY}\n'
 PAGES = {
     "HTML for JSON": (JSON, b"<html>log in</html>", "is not a page of a package index"),
