@@ -96,7 +96,9 @@ def ranked(
         return causes
     if verdict in FAST:
         return causes if proved else causes + advice(Occasion.UNPROVED, verdict)
-    return causes + advice(Occasion.STALLED if stalled else Occasion.UNEXPLAINED, verdict)
+    open_ = advice(Occasion.STALLED if stalled else Occasion.UNEXPLAINED, verdict)
+    # of sockets a note is no reason: it is about which of them
+    return open_ + causes if verdict is Verdict.SOCKET and first is None else causes + open_
 
 
 def likelihood(signature: Signature) -> tuple[int, int]:

@@ -397,6 +397,9 @@ def _notes(
 
 
 def _harmful(variables: Mapping[str, str], site: Site) -> Iterator[str]:
+    if re.search(r",\s", interfaces := variables.get("NCCL_SOCKET_IFNAME", "")):
+        what = "a blank behind a comma is taken for a part of the name (NCCL src/misc/utils.cc parseStringList)"
+        yield f"the image sets NCCL_SOCKET_IFNAME={interfaces}: {what}"
     for tried in site.measured:
         value = variables.get(tried.name)
         if tried.effect == "harmful" and value is not None and tried.value in {None, value}:
