@@ -1068,3 +1068,29 @@ def test_the_reasons_of_a_script_are_in_it_where_they_are_asked_for(image: Path)
     assert "HPE ccl_env.sh" in annotated
     without = [line for line in annotated.splitlines() if not line.startswith("# ")]
     assert without == [line for line in plain.splitlines() if not line.startswith("# ")]
+
+
+@pytest.mark.parametrize("robust", [(), ("--robust",)])
+def test_vllm_without_ray_connects_the_nodes_itself(robust: tuple[str, ...], tmp_path: Path) -> None:
+    """Each node is told its number by a real shell; all but the first serve no clients."""
+    image = rocm_image(tmp_path / "image", "7.2.0", "vllm-0.18.0")
+    script = short(image, "--nodes", "2", *robust, command=("vllm", "serve", "MODEL"))
+    assert "ray start" not in script
+    assert "RAY_" not in script
+    text = (
+        script.partition("sh -c '\n")[2].partition('exec "$@"\' sh')[0] if not robust else files_of(script)["rank.sh"]
+    )
+    lines = text.strip().replace("'\\''", "'").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.strip().startswith("set --"))
+    tail = "\n".join(line for line in lines[start:] if "exec" not in line)
+    for node, headless in (("0", []), ("1", ["--headless"])):
+        environment = {"PATH": os.environ["PATH"], "SLURM_NODEID": node, "MASTER_ADDR": "a", "MASTER_PORT": "7"}
+        program = f'{tail}\nprintf "%s\\n" "$@"'
+        done = subprocess.run(
+            ["sh", "-c", program, "sh", "vllm", "serve"], env=environment, capture_output=True, text=True, check=True
+        )
+        expected = ["--nnodes", "2", "--node-rank", node, "--master-addr", "a", "--master-port", "7", *headless]
+        assert done.stdout.splitlines() == ["vllm", "serve", *expected]
+    assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend mp" in script
+    older = rocm_image(tmp_path / "older", "7.2.0", "vllm-0.10.1")
+    assert "--distributed-executor-backend ray" in short(older, "--nodes", "2", command=("vllm", "serve", "MODEL"))

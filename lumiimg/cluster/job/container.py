@@ -85,7 +85,7 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
         return [_ray(plan, scheduler)]
     about = "In the container, each rank: its numbers, its variables, then the program takes its place"
     lines = [*numbers(plan, scheduler), *visible(plan), *_caches(plan)]
-    lines += [*_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK)]
+    lines += [*_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK), *joined(plan, scheduler)]
     return [JobFile("rank.sh", about, _text([*lines, "", 'exec "$@"']))]
 
 
@@ -111,6 +111,15 @@ def visible(plan: JobPlan) -> Iterator[str]:
         yield from comment("Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets, and ask for HIP's (ray#53737)")
         yield "unset ROCR_VISIBLE_DEVICES"
         yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(plan.shape.gpus)))}"
+
+
+def joined(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
+    """Yield what tells vLLM which node of how many it is, as lines of a shell: all but the first serve no clients."""
+    if plan.connects_itself:
+        yield from comment("the image has no Ray: vLLM connects the nodes itself (vLLM docs, parallelism and scaling)")
+        yield f'set -- "$@" --nnodes {plan.shape.nodes} --node-rank "${scheduler.node}" \\'
+        yield '    --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+        yield f'[ "${scheduler.node}" = 0 ] || set -- "$@" --headless'
 
 
 def _caches(plan: JobPlan) -> Iterator[str]:

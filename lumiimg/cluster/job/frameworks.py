@@ -118,10 +118,10 @@ def framework_of(command: Sequence[str], *, has_torch: bool) -> tuple[Framework,
 # -- what vLLM is told of the shape of a job, where the command is vLLM's own and its user has not said it --
 
 
-def told_of_vllm(command: tuple[str, ...], shape: Shape) -> tuple[tuple[str, ...], str | None]:
-    """Return a command with the parallel sizes of a job, or as it was, and why so."""
+def told_of_vllm(command: tuple[str, ...], shape: Shape, *, by_ray: bool) -> tuple[tuple[str, ...], str | None]:
+    """Return a command with the parallel sizes of a job, or as it was, and why so; `by_ray`: Ray connects its nodes."""
     sizes = {_TENSOR: f"{shape.gpus}"} | ({_PIPELINE: f"{shape.nodes}"} if shape.nodes > 1 else {})
-    wanted = sizes | ({_EXECUTOR: "ray"} if shape.nodes > 1 else {})
+    wanted = sizes | ({_EXECUTOR: "ray" if by_ray else "mp"} if shape.nodes > 1 else {})
     options = " ".join(f"{name} {value}" for name, value in wanted.items())
     if not _serves(command):
         what = "`vllm serve` or `python -m vllm.entrypoints…`"

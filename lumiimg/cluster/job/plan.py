@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
+from lumiimg.catalog.needs import version_of
 from lumiimg.cluster.job.frameworks import framework_of, frameworks, launcher_of, told_of_vllm
 from lumiimg.cluster.job.mounts import unbound, with_own
 from lumiimg.cluster.job.shape import shape_of
@@ -42,6 +45,8 @@ RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
 """Where Ray keeps what belongs to its session."""
 CONTAINER_ENGINE = "CSCS Container Engine"
 """The engine that starts containers by a file and by srun: no job script is written for it."""
+_CONNECTS = Version("0.12")
+"""The vLLM whose `serve` takes --nnodes and --node-rank: vLLM docs, parallelism and scaling."""
 _OF_RANK = re.compile(r"\$\{?(SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK)\b")
 
 
@@ -109,11 +114,13 @@ class JobPlan:
     settings: tuple[JobSetting, ...]
     binds: tuple[Bind, ...]
     notes: tuple[str, ...]
+    connects_itself: bool = False
+    """Whether vLLM connects the nodes by itself, without Ray."""
 
     @property
     def ray(self) -> bool:
         """Whether it runs on a Ray cluster."""
-        return self.framework.wants_ray(self.shape.nodes)
+        return self.framework.wants_ray(self.shape.nodes) and not self.connects_itself
 
     @property
     def by_pbs(self) -> bool:
@@ -196,7 +203,11 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
     cores = cores_of_a_gpu(site.binding, sparing=_spares(framework)) if site.binding else None
     memory = site.binding.memory_gib if site.binding else None
     ranks = shape.gpus if framework.task_a_gpu else 1
-    command, untold = told_of_vllm(request.command, shape) if framework.name == "vllm" else (request.command, None)
+    alone = framework.name == "vllm" and shape.nodes > 1 and _lacks_ray(stack)
+    command, untold = request.command, None
+    if framework.name == "vllm":
+        command, untold = told_of_vllm(request.command, shape, by_ray=not alone)
+    settings = _settings(stack, site, shape, framework, cores, manifest)
     binds = with_own(manifest.binds if manifest else tuple(map(_bind, site.binds)), request.binds)
     return JobPlan(
         image=request.image,
@@ -216,7 +227,7 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
         mpi=_mpi(stack, site),
         settings=(
             *_of_python(request.python),
-            *_settings(stack, site, shape, framework, cores, manifest),
+            *(one for one in settings if not (alone and one.name.startswith("RAY_"))),
             *_kept(request.caches, site, framework),
         ),
         binds=binds,
@@ -227,7 +238,14 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
             *filter(None, (untold, request.note, request.of_manifest)),
             *unbound(request.absent, binds),
         ),
+        connects_itself=alone,
     )
+
+
+def _lacks_ray(stack: Stack) -> bool:
+    """Whether an image has a vLLM that can connect nodes, and no Ray, on which it no longer depends from 0.18 on."""
+    vllm = version_of(stack.version("vllm") or "")
+    return vllm is not None and vllm >= _CONNECTS and "ray" not in stack.offers
 
 
 def by_carried(boundary: Boundary, site: Site) -> tuple[BindManifest | None, str | None]:

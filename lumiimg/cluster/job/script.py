@@ -82,7 +82,8 @@ def _head(plan: JobPlan, submit: str) -> Iterator[str]:
     what = "a rank a GPU" if plan.framework.task_a_gpu else "one program"
     told = f"{plan.framework.title}: {count(shape.nodes, 'node')} of {site.name}, {count(shape.gpus, 'GPU')} each; "
     yield from comment(f"{told}{what}, started by {how}")
-    yield from comment(f"{plan.framework.because} ({plan.chosen})")
+    because = "vLLM starts its workers and connects the nodes itself, as the image has no Ray"
+    yield from comment(f"{because if plan.connects_itself else plan.framework.because} ({plan.chosen})")
     never = f"; never run on {site.name} by the project" if site.status == "documented" else ""
     yield from comment(f"Written by lumiimg {__version__} from what is known of {site.name} ({site.date}){never}.")
     for note in plan.notes:
