@@ -84,14 +84,17 @@ def _masks(plan: JobPlan) -> str:
 
 def _folder(plan: JobPlan) -> Iterator[str]:
     if plan.caches is not None:
-        yield f"mkdir -p -m 700 {_short(value(plan.caches))}"
+        yield f'caches={_short(value(plan.caches))}; mkdir -p -m 700 "$caches"'
 
 
 def _exports(settings: Iterable[JobSetting], plan: JobPlan) -> Iterator[str]:
     """Yield what sets them, and what makes their folders."""
     folders = []
     for setting in settings:
-        yield f"export {setting.name}={_short(value(setting.value, literal=setting.literal))}"
+        text = setting.value
+        if plan.site.is_cache(text) and not setting.literal:
+            text = f"$caches{text.removeprefix(plan.caches or '')}"
+        yield f"export {setting.name}={_short(value(text, literal=setting.literal))}"
         if setting.folder:
             folders.append(_short(value(setting.folder)))
         elif plan.site.is_cache(setting.value):

@@ -6,17 +6,15 @@
 set -euo pipefail
 export LUMIIMG_JOB="$PWD/lumiimg-$SLURM_JOB_ID"  # for what each rank prints of its network
 mkdir -p "$LUMIIMG_JOB/nccl"
+trap 'lumiimg log "$LUMIIMG_JOB/nccl" || true' EXIT  # which network it used
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))
 @VARIABLES@
 
 @REASONS@
-status=0
 @WRITTEN@
 srun @STEP@ \
     @ENGINE@ exec @BINDS@ @IMAGE@ sh -c '
 @RANK@
         exec "$@"' sh \
-    @COMMAND@ || status=$?
-lumiimg log "$LUMIIMG_JOB/nccl" || true  # which network it used
-exit "$status"
+    @COMMAND@
