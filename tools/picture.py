@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lumiimg.build.provenance import asked_for
 from lumiimg.check.pipeline import check_image
 from lumiimg.report import check as report
 
@@ -20,7 +21,8 @@ def main() -> None:
     recording = Console(record=True, width=118, force_terminal=True, markup=False, emoji=False, highlight=False)
     vars(report)["console"] = lambda **_: recording
     os.chdir(image.parent)
-    report.print_check(check_image(Path(image.name), os.environ, None), verbose=False)
+    checked = check_image(Path(image.name), os.environ, None, built_with=asked_for(Path(image.name)))
+    report.print_check(checked, verbose=False)
     svg = recording.export_svg(title=f"lumiimg check {image.name}")
     # A reader's browser should fetch nothing for it: no web fonts, the machine's own monospace.
     svg = re.sub(r"@font-face \{[^}]*\}\s*", "", svg).replace("Fira Code, monospace", "monospace")
