@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,9 +17,14 @@ from lumiimg.report import check as report
 PICTURE = Path(__file__).parents[1] / "docs" / "check.svg"
 
 
+class _Recording(Console):
+    def print(self, *texts: Any, **options: Any) -> None:
+        super().print(*texts, **options, soft_wrap=True)
+
+
 def main() -> None:
     image = Path(sys.argv[1])
-    recording = Console(record=True, width=118, force_terminal=True, markup=False, emoji=False, highlight=False)
+    recording = _Recording(record=True, width=118, force_terminal=True, markup=False, emoji=False, highlight=False)
     vars(report)["console"] = lambda **_: recording
     os.chdir(image.parent)
     checked = check_image(Path(image.name), os.environ, None, built_with=asked_for(Path(image.name)))

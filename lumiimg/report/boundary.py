@@ -17,11 +17,10 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.manifest import Loaded
     from lumiimg.host.margins import Margin
+    from lumiimg.report.console import Console
 
 KINDS = {Outcome.OK: "ok", Outcome.UNKNOWN: "unknown", Outcome.REFUSED: "problem"}
 _SHOWN_MARGINS = 8

@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rich.console import Console
-
     from lumiimg.build.builder import BuiltImage
     from lumiimg.build.progress import BuildStage
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.image.compare import FileDifference
+    from lumiimg.report.console import Console
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.lock_diff import LockChange
     from lumiimg.resolve.request import Request

@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rich.console import Console
-
     from lumiimg.build.cache import CacheEntry
     from lumiimg.build.cache_miss import CacheLookup
     from lumiimg.engine.namespaces.unpacked import UnpackedImage
+    from lumiimg.report.console import Console
 
 _SHORT = 12
 _LINES = 40

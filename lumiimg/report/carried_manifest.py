@@ -9,10 +9,9 @@ from lumiimg.host.carried_manifest import Basis, SettledBy
 from lumiimg.report.console import detail, fact, heading, say
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from lumiimg.host.carried_manifest import CarriedManifest
     from lumiimg.host.margins import Margin
+    from lumiimg.report.console import Console
 
 _MAX_LINES = 100
 _SETTLED = {

@@ -18,11 +18,10 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.console import Console
-
     from lumiimg.catalog.catalogue import Catalogue, Recipe
     from lumiimg.catalog.layers import Layer, Release
     from lumiimg.catalog.sites import Site
+    from lumiimg.report.console import Console
 
 _WIDEST = 26
 """A name that leaves room for the text beside it; a longer one takes some of its line."""

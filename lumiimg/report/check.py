@@ -14,11 +14,10 @@ from lumiimg.wording import command_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from rich.console import Console
-
     from lumiimg.check.answer import CheckReport
     from lumiimg.fabric.path import FabricPath
     from lumiimg.findings import Advice
+    from lumiimg.report.console import Console
     from lumiimg.report.junit import Case
 
 _ALWAYS = frozenset({Family.IMAGE, Family.GPU})

@@ -6,15 +6,16 @@ wrapped at the terminal's width, and never beyond 100 columns; where there is no
 
 Wider lines are of three kinds only, and never broken: evidence, which is the proof as it was printed; what is there to
 be copied (`do:`, `or:`, `next:`, lines of a script); and a word, a path or a name, that is longer than the line. What
-stops a command is one line on standard error, `lumiimg: …`, for tools to match.
+stops a command is printed by `cli/complaint.py`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.errors import one_line, printable
 from lumiimg.secret import hidden, secrets_here
@@ -22,13 +23,13 @@ from lumiimg.secret import hidden, secrets_here
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from lumiimg.findings import Advice
 
 MARKS = {"ok": "✓", "info": "·", "unknown": "?", "problem": "✗"}
 STYLES = {"ok": "green", "info": "dim", "unknown": "yellow", "problem": "bold red"}
 HEADLINES = {"ok": "bold green", "info": "bold", "unknown": "bold yellow", "problem": "bold red"}
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+"""ECMA-48, 8.3.117 (SGR)."""
 INDENT = "    "
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal is."""
@@ -36,25 +37,41 @@ _PIPE, _NARROWEST = 80, 40
 """A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
 
 
-def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console of rich: colours only on a terminal, none with NO_COLOR or TERM=dumb.
+class Console:
+    """Where text for people goes: a stream, its width, and whether it takes colours.
 
-    `quiet` leaves only the headline. Text is never read as markup or searched for emoji codes: it holds lines of
-    foreign logs. What a terminal would obey is spelled out, should whoever made the text have forgotten it.
+    rich has such a thing, too, and takes 50 ms to import; of its styles these few are needed.
     """
-    from rich.console import Console  # 26 ms that --help should not cost
 
-    class PipeConsole(Console):
-        def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
-            super().print(*(_harmless(text) if isinstance(text, str) else text for text in objects), **options)
+    def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
+        self._stream = sys.stderr if stderr else sys.stdout
+        is_terminal = self._stream is not None and self._stream.isatty()
+        # TERM is not set where nothing is known of the terminal
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}
+        self._has_colours = is_terminal and not plain
+        self.width = shutil.get_terminal_size().columns if is_terminal else _columns(os.environ.get("COLUMNS", ""))
+        self.encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self.quiet = quiet
 
-        def on_broken_pipe(self) -> None:
-            # rich leaves with 1, which is an answer here.
-            raise BrokenPipeError
+    def print(self, text: str = "", *, style: str | None = None) -> None:
+        """Print lines in a style (STYLES, HEADLINES), unless the console is quiet. Raises BrokenPipeError."""
+        if self.quiet or self._stream is None:
+            return
+        lines = _harmless(text).split("\n")
+        if style and self._has_colours:
+            codes = ";".join(_CODES[word] for word in style.split())
+            lines = [f"\x1b[{codes}m{line}\x1b[0m" if line else line for line in lines]
+        self._stream.write("\n".join(lines) + "\n")
+        self._stream.flush()
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream is not None and stream.isatty() else _columns(os.environ.get("COLUMNS", ""))
-    return PipeConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, quiet=quiet)
+
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console: colours only on a terminal, none with NO_COLOR or TERM=dumb.
+
+    `quiet` leaves only the headline. What a terminal would obey is spelled out, should whoever made the text have
+    forgotten it.
+    """
+    return Console(stderr=stderr, quiet=quiet)
 
 
 def _harmless(text: str) -> str:
@@ -87,7 +104,7 @@ def headline(out: Console, text: str, kind: str = "info") -> None:
     """Print the answer; all that a quiet console prints, there in one line for scripts."""
     if out.quiet:
         out.quiet = False
-        out.print(printable(text), style=HEADLINES[kind], soft_wrap=True)
+        out.print(printable(text), style=HEADLINES[kind])
         out.quiet = True
     else:
         say(out, text, style=HEADLINES[kind])
@@ -96,7 +113,7 @@ def headline(out: Console, text: str, kind: str = "info") -> None:
 def say(out: Console, text: str, *, first: str = "", rest: str | None = None, style: str | None = None) -> None:
     """Print a sentence, wrapped; further lines are indented by two more than the first."""
     indent = " " * (len(first) - len(first.lstrip())) + "  " if rest is None else rest
-    out.print(wrapped(out, printable(text), first=first, rest=indent), style=style, soft_wrap=True)
+    out.print(wrapped(out, printable(text), first=first, rest=indent), style=style)
 
 
 def marked(out: Console, kind: str, text: str, *, first: str = "") -> None:
@@ -111,7 +128,7 @@ def detail(out: Console, text: str, *, style: str | None = None) -> None:
 
 def verbatim(out: Console, text: str, *, style: str | None = None) -> None:
     """Print a line as it is, however long: evidence, or something to be copied."""
-    out.print(printable(text), style=style, soft_wrap=True)
+    out.print(printable(text), style=style)
 
 
 def branch(out: Console, left: str, right: str, *, below: str, style: str | None = None) -> None:
@@ -155,7 +172,7 @@ def next_step(out: Console, advice: Advice) -> None:
 def heading(out: Console, title: str) -> None:
     """Print the title of a part, behind an empty line."""
     out.print()
-    out.print(printable(title), style="bold", soft_wrap=True)
+    out.print(printable(title), style="bold")
 
 
 def fact(out: Console, title: str, text: str, *, style: str | None = None) -> None:

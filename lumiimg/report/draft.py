@@ -9,15 +9,14 @@ from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.definition.docker.substitution import text_of
 from lumiimg.errors import printable
-from lumiimg.report.console import STYLES, console, heading, headline, marked, print_json, proposal, say
+from lumiimg.report.console import STYLES, console, cut, heading, headline, marked, print_json, proposal, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
-
     from lumiimg.definition.docker.draft import Draft
+    from lumiimg.report.console import Console
 
 _TEXT = 400
 """Characters of a step that a line is cut out of."""
@@ -118,7 +117,7 @@ def _steps(out: Console, draft: Draft) -> None:
             stage = step.stage
             say(out, f"stage {stage}", first="  ", style="dim")
         text = " ".join(step.text[:_TEXT].split())
-        out.print(printable(f"  {step.line:>5}  {step.keyword} {text}"), no_wrap=True, overflow="ellipsis")
+        out.print(cut(out, printable(f"  {step.line:>5}  {step.keyword} {text}"), ""))
     if draft.path.needed:
         stages = ", ".join(f"{stage.label} (line {stage.line})" for stage in draft.path.needed)
         _row(out, f"files are taken from {count(len(draft.path.needed), 'other stage')}: {stages}")

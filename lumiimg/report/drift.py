@@ -18,12 +18,11 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
     from lumiimg.check.drift import ImageDrift
     from lumiimg.host.drift import Drift
     from lumiimg.host.node_change import NodeChange
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.report.console import Console
 
 _SEVERITIES = {
     Fate.FINE: "ok",

@@ -16,9 +16,8 @@ from lumiimg.wording import size
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
-
     from lumiimg.host.snapshot import FoundLibrary, Nic, Snapshot
+    from lumiimg.report.console import Console
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _ERRORS_SHOWN = 3

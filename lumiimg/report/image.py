@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from rich.console import Console
-
     from lumiimg.image.compare import FileDifference
+    from lumiimg.report.console import Console
 
 _SHOWN = 20
 _MAX_LAYERS = 100

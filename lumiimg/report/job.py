@@ -13,10 +13,9 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
-
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.job.topology import RankCores, Topology
+    from lumiimg.report.console import Console
 
 
 def json_keys(plan: JobPlan) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.console import Console
-
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
+    from lumiimg.report.console import Console
 
 _TREES = 3
 """Up to so many files a tree each; more are told in one line each."""

@@ -19,11 +19,10 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.findings import Finding
     from lumiimg.nccl.report import Cause, Death, Evidence, LogReport, RankResult, VerdictGroup
+    from lumiimg.report.console import Console
 
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",

@@ -13,9 +13,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
-
     from lumiimg.cluster.module.plan import ImageModule
+    from lumiimg.report.console import Console
 
 
 def json_keys(module: ImageModule, folder: Path) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from lumiimg.cluster.nodes.check import NodesReport
+    from lumiimg.report.console import Console
 
 
 def to_junit_text(report: NodesReport) -> str:

@@ -13,10 +13,9 @@ from lumiimg.resolve.rules import RuleOutcome
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
     from lumiimg.catalog.launch import SiteAnnotation, SiteOption
     from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.report.console import Console
     from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.rules import RuleResult

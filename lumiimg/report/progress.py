@@ -84,6 +84,7 @@ class TerminalProgress(Progress):
     """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
 
     def __init__(self) -> None:
+        from rich.console import Console as RichConsole
         from rich.progress import Progress as Tasks  # 50 ms
         from rich.progress import TextColumn
         from rich.table import Column
@@ -91,7 +92,8 @@ class TerminalProgress(Progress):
         told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
         name = TextColumn("{task.description}", markup=False)
         columns = (_state_column(), name, _clock_column(), told)
-        self._progress = Tasks(*columns, console=console(stderr=True), transient=True, expand=True)
+        self._screen = RichConsole(stderr=True, markup=False, emoji=False, highlight=False)
+        self._progress = Tasks(*columns, console=self._screen, transient=True, expand=True)
         self._tasks: dict[str, TaskID] = {}
         self._running: TaskID | None = None
 
@@ -113,7 +115,7 @@ class TerminalProgress(Progress):
 
     def notice(self, text: str) -> None:
         """Print it above the list."""
-        say(self._progress.console, text, first="  ", style="yellow")
+        self._progress.console.print(f"  {printable(text)}", style="yellow")
 
     def step_done(self, stage: BuildStage) -> None:
         """Tell beside the step what it took."""

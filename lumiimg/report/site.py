@@ -10,10 +10,9 @@ from lumiimg.report.plan import when_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from lumiimg.catalog.drivers import SiteDriver
     from lumiimg.catalog.sites import Site, SiteBinding, SiteFabric, SiteIdentity, SitePartition
+    from lumiimg.report.console import Console
 
 NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
 

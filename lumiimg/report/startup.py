@@ -15,9 +15,8 @@ from lumiimg.wording import size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.console import Console
-
     from lumiimg.check.strace import Counts
+    from lumiimg.report.console import Console
 
 _LABEL, _COLUMN, _LONGEST_NAME = 33, 15, 14
 _BAR = 50
@@ -123,7 +122,7 @@ def _notes(startups: Sequence[Startup]) -> list[str]:
 
 def _row(out: Console, label: str, values: Sequence[str], *, strong: bool = False) -> None:
     text = f"{printable(label):<{_LABEL}}" + "".join(f"{printable(value):>{_COLUMN}}" for value in values)
-    out.print(text.rstrip(), style="bold" if strong else None, soft_wrap=True)
+    out.print(text.rstrip(), style="bold" if strong else None)
 
 
 def _number(value: int | None) -> str:
@@ -141,7 +140,7 @@ def _print_bars(out: Console, startups: Sequence[Startup]) -> None:
     full = "█" if out.encoding.startswith("utf") else "#"
     for startup, metadata in counted:
         bar = full * max(round(_BAR * metadata / longest), 1 if metadata else 0)
-        out.print(printable(f"{_named(startup):>{_LONGEST_NAME}} {bar} {metadata:,}"), soft_wrap=True)
+        out.print(printable(f"{_named(startup):>{_LONGEST_NAME}} {bar} {metadata:,}"))
     if counted:
         out.print()
 

@@ -944,7 +944,7 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
 def test_a_terminal_shows_what_a_step_took_the_last_time_and_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr("lumiimg.report.progress.console", lambda **_: terminal)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
     progress = TerminalProgress()
     progress.begin(["01-a", "image"])
     progress.step_started("01-a", 59.0)
