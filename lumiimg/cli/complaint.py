@@ -17,7 +17,7 @@ def complain(program: str, line: str, sentence: str, hint: str | None) -> None:
     """Print on standard error what stops a command: `sentence` and `hint` at a terminal, else `line`."""
     stream = sys.stderr
     if not stream.isatty():
-        print(f"{program}: {line}", file=stream)
+        print(printable(f"{program}: {line}"), file=stream)
         return
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in {None, "dumb"}
