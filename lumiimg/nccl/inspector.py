@@ -43,7 +43,8 @@ class _Seen:
 
 def may_hold(block: bytes) -> bool:
     """Whether a block of lines may have such objects."""
-    return block.startswith(_BEGIN) or b"\n" + _BEGIN in block
+    # one byte is found ten times as fast as several
+    return b"{" in block and (block.startswith(_BEGIN) or b"\n" + _BEGIN in block)
 
 
 class Inspected:

@@ -83,7 +83,8 @@ class LogReader:
             self._state.inspected.feed(block, lambda index: position(self._piece, start + index, 0))
         self._gate.saw_rows = False
         count = block.count(b"\n") + (not block.endswith(b"\n"))
-        if self._repeats.abound(block, count):
+        abounds = self._repeats.abound(block, count)
+        if abounds:
             for index, line, key in self._repeats.unread(block, start):
                 seen = self._read(line, self._gate.entries(line), file, start + index)
                 if seen is not None:
@@ -97,7 +98,8 @@ class LogReader:
         if piece.tail is not None:
             piece.tail = (piece.tail + block)[-TAIL_BYTES:]
         piece.lines += count
-        piece.quoted += block.count(b"\n>") + block.startswith(b">")
+        if self._repeats.quotes or not abounds:
+            piece.quoted += block.count(b"\n>") + block.startswith(b">")
 
     def take_dump(self, dump: FlightDump) -> None:
         """Take in a dump of PyTorch's flight recorder."""

@@ -24,7 +24,8 @@ def unpacked(block: bytes, records: int = 0, others: int = 0) -> tuple[bytes, in
     comes back as it is with these lines. A message of several lines stays one line, whose parts are separated as those
     of a progress bar are (CR).
     """
-    here = block.startswith(b"{") + block.count(b"\n{")
+    # one byte is found ten times as fast as two
+    here = block.startswith(b"{") + block.count(b"\n{") if b"{" in block else 0
     if not here:
         return block, others + block.count(b"\n")
     lines = block.split(b"\n")

@@ -30,6 +30,8 @@ class Repeats:
         self._seen: dict[bytes, tuple[Sighting, ...]] = {}
         self._last: dict[bytes, int] = {}
         """The last line of each, since they were last told."""
+        self.quotes = False
+        """Whether any line that it looked at began as one that is quoted does."""
 
     def abound(self, block: bytes, lines: int) -> bool:
         """Whether so many of the lines may be of channels that it is worth to look."""
@@ -43,6 +45,7 @@ class Repeats:
         seen = self._seen
         left = [index for index, key in enumerate(keys) if key not in seen]
         lines = block.split(b"\n") if left else []
+        self.quotes = self.quotes or any(keys[index].startswith(b">") for index in left)
         for index in left:
             if (key := keys[index]) not in seen:
                 yield index, lines[index], key
