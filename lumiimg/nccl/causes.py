@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EVIDENCE_OF_CAUSE = 3
 """Lines kept for one cause."""
 CAUSE_LIMIT = 40
+_WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*", re.ASCII)
 _OF_IMAGE = frozenset(Effect) - {Effect.RUN_ERROR, Effect.NONE}
 """What a whole image would have on all nodes."""
 _REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
@@ -131,7 +132,7 @@ def _cause(group: Sequence[Trouble], evidence: Callable[[Sighting], Evidence], s
     """Return a cause; where the same image works on other nodes, it is these nodes that are to be looked at."""
     signature, sighting = group[0]
     because = tuple(_filled(reason, sighting) for reason in signature.because)
-    remedy = tuple(_filled(step, sighting) for step in signature.remedy)
+    remedy = tuple(_filled(step, sighting) for step in signature.remedy if _may_be_typed(step, sighting))
     if some_nodes is not None and signature.effect in _OF_IMAGE:
         because, remedy = (), some_nodes.remedy[1:]
     return Cause(
@@ -142,6 +143,11 @@ def _cause(group: Sequence[Trouble], evidence: Callable[[Sighting], Evidence], s
         source=signature.source,
         evidence=tuple(evidence(t.sighting) for t in group[:EVIDENCE_OF_CAUSE]),
     )
+
+
+def _may_be_typed(step: str, sighting: Sighting) -> bool:
+    """Whether all that a log puts into a remedy is a word of a shell that stands for itself, whoever wrote the log."""
+    return all(_WORD.fullmatch(value) for name, value in sighting.values if f"{{{name}}}" in step)
 
 
 def _filled(text: str, sighting: Sighting) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import product
 
 import pytest
 
@@ -490,3 +491,20 @@ def test_evidence_is_one_printable_line_of_a_sane_length() -> None:
 def test_evidence_shows_the_message_at_the_end_of_a_long_line() -> None:
     (evidence,) = read_lines("j", ["|####" * 500 + "\rUsing network Socket"]).proof
     assert evidence.text == "Using network Socket"
+
+
+@pytest.mark.threat("S33")
+def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
+    """Each value that a remedy repeats, where the pattern takes it, as a stranger could have written it."""
+    told = 0
+    for signature in SIGNATURES:
+        names = {name for step in signature.remedy for name in re.findall(r"\{(\w+)\}", step)}
+        found = compiled(next(entry.pattern for entry in ENTRIES if entry.id == signature.id)).search(signature.example)
+        for name, text in product(names, ("/x$(id)/", "a;id;", "`id`", "x|id|", "/x'&id&'/")):
+            if found is None or found[name] is None:
+                continue
+            line = f"{signature.example[: found.start(name)]}{text}{signature.example[found.start(name) :]}"
+            for cause in read_lines("log", [line]).causes:
+                told += text in cause.summary
+                assert not [step for step in cause.remedy if text in step]
+    assert told
