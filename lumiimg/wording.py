@@ -10,12 +10,29 @@ from collections.abc import Iterable, Mapping
 
 _ENGINES = ("apptainer", "singularity")
 _COMMAND = re.compile(r"(?:export|unset|lumiimg(?! list)|srun|source) \S")
+_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 _NOTE = re.compile(r"   \(.*\)\Z")
 
 
 def count(number: int, noun: str) -> str:
     """Return `1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def word(text: str) -> str:
+    r"""Return one word for bash on one line: a newline in it is written `$'\n'`."""
+    if text.isprintable():
+        return shlex.quote(text)
+    spelled = "".join(
+        _ESCAPES.get(c) or (c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c)))
+        for c in text
+    )
+    return f"$'{spelled}'"
+
+
+def typed(words: Iterable[str]) -> str:
+    """Return words as a command for bash, on one line."""
+    return " ".join(map(word, words))
 
 
 def engine_word(environment: Mapping[str, str] = os.environ) -> str:

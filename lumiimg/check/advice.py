@@ -7,8 +7,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.findings import NO_ADVICE, Advice, Code, Finding, Level, Severity
-from lumiimg.wording import command_in
+from lumiimg.check.static.commands import SCAN
+from lumiimg.findings import NO_ADVICE, Advice, Code, Family, Finding, Level, Severity
+from lumiimg.wording import command_in, typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ def advice_of(answer: Answer, findings: Sequence[Finding], image: str | None = N
         return Advice(decided_by.summary)
     command = command_in(decided_by.remedy)
     if command is None and image is not None and decided_by.id in _OF_LOADER and ".so" in (decided_by.where or ""):
-        command = shlex.join(["lumiimg", "ldd", image, str(decided_by.where)])
+        command = typed(["lumiimg", "ldd", image, str(decided_by.where)])
     return Advice(decided_by.summary, command)
 
 
@@ -56,12 +57,12 @@ def advise(
     advice = advice_of(answer, findings, image)
     if answer is Answer.NO or level is Level.RUN:
         return advice
-    check = shlex.join(["lumiimg", "check", image, *machine])
+    check = typed(["lumiimg", "check", image, *machine])
     decided_by = _deciding(answer, findings)
     code = decided_by.id if decided_by is not None else None
     if code is Code.PLUGIN_NEEDS_HOST and "--host" not in machine:
         where = f"on a GPU node{f' of {site.name}' if site is not None else ''}"
-        return Advice(advice.why, f"lumiimg host scan -o host.json && {check} --host host.json", where)
+        return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
     why = advice.why or "the files show no obstacle; which provider is used, only a run shows"
     if limited and level is Level.STATIC and code not in _BY_NODES:
         return Advice(why, check)
@@ -74,6 +75,8 @@ def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
         return next((f for f in findings if f.id in _GREEN and f.severity is Severity.OK), None)
     severity = Severity.PROBLEM if answer is Answer.NO else Severity.UNKNOWN
     found = [finding for finding in findings if finding.severity is severity]
+    # what is not known of the network, before what jobs meet beside it
+    found.sort(key=lambda f: f.severity is Severity.UNKNOWN and (f.id.family is Family.GPU or f.id in _BY_NODES))
     return next((f for f in found if f.level is Level.RUN), found[0] if found else None)
 
 

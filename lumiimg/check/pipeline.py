@@ -124,7 +124,7 @@ def check_image(
             level=taken,
             limited=level is not None,
             site=site,
-            machine=machine,
+            machine=(*machine, *(("--program", program) if program is not None else ())),
             environment=environment,
         ),
         level=taken,

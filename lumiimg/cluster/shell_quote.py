@@ -1,4 +1,4 @@
-"""Text of others in a script: as a comment, as a word, as a value that may name variables."""
+"""Text of others in a script: as a comment, as a value that may name variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from lumiimg.errors import BadInputError, one_line
 _COLUMNS = 100
 _REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
 _SPECIAL = re.compile(r'([\\"$`])')
-_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
 def wrapped(text: str, columns: int, first: str, rest: str) -> list[str]:
@@ -29,16 +28,6 @@ def wrapped(text: str, columns: int, first: str, rest: str) -> list[str]:
 def comment(text: str, indent: str = "") -> list[str]:
     """Return a text in lines of comment."""
     return wrapped(text, _COLUMNS, f"{indent}# ", f"{indent}# ")
-
-
-def word(text: str) -> str:
-    r"""Return one word for bash on one line: a newline in it is written `$'\n'`."""
-    if text.isprintable():
-        return shlex.quote(text)
-    spelled = "".join(
-        _ESCAPES.get(c) or (c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in c.encode())) for c in text
-    )
-    return f"$'{spelled}'"
 
 
 def value(text: str, *, literal: bool = False) -> str:

@@ -64,7 +64,8 @@ def print_finding(out: Console, finding: Finding, advice: Advice = NO_ADVICE, *,
         detail(out, "via " + " -> ".join(finding.chain))
     if finding.cause:
         detail(out, f"why: {finding.cause}")
-    remedies(out, [remedy for remedy in finding.remedy if not is_said or command_in([remedy]) != advice.next])
+    shown = advice.next if is_said else None
+    remedies(out, [remedy for remedy in finding.remedy if shown is None or command_in([remedy]) != shown])
     if finding.source and finding.severity is not Severity.OK and verbose:
         detail(out, f"source: {finding.source}", style="dim")
     if kept:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer
 from lumiimg.check.pipeline import check_image
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Level, Severity
 from lumiimg.host.container_view import told_to_engine
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library
 from tests.shared.job.bases import make
 from tests.shared.job.changes import CHANGES
 from tests.shared.job.ground import ground_here
@@ -81,3 +86,85 @@ def test_what_is_proposed_mends_the_fault_or_shows_more_of_it(
         assert main([*words[1:], "--dry-run"]) == ExitCode.GOOD, capsys.readouterr().err
     after = checked(world, carry_out(command, world, good))
     assert report.advice.why not in problems(after)
+
+
+def of_terminal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    main(words)
+    return capsys.readouterr().out
+
+
+NAMES = [
+    "a b",
+    "it's",
+    "-x",
+    "$(touch PWNED)",
+    "new\nline",
+    'd"q',
+    "`id`",
+    "é",
+    "~",
+    "*",
+    "#c",
+    "!x",
+    "a;b",
+    "\x1b[31m",
+]
+
+
+@pytest.mark.threat("S33")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("plugin", [True, False])
+def test_the_command_as_it_is_shown_names_the_image_whatever_it_is_called(
+    name: str, plugin: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fabric_builder.image(tmp_path / name, plugin=plugin)
+    typed = f"./{name}" if name.startswith("-") else name
+    for words in (["check", "--level", "static"], ["explain"]):
+        shown = of_terminal([*words, "--site", "lumi", "--", typed], capsys)
+        command = re.search(r"^next[^:\n]*:  (.*)$", shown, re.MULTILINE)
+        assert command, shown
+        script = f"lumiimg() {{ printf '%s\\0' \"$@\"; }}; {command[1]}"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, cwd=tmp_path)
+        assert {name, typed} & {*done.stdout.decode().split("\0")}
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_an_open_question_of_the_network_is_the_reason_before_one_of_gpu_code(good: World, tmp_path: Path) -> None:
+    world = clone(good, tmp_path / "image")
+    CHANGES["no-libcxi"](world)
+    report = check_image(world.root, {}, Level.STATIC, site=find_site("lumi", {}), machine=SITE)
+    assert report.answer is Answer.UNDECIDED
+    assert "libcxi.so.1" in (report.advice.why or "")
+    assert (report.advice.next or "").startswith("lumiimg host scan")
+
+
+def test_what_mends_it_is_shown_where_no_command_does(
+    good: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = clone(good, tmp_path / "image")
+    CHANGES["takes-sockets"](world)
+    shown = of_terminal(["check", str(world.root), "--level", "static"], capsys)
+    assert "\nnext" not in shown
+    assert "do:  start the program with `env -u NCCL_NET" in shown
+
+
+def test_what_jobs_start_is_named_in_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = fabric_builder.image(tmp_path / "image")
+    library(root / "opt/app", source="int main;")
+    for words in (["check", "--level", "static"], ["explain"]):
+        shown = of_terminal([*words, "image", "--program", "/opt/app"], capsys)
+        assert re.search("^next.* image .*--program /opt/app ", shown, re.MULTILINE), shown
+
+
+def test_a_scan_that_is_proposed_goes_on_with_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fabric_builder.image(tmp_path / "image")
+    fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"))
+    shown = of_terminal(["explain", "image", "--site", "lumi", "--host", "node.json"], capsys)
+    assert "lumiimg host scan -o host.json && lumiimg explain image --site lumi --host host.json\n" in shown

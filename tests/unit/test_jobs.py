@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from lumiimg.catalog import sites
 from lumiimg.cli.main import main
 from lumiimg.cluster.job.shape import duration, seconds
-from lumiimg.cluster.shell_quote import value, word
+from lumiimg.cluster.shell_quote import value
 from lumiimg.errors import ExitCode
+from lumiimg.wording import word
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image, snapshot

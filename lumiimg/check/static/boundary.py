@@ -7,12 +7,11 @@ given, with what `lumiimg.host.bind` would bind into it.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.opening import opened
-from lumiimg.check.static.commands import bind_command, ready_to_paste, site_of, with_commands
+from lumiimg.check.static.commands import SCAN, bind_command, ready_to_paste, site_of, with_commands, without_host
 from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import findings_of, gpu_owner, judge_gpu_code
@@ -35,7 +34,7 @@ from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.wording import command_in
+from lumiimg.wording import command_in, typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,9 +101,7 @@ class Boundary:
             if is_told or finding.id is Code.PLUGIN_SYMBOLS or finding.id in findings:
                 found += finding.remedy
         if self.decision is Outcome.UNKNOWN and (self.manifest is None or not self.manifest.host_has_fabric):
-            found.append(
-                "on a compute node, with the job's modules: `lumiimg host scan -o host.json`; then --host host.json"
-            )
+            found.append(f"on a compute node, with the job's modules: `{SCAN}`; then --host host.json")
         if self.machine is not None:
             found = [ready_to_paste(remedy, self.image, site_of(self.machine)) for remedy in found]
         return tuple(dict.fromkeys(found))
@@ -115,10 +112,11 @@ class Boundary:
         machine = self.machine or ()
         if self.decision is Outcome.OK and self.manifest is not None:
             return Advice(None, bind_command(self.image, machine))
-        if self.decision is Outcome.UNKNOWN and self.manifest is None:
-            again = shlex.join(["lumiimg", "explain", self.image, *machine, "--host", "host.json"])
-            return Advice(None, f"lumiimg host scan -o host.json && {again}", "on a GPU node")
-        return Advice(None, command_in(self.remedies[:1]))
+        command = command_in(self.remedies[:1])
+        if self.decision is Outcome.UNKNOWN and (self.manifest is None or command == SCAN):
+            again = typed(["lumiimg", "explain", self.image, *without_host(machine), "--host", "host.json"])
+            return Advice(None, f"{SCAN} && {again}", "on a GPU node")
+        return Advice(None, command)
 
 
 def study(
@@ -145,7 +143,8 @@ def study(
         owner = gpu_owner(site, snapshot)
         found = study_open(str(path), image, environment, snapshot, static, site, owner=owner)
     findings = with_commands(found.static.findings, str(path), built_with, machine)
-    return replace(found, static=replace(found.static, findings=findings), machine=tuple(machine))
+    of_program = ("--program", program) if program is not None else ()
+    return replace(found, static=replace(found.static, findings=findings), machine=(*machine, *of_program))
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:

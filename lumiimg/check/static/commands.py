@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.findings import Code, Finding, Severity
-from lumiimg.wording import command_in
+from lumiimg.wording import command_in, typed, word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
 """Of an image that holds no plugin."""
+SCAN = "lumiimg host scan -o host.json"
+"""To be typed on a node, before a command that takes the file."""
 _PLUGIN_LAYER = "aws-ofi-nccl"
 
 
@@ -35,15 +36,21 @@ def site_of(machine: Sequence[str]) -> str:
     return next((word for option, word in pairwise(machine) if option == "--site"), DEFAULT)
 
 
+def without_host(machine: Sequence[str]) -> list[str]:
+    """Return options in pairs without --host and its file."""
+    pairs = zip(machine[::2], machine[1::2], strict=True)
+    return [word for pair in pairs if pair[0] != "--host" for word in pair]
+
+
 def bind_command(image: str, machine: Sequence[str]) -> str:
     """Return what binds, in a shell, what an image needs of a machine."""
-    return f"source <({shlex.join(['lumiimg', 'bind', image, *machine])})"
+    return f"source <({typed(['lumiimg', 'bind', image, *machine])})"
 
 
 def ready_to_paste(remedy: str, image: str, site: str) -> str:
     """Return a remedy with image and site in the places that stand for them."""
-    named = re.sub(r"(?<=lumiimg adapt )IMAGE\b|(?<=lumiimg check )IMAGE\b", lambda _: shlex.quote(image), remedy)
-    return named.replace("--site NAME --", f"--site {shlex.quote(site)} --")
+    named = re.sub(r"(?<=lumiimg adapt )IMAGE\b|(?<=lumiimg check )IMAGE\b", lambda _: word(image), remedy)
+    return named.replace("--site NAME --", f"--site {word(site)} --")
 
 
 def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str]) -> tuple[Finding, ...]:
@@ -84,7 +91,7 @@ def _with_plugin(
         else:
             base = image if "/" in image else f"./{image}"
             words = ["build", "--base", base, "--add", _PLUGIN_LAYER, *(machine or ("--site", DEFAULT))]
-        return shlex.join(["lumiimg", *words, "-o", "with-plugin.sif"])
+        return typed(["lumiimg", *words, "-o", "with-plugin.sif"])
 
     lacking = (*_ADAPTED, Code.PLUGIN_API)
     return tuple(

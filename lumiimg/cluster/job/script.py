@@ -14,10 +14,10 @@ from lumiimg.cluster.job.container import PALS, SLURM, files
 from lumiimg.cluster.job.plan import SettingScope
 from lumiimg.cluster.job.shape import OTHER_SHAPE, duration
 from lumiimg.cluster.job.topology import ranges
-from lumiimg.cluster.shell_quote import comment, value, word
+from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
 from lumiimg.errors import BadInputError
-from lumiimg.wording import count
+from lumiimg.wording import count, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

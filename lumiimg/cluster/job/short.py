@@ -14,9 +14,9 @@ from lumiimg.cluster.binds import spec
 from lumiimg.cluster.job.container import SLURM, joined, numbers, visible
 from lumiimg.cluster.job.plan import SettingScope
 from lumiimg.cluster.job.script import AS_WRITTEN, image_word, refuse_unprintable, slurm_directives, srun_options
-from lumiimg.cluster.shell_quote import comment, value, word
+from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
-from lumiimg.wording import count
+from lumiimg.wording import count, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
