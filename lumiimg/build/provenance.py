@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +61,8 @@ _MAX_FILES = 5_000
 """Of one layer."""
 _MAX_DEPTH = 50
 _MOST_WORDS = 200
-_OF_NAMES = frozenset({"--base", "--add", "--arg", "--fabric", "--exclude-newer"})
+_OF_NAMES = frozenset({"--base", "--fabric", "--exclude-newer"})
+_LAYER = re.compile(rf"{NAME.pattern}(?:[=<>!~][\w.*,=<>!~+]*)?", re.ASCII)
 _OF_FILES = frozenset({"--layers", "-r", "--source"})
 _ADDRESS_LIMIT = 4096
 
@@ -205,8 +208,8 @@ def read_plan(image: Path) -> dict[str, Any] | None:
 def asked_for(image: Path) -> tuple[str, ...]:
     """Return the options of `lumiimg build` that an image was built with, to be proposed again.
 
-    None where it does not say, or names what a stranger could have written there to be built instead: an address, or a
-    file or folder that is not here, or not this user's own.
+    None where it does not say, or names what a stranger could have written there to be built instead: an address, a
+    package of an index, or a file or folder that is not here, not this user's own, or behind a link of somebody else's.
     """
     words = (read_document(image, PLAN) or {}).get("request")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or len(words) > _MOST_WORDS:
@@ -220,13 +223,24 @@ def asked_for(image: Path) -> tuple[str, ...]:
 def _is_harmless(option: str, value: str) -> bool:
     if option == "--site":
         return value in site_names(os.environ)
+    if option == "--add":
+        return bool(_LAYER.fullmatch(value))
+    if option == "--arg":
+        return "://" not in value
     if option in _OF_FILES or (option == "--base" and not NAME.fullmatch(value)):
-        path = Path(value.partition("=")[2] if option == "--source" else value)
-        try:
-            return path.stat().st_uid == os.geteuid()
-        except (OSError, ValueError):
-            return False
+        return _is_own(value.partition("=")[2] if option == "--source" else value)
     return option in _OF_NAMES
+
+
+def _is_own(place: str) -> bool:
+    """Whether a file or folder is this user's, and nobody else but root can put another in its place by a link."""
+    path = Path.cwd() / place
+    mine = os.geteuid()
+    try:
+        links = [seen.st_uid for part in (path, *path.parents) if stat.S_ISLNK((seen := part.lstat()).st_mode)]
+        return bool(place) and path.stat().st_uid == mine and {*links} <= {0, mine}
+    except (OSError, ValueError):
+        return False
 
 
 def plan_of(image: Path) -> bytes:

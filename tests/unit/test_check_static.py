@@ -426,6 +426,8 @@ def test_musl_is_not_guessed_about(root: Path) -> None:
         ),
         ("--base debian-13 --site lumi", "--site frontier", "adapt theirs --site frontier"),
         ("", "", "adapt theirs --site lumi"),
+        ("--add netprobe", "", "adapt theirs --site lumi"),
+        ("--base debian-13 --add aws-ofi-nccl==1.18.0", "", "build --base debian-13 --add aws-ofi-nccl"),
     ],
 )
 def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(
@@ -436,6 +438,12 @@ def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(
     assert found.remedy == (f"lumiimg {command} -o with-plugin.sif",)
     if command.startswith("build"):
         assert main([*found.remedy[0].split()[1:], "--dry-run"]) == ExitCode.GOOD
+
+
+def test_an_image_is_not_put_in_its_own_place() -> None:
+    lacking = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no net plugin")
+    (found,) = conclude("./with-plugin.sif", [], (lacking,), ())
+    assert found.remedy == ("lumiimg adapt ./with-plugin.sif --site lumi -o with-newer-plugin.sif",)
 
 
 def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

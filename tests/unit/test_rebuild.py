@@ -870,6 +870,17 @@ def test_what_an_image_was_asked_for_is_proposed_again(tmp_path: Path, monkeypat
     assert says(tmp_path, words) == tuple(words)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a link of somebody else's")
+def test_a_file_of_ones_own_behind_a_link_of_somebody_elses_is_not_proposed(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("own")
+    words = ["--base", "debian-13", "--layers", str(link)]
+    assert says(tmp_path, words) == tuple(words)
+    os.lchown(link, 12345, 12345)
+    assert says(tmp_path, words) == ()
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -880,6 +891,13 @@ def test_what_an_image_was_asked_for_is_proposed_again(tmp_path: Path, monkeypat
         ["--base", "debian-13", "--mirror", "https://a=https://somebody.test"],
         ["--base", "debian-13", "--site", "/tmp/site.toml"],
         ["--base", "debian-13", "-r", "nowhere.txt"],
+        ["--base", "debian-13", "--add", "own-packages", "--add", "pip:evil"],
+        ["--base", "debian-13", "--add", "netprobe @ https://somebody.test/x"],
+        ["--base", "debian-13", "--add", "-x"],
+        ["--base", "debian-13", "--arg", "netprobe.FROM=https://somebody.test"],
+        ["--base", ""],
+        ["--base", "debian-13", "--layers", ""],
+        ["--base", "debian-13", "--source", "one"],
         ["--base", "debian-13", "--output", "/etc/passwd"],
         ["--base"],
         ["--base", 1],

@@ -80,18 +80,18 @@ def _with_plugin(
     """
     pairs = list(zip(built_with[::2], built_with[1::2], strict=True))
     named = dict(pairs)
-    is_again = pairs and (not machine or "--site" not in named or named["--site"] in machine)
+    is_again = "--base" in named and (not machine or "--site" not in named or named["--site"] in machine)
 
     def command(finding: Finding) -> str:
         if is_again:
-            kept = [word for pair in pairs if pair[0] != "--site" or not machine for word in pair]
+            kept = [word for pair in pairs if not _is_replaced(*pair, machine) for word in pair]
             words = ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
         elif finding.id in _ADAPTED:
             words = ["adapt", image, *(machine or ("--site", DEFAULT))]
         else:
             base = image if "/" in image else f"./{image}"
             words = ["build", "--base", base, "--add", _PLUGIN_LAYER, *(machine or ("--site", DEFAULT))]
-        return typed(["lumiimg", *words, "-o", "with-plugin.sif"])
+        return typed(["lumiimg", *words, "-o", _written(image)])
 
     lacking = (*_ADAPTED, Code.PLUGIN_API)
     return tuple(
@@ -100,6 +100,18 @@ def _with_plugin(
         else finding
         for finding in findings
     )
+
+
+def _written(image: str) -> str:
+    """Return what to call an image with a plugin, which is not the one that lacks it."""
+    return "with-plugin.sif" if image.rpartition("/")[2] != "with-plugin.sif" else "with-newer-plugin.sif"
+
+
+def _is_replaced(option: str, value: str, machine: Sequence[str]) -> bool:
+    """Whether an option of a build is not repeated: the machine is another one's, the plugin's layer is the newest."""
+    if option == "--add":
+        return re.split("[=<>!~]", value)[0] == _PLUGIN_LAYER
+    return option == "--site" and bool(machine)
 
 
 def _is_of_plugin(finding: Finding) -> bool:
