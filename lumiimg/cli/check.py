@@ -154,7 +154,6 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
 
 def _several(arguments: argparse.Namespace) -> int:
     """Check one image after the other; one that cannot be checked does not keep the others from it."""
-    from lumiimg.findings import Advice
     from lumiimg.report.console import print_json_line
     from lumiimg.report.images import ImageAnswer, answer_of, print_images, worst
 
@@ -168,7 +167,8 @@ def _several(arguments: argparse.Namespace) -> int:
         try:
             report = check(image)
         except LumiimgError as error:
-            answers.append(ImageAnswer(str(image), error.exit_code, error.what, Advice(error.hint)))
+            sentence = "; ".join(filter(None, (error.what, error.hint)))
+            answers.append(ImageAnswer(str(image), error.exit_code, sentence))
         else:
             answers.append(answer_of(report))
             if arguments.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 
@@ -76,3 +77,22 @@ def test_help_is_a_word_too() -> None:
 
     assert printed("help") == printed("--help")
     assert printed("help", "check") == printed("check", "--help")
+
+
+@pytest.mark.parametrize("end", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("words", ["check nowhere.sif", "chek image.sif", "check image.sif --lvel static"])
+def test_where_nothing_can_be_printed_the_exit_code_is_not_that_of_an_answer(end: str, words: str) -> None:
+    script = f"{shlex.quote(sys.executable)} -m lumiimg {words} {end}"
+    assert subprocess.run(["sh", "-c", script], check=False).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[2J\x07.sif", "a\nerror: forged\nhint: rm -rf ~", "\u202efis.sif", "hint: x", "a  b.sif", "\udcff"]
+)
+@pytest.mark.parametrize("columns", [1, 12, 40, 99999])
+def test_a_name_is_text_at_a_terminal_whatever_it_holds(name: str, columns: int) -> None:
+    code, shown = at_a_terminal(["check", name], columns)
+    assert code == 2
+    plain = shown.replace("\r\n", "\n").removeprefix("\x1b[1;31merror:\x1b[0m ").removesuffix("\n")
+    assert all(line.isprintable() for line in plain.split("\n"))
+    assert all(line.startswith("       ") for line in plain.split("\n")[1:]), "none of them is a message of its own"
