@@ -131,11 +131,13 @@ def execute(arguments: argparse.Namespace) -> int:
         exclusive=arguments.exclusive,
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
+    caches = arguments.caches and str(Path(arguments.caches).absolute())
     with opened(arguments.image) as image:
         if (lacking := wrong_processors(image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
         contents, variables = read_contents(image), image.environment
-        python, absent = python_of(image, contents), absent_paths(words, image.root, _mounted())
+        python = python_of(image, contents)
+        absent = absent_paths([*words, *filter(None, [caches])], image.root, _mounted())
         note = note_of_program(words[0], image, python) if words else None
         carries, owner = image.root.exists(MANIFEST_PATH), gpu_owner(site, snapshot := snapshot_of(arguments))
         of_gpu = tuple(notes_of_gpu(judge_gpu_code(image, os.environ, loaded_in_jobs(image), owner)))
@@ -158,7 +160,7 @@ def execute(arguments: argparse.Namespace) -> int:
         variables=variables,
         of_gpu=of_gpu,
         of_manifest=of_manifest,
-        caches=arguments.caches and str(Path(arguments.caches).absolute()),
+        caches=caches,
     )
     plan = plan_job(request, contents.stack, _as_seen(site, snapshot), manifest)
     script = _script(plan, arguments)

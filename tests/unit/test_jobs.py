@@ -1057,7 +1057,7 @@ def test_it_sets_for_its_ranks_what_the_long_one_sets(form: str, image: Path, tm
         assert done.returncode == 7, done.stderr
         pairs = (tmp_path / name).read_text().rstrip("\0").split("\0")
         variables = dict(pair.split("=", 1) for pair in pairs)
-        left_out = ("SEEN", "SHLVL", "_", "PWD", "OLDPWD", "SLURM_EXPORT_ENV")
+        left_out = ("SEEN", "SHLVL", "_", "PWD", "OLDPWD")
         seen[name] = {key: text for key, text in variables.items() if key not in left_out}
         words[name] = (tmp_path / f"{name}.words").read_text()
     assert seen["short"] == seen["long"]
@@ -1096,3 +1096,56 @@ def test_vllm_without_ray_connects_the_nodes_itself(robust: tuple[str, ...], tmp
     assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend mp" in script
     older = rocm_image(tmp_path / "older", "7.2.0", "vllm-0.10.1")
     assert "--distributed-executor-backend ray" in short(older, "--nodes", "2", command=("vllm", "serve", "MODEL"))
+
+
+@pytest.mark.threat("S33")
+def test_a_short_script_runs_nothing_of_names_that_are_hostile(tmp_path: Path) -> None:
+    needs("shellcheck")
+    image = rocm_image(tmp_path / "an image's $(touch here) `x` \\ \u2019.sif", "6.4.4")
+    site = tmp_path / "mine.toml"
+    site.write_text(
+        'title = "mine"\nsource = "x"\ndate = 2026-11-21\n[[environment]]\nname = "A"\nnodes = "any"\nsource = "s"\n'
+        'value = """$(touch here)`touch here`"\';touch here;\'"$USER\\\\"""\nbecause = "a;touch here"\n'
+        '[[bind]]\npath = "/a b\';touch here"\nreason = "r;touch here"\n'
+    )
+    caches = tmp_path / "c'$USER $(touch here)"
+    for more in ((), ("--annotate",)):
+        words = ("--gpus", "1", "--bind", "/q'$(touch here)", "--caches", str(caches), *more)
+        script = short(image, *words, command=("python3", "train.py", *HOSTILE, "$(touch here)"), site=str(site))
+        run = Run(script, tmp_path / f"run{len(more)}")
+        assert run.code == 0, run.err
+        assert not [*tmp_path.rglob("here")]
+        (rank,) = run.ranks
+        assert rank["argv"] == [*HOSTILE, "$(touch here)"]
+        found = subprocess.run(["shellcheck", "-"], input=script, capture_output=True, text=True, check=False)
+        assert found.stdout == ""
+
+
+@pytest.mark.threat("S33")
+@pytest.mark.parametrize("made", ["link", "dangling"])
+def test_caches_of_a_short_script_are_in_no_folder_that_another_has_made(
+    made: str, image: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    user = f"{ME}-{made}"
+    place = Path(f"/tmp/{user}-123456")
+    request.addfinalizer(lambda: place.unlink(missing_ok=True))
+    place.symlink_to(tmp_path if made == "link" else tmp_path / "nowhere")
+    run = Run(short(image), tmp_path / "run", USER=user)
+    assert run.code != 0
+    assert not (tmp_path / "run/record/ranks").exists(), "no program was started"
+    assert not (tmp_path / "triton").exists()
+
+
+def test_a_short_script_gives_ranks_its_variables_however_it_was_submitted(image: Path, tmp_path: Path) -> None:
+    run = Run(short(image), tmp_path / "run", SLURM_EXPORT_ENV="NONE")
+    assert run.code == 0, run.err
+    assert {rank["MASTER_ADDR"] for rank in run.ranks} == {"nid000007"}
+
+
+def test_caches_that_no_bind_brings_are_named_and_a_plain_program_has_them(image: Path, capsys: Capture) -> None:
+    script = short(image, "--framework", "plain", "--gpus", "2", "--caches", "/nowhere/x", command=("./program",))
+    assert "HF_HOME=/nowhere/x/huggingface" in script
+    assert "/nowhere/x is not in the image, and lies under no bind of the job" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert "HF_HOME" not in short(image, "--framework", "plain", "--gpus", "2", command=("./program",))

@@ -364,7 +364,7 @@ def _settings(
 def _kept(folder: str | None, site: Site, framework: Framework) -> Iterator[JobSetting]:
     """Yield where models, and kernels that vLLM compiles, are kept from job to job: homes are small."""
     where, because = folder or site.scratch, "on scratch, as homes have room for neither models nor compiled kernels"
-    if where is None or framework.name == "plain":
+    if where is None or (folder is None and framework.name == "plain"):
         return
     kept = {"HF_HOME": "huggingface"}
     if framework.name == "vllm":

@@ -85,6 +85,7 @@ def _masks(plan: JobPlan) -> str:
 def _folder(plan: JobPlan) -> Iterator[str]:
     if plan.caches is not None:
         yield f'caches={_short(value(plan.caches))}; mkdir -p -m 700 "$caches"'
+        yield '[ -O "$caches" ] && [ ! -L "$caches" ] || { echo "of another user: $caches" >&2; exit 1; }'
 
 
 def _exports(settings: Iterable[JobSetting], plan: JobPlan) -> Iterator[str]:

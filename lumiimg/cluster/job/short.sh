@@ -8,7 +8,7 @@ export LUMIIMG_JOB="$PWD/lumiimg-$SLURM_JOB_ID"  # for what each rank prints of 
 mkdir -p "$LUMIIMG_JOB/nccl"
 trap 'lumiimg log "$LUMIIMG_JOB/nccl" || true' EXIT  # which network it used
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2))
+export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 5000 * 2)) SLURM_EXPORT_ENV=ALL
 @VARIABLES@
 
 @REASONS@
