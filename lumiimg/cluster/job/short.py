@@ -84,8 +84,8 @@ def _masks(plan: JobPlan) -> str:
 
 def _folder(plan: JobPlan) -> Iterator[str]:
     if plan.caches is not None:
-        yield f'caches={_short(value(plan.caches))}; mkdir -p -m 700 "$caches"'
-        yield '[ -O "$caches" ] && [ ! -L "$caches" ] || { echo "of another user: $caches" >&2; exit 1; }'
+        own = '[ -O "$caches" ] && [ ! -L "$caches" ] || { echo "another user has $caches" >&2; exit 1; }'
+        yield f'caches={_short(value(plan.caches))}; mkdir -p -m 700 "$caches"; {own}'
 
 
 def _exports(settings: Iterable[JobSetting], plan: JobPlan) -> Iterator[str]:
