@@ -111,7 +111,6 @@ NAMES = [
 ]
 
 
-@pytest.mark.threat("S33")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("plugin", [True, False])
 def test_the_command_as_it_is_shown_names_the_image_whatever_it_is_called(

@@ -1098,7 +1098,6 @@ def test_vllm_without_ray_connects_the_nodes_itself(robust: tuple[str, ...], tmp
     assert "--distributed-executor-backend ray" in short(older, "--nodes", "2", command=("vllm", "serve", "MODEL"))
 
 
-@pytest.mark.threat("S33")
 def test_a_short_script_runs_nothing_of_names_that_are_hostile(tmp_path: Path) -> None:
     needs("shellcheck")
     image = rocm_image(tmp_path / "an image's $(touch here) `x` \\ \u2019.sif", "6.4.4")
@@ -1121,7 +1120,6 @@ def test_a_short_script_runs_nothing_of_names_that_are_hostile(tmp_path: Path) -
         assert found.stdout == ""
 
 
-@pytest.mark.threat("S33")
 @pytest.mark.parametrize("made", ["link", "dangling"])
 def test_caches_of_a_short_script_are_in_no_folder_that_another_has_made(
     made: str, image: Path, tmp_path: Path, request: pytest.FixtureRequest

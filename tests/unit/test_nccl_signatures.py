@@ -493,7 +493,6 @@ def test_evidence_shows_the_message_at_the_end_of_a_long_line() -> None:
     assert evidence.text == "Using network Socket"
 
 
-@pytest.mark.threat("S33")
 def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
     """Each value that a remedy repeats, where the pattern takes it, as a stranger could have written it."""
     told = 0
