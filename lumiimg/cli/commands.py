@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and leave with 2."""
         hint = f"see `{self.prog} --help`"
-        complain(self.prog, f"{printable(message)} ({hint})", message, hint)
+        complain(self.prog, f"{message} ({hint})", message, hint)
         raise SystemExit(ExitCode.BAD_INPUT)
 
 
