@@ -2,7 +2,7 @@
 
 Exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input · 3 cannot decide · 4 something that the command
 needs is missing here. 1 and 3 as *verdicts* of a check are return values; the classes below are for what stops a
-command. Rooms subclass these where a caller tells cases apart (`ElfError(BadInputError)`), never to change the code.
+command. Rooms subclass these where a caller distinguishes cases (`ElfError(BadInputError)`), never to change the code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LumiimgError(Exception):
     @property
     def sentence(self) -> str:
         """What and where, without what to do."""
-        # each by itself: what a path ends with is no name of what follows
+        # each by itself: what a path ends with is not a name of what follows
         return f"{printable(self.where)}: {printable(self.what)}" if self.where else printable(self.what)
 
 

@@ -16,7 +16,7 @@ EPOCH = 315_532_800
 """1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
 _NAME_BYTES = 100
 _MAX_LINKS = 40
-"""As Linux follows (path_resolution(7)); one more is no file either."""
+"""As Linux follows (path_resolution(7)); one more is not a file either."""
 
 
 def open_regular(path: Path | str) -> BinaryIO:

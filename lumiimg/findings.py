@@ -165,7 +165,7 @@ class Finding:
     chain: tuple[str, ...] = ()
     """Why-chain, from what was asked to what failed: librccl.so.1, librccl-net.so, libfabric.so.1."""
     cause: str | None = None
-    """Why it is so; null where the summary tells it."""
+    """Why it is so; null where the summary says it."""
     remedy: tuple[str, ...] = ()
     """What to do: sentences, or commands to copy."""
     source: str | None = None

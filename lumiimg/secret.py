@@ -20,7 +20,7 @@ _ANYWHERE = (
     r"(?i)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|SECRET|CREDENTIALS?|JWT|AUTHORIZATION|_(?:PASS|PWD|PW|PSW)"
     r"|(?:SSH|DB|PG)PASS|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$"
 )
-_SHORT = r"(?i)^(?:PASS|PWD|PW)$"  # `PASS: test_x` is no secret, nor is `pwd=/home/me`
+_SHORT = r"(?i)^(?:PASS|PWD|PW)$"  # `PASS: test_x` is not a secret, nor is `pwd=/home/me`
 _OF_VARIABLES = (
     r"(?i)(?:(?<!BY)(?<!COM)PASS|(?:^|_)(?:KEY|PAT|AUTH|AUTH_CONFIG|ASKPASS))$|_SECRET_|_PASSWORD_"
     r"|^AWS_(?!(?:DEFAULT_)?(?:REGION|PROFILE|OUTPUT)$)"
@@ -48,7 +48,7 @@ _KNOWN_SHAPE = (
     r"PRIVATE KEY(?: BLOCK)?|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{20,})*+))?"
 )
 # The `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image. A password
-# may hold what ends a host (`/`, `@`), where it is no port; pathlib makes one slash of two.
+# may hold what ends a host (`/`, `@`), where it is not a port; pathlib makes one slash of two.
 _SCHEMES = ("http", "https", "ftp", "docker", "oras", "library", "shub", "ssh", "s3")
 _LOGIN = (
     rf"(?i)(:/(?:/|{'|'.join(f'(?<={scheme}:/)' for scheme in _SCHEMES)}))(?!git@|\[[\da-f:.]+\])"
@@ -89,7 +89,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without its secrets; what engines and launchers are told by stays."""
+    """Return an environment without its secrets; what engines and launchers read stays."""
     return {name: value for name, value in environment.items() if not is_secret_name(name)}
 
 

@@ -62,7 +62,7 @@ def contents() -> Iterator[str]:
 
 
 def rccl() -> Iterator[str]:
-    yield "\n## What RCCL's generations do with a plugin\n\n[How RCCL finds its plugin](../explanation/plugin.md) tells what it means.\n"
+    yield "\n## What RCCL's generations do with a plugin\n\n[How RCCL finds its plugin](../explanation/plugin.md) says what it means.\n"
     yield "| RCCL from | ROCm | net API, in its order | file it looks for | ncclGetUniqueId without a GPU | basis |\n|---|---|---|---|---|---|"
     for entry in generations():
         api = " ".join(f"v{version}" for version in entry.accepts)

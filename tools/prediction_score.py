@@ -55,7 +55,7 @@ Written by `make score` on {date}. A part of the pairs is asked about in each `m
 |---|---:|---:|---:|
 {by_glibc}
 
-"Cannot tell" is no wrong answer, and not a good one. It stands where something may come from a machine that the files do not show, and where two copies of
+"Cannot tell" is neither a wrong answer nor a good one. It stands where something may come from a machine that the files do not show, and where two copies of
 one library meet in one process. What was left open, by the finding that says so:
 
 | finding | the job used cxi | it did not |

@@ -49,13 +49,13 @@ of `-o` of `build`, `lock`, `job` and `host scan`, of `--html` and of `--junit` 
 `module -o`, `draft -o` and `build --definitions` make theirs.
 
 ## 3: cannot decide
-Something that it hangs on is not known here. That is no yes: a script that waits for a good image waits on. The answer names what would
+Something that it hangs on is not known here. That is not a yes: a script that waits for a good image waits on. The answer names what would
 decide it, mostly in a line `do:`
 
 | command | what is not known | what decides it |
 |---|---|---|
 | `check` | what stands after a `?`; below, `level …` says which levels were not taken, and why | the `do:` of that `?`: `--host host.json` for what comes from the machine, or the same check where the job will run. With `--nodes`: the nodes that gave no answer are named; where Slurm did not take the job, its own words say why (`--sbatch`) |
-| `log` | no line tells the network, or the fast one was selected and no line shows traffic | a run on two nodes with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV` |
+| `log` | no line names the network, or the fast one was selected and no line shows traffic | a run on two nodes with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV` |
 | `explain IMAGE` | what the image gets from the host; with `--host`, what stands after a `?` | `lumiimg host scan -o host.json` on a compute node, then `--host host.json`; else the `do:` of that `?` |
 | `bind`, `module` | which libraries must be bound: the snapshot has no libfabric for Slingshot, or the image no glibc | a snapshot of a compute node, with the modules of the job loaded |
 | `drift` | the two snapshots are of nodes of different kinds, or one has no fabric or no known driver | both snapshots from nodes of one partition |

@@ -17,7 +17,7 @@ _HEAD = """\
 For whoever writes programs that read it. Written by `make docs` from the schemas; a test fails when it is old.
 
 With `--json` a command prints one JSON object on standard output, and its text for people on standard error. What it can hold
-is told by a JSON Schema (draft 2020-12) that is part of lumiimg:
+has a JSON Schema (draft 2020-12), which is part of lumiimg:
 
 <!-- run: with image.sif; exit 3 -->
 ```sh
@@ -36,7 +36,7 @@ The tests of lumiimg hold every JSON that they see it print against these schema
 ## How to read it
 - **The exit code is the answer**; the JSON says why. Where standard output is empty there is no result: the command could not do its work (a
   wrong word, no engine, a build step that failed), and a line on standard error says what was in the way.
-- **`[hidden]` stands in the place of a secret**, as far as name or shape tells it ([security](../security.md#secrets)).
+- **`[hidden]` stands in the place of a secret**, as far as name or shape shows it ([security](../security.md#secrets)).
 - **`schema` is the number of the kind of output**, each kind has its own. While it stays the same, keys are only added, and words
   to a closed set (a new verdict, a new id); what is there keeps its name, its type, its unit and its meaning. A reader passes over
   keys that it does not know, and takes a word that it does not know for "cannot tell". The number counts up when a key goes, is called

@@ -132,7 +132,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     is taken from the cache and put there; `fresh`: the base is not, and what is above it only where it came to the
     same; `runs_on`: what the bind manifest of the image is settled with.
 
-    Raises FailedError if a step fails: with the layer, the line that tells, and the log; nothing is left at `output`.
+    Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at `output`.
     MissingHereError if the engine would lose what layers set, or cannot build what the cache does not have.
     """
     start = time.monotonic()
@@ -328,7 +328,7 @@ class _Work:
     def _go_on(
         self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], base: str, error: LumiimgError
     ) -> None:
-        """Run the layers above a failed one that do not need it: what they compile is kept, and what fails is told.
+        """Run the layers above a failed one that do not need it: what they compile is kept, and what fails is reported.
 
         They stand on another stack than is asked for, so that their results are not kept. Raises FailedError.
         """

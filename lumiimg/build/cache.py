@@ -184,7 +184,7 @@ class LayerCache:
             return {}
 
     def newer(self) -> list[str]:
-        """Return the keys of entries of a newer lumiimg: they are no use to this one, and are left to that."""
+        """Return the keys of entries of a newer lumiimg: this one cannot use them, and leaves them to that."""
         return [folder.name for folder in sorted(self._layers.glob("*")) if self._is_newer(folder)]
 
     def _is_newer(self, folder: Path) -> bool:
@@ -199,7 +199,7 @@ class LayerCache:
         return found if found is not None and found.below == below else None
 
     def read(self, digest: str) -> CacheEntry | None:
-        """Return an entry; None for one that is damaged, or another's, as far as a look at its size tells."""
+        """Return an entry; None for one that is damaged, or another's, as far as a look at its size shows."""
         folder = self._layers / digest
         try:
             document = read_object(folder / "entry.json")
@@ -214,7 +214,7 @@ class LayerCache:
 
     @contextmanager
     def making(self, key: CacheKey, on_wait: Callable[[str], None]) -> Iterator[Path]:
-        """Yield a new folder for a result, while nobody else builds the same; `on_wait` is told who does.
+        """Yield a new folder for a result, while nobody else builds the same; `on_wait` gets who does.
 
         Who has waited finds the result with `find`. Raises FailedError if the cache cannot be written.
         """

@@ -82,7 +82,9 @@ def read_archive(cache: LayerCache, source: Path) -> list[CacheEntry]:
                         part.unlink(missing_ok=True)
                     parts = {}
     except ImageError as error:
-        raise BadInputError("is no archive of layers", where=str(source), hint="lumiimg cache export FILE") from error
+        raise BadInputError(
+            "is not an archive written by `lumiimg cache export`", where=str(source), hint="lumiimg cache export FILE"
+        ) from error
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror}", where=str(source)) from error
     return taken
@@ -114,7 +116,7 @@ class TarFile:
             raise ImageError("ends within a member", where=str(self._source))
 
     def members(self) -> Iterator[Member]:
-        """Yield the members. Raises ImageError for what is no tar, also where one is cut off."""
+        """Yield the members. Raises ImageError for what is not a tar, also where one is cut off."""
         if not self._size_bytes:
             raise ImageError("is empty", where=str(self._source))
         return read_members(self, str(self._source))

@@ -132,5 +132,5 @@ def require_bootstrap(machine: BuildMachine, base: str, header: Header) -> None:
 def _lacking(machine: BuildMachine, name: str, what: str) -> MissingHereError:
     trial = next((trial for trial in machine.trials if trial.name == name), None)
     if trial is None:
-        return MissingHereError(what, hint="lumiimg doctor tells more")
+        return MissingHereError(what, hint="see `lumiimg doctor`")
     return MissingHereError(f"{what}: {trial.said}", hint=trial.remedy or None)

@@ -49,7 +49,7 @@ _PRIVILEGES = re.compile(r"^(?:CapEff|CapBnd|NoNewPrivs|Seccomp):.*$", re.MULTIL
 
 
 def look_or_recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> BuildMachine:
-    """Return what is known of this machine, or try it and keep that. A cache that cannot be written is no hindrance."""
+    """Return what is known of this machine, or try it and keep that. A cache that cannot be written is skipped."""
     return _recall(engine, environment, cache) or look_again(engine, environment, cache)
 
 

@@ -68,7 +68,7 @@ def choose_way(machine: BuildMachine, asked: str | None) -> tuple[str, str]:
     """
     faults = {way: against(machine, way) for way in WAYS}
     if asked is not None and faults[asked]:
-        raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="lumiimg doctor tells more")
+        raise MissingHereError(f"--strategy {asked}: {', '.join(faults[asked])}", hint="see `lumiimg doctor`")
     if asked is not None:
         return asked, "you asked for it"
     chosen = next((way for way in WAYS if not faults[way]), None)

@@ -28,7 +28,7 @@ _KEPT_FORMAT = "lumiimg-kept-2"
 def layer_keys(chain: Sequence[Definition], machine: BuildMachine, way: str) -> tuple[CacheKey, ...]:
     """Return the key of each layer: everything that its result depends on, from the definition down to the files.
 
-    The day is no part of it: a base from a moving archive stays as it was until its result is removed from the cache,
+    The day is not part of it: a base from a moving archive stays as it was until its result is removed from the cache,
     or `build --fresh`.
     """
     keys: list[CacheKey] = []
@@ -117,7 +117,7 @@ def _digests(definition: Definition) -> dict[str, str]:
 
 
 def stamp(origin: Path) -> str:
-    """Return what tells whether a file, or anything in a folder, was touched since: the kernel's own time of change.
+    """Return what shows whether a file, or anything in a folder, was touched since: the kernel's own time of change.
 
     Raises BadInputError if it cannot be read.
     """

@@ -232,7 +232,7 @@ class LayerBuild:
         parents = [str(parent) for parent in PurePosixPath(path).parents]
         there = next(parent for parent in parents if below.exists(parent))
         if not below.is_dir(there):
-            raise FailedError("is no folder in the image", where=there)
+            raise FailedError("is not a folder in the image", where=there)
         # A link of the image leads to a place in the image, never to one of this machine. What then still is one leads
         # nowhere there, and is not replaced: it is the image's. A file or link of the last name is: a layer below left
         # it, where lumiimg puts its own.

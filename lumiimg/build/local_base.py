@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:
     """Return the sha256 of a file, None of a folder. A file is read once, and again when it was touched.
 
-    `tell` is told when it is read. Raises BadInputError if it cannot be, or is changed meanwhile.
+    `tell` is called when it is read. Raises BadInputError if it cannot be, or is changed meanwhile.
     """
     if not origin.is_file():
         return None
@@ -76,10 +76,12 @@ def give_base(
             hint="name that file or folder: --base FILE",
         )
     if not given.is_file() and not given.is_dir():
-        raise BadInputError("is no file or folder", where=str(given), hint="--base names what the image was built on")
+        raise BadInputError(
+            "is not a file or folder", where=str(given), hint="--base names what the image was built on"
+        )
     actual = base_digest(given, cache, tell)
     if wanted is None:
-        tell(f"whether {given} is the base that it was cannot be told: no digest of that is known")
+        tell(f"whether {given} has changed since is not known: the image records no digest of its base")
     elif actual != wanted:
         found = f"its sha256 is {actual}" if actual else "it is a folder"
         raise BadInputError(f"is not the base of {image}: {found}, not {wanted}", where=str(given))

@@ -39,7 +39,7 @@ def folder(
     """Yield the descriptor of a folder.
 
     `makes`: folders that are not there are made, with `permissions` of their paths; `replaces`: what is in the way and
-    is no folder makes way for one, for folders that are an engine's or lumiimg's own.
+    is not a folder makes way for one, for folders that are an engine's or lumiimg's own.
     """
     at, here = os.open(root, _FOLDER), ""
     try:
@@ -89,7 +89,7 @@ def open_file(root: Path, path: str, flags: int) -> int:
         mode = _mode(at, name)
         if mode is not None and not stat.S_ISREG(mode):
             raise _in_the_way(mode, path, "file")
-        # what came in its place since then is opened without waiting, and is no regular file either
+        # what came in its place since then is opened without waiting, and is not a regular file either
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
         if stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
             return descriptor
@@ -222,5 +222,5 @@ def _split(path: str) -> tuple[str, str]:
 def _names(path: str) -> list[str]:
     names = [name for name in path.split("/") if name not in ("", ".")]
     if ".." in names or "\0" in path:
-        raise FailedError("is no path in an image that is written to", where=path)
+        raise FailedError("is not a valid path in an image", where=path)
     return names

@@ -78,7 +78,7 @@ class Sandbox(Strategy):
         if step.machine.proot is None:
             raise MissingHereError(
                 f"layer {', '.join(step.definition.layers)} installs packages, which only root can",
-                hint="proot makes a user look like root: `module load LUMI systools` on LUMI (`lumiimg doctor` tells "
+                hint="proot makes a user look like root: `module load LUMI systools` on LUMI (`lumiimg doctor` says "
                 "whether it works); or build elsewhere",
             )
         # without it, proot would wait for whatever the script has left behind

@@ -251,7 +251,7 @@ def _names(below: StackedTree, folder: Path, upper: Path) -> set[str]:
 
 
 def listing(root: Path) -> dict[str, list[Any]]:
-    """Return what tells of each name below a folder whether it was touched: the inode, and when it was changed."""
+    """Return what shows of each name below a folder whether it was touched: the inode, and when it was changed."""
     found: dict[str, list[Any]] = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):

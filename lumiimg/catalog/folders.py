@@ -44,7 +44,7 @@ def file_names(folders: Sequence[Path]) -> list[str]:
 
 
 def names_at_a_glance(folders: Sequence[Path]) -> dict[str, str]:
-    """Return what is `base` or `layer` by its name, of a family its members, as far as a glance at the text tells.
+    """Return what is `base` or `layer` by its name, of a family its members, as far as a glance at the text shows.
 
     For completion only: nothing is validated, and a folder that cannot be read is left out.
     """

@@ -285,7 +285,7 @@ def variant_names(path: Path) -> list[str]:
             return []
         variants = read_toml(path).get("variant")
     except (CatalogError, OSError):
-        return []  # who asks for it by name is told
+        return []  # who asks for it by name gets the error
     entries = variants if isinstance(variants, list) else []
     return [name for entry in entries if isinstance(entry, dict) and isinstance(name := entry.get("name"), str)]
 
@@ -407,7 +407,7 @@ def _environment(table: Table, arguments: Mapping[str, Argument]) -> dict[str, s
     values = table.string_values()
     for name, value in values.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            table.fault(name, "is no name of a variable")
+            table.fault(name, "is not a valid variable name")
         check_placeholders(table, name, value, arguments)
     return values
 

@@ -36,12 +36,12 @@ class UserSettings:
     @cached_property
     def cache(self) -> Path:
         """Built layers, downloads, scratch: as large as a few images. The places of a machine are looked at only now:
-        a file system that hangs is no matter to a command without a cache.
+        a file system that hangs does not stop a command without a cache.
 
         One that is not there is made for this user alone, whatever the umask: whoever fills it decides what is built.
         """
         path = Path(self.named or default_cache(self.environment)).absolute()
-        with contextlib.suppress(OSError):  # whoever writes to it tells
+        with contextlib.suppress(OSError):  # whoever writes to it reports it
             path.mkdir(0o700, parents=True)
         return path
 

@@ -89,7 +89,7 @@ class TimeLimit:
     """One limit."""
 
     nodes: int
-    """Up to so many nodes,"""
+    """Up to this number of nodes,"""
     hours: float
     """so long."""
 
@@ -114,7 +114,7 @@ class SitePartition:
     source: str
 
     def hours_for(self, nodes: int) -> float:
-        """Return the hours at most of a job of so many nodes."""
+        """Return the longest time, in hours, of a job of `nodes` nodes."""
         return next((step.hours for step in self.steps if nodes <= step.nodes), self.hours)
 
 
@@ -178,7 +178,7 @@ class SiteVariable:
     nodes: Jobs = Jobs.ANY
     """For which jobs it is."""
     ranks: bool = False
-    """Whether it is only for programs whose ranks the scheduler starts, one a GPU."""
+    """Whether it is only for programs whose ranks the scheduler starts, one per GPU."""
     folder: str | None = None
     """To be made before the program starts, as a shell reads it."""
     because: str
@@ -283,7 +283,7 @@ class Site:
 
     @property
     def is_any(self) -> bool:
-        """Whether it is no machine in particular, so that nothing is judged for it."""
+        """Whether it is not a machine in particular, so that nothing is judged for it."""
         return self.driver is None and self.fabric is None and self.arch is None and self.vendor is None
 
     def is_cache(self, value: str) -> bool:

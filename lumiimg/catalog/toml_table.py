@@ -223,7 +223,7 @@ class Table:
                 warnings.simplefilter("ignore", FutureWarning)  # of `[[`, which later Pythons may read as a set
                 return re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:
-            self.fault(key, f"is no regular expression: {error}")
+            self.fault(key, f"is not a valid regular expression: {error}")
             return None
 
     def table(self, key: str) -> Table:

@@ -64,7 +64,7 @@ class Unlisted:
     gpus: str | None
     """The GPUs that its source has code for, apart by `;`."""
     index: str | None
-    """The index of the project; None: the one of everybody."""
+    """The index of the project; None: that of everybody."""
     folders: re.Pattern[str] | None
     """Of an index whose page lists folders, each an index of its own: the names of those that are read."""
     indexes: tuple[str, ...]

@@ -83,7 +83,7 @@ class ImageDrift:
 def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None = None) -> ImageDrift:
     """Return what a drift does to an image; `environment` is the user's, variables of it reach the container.
 
-    Raises BadInputError for what is no image.
+    Raises BadInputError for what is not an image.
     """
     environment = without_ours(environment)
     with opened(path, environment, drift.now) as image:
@@ -146,7 +146,7 @@ def _saved(
 def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
     outcomes = {rule.outcome for rule in driver}
     if now.decision is Outcome.REFUSED:
-        # what stood against it before is no excuse for libraries that could be bound, and cannot any more
+        # what stood against it before does not excuse libraries that could be bound, and cannot any more
         is_lost = now.fabric is Fabric.NONE and before.fabric is not Fabric.NONE
         return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED and not is_lost else Fate.BREAKS
     if RuleOutcome.REFUSED in outcomes:
@@ -172,7 +172,7 @@ def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResul
 
 def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterator[str]:
     if before.decision is Outcome.UNKNOWN and now.decision is not Outcome.UNKNOWN:
-        yield "what it was before cannot be told"
+        yield "what it was before is not known"
     if before.manifest is None or now.manifest is None:
         return
     if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:

@@ -60,8 +60,8 @@ def check_image(
     `machine`: the options that name the machine, `built_with` those that the image was built with, for commands that
     are proposed.
 
-    Raises BadInputError for what is no image, MissingHereError if `level` or the simulation is asked for and what it
-    needs is not here.
+    Raises BadInputError for what is not an image, MissingHereError if `level` or the simulation needs what is not
+    here.
     """
     named = f"./{path}" if str(path).startswith("-") else str(path)
     with opened(path, environment, snapshot) as image:

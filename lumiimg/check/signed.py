@@ -65,12 +65,12 @@ class Signed:
 
 
 def signed_objects(image: Path) -> tuple[DataObject, ...]:
-    """Return the signatures of an image. Raises ImageError for what is no SIF."""
+    """Return the signatures of an image. Raises ImageError for what is not a SIF."""
     return _signatures(read_sif_file(image))
 
 
 def verify(engine: Engine, image: Path, environment: Mapping[str, str]) -> Signed:
-    """Have the engine verify an image, by the keys of its keyring alone. Raises ImageError for what is no SIF."""
+    """Have the engine verify an image, by the keys of its keyring alone. Raises ImageError for what is not a SIF."""
     sif = read_sif_file(image)
     signatures = _signatures(sif)
     covered = tuple(item for item in sif.objects if item.data_type != DataType.SIGNATURE)

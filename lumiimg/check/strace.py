@@ -104,7 +104,7 @@ class Counts:
     reads: int = 0
     read_bytes: int = 0
     mapped_bytes: int = 0
-    """Of files that are mapped, as far as they are: how much of it is then looked at, no call tells."""
+    """Of files that are mapped, as far as they are: how much of it is then looked at, no call shows."""
 
     @property
     def metadata(self) -> int:

@@ -1,6 +1,6 @@
 """Read an image that someone else made, and build one on it with the layers that
 it lacks to use the network of a site: libfabric with the cxi provider, the net
-plugin. What the image has is neither put in again nor shadowed.
+plugin. Nothing that the image has is installed again or hidden.
 
 examples:
   lumiimg adapt vllm.sif --site lumi --dry-run
@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
     against, of_files = _against(read[-1] if read else Path(arguments.base), arguments.host)
     for finding in against:
-        marked(out, finding.severity.value, f"{finding.summary}; what is built on it sets that, too  [{finding.id}]")
+        marked(out, finding.severity.value, f"{finding.summary}; an image built on it sets that, too  [{finding.id}]")
         remedies(out, finding.remedy)
     lock = locked(plan)
     if layers := [layer for layer in lock.layers if layer.name != OWN_PACKAGES]:
@@ -80,14 +80,14 @@ def execute(arguments: argparse.Namespace) -> int:
         sentence = f"nothing is added: what the network of {lock.site} needs is not known to lumiimg"
     elif refused:
         answer = ExitCode.NO
-        sentence = "nothing that is bound of the node loads in it, and the layers that it lacks do not change that"
+        sentence = "none of the node's libraries loads in it, and the layers that it lacks do not change that"
     elif any(finding.severity is Severity.PROBLEM for finding in against):
         answer = ExitCode.NO
         sentence = "nothing is added, and as it is, the image keeps RCCL off the site's network"
     elif lock.doubts or against:
-        sentence = "nothing is added, and not all is known"
+        sentence = "nothing is added, and some facts are not known"
     else:
-        sentence = "it lacks nothing that the site's network needs"
+        sentence = "it has everything that the site's network needs"
     doubts = [*(finding.summary for finding in against), *(rule.because for rule in lock.doubts)]
     _print_answer(arguments, sentence, doubts, answer)
     print_doubts(out, lock)

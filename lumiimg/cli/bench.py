@@ -28,33 +28,34 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     imports = actions.add_parser(
         "import",
-        help="metadata operations and bytes of an import from a folder, a venv, an image",
-        description="Count, with strace, what `import torch` asks: opens, stats, failed lookups,\n"
-        "bytes; and what of it reaches the file system that a folder of packages, a\n"
-        "virtual environment, or an image is on. No times: the counts hold on any\n"
-        "machine. The module is imported once before, which may leave bytecode behind.",
+        help="count the metadata operations and bytes of an import from a folder, a venv or an image",
+        description="Count the system calls of `import torch` with strace: opens, stats, failed\n"
+        "lookups, bytes; and how many of them reach the file system that holds the\n"
+        "folder of packages, virtual environment or image. It prints no times: the\n"
+        "counts hold on any machine. The module is imported once before, which may\n"
+        "leave bytecode behind.",
         epilog=_EPILOG,
     )
     imports.add_argument(
         "paths", metavar="PLACE", type=Path, nargs="+", help="a folder of packages, a virtual environment, or an image"
     )
-    imports.add_argument("--module", metavar="NAME", default="torch", help="what is imported (default: torch)")
+    imports.add_argument("--module", metavar="NAME", default="torch", help="module to import (default: torch)")
     imports.add_argument(
-        "--python", metavar="PROGRAM", help="the interpreter for folders of packages (default: python3)"
+        "--python", metavar="PROGRAM", help="Python interpreter for folders of packages (default: python3)"
     )
     imports.add_argument(
         "--nodes",
         metavar="N",
-        type=number_to(9_999_999, "number from 1 on"),
+        type=number_to(9_999_999, "positive number"),
         default=_NODES,
-        help=f"how many nodes: for the arithmetic (default: {_NODES:,}, LUMI-G)",
+        help=f"number of nodes for the arithmetic (default: {_NODES:,}, LUMI-G)",
     )
     imports.add_argument(
         "--ranks",
         metavar="N",
-        type=number_to(9_999_999, "number from 1 on"),
+        type=number_to(9_999_999, "positive number"),
         default=_RANKS,
-        help=f"processes of a node (default: {_RANKS})",
+        help=f"processes per node (default: {_RANKS})",
     )
     imports.add_argument("--svg", metavar="FILE", type=Path, help="write the picture")
     add_json(imports)
@@ -68,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.startup import Scale, json_keys, print_startups, svg
 
     if not MODULE.fullmatch(arguments.module):
-        raise BadInputError("is no name of a module", where=f"--module {arguments.module}")
+        raise BadInputError("is not a valid module name", where=f"--module {arguments.module}")
     places = [Path(path) for path in arguments.paths]
     for place in places:
         kind_of(place)  # before the first of them takes its time

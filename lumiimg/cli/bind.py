@@ -1,5 +1,6 @@
-"""Compute what must be bound from a machine for an image to use its fabric:
-tried in a model of ld.so, with versions; never the C library or /usr/lib64.
+"""Compute what must be bound from a machine for an image to use its fabric.
+The binds are tried in a model of ld.so, with versions; they never include the
+C library or /usr/lib64.
 
 formats: shell        exports to source (the default), each line's reason above
          singularity  options, for eval "apptainer exec $(lumiimg bind …) …"
@@ -7,9 +8,10 @@ formats: shell        exports to source (the default), each line's reason above
          cdi          for engines that take --device
          json         everything, with what was tried
 
-exit codes: 0 with these binds each library that is opened is found, in a
-              version that fits (what keeps RCCL from using them is on standard
-              error; the exit codes of `explain` and `check --host` tell it)
+exit codes: 0 with these binds each library that is opened is found in a
+              version that fits (anything that keeps RCCL from using them is on
+              standard error, and in the exit codes of `explain` and
+              `check --host`)
             1 no set of binds loads; the reasons are on standard error
             2 not an image, or no snapshot
             3 cannot be decided: no fabric in the snapshot, no glibc in image
@@ -30,12 +32,12 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser)
     add_host(parser, required=True)
     add_program(parser)
-    add_machine(parser, "what every container needs there is added")
+    add_machine(parser, "its own binds are added")
     parser.add_argument(
         "--format",
         choices=_FORMATS,
         default="shell",
-        help="in which form: for a shell (default), the engine, a module, a runtime with CDI",
+        help="output format: for a shell (default), the engine, a module, a runtime with CDI",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help=JSON)
 

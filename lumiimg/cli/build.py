@@ -1,4 +1,4 @@
-r"""Build an image: a base, and layers on it, each by its definition file.
+r"""Build an image from a base and layers, each from a definition file.
 
 examples:
   lumiimg build --base rocm-6.2.4 --add vllm       # for LUMI, or this machine
@@ -52,57 +52,57 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--fresh",
         action="store_true",
-        help="build again, not from the cache: the base, with the packages of today; layers above it are built again "
-        "where it came out differently",
+        help="build the base again with today's packages; layers above it are built again if it came out differently",
     )
-    how.add_argument("--locked", action="store_true", help="build what the lock says, or nothing")
+    how.add_argument("--locked", action="store_true", help="build exactly what the lock says, or fail")
     how.add_argument(
         "--trust-lock",
         action="store_true",
-        help="with --locked, also take what the lock has from elsewhere than the catalogue says; each is listed first",
+        help="with --locked, also accept sources in the lock that are not from the catalogue; each is listed first",
     )
 
 
 def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that tell how it is built."""
     how = parser.add_argument_group("how")
-    add_output(how, "the image (default: RECIPE.sif, or image.sif)")
+    add_output(how, "image file to write (default: RECIPE.sif, or image.sif)")
     how.add_argument(
         "--lock",
         metavar="FILE",
         type=Path,
-        help="write what was settled to FILE; with --locked, read it (lumiimg.lock)",
+        help="lock file to write; with --locked, to read (lumiimg.lock)",
     )
     how.add_argument("--offline", action="store_true", help=OFFLINE)
-    how.add_argument("--dry-run", action="store_true", help="only say what would be built; needs no engine")
+    how.add_argument("--dry-run", action="store_true", help="only print what would be built; needs no engine")
     how.add_argument(
-        "--definitions", metavar="DIR", type=Path, help="only write the definition files and what they need, to DIR"
+        "--definitions",
+        metavar="DIR",
+        type=Path,
+        help="only write the definition files and the files that they need, to DIR",
     )
     add_result(how)
     return how
 
 
 def add_result(how: Options) -> None:
-    """Add the options that tell what comes out, and how it is told."""
-    how.add_argument(
-        "--force", action="store_true", help="replace what is there: write the output file again, also over another one"
-    )
+    """Add the options that say what comes out, and how it is reported."""
+    how.add_argument("--force", action="store_true", help="overwrite the output file")
     how.add_argument(
         "--format",
         choices=("flat", "layered"),
         default="flat",
-        help="in which form: flat, one file system (default); layered, base and layers, each its own, so that only "
-        "what changed is written",
+        help="image format: flat, one file system (default); or layered, one file system per layer, so that only "
+        "changed layers are written",
     )
     how.add_argument(
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
-        help="how layers are built: on overlays, in one folder, or by the engine alone (default: the first that works)",
+        help="how to build layers: on overlays, in one folder, or by the engine alone (default: the first that works)",
     )
     how.add_argument(
         "--keep-going",
         action="store_true",
-        help="after a layer that fails, try those that do not need it: one run tells all that is wrong",
+        help="after a layer fails, try those that do not need it, so that one run reports every failure",
     )
     add_jobs(how)
     add_quiet(how)
@@ -112,7 +112,7 @@ def add_result(how: Options) -> None:
         "--manifest",
         metavar="FILE",
         type=Path,
-        help="the bind manifest of the image, written to FILE too (with --definitions, the planned one)",
+        help="also write the bind manifest of the image to FILE (with --definitions, the planned one)",
     )
     add_json(how)
 
@@ -120,7 +120,7 @@ def add_result(how: Options) -> None:
 def check_result(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together. Raises BadInputError."""
     if arguments.html and (getattr(arguments, "dry_run", False) or getattr(arguments, "definitions", None)):
-        raise BadInputError("tells what a build took, and nothing is built", where="--html", hint="leave it out")
+        raise BadInputError("reports what a build took, and nothing is built", where="--html", hint="leave it out")
     if arguments.manifest and getattr(arguments, "dry_run", False):
         raise BadInputError("is read from the image, and nothing is built", where="--manifest", hint="leave it out")
     refuse_places(
@@ -128,7 +128,9 @@ def check_result(arguments: argparse.Namespace) -> None:
         (getattr(arguments, "lock", None), arguments.output, getattr(arguments, "host", None)),
     )
     if arguments.format == "layered" and arguments.strategy == "definition":
-        raise BadInputError("--format layered --strategy definition", hint="an engine's own build makes flat images")
+        raise BadInputError(
+            "--format layered --strategy definition", hint="an engine's own build makes flat images only"
+        )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -144,9 +146,9 @@ def execute(arguments: argparse.Namespace) -> int:
 def check_options(arguments: argparse.Namespace) -> None:
     """Refuse what does not go together, and what would be lost. Raises BadInputError."""
     if getattr(arguments, "trust_lock", False) and not arguments.locked:
-        raise BadInputError("--trust-lock without --locked", hint="nothing is read from a lock")
+        raise BadInputError("--trust-lock without --locked", hint="there is no lock to read")
     if arguments.lock and arguments.dry_run and not arguments.locked:
-        raise BadInputError("--dry-run and --lock", hint="lumiimg lock settles and writes, and builds nothing")
+        raise BadInputError("--dry-run and --lock", hint="`lumiimg lock` only writes the lock")
     if arguments.definitions is not None:
         _check_folder(arguments.definitions, force=arguments.force)
     elif not arguments.dry_run:
@@ -223,9 +225,7 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     for option in ("base", "recipe", "add", "requirements", "arg", "source", "fabric", "host", "exclude-newer"):
         given = getattr(arguments, option.replace("-", "_"))
         if given and given != "auto":
-            raise BadInputError(
-                f"--{option} and --locked", hint="what is built is what the lock says; write it again first"
-            )
+            raise BadInputError(f"--{option} and --locked", hint="the lock decides what is built; write it again first")
     catalogue = open_catalogue(os.environ, arguments.layers)
     path = arguments.lock or Path(LOCK)
     mirrors = mirrors_of(arguments)
@@ -241,11 +241,11 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
 
 
 def _refuse_others(found: list[str], path: Path, *, trusted: bool) -> None:
-    """Say what a lock takes from elsewhere than the catalogue says. Raises BadInputError where nobody trusts it."""
+    """Say what a lock takes sources that are not from the catalogue. Raises BadInputError where nobody trusts it."""
     if found and not trusted:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise BadInputError(
-            f"takes from elsewhere than the catalogue says: {'; '.join(found[:_SHOWN])}{more}",
+            f"takes sources that are not from the catalogue: {'; '.join(found[:_SHOWN])}{more}",
             where=str(path),
             hint="if you trust who wrote it: --trust-lock",
         )
@@ -356,9 +356,9 @@ def check_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
     log = log_of(output)
     refuse_bad_name(log)
     if log.exists() and not log.is_file():
-        raise BadInputError("is not a file, and the log would go there", where=str(log), hint="remove it")
+        raise BadInputError("is not a file, and the log would be written there", where=str(log), hint="remove it")
     if log.exists() and not force and not _is_ours(log):
-        raise BadInputError("exists already, and is no log of a build", where=str(log), hint="--force replaces it")
+        raise BadInputError("exists already, and is not a build log", where=str(log), hint="--force replaces it")
 
 
 def log_of(output: Path) -> Path:
@@ -375,11 +375,11 @@ def _check_folder(folder: Path, *, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise BadInputError("is not a folder", where=str(folder))
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise BadInputError("is not empty", where=str(folder), hint="--force writes into it all the same")
+        raise BadInputError("is not empty", where=str(folder), hint="--force writes into it anyway")
 
 
 def progress_of(arguments: argparse.Namespace) -> Progress:
-    """Return who tells what happens, in the way that was asked for."""
+    """Return who reports what happens, in the way that was asked for."""
     from lumiimg.build.progress import Progress
     from lumiimg.report import progress
 

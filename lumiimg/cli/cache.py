@@ -1,6 +1,6 @@
-"""Look after the layers that were built before, and after images that were
-unpacked where there is no FUSE. The cache may be deleted at any time;
-LUMIIMG_CACHE, or `cache` in config.toml, says where it is.
+"""Manage the layers that were built before, and images that were unpacked where
+there is no FUSE. The cache may be deleted at any time. LUMIIMG_CACHE, or
+`cache` in config.toml, names its folder.
 
 examples:
   lumiimg cache ls
@@ -24,21 +24,21 @@ _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-    listing = actions.add_parser("ls", help="what is in it")
-    verify = actions.add_parser("verify", help="read all of it: is each layer what it was?")
-    prune = actions.add_parser("prune", help="remove damaged layers, and others until it is small enough")
+    listing = actions.add_parser("ls", help="list its contents")
+    verify = actions.add_parser("verify", help="read everything and verify the digest of each layer")
+    prune = actions.add_parser("prune", help="remove damaged layers, then others until the cache is small enough")
     prune.add_argument(
-        "--keep", metavar="SIZE", default=None, help="what may stay: 20G, 500M, 0 (default: all that is whole)"
+        "--keep", metavar="SIZE", default=None, help="size to keep: 20G, 500M, 0 (default: all undamaged layers)"
     )
     rm = actions.add_parser("rm", help="remove layers by name or key")
     rm.add_argument(
-        "layers", metavar="NAME|KEY", nargs="+", help='as `cache ls` has them: vllm, "vllm (compiled)", 1f3a5b'
+        "layers", metavar="NAME|KEY", nargs="+", help='as `cache ls` prints them: vllm, "vllm (compiled)", 1f3a5b'
     )
-    export = actions.add_parser("export", help="write layers into one file, for another machine")
-    export.add_argument("file", metavar="FILE", type=Path, help="the archive to write")
-    export.add_argument("layers", metavar="LAYER", nargs="*", help="only these, by name or key (default: all)")
-    load = actions.add_parser("import", help="take layers out of such a file")
-    load.add_argument("file", metavar="FILE", type=Path, help="what `cache export` wrote")
+    export = actions.add_parser("export", help="write layers to an archive for another machine")
+    export.add_argument("file", metavar="FILE", type=Path, help="archive to write")
+    export.add_argument("layers", metavar="LAYER", nargs="*", help="layers to write, by name or key (default: all)")
+    load = actions.add_parser("import", help="read layers from an archive")
+    load.add_argument("file", metavar="FILE", type=Path, help="archive written by `cache export`")
     for action in (listing, verify, prune, rm, export, load):
         add_quiet(action)
         add_json(action)
@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
         print(
-            f"lumiimg: passed over, and left to the newer lumiimg that kept it: {count(newer, 'layer')}",
+            f"lumiimg: skipped, and left to the newer lumiimg that wrote it: {count(newer, 'layer')}",
             file=sys.stderr,
         )
     if arguments.action == "ls":
@@ -91,5 +91,5 @@ def _bytes(text: str) -> int:
     """Return a size as people write it. Raises BadInputError."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
     if not number.isascii() or not number.isdigit() or len(number) > 9:
-        raise BadInputError("is no size", where=f"--keep {text}", hint="20G, 500M, or a number of bytes")
+        raise BadInputError("is not a valid size", where=f"--keep {text}", hint="20G, 500M, or a number of bytes")
     return int(number) << _UNITS.get(unit, 0)

@@ -5,17 +5,17 @@ levels: static  from the files of the image, nothing run
         probe   programs run in the container, without a GPU
         run     a real collective on the GPUs of this node, or of all: the
                 image's own rccl-tests, its torch, or a program of lumiimg
-Without --level: the highest that can be taken here. What each of them proves
-says docs/explanation/levels.md.
+Without --level: the highest that works here. See docs/explanation/levels.md for
+what each level proves.
 
-On many nodes at once, by Slurm; the nodes that are the same are shown together.
-Level run takes GPUs, so ask for them (--gpus-per-node), here or in --sbatch:
+--nodes checks many nodes at once, by Slurm. Identical nodes are reported as one
+group. Level run needs GPUs: request them (--gpus-per-node) here or in --sbatch:
   salloc --nodes=4 --gpus-per-node=8; lumiimg check image.sif --nodes 4
   lumiimg check image.sif --nodes 64 \
       --sbatch='-p standard-g -A project_XXX --gpus-per-node=8'
 
-Of several images, equal answers are shown together, and --json prints a line
-for each: lumiimg check *.sif --level static
+Of several images, equal answers are reported as one group, and --json prints a
+line for each: lumiimg check *.sif --level static
 
 exit codes: 0 no obstacle found at this level
             1 no: RCCL would not use the fast network
@@ -25,7 +25,7 @@ exit codes: 0 no obstacle found at this level
               not take the job of --nodes, or ended it before the answer
             4 no engine or no GPU for the level that was asked for; no Slurm for
               --nodes
-            of several images that of the worst: 1, 2, 4, 3, 0
+            of several images, that of the worst: 1, 2, 4, 3, 0
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help=IMAGES)
     add_host(parser)
     add_program(parser)
-    parser.add_argument("--level", choices=("static", "probe", "run"), help="check as far as this")
-    add_machine(parser, "run with what its jobs set, compare the bandwidth with its")
+    parser.add_argument("--level", choices=("static", "probe", "run"), help="highest level of the check")
+    add_machine(parser, "run with the settings of its jobs, and compare the bandwidth with its reference")
     parser.add_argument(
         "--nodes",
         metavar="N",
         type=number_to(999_999, "number of nodes"),
-        help="how many nodes: run the probes, and a collective, on N of this job; outside of one, submit a job",
+        help="number of nodes: run the probes and a collective on N nodes of this job; outside a job, submit one",
     )
     parser.add_argument(
         "--sbatch",
@@ -88,15 +88,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulate-gpu",
         action="store_true",
-        help="have RCCL choose its network on a stand-in for HIP: a simulation, for RCCL "
-        "2.22 and later (ROCm 6.4), which looks for its plugin only when it has a GPU",
+        help="let RCCL choose its network on a stand-in for HIP: a simulation for RCCL "
+        "2.22 and later (ROCm 6.4), which looks for its plugin only with a GPU",
     )
     # for the job that --nodes submits: the report as far as it is, should the job end before it is whole
     parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
     add_junit(parser)
     add_page(parser)
     add_quiet(parser)
-    add_verbose(parser, "everything that was looked at")
+    add_verbose(parser, "everything that was checked")
     add_json(parser)
 
 
@@ -240,9 +240,9 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     try:
         options = shlex.split(arguments.sbatch)
     except ValueError as error:
-        raise BadInputError(f"is no list of options: {error}", where="--sbatch") from error
+        raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
     with opened(arguments.images[0]):
-        pass  # what is no image is told now, not when the job has waited for its nodes
+        pass  # what is not an image is reported now, not when the job has waited for its nodes
     words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
     words += ["--program", arguments.starts] if arguments.starts else []
     words += ["--simulate-gpu"] if arguments.simulate_gpu else []

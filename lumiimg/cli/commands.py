@@ -20,37 +20,37 @@ from lumiimg.errors import ExitCode, printable
 GROUPS = {
     "build": {
         "build": "build an image from a base and layers",
-        "adapt": "give someone else's image what it lacks to use a machine's network",
-        "rebuild": "build an image again, from what it says about itself",
-        "lock": "settle every version, address and digest of an image, and write them down",
-        "diff": "what two locks, or two images, differ in",
-        "why": "why would a layer be built again?",
-        "draft": "read a Dockerfile: what is here already, and a draft of a layer",
+        "adapt": "add to someone else's image what it lacks to use a machine's network",
+        "rebuild": "build an image again from its own record",
+        "lock": "resolve every version, address and digest of an image, and write them to a lock",
+        "diff": "compare two locks or two images",
+        "why": "say why a layer would be built again",
+        "draft": "read a Dockerfile: list what the catalogue has, and draft a layer for the rest",
     },
     "prove": {
         "check": "will this image use the fast network? if not: what is missing, and what to do",
-        "bind": "the least that must be bound from a machine into an image, each line with its reason",
-        "drift": "what an update of the machine changed, which images it breaks, and what to do",
-        "reframe": "a ReFrame test of an image: does it use the fast network here, and how fast is it?",
+        "bind": "print the fewest binds from a machine that an image needs, each with its reason",
+        "drift": "show what a system update changed, which images it breaks, and what to do",
+        "reframe": "write a ReFrame test of an image: does it use the fast network here, and how fast is it?",
         "sign": "sign an image with a PGP key of the engine's keyring",
-        "verify": "who signed an image, and is all of it as it was signed?",
+        "verify": "verify who signed an image, and that it is unchanged since",
     },
     "explain": {
-        "explain": "why an image fits a machine, or a request its site, and why not",
-        "log": "which network did this job use, why not the fast one, what to do",
-        "ldd": "which libraries would a file of an image load, from where, and by which rule",
-        "bench": "what the start of a program asks of the shared file system",
+        "explain": "explain why an image fits a machine, or a request its site, or why not",
+        "log": "read a job's log: which network it used, why not the fast one, what to do",
+        "ldd": "list the libraries that a file of an image would load, from where, and by which rule",
+        "bench": "count what the start of a program asks of the shared file system",
     },
     "around it": {
-        "host": "what does this machine offer to a container?",
-        "job": "a job script for an image on a site: ranks, cores, variables, binds",
-        "module": "a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
+        "host": "record what this machine offers to a container",
+        "job": "write a job script for an image on a site: ranks, cores, variables, binds",
+        "module": "write a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
         "list": "list bases, layers, recipes and sites",
-        "show": "show a base, layer, recipe, site or image: what is known of it, and from where",
-        "refresh": "read from the package index which releases there are that no row has",
-        "cache": "layers that were built before: list, check, remove, carry elsewhere",
-        "doctor": "can this machine build images, and how?",
-        "schema": "what --json prints: a JSON Schema of each kind of output",
+        "show": "show what is known about a base, layer, recipe, site or image, with sources",
+        "refresh": "list the releases in the package index that the catalogue does not have yet",
+        "cache": "list, verify, remove or export layers that were built before",
+        "doctor": "find out whether this machine can build images, and how",
+        "schema": "print the JSON Schemas of what --json prints",
         "completion": "let the shell complete commands, options and names",
     },
 }
@@ -61,7 +61,7 @@ INTERNAL = "node"
 _EPILOG = """\
 exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
 3 cannot decide (says what would) · 4 something needed is missing here
-what to do next here: lumiimg      of a command: lumiimg help COMMAND
+the next step here: lumiimg      help on a command: lumiimg help COMMAND
 """
 
 

@@ -1,14 +1,14 @@
 """Print the script by which a shell completes what you type.
 
-for good, one line (a new shell then has it):
+to enable it for every new shell, one line:
   bash:  echo 'eval "$(lumiimg completion bash)"' >> ~/.bashrc
   zsh:   echo 'eval "$(lumiimg completion zsh)"' >> ~/.zshrc    # after compinit
   fish:  lumiimg completion fish > ~/.config/fish/completions/lumiimg.fish
 
 It completes commands, options, their values, files that fit, and the names of
-bases, layers, recipes and sites, yours too. For bash and zsh the line above
-costs a start of lumiimg at each new shell; the output written to a file, and
-that file sourced, costs none, and stays right when lumiimg is updated.
+bases, layers, recipes and sites, including yours. For bash and zsh the line
+above starts lumiimg once per new shell. To avoid that, write the output to a
+file and source the file; it stays valid when lumiimg is updated.
 
 exit codes: 0 printed
             2 no such shell

@@ -1,4 +1,4 @@
-"""Show what two locks differ in: base, layers, releases, sources, Python
+"""Show how two locks differ: base, layers, releases, sources, Python
 distributions; or in which files two images differ: kind, mode, owner, content,
 hard links, device numbers, extended attributes, time.
 """

@@ -1,15 +1,15 @@
-"""Try what a build needs: each engine and what is known of its version, a
+"""Try what a build needs: each engine, with what is known about its version, a
 container, debootstrap, user namespaces, overlays, FUSE, squashfs-tools, proot;
 room on disk and in memory.
 A build takes the first engine that starts a container: apptainer, singularity,
 the kernel's own, or the one that LUMIIMG_ENGINE names. A check takes the first
 that is here, as jobs do.
-What was found is kept for builds on this machine until it is started again.
+Builds on this machine use the result until the machine restarts.
 
 exit codes: 0 images can be built here
-            1 they cannot, as what is needed does not work
-            3 that is not known: no container was seen to start, for a reason
-              that lumiimg does not know
+            1 they cannot: something that is needed does not work
+            3 not known: no container started, for a reason that lumiimg does
+              not know
             4 there is no container engine, and Linux makes no containers here
 """
 
@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
     for engine, other in machines.items():
         if other is not machine:
             trial = next(trial for trial in other.trials if trial.name == CONTAINER)
-            note = "; `check` asks it all the same, as jobs do" if engine == engines[0] else ""
+            note = "; `check` asks it anyway, as jobs do" if engine == engines[0] else ""
             trials.append(CapabilityTrial(f"{CONTAINER} by {engine.name}", trial.works, f"{trial.said}{note}"))
     rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
     faults = faults_of(machine)

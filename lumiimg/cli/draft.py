@@ -1,6 +1,6 @@
-"""Read a Dockerfile as it would be built up to a stage: its base, arguments and
-steps; what of it the catalogue has already; what a layer cannot carry over.
-With -o, write that as the draft of a layer. Nothing of it is run.
+"""Read a Dockerfile as it would be built up to a stage, and list its base,
+arguments and steps, what the catalogue has already, and what a layer cannot
+carry over. With -o, write a draft of a layer. Nothing is run.
 
 examples:
   lumiimg draft Dockerfile.rocm
@@ -23,7 +23,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="STAGE", help="a stage by its name or number (default: the last)")
     what = "set an argument: an ARG, as docker build --build-arg does (may be repeated)"
     add_repeated(parser, "--arg", "NAME=VALUE", what)
-    add_output(parser, "a layer's folder; its name is the layer's", "DIR")
+    add_output(parser, "folder of the new layer; its name becomes the layer's", "DIR")
     add_json(parser)
 
 
@@ -36,9 +36,7 @@ def execute(arguments: argparse.Namespace) -> int:
     for word in arguments.arg:
         name, equals, value = word.partition("=")
         if not (name and equals and value.isprintable()):
-            raise BadInputError(
-                "not of the form NAME=VALUE", where=f"--arg {word}", hint="an argument of the Dockerfile"
-            )
+            raise BadInputError("not of the form NAME=VALUE", where=f"--arg {word}", hint="argument of the Dockerfile")
         given[name] = value
     catalogue = open_catalogue(os.environ)
     draft = make_draft(arguments.file, arguments.target, given, catalogue)

@@ -1,17 +1,16 @@
-"""Compare what a node offers with what one of its kind offered before, and tell
-what becomes of images, and of the binds that were made for them.
+"""Compare a node with an earlier snapshot of one of its kind, and say which
+images, and which binds made for them, still work.
 
 examples:
   lumiimg drift host.json --image *.sif --site lumi     on a compute node
   lumiimg drift november.json today.json --image vllm.sif
 
-exit codes: 0 nothing of the change breaks an image; or nothing changed
+exit codes: 0 no change breaks an image, or nothing changed
             1 an image breaks, or the binds made for it before; without
               images: something changed that can break one
             2 not a snapshot, or not an image
-            3 cannot be decided: nodes of different kinds, or a fabric that the
-              newer snapshot does not show, or a driver of which nothing is
-              known
+            3 cannot be decided: nodes of different kinds, a fabric missing in the
+              newer snapshot, or an unknown driver
 """
 
 from __future__ import annotations
@@ -30,9 +29,11 @@ if TYPE_CHECKING:
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "before", metavar="BEFORE", type=Path, help="the snapshot that the images were checked with (`host scan`)"
+        "before", metavar="BEFORE", type=Path, help="node snapshot that the images were checked with (`host scan`)"
     )
-    parser.add_argument("now", metavar="NOW", type=Path, nargs="?", help="one of today (default: this machine is read)")
+    parser.add_argument(
+        "now", metavar="NOW", type=Path, nargs="?", help="node snapshot of today (default: this machine is scanned)"
+    )
     parser.add_argument(
         "--image",
         metavar="IMAGE",
@@ -40,11 +41,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="the images: what becomes of them? (may be repeated)",
+        help="image to judge (may be repeated)",
     )
-    add_machine(parser, "its binds and driver window count")
+    add_machine(parser, "its binds and driver window apply")
     add_quiet(parser)
-    add_verbose(parser, "every change, those that only have another build too")
+    add_verbose(parser, "every change, also those of the build alone")
     add_json(parser)
 
 
@@ -71,7 +72,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _this_machine(before: Snapshot) -> Snapshot:
-    """Scan, with what the earlier scan was told of, as far as it is there."""
+    """Scan, with what the earlier scan was given, as far as it is there."""
     from lumiimg.host.library_search import ASKED
     from lumiimg.host.scan import scan_host
 

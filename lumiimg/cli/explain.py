@@ -1,12 +1,12 @@
 """Of an image: which library comes from where on the way from RCCL to the NIC,
 which versions each side needs and has, and what margin is left; with --site,
-whether the GPU there takes the image's code.
+whether the GPU there runs the image's code.
 Of a request (--base, --add): what would be chosen, by which rule, from which
 fact; what stands against it, and the nearest request that works.
 
 examples:
   lumiimg explain image.sif --host host.json
-  lumiimg explain image.sif --site lumi        # whether its GPU takes the code
+  lumiimg explain image.sif --site lumi        # whether its GPU runs the code
   lumiimg explain --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   lumiimg explain --add vllm --site lumi       # on which bases?
 
@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("--program is of an image", hint="leave it out")
     if (arguments.image is None) != is_request:
         raise BadInputError(
-            "either an image or a request is explained",
+            "name either an image or a request, not both",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
     refuse_places({"--html": arguments.html}, (arguments.image, arguments.host))

@@ -33,20 +33,20 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     scan = actions.add_parser(
         "scan",
-        help="record the fabric's libraries, NICs, driver and engine of this node",
+        help="record the fabric libraries, NICs, driver and engine of this node",
         description="Record what this node offers: libfabric, libcxi and all that they need,\n"
-        "NICs, GPU driver, container engine. The file says what `lumiimg bind` and\n"
-        "`lumiimg explain` need to know, on any machine.",
+        "NICs, GPU driver, container engine. `lumiimg bind` and `lumiimg explain` read\n"
+        "the file on any machine.",
         epilog=_EPILOG,
     )
-    scan.add_argument("-o", "--output", metavar="FILE", help="what to write: the snapshot; - for standard output")
-    include = "a library, or a folder with some, that the scan would not find (may be repeated)"
+    scan.add_argument("-o", "--output", metavar="FILE", help="snapshot to write; - for standard output")
+    include = "library, or folder of libraries, that the scan would not find (may be repeated)"
     add_repeated(scan, "--include", "PATH", include, Path)
     scan.add_argument(
         "--libfabric",
         metavar="FILE",
         type=Path,
-        help="pack this node's libfabric and its headers as well, for a build elsewhere whose plugin is compiled "
+        help="also pack this node's libfabric and its headers, for a build elsewhere that compiles the plugin "
         "against them: lumiimg build --source host-libfabric=FILE",
     )
     add_quiet(scan)
@@ -54,12 +54,12 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     scan.set_defaults(execute=execute)
     prolog = actions.add_parser(
         "prolog",
-        help="a script for Slurm's prolog or health check: is the fabric still that of a snapshot?",
+        help="print a script for Slurm's prolog or health check that compares the fabric with a snapshot",
         description="Print a script that compares the libraries and NICs of a node's fast network\n"
-        "with a snapshot, tells by logger, and drains nothing unless you say so in it.",
+        "with a snapshot. It reports by logger, and drains nothing unless you say so in it.",
         epilog=_EPILOG_PROLOG,
     )
-    prolog.add_argument("host", metavar="FILE", type=Path, help="as `lumiimg host scan -o FILE` wrote it")
+    prolog.add_argument("host", metavar="FILE", type=Path, help="node snapshot written by `lumiimg host scan -o FILE`")
     add_json(prolog)
     prolog.set_defaults(execute=execute_prolog)
 

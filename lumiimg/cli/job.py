@@ -1,11 +1,11 @@
 """Write a script for Slurm or PBS that runs a command in an image on a site:
-which rank gets which cores and GPU, the variables for this image there, what
-must be bound, and the network that was used, at its end. --annotate adds the
-reason of every choice.
+the cores and GPU of each rank, the variables for this image there, and the
+binds. At its end the script reports the network that was used. --annotate adds
+the reason for every choice.
 
-frameworks: ddp, fsdp, deepspeed, lightning   a rank a GPU, all GPUs seen
-            vllm, ray       once a node; Ray connects several nodes
-            plain           a rank a GPU, seeing its own only (MPI, …)
+frameworks: ddp, fsdp, deepspeed, lightning   a rank per GPU that sees all GPUs
+            vllm, ray       once per node; Ray connects several nodes
+            plain           a rank per GPU that sees only its own (MPI, …)
 Without --framework: by the command, and whether the image has torch.
 
 examples:
@@ -16,8 +16,8 @@ examples:
   lumiimg job image.sif --site lumi --explain
 
 exit codes: 0 written
-            1 the site gives no job of this shape (the nearest is named), or
-              nothing that can be bound loads
+            1 the site has no job of this shape (the nearest is named), or
+              none of the libraries to bind loads
             2 not an image, no such site or partition, wrong usage
 """
 
@@ -54,41 +54,45 @@ _MOST = 100_000
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "lumiimg job IMAGE [options] -- COMMAND [ARGUMENT ...]"
-    add_image(parser, "the image, as the job will find it")
-    add_machine(parser, "how ranks are bound, what jobs set")
+    add_image(parser, "image, by the path that the job will see")
+    add_machine(parser, "its rank binding and settings apply")
     parser.add_argument(
-        "--nodes", metavar="N", type=number_to(_MOST), default=1, help="how many nodes: those of the job (default: 1)"
+        "--nodes", metavar="N", type=number_to(_MOST), default=1, help="number of nodes of the job (default: 1)"
     )
-    parser.add_argument("--gpus", metavar="N", type=number_to(_MOST), help="GPUs of each node (default: all)")
-    parser.add_argument(
-        "--framework", choices=_FRAMEWORKS, metavar="NAME", help="how the program wants to be started (below)"
-    )
+    parser.add_argument("--gpus", metavar="N", type=number_to(_MOST), help="GPUs per node (default: all)")
+    parser.add_argument("--framework", choices=_FRAMEWORKS, metavar="NAME", help="how to start the program (below)")
     parser.add_argument(
         "--launch",
         choices=("srun", "torchrun"),
         default="srun",
-        help="who starts the ranks on a node (default: srun; under PBS mpiexec)",
+        help="launcher of the ranks on a node (default: srun; under PBS mpiexec)",
     )
     parser.add_argument(
-        "--partition", metavar="NAME", help="(default: the first of the site that fits, none for tests)"
+        "--partition",
+        metavar="NAME",
+        help="partition (default: the first of the site that fits, excluding test partitions)",
     )
-    parser.add_argument("--exclusive", action="store_true", help="whole nodes, also of a partition that shares them")
-    parser.add_argument("--account", metavar="NAME", help="the project that pays")
-    parser.add_argument("--time", metavar="TIME", type=_time, help="as Slurm's: minutes, HH:MM:SS, D-HH (default: 1 h)")
-    add_bind(parser, "beside what the site binds; SRC:DST:ro too")
+    parser.add_argument("--exclusive", action="store_true", help="whole nodes, also in a partition that shares nodes")
+    parser.add_argument("--account", metavar="NAME", help="project that is charged")
     parser.add_argument(
-        "--caches", metavar="DIR", help="where models and compiled kernels are kept (default: the site's scratch)"
+        "--time", metavar="TIME", type=_time, help="time limit as for Slurm: minutes, HH:MM:SS, D-HH (default: 1 h)"
+    )
+    add_bind(parser, "added to the site's binds; also SRC:DST:ro")
+    parser.add_argument(
+        "--caches", metavar="DIR", help="folder for models and compiled kernels (default: the site's scratch)"
     )
     add_host(parser)
-    add_output(parser, "the script, instead of printing it")
-    parser.add_argument("--annotate", action="store_true", help="with the reason of each choice")
+    add_output(parser, "script to write, instead of printing it")
+    parser.add_argument("--annotate", action="store_true", help="print the reason for each choice")
     parser.add_argument(
         "--robust",
         action="store_true",
-        help="for any situation, with reasons: started again, out of another job, in a folder where others write, /tmp "
-        "cleared at its end",
+        help="add guards, with reasons: for a requeue, a start inside another job, a folder where others write, "
+        "clearing /tmp at the end",
     )
-    parser.add_argument("--explain", action="store_true", help="show how the cores of each rank are found, no script")
+    parser.add_argument(
+        "--explain", action="store_true", help="print how the cores of each rank are found, and no script"
+    )
     add_json(parser)
 
 
@@ -97,7 +101,7 @@ def _time(text: str) -> int:
 
     found = seconds(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: minutes, HH:MM:SS, D-HH, D-HH:MM:SS")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid time; write minutes, HH:MM:SS, D-HH, D-HH:MM:SS")
     return found
 
 

@@ -1,13 +1,13 @@
-"""Say what ld.so would load for files of an image, without running anything.
+"""List what ld.so would load for files of an image, without running anything.
 
-A program is given to ld.so, as `ld.so --list PROGRAM` does. Where the kernel
-starts it by its name, $ORIGIN may be another folder, and what it loads, too:
+A program is given to ld.so, as by `ld.so --list PROGRAM`. If the kernel starts
+it by its name, $ORIGIN may be another folder, and the libraries may differ:
 then both are shown.
 
 Not counted: variables of your shell, and what is on the host where engines
-mount without being asked (your home, /tmp, /dev): files of the image there are
-not seen. Name what your job has by --env and --bind. With --all, files that
-are named like a text (x.py, x.h, x.json) are not opened.
+mount unasked (your home, /tmp, /dev): files of the image there are not seen.
+Name what your job has by --env and --bind. With --all, files with the names of
+text files (x.py, x.h, x.json) are not opened.
 
 exit codes: 0 everything would be loaded, in the versions that are needed
             1 something is missing, or does not fit
@@ -28,9 +28,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="*", help="programs and libraries, by their paths in the image")
     parser.add_argument("--all", action="store_true", help="every program and library of the image")
     add_container(parser)
-    parser.add_argument("--cwd", metavar="DIR", default="/", help="current folder of the process (default: /)")
+    parser.add_argument("--cwd", metavar="DIR", default="/", help="working directory of the process (default: /)")
     add_quiet(parser)
-    add_verbose(parser, "with --all or many files the good ones too")
+    add_verbose(parser, "with --all or many files, also those that load")
     add_json(parser)
 
 
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.all == bool(arguments.paths):
         what = "both --all and files" if arguments.all else "no file to look at"
-        raise BadInputError(what, where="ldd", hint="name files of the image, or say --all")
+        raise BadInputError(what, where="ldd", hint="name files of the image, or add --all")
     if not arguments.cwd.startswith("/"):
         raise BadInputError("not an absolute path", where=f"--cwd {arguments.cwd}")
     with open_inside(arguments) as inside:
@@ -57,7 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
         closed = dict.fromkeys(way for _, way in barred(inside.root, loaded))
         doubts = [*inside.doubts, *notes_of_covers(inside, outcomes.values())]
         doubts += dict.fromkeys(doubt for listing in listings.values() for doubt in listing.doubts)
-    doubts += (f"not everybody may load all of this: {path} is closed to others" for path in closed)
+    doubts += (f"not everybody can load all of this: {path} is closed to others" for path in closed)
     if arguments.json:
         unknown = {"by_kernel": by_kernel, "undecided": undecided, "notes": doubts}
         print_json("ldd", files=outcomes, **{key: value for key, value in unknown.items() if value})

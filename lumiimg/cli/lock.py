@@ -1,6 +1,6 @@
-"""Settle every version, address and digest of an image, and write them down:
-`lumiimg build --locked` builds from that alone. What a lock holds already is
-kept where it still fits.
+"""Resolve every version, address and digest of an image, and write them to a
+lock. `lumiimg build --locked` builds from the lock alone. Entries of an
+existing lock are kept where they still fit.
 
 examples:
   lumiimg lock --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
@@ -33,8 +33,8 @@ LOCK = "lumiimg.lock"
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_request(parser)
     how = parser.add_argument_group("how")
-    add_output(how, f"the lock ({LOCK})", default=Path(LOCK))
-    what = "take the newest of a layer or a Python distribution again; all: of everything (may be repeated)"
+    add_output(how, f"lock to write ({LOCK})", default=Path(LOCK))
+    what = "layer or Python distribution to upgrade to its newest version; all: everything (may be repeated)"
     add_repeated(how, "--upgrade", "NAME", what)
     how.add_argument("--offline", action="store_true", help=OFFLINE)
     add_jobs(how)

@@ -1,5 +1,5 @@
-"""Read what NCCL, RCCL, their OFI plugin and libfabric printed:
-which network carried the traffic.
+"""Read what NCCL, RCCL, their OFI plugin and libfabric printed, and say which
+network carried the traffic.
 
 FILE may be compressed (gzip, zstd, xz, bzip2), a folder of logs (torchrun's, or
 what NCCL_DEBUG_FILE wrote), or - for standard input; all are read as one job.
@@ -48,14 +48,14 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--image",
         metavar="IMAGE",
         type=Path,
-        help="the images: the one of the job, to say which library made the plugin fail",
+        help="image of the job, to find the library that made the plugin fail",
     )
     add_host(parser)
-    add_machine(parser, "compare the bandwidth with what it should give")
-    parser.add_argument("--follow", action="store_true", help="a running job: tell what changes, until Ctrl-C")
+    add_machine(parser, "its expected bandwidth is the reference")
+    parser.add_argument("--follow", action="store_true", help="follow a running job and print changes, until Ctrl-C")
     add_junit(parser)
     add_page(parser)
-    parser.add_argument("--signatures", action="store_true", help="list the messages that are known, and leave")
+    parser.add_argument("--signatures", action="store_true", help="list the known messages, and exit")
     add_quiet(parser)
     add_verbose(parser, "all causes, all nodes, the job's variables")
     add_json(parser)
@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     if arguments.host and not arguments.image:
-        raise BadInputError("--host tells nothing without the image of the job", hint="add --image IMAGE")
+        raise BadInputError("--host has no effect without the image of the job", hint="add --image IMAGE")
     inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
     refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
     site = named_site(arguments)  # a log does not say where it was written
@@ -134,7 +134,7 @@ def _follow(names: list[str]) -> LogReader:
     from lumiimg.report.log import headline
 
     if "-" in names:
-        raise BadInputError("standard input is read to its end anyway", where="--follow -", hint="leave --follow out")
+        raise BadInputError("standard input is always read to its end", where="--follow -", hint="leave --follow out")
     if folders := [name for name in names if Path(name).is_dir()]:
         raise BadInputError("is a folder, and --follow follows files", where=folders[0])
     reader = LogReader()

@@ -51,13 +51,13 @@ def _refuse_words(words: Sequence[str]) -> None:
         option, equals, value = word.partition("=")
         what = option if option.startswith("--") and equals else before if before.startswith("-") else "an argument"
         if are_options and (not word or (option.startswith("--") and equals and not value)):
-            raise BadInputError(f"{what} is given an empty text", hint="is a variable of the shell not set?")
+            raise BadInputError(f"{what} is empty", hint="is a variable of the shell not set?")
         if has_login(word):
             from lumiimg.wording import engine_word
 
             raise BadInputError(
-                f"{printable(what)} is given an address that carries a password",
-                hint=f"leave it out: ~/.netrc serves lumiimg, `{engine_word()} registry login` the engine",
+                f"{printable(what)} has an address that contains a password",
+                hint=f"leave it out: lumiimg reads ~/.netrc, and the engine uses `{engine_word()} registry login`",
             )
 
 
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
             raise
-        told = BadInputError(f"{type(error).__name__}: {error}", where="a fault of lumiimg")
+        told = BadInputError(f"{type(error).__name__}: {error}", where="a fault in lumiimg")
         hint = "LUMIIMG_DEBUG=1 shows where; please report it"
         complain("lumiimg", f"{told} ({hint})", told.sentence, hint)
         return FAULT

@@ -1,6 +1,6 @@
-"""Write a module for an image: what it must have of the machine is bound, the
-site's variables for jobs are set, and wrappers start its programs (python, pip,
-torchrun, vllm, start-shell, …). Each line says why it is there.
+"""Write a module for an image. It binds what the image needs from the machine,
+sets the site's variables for jobs, and has wrappers for programs (python, pip,
+torchrun, vllm, start-shell, …). Each line has its reason.
 
 examples:
   lumiimg module vllm.sif -o modules --host host.json --site lumi
@@ -24,17 +24,15 @@ from lumiimg.errors import ExitCode
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "a SIF, squashfs file or sandbox folder")
-    add_output(parser, "the folder of your modules; it takes several images", "DIR", required=True)
+    add_output(parser, "folder of your modules, for any number of images", "DIR", required=True)
     parser.add_argument(
         "--name",
         metavar="NAME[/VERSION]",
-        help="the module's (default: the file's name, and the day of its last change)",
+        help="name of the module (default: the file's name, and the day of its last change)",
     )
     add_host(parser)
-    add_machine(parser, "bind its file systems, set its variables for jobs")
-    parser.add_argument(
-        "--force", action="store_true", help="replace what is there: a module of this name that is for another image"
-    )
+    add_machine(parser, "its file systems are bound and its job variables set")
+    parser.add_argument("--force", action="store_true", help="replace a module of this name that is for another image")
     add_quiet(parser)
     add_json(parser)
 

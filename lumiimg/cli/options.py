@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     Options = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its options
 
 JSON = "print the result as JSON on standard output; text for people on stderr"
-OFFLINE = "use what was downloaded before; no server is asked, but by the layers' own scripts"
+OFFLINE = "use earlier downloads and ask no server; the layers' own scripts may still do so"
 IMAGES = "a SIF, squashfs file, sandbox folder, OCI layout, OCI or docker archive"
-_MACHINE = "the machine, by its name (lumi) or a file"
-_SNAPSHOT = "what a node offers, as `lumiimg host scan -o FILE` wrote it there"
+_MACHINE = "machine, by name (lumi) or file"
+_SNAPSHOT = "node snapshot written by `lumiimg host scan -o FILE`"
 _DEFAULT_JOBS = 4
 _MOST_JOBS = 16
 """A server may refuse who opens more connections at once."""
@@ -36,7 +36,7 @@ def add_repeated(parser: Options, option: str, metavar: str, what: str, kind: Ca
 
 
 def add_output(parser: Options, what: str, metavar: str = "FILE", **more: Any) -> None:  # noqa: ANN401 - argparse's
-    parser.add_argument("-o", "--output", metavar=metavar, type=Path, help=f"what to write: {what}", **more)
+    parser.add_argument("-o", "--output", metavar=metavar, type=Path, help=what, **more)
 
 
 def add_json(parser: Options) -> None:
@@ -44,12 +44,12 @@ def add_json(parser: Options) -> None:
 
 
 def add_quiet(parser: Options) -> None:
-    parser.add_argument("--quiet", action="store_true", help="print the answer in one line, nothing else but errors")
+    parser.add_argument("--quiet", action="store_true", help="print only the answer, in one line, and errors")
 
 
 def add_verbose(parser: Options, more: str) -> None:
-    """Add --verbose, which tells `more`."""
-    parser.add_argument("--verbose", action="store_true", help=f"tell more: {more}")
+    """Add --verbose, which prints `more`."""
+    parser.add_argument("--verbose", action="store_true", help=f"print more: {more}")
 
 
 def add_image(parser: Options, kinds: str = IMAGES) -> None:
@@ -66,16 +66,16 @@ def add_program(parser: Options) -> None:
         "--program",
         metavar="PATH",
         dest="starts",  # `program` is what stands after `--`
-        help="what jobs start, by its path or name in the container (default: the python on the image's PATH)",
+        help="program that jobs start, by its path or name in the container (default: the python on the image's PATH)",
     )
 
 
 def add_page(parser: Options) -> None:
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the result as a page of HTML too")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write the result as an HTML page")
 
 
 def add_junit(parser: Options) -> None:
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the result as JUnit XML too")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="also write the result as JUnit XML")
 
 
 def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
@@ -92,7 +92,7 @@ def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | Non
         if not place.parent.is_dir():
             raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
         if not os.access(place.parent, os.W_OK):
-            raise BadInputError("is a folder that cannot be written to", where=str(place.parent), hint=f"for {option}")
+            raise BadInputError("is a folder that is not writable", where=str(place.parent), hint=f"for {option}")
         if place.is_dir():
             raise BadInputError("is a folder", where=str(place), hint=f"{option} names a file")
         for source in inputs:
@@ -106,25 +106,25 @@ def add_jobs(parser: Options) -> None:
         metavar="N",
         type=number_to(_MOST_JOBS),
         default=_DEFAULT_JOBS,
-        help=f"how many downloads run at once, 1 to {_MOST_JOBS} (default: {_DEFAULT_JOBS})",
+        help=f"number of downloads at the same time, 1 to {_MOST_JOBS} (default: {_DEFAULT_JOBS})",
     )
 
 
 def number_to(most: int, what: str = "") -> Callable[[str], int]:
-    """Return what reads a number from 1 to `most`; an error says that a word is no `what`."""
+    """Return what reads a number from 1 to `most`; an error says that a word is not a valid `what`."""
     what = what or f"number from 1 to {most}"
 
     def number(text: str) -> int:
         found = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
         if not 1 <= found <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a valid {what}")
         return found
 
     return number
 
 
 def add_layers(parser: Options) -> None:
-    what = "a folder of layer folders of your own, searched first (may be repeated)"
+    what = "folder with layer folders of your own, searched first (may be repeated)"
     add_repeated(parser, "--layers", "DIR", what, Path)
 
 
@@ -138,26 +138,26 @@ def add_site(parser: Options) -> None:
     parser.add_argument(
         "--site",
         metavar="NAME",
-        help=f"{_MACHINE}: its driver and fabric decide what fits (else: settings, this machine, lumi)",
+        help=f"{_MACHINE}: its driver and fabric decide what fits (default: settings, this machine, lumi)",
     )
     parser.add_argument(
         "--fabric",
         choices=("auto", "host", "bundled", "none"),
         default="auto",
-        help="libfabric and libcxi of the host, or of its own in the image; auto: by the recipe, else by the base",
+        help="use libfabric and libcxi of the host, or the image's own; auto: by the recipe, else by the base",
     )
 
 
 def add_container(parser: Options) -> None:
-    """Add what tells how a container would be started: --host, --bind, --env."""
+    """Add what says how a container would be started: --host, --bind, --env."""
     add_host(parser)
-    add_bind(parser, "out of the --host snapshot, or else of this machine")
-    add_repeated(parser, "--env", "K=V", "as the engine's: a variable (may be repeated)")
+    add_bind(parser, "of the --host snapshot, or else of this machine")
+    add_repeated(parser, "--env", "K=V", "variable to set, as by the engine's --env (may be repeated)")
 
 
 def add_bind(parser: Options, more: str) -> None:
     """Add --bind; `more`: of what."""
-    what = f"a file or folder to bind, as the engine does: {more} (may be repeated)"
+    what = f"file or folder to bind, as by the engine's --bind: {more} (may be repeated)"
     add_repeated(parser, "--bind", "SRC[:DST]", what)
 
 

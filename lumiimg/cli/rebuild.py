@@ -1,7 +1,7 @@
-"""Build an image of lumiimg again from it alone: it carries its definitions,
-the files of its layers, and digest and address of every source. Layers that are
-in the cache are taken from there; what scripts compiled before is not. What an
-image says makes nothing be read on this machine, or run outside of the image.
+"""Build an image of lumiimg again from the image alone: it carries its
+definitions, the files of its layers, and the digest and address of every
+source. Layers in the cache are used; compile caches are not. The image cannot
+make lumiimg read a file of this machine, or run anything outside the image.
 
 examples:
   lumiimg rebuild old.sif -o new.sif
@@ -37,18 +37,16 @@ if TYPE_CHECKING:
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_image(parser, "an image that lumiimg has built")
-    add_output(parser, "the image", required=True)
-    parser.add_argument(
-        "--base", metavar="FILE", type=Path, help="what to start from: the file or folder that it was built on"
-    )
+    add_image(parser, "image built by lumiimg")
+    add_output(parser, "image to write", required=True)
+    parser.add_argument("--base", metavar="FILE", type=Path, help="file or folder that the image was built on")
     add_mirror(parser)
-    add_host(parser, ": its bind manifest is settled with it, as with the one that the old image was built with")
+    add_host(parser, ", for the bind manifest, like the snapshot of the old image")
     parser.add_argument("--offline", action="store_true", help=OFFLINE)
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="build again, not from the cache: does the same come out of it? Exits 1 where files differ",
+        help="build without the cache and compare the files; exits 1 if they differ",
     )
     add_result(parser)
 

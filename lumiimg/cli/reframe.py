@@ -1,6 +1,6 @@
-"""Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2`, and
-compares the bandwidth, where one is measured, with that of the site, in the
-environment that a job there would have.
+"""Print a test for ReFrame 4 that runs `lumiimg check IMAGE --nodes 2` in the
+environment of a job there, and compares the bandwidth, if measured, with that
+of the site.
 
 example:
   lumiimg reframe vllm.sif --site lumi > vllm.py
@@ -21,7 +21,7 @@ from lumiimg.errors import ExitCode
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "a SIF, squashfs file or sandbox folder")
     add_host(parser)
-    add_machine(parser, "its bandwidth is the reference, its variables are set")
+    add_machine(parser, "its bandwidth is the reference, and its variables are set")
     add_json(parser)
 
 

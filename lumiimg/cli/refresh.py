@@ -1,6 +1,6 @@
-"""Read from the package index what the newest releases are that the catalogue has
-no row for, and what each requires: rows in the cache, with the day of today.
-`explain` and `lock` take them from there when such a version is named.
+"""Read from the package index the newest releases that the catalogue has no row
+for, and their requirements. The rows go to the cache, with today's date.
+`explain` and `lock` use them when such a version is named.
 
 examples:
   lumiimg refresh                   # of all layers that can be read
@@ -8,7 +8,7 @@ examples:
   lumiimg refresh vllm --into layers   # for a change of the project's own rows
 
 exit codes: 0 all of it was read
-            1 something could not be read, or not be kept; the rest is kept
+            1 something could not be read or written; the rest is kept
             2 not a layer, or one whose releases cannot be read
             4 no package index can be reached here
 """
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "layer", metavar="LAYER", nargs="*", help="only these (default: all whose releases can be read)"
+        "layer", metavar="LAYER", nargs="*", help="layers to read (default: all whose releases can be read)"
     )
     add_mirror(parser)
     add_layers(parser)
-    into = "folder of layer folders: the rows are added to each layer.toml there, to be looked at before they are kept"
+    into = "folder with layer folders; the rows are added to each layer.toml there, for you to review"
     parser.add_argument("--into", metavar="DIR", type=Path, help=into)
     add_quiet(parser)
     add_json(parser)

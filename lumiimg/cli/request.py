@@ -36,15 +36,17 @@ def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
     """Add the options that tell which image is wanted."""
     what = parser.add_argument_group(title)
     what.add_argument(
-        "--base", metavar="NAME|IMAGE", help="what to start from: a name (`lumiimg list`), or an image, read first"
+        "--base",
+        metavar="NAME|IMAGE",
+        help="what to start from: a name (`lumiimg list`), or an image, which is read first",
     )
-    what.add_argument("--recipe", metavar="NAME|FILE", help="a named stack; --base and --add change or extend it")
+    what.add_argument("--recipe", metavar="NAME|FILE", help="named stack; --base and --add change or extend it")
     add_layers_and_sources(what)
     what.add_argument(
         "--exclude-newer",
         type=_date,
         metavar="DATE",
-        help="last day of what is taken from a package index, like 2026-01-31; else that of the newest release",
+        help="latest upload date of packages to use, such as 2026-01-31; else that of the newest release",
     )
 
 
@@ -56,20 +58,19 @@ def _date(text: str) -> dt.date:
 
 
 def add_layers_and_sources(what: Options) -> None:
-    """Add the options that tell what comes on a base."""
-    layer = "a layer to add, with a version if need be: vllm==0.10.1; or a package of your own: pip:einops==0.8.1"
+    """Add the options that say what comes on a base."""
+    layer = "layer to add, with an optional version: vllm==0.10.1; or a package of your own: pip:einops==0.8.1"
     add_repeated(what, "--add", "LAYER|pip:PACKAGE", f"{layer} (may be repeated)")
-    own = "packages of your own: requirements file, pyproject.toml or uv.lock; torch and all else below them stay"
+    own = "packages of your own: requirements file, pyproject.toml or uv.lock; torch and the packages below stay"
     what.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
-    add_repeated(what, "--arg", "LAYER.NAME=VALUE", "set an argument: of a layer (`lumiimg show`)")
-    source = "take a source archive from here; #sha256=HEX behind it says what it must be"
+    add_repeated(what, "--arg", "LAYER.NAME=VALUE", "argument of a layer to set (`lumiimg show` lists them)")
+    source = "where to get a source archive; append #sha256=HEX to verify it"
     add_repeated(what, "--source", "NAME=FILE|URL", source)
     add_mirror(what)
     add_site(what)
     add_host(
         what,
-        ": that counts, instead of what is believed of the site; with the fabric of the host, the plugin is compiled "
-        "against its libfabric",
+        "; it overrides the site's defaults; with the fabric of the host, the plugin is compiled against its libfabric",
     )
     add_layers(what)
 
@@ -143,7 +144,7 @@ def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -
 
     def general() -> str:
         if offline:
-            raise MissingHereError("--offline forbids to ask the package index")
+            raise MissingHereError("--offline forbids a request to the package index")
         return general_index(mirrors)
 
     def tell(line: str) -> None:

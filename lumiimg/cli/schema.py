@@ -1,5 +1,6 @@
-"""Print the JSON Schema (2020-12) of a kind of output, which needs no other
-file; without a name, list the kinds. docs/reference/json.md has them as tables.
+"""Print the JSON Schema (2020-12) of a kind of output; without a name, list the
+kinds. Each schema is complete in itself. See docs/reference/json.md for
+tables.
 
 examples:
   lumiimg schema check > check.schema.json
@@ -34,7 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _list(names, as_json=arguments.json)
         return ExitCode.GOOD
     if arguments.name not in names:
-        raise BadInputError(f"no schema is called {arguments.name!r}", hint=_hint(arguments.name, names))
+        raise BadInputError(f"there is no schema {arguments.name!r}", hint=_hint(arguments.name, names))
     sys.stdout.write(f"{schema.strict_json(schema.schema_of(arguments.name))}\n")
     return ExitCode.GOOD
 

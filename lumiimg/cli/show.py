@@ -1,6 +1,6 @@
 """Show a base or a layer (arguments, releases, sources, what it requires,
 provides and sets), a recipe, a site (driver, fabric, partitions, cores,
-environment, advice), or what an image says about how it was built. With --gpu:
+environment, advice), or how an image was built, by its own record. With --gpu:
 for which GPUs an image has code, as a table for an issue or a mail.
 
 exit codes of --gpu: 0 all GPU code was read, 2 not an image, 3 some of it
@@ -28,8 +28,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`), or an image, image.sif"
     )
-    parser.add_argument("--gpu", action="store_true", help="of an image: for which GPUs each component has code")
-    add_machine(parser, "with --gpu, which of the code its GPU takes")
+    parser.add_argument("--gpu", action="store_true", help="for an image, list for which GPUs each component has code")
+    add_machine(parser, "with --gpu, mark the code that its GPU accepts")
     add_layers(parser)
     add_json(parser)
 
@@ -43,7 +43,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.gpu:
         return _gpu_code(arguments)
     if arguments.site:
-        raise BadInputError("--site says nothing without --gpu", hint=f"what is known of it: show {arguments.site}")
+        raise BadInputError(
+            "--site has no effect without --gpu", hint=f"to see the site: lumiimg show {arguments.site}"
+        )
     catalogue = open_catalogue(os.environ, arguments.layers)
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
         from lumiimg.report.image import print_image
@@ -58,7 +60,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_recipe(catalogue.recipe(arguments.name), as_json=arguments.json)
         return ExitCode.GOOD
     if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
-        raise BadInputError(f"no entry is called {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
+        raise BadInputError(f"there is no entry {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
     entry = catalogue.entry(catalogue.meant_by(arguments.name))
     print_entry(entry, read=_read_before(entry), as_json=arguments.json)
     return ExitCode.GOOD
@@ -84,7 +86,7 @@ def _gpu_code(arguments: argparse.Namespace) -> int:
 
     site = named_site(arguments)
     if site and not site.arch:
-        raise BadInputError("has no GPU of AMD's that is known here", where=f"--site {arguments.site}")
+        raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
     with open_image(Path(arguments.name)) as image:
         found = gpu_code_of(image.root)

@@ -1,5 +1,5 @@
-"""Have the engine sign all objects of a SIF, in place, and verify that. An image
-that the key has signed already is only verified.
+"""Sign all objects of a SIF in place, by the engine, and verify the result. An
+image that the key has signed already is only verified.
 
 The engine asks for the passphrase of the key; in a job it reads it from
 standard input. `apptainer key newpair` (or `singularity key newpair`) makes a
@@ -31,7 +31,7 @@ _LEAST_DIGITS = 8
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "a SIF")
     parser.add_argument(
-        "--key", metavar="FINGERPRINT", help="the key, or the end of it, where the keyring has more than one"
+        "--key", metavar="FINGERPRINT", help="key, or the end of its fingerprint, if the keyring has more than one"
     )
     add_quiet(parser)
     add_json(parser)
@@ -48,7 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
     image = arguments.image
     signers = {item.signer for item in signed_objects(image)}
     if not os.access(image, os.W_OK):
-        raise FailedError("cannot be written, and a signature is put into the image", where=str(image))
+        raise FailedError("is not writable, and a signature is written into the image", where=str(image))
     key = _choose(private_keys(engine, os.environ), arguments.key, engine)
     if key.fingerprint not in signers:
         say(console(stderr=True, quiet=arguments.quiet), f"signing {image} as {key.owner}, {key.fingerprint}")
@@ -67,7 +67,7 @@ def _choose(keys: tuple[PrivateKey, ...], wanted: str | None, engine: Engine) ->
     if not keys:
         raise MissingHereError(
             f"there is no private key in the keyring of {engine.name}",
-            hint=f"`{program} key newpair` makes one, `{program} key import FILE` takes one",
+            hint=f"`{program} key newpair` makes one, `{program} key import FILE` imports one",
         )
     end = (wanted or "").replace(" ", "").upper().removeprefix("0X")
     if wanted is not None and len(end) < _LEAST_DIGITS:

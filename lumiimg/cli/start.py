@@ -19,7 +19,7 @@ _PAGE = """\
 lumiimg builds ROCm AI images for HPE Slingshot machines, and proves which
 network they use.
 
-  an image with this software, in versions that fit the machine
+  build an image with this software, in versions that fit the machine
       lumiimg build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   will this image, mine or anyone's, use Slingshot? if not: what is missing?
       lumiimg check image.sif
@@ -48,7 +48,7 @@ class Hint(NamedTuple):
 def print_start(environment: Mapping[str, str]) -> None:
     """Print the page: at most 24 lines."""
     print(_PAGE)
-    print("next, by what is here:")
+    print("next, from the files here:")
     for _, hint in zip(range(_MOST_HINTS), hints(environment), strict=False):
         print(f"  {printable(hint.because)}\n      {printable(hint.command)}")
     print(f"\n{_END}")
@@ -77,7 +77,9 @@ def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
             what = "a lock; not all that builds need works here, so its files, for another:"
             yield Hint(what, "lumiimg build --locked --definitions defs")
         elif kind == "dockerfile":
-            yield Hint("what of this Dockerfile is known, and the rest as a layer:", f"lumiimg draft {name}")
+            yield Hint(
+                "which parts of this Dockerfile the catalogue has, and the rest as a layer:", f"lumiimg draft {name}"
+            )
     if in_job and not os.path.lexists("host.json"):
         told = True
         yield Hint("this is a job: record what its node offers, for bind:", "lumiimg host scan -o host.json")
@@ -104,7 +106,7 @@ def _builds_work(environment: Mapping[str, str]) -> bool | None:
 
 
 def _newest() -> dict[str, str]:
-    """Return the newest file of each kind that tells something, ready for a command line, in the order of _KINDS."""
+    """Return the newest file of each kind that says something, ready for a command line, in the order of _KINDS."""
     found: dict[str, tuple[float, str]] = {}
     with suppress(OSError), os.scandir() as listing:  # a folder that is gone, or closed
         for entry, _ in zip(listing, range(_MOST_NAMES), strict=False):

@@ -1,5 +1,5 @@
-"""Have the engine verify the PGP signatures of a SIF, anyone's, with the keys of
-its keyring (of yours, and of the machine). No key server is asked.
+"""Verify the PGP signatures of a SIF, by the engine, with the keys of its keyring
+(yours and the machine's). No key server is asked.
 
 exit codes: 0 every object is as it was signed, by a key of the keyring here
             1 it is not signed, or was altered since

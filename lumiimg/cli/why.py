@@ -1,12 +1,12 @@
-"""Tell whether a layer of an image is in the cache, and if it is not, in what it
-differs from the one there that is nearest.
+"""Say whether a layer of an image is in the cache and, if not, how it differs
+from the nearest layer there.
 
 examples:
   lumiimg why vllm --recipe lumi-vllm
   lumiimg why pytorch --base rocm-6.4.4 --add pytorch --site lumi
 
 exit codes: 0 it is in the cache
-            1 it is not, and what is another is told
+            1 it is not; what differs is printed
             2 no such layer in the image that is asked for
 """
 
@@ -21,12 +21,12 @@ from lumiimg.errors import BadInputError, ExitCode
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("layer", metavar="LAYER", help="a layer, or the base, of the image that the options name")
+    parser.add_argument("layer", metavar="LAYER", help="layer or base of the image that the options name")
     add_request(parser)
     parser.add_argument(
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
-        help="how layers are built: (default: as `build` chooses)",
+        help="how to build layers (default: as `build` chooses)",
     )
     add_quiet(parser)
     add_json(parser)

@@ -3,7 +3,7 @@
 # For Prolog or HealthCheckProgram of slurm.conf(5). Made by lumiimg @VERSION@; it was never a prolog on a real machine
 # yet: run it by hand on a few nodes first.
 #
-# It tells by logger(1), tag lumiimg, and ends with 0 whatever it finds: a prolog that ends otherwise drains the node
+# It reports by logger(1), tag lumiimg, and ends with 0 whatever it finds: a prolog that ends otherwise drains the node
 # and puts the job back into the queue. With drain=yes it ends with 1 where a file or a NIC differs, and still with 0
 # where that could not be seen or took too long.
 drain=no

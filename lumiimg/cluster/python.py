@@ -24,7 +24,7 @@ class Python:
 
 
 def python_of(image: Image, contents: Inventory) -> Python | None:
-    """Return the Python that counts: the one of torch's folder, else the first on the image's search path.
+    """Return the Python that counts: that of torch's folder, else the first on the image's search path.
 
     Images with an environment of conda that is not activated (AMD's for LUMI) have another one on their path.
     """

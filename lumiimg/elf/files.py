@@ -101,7 +101,7 @@ class Files:
         return self._read_system(native, interpreter)
 
     def native_of(self, path: str) -> Native | None:
-        """Return what kind of loader a file is for; None where it is no ELF file that can be read."""
+        """Return what kind of loader a file is for; None where it is not an ELF file that can be read."""
         try:
             with contextlib.closing(self.fs.open(path)) as file:
                 if isinstance(file, RecordedElf):

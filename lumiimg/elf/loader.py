@@ -1,14 +1,14 @@
 """A model of glibc's ld.so: what one process would load from a root file system, and from where.
 
 The rules are those of `elf/dl-load.c` (where a name is searched), `elf/dl-deps.c` (in which order) and
-`elf/dl-version.c` (whether the versions fit) of glibc 2.26 to 2.43; ld.so(8) tells them in short. A process is started
+`elf/dl-version.c` (whether the versions fit) of glibc 2.26 to 2.43; ld.so(8) gives them in short. A process is started
 with a program or a library, as `ld.so --list` does it, and may then dlopen more on top of what it has:
 
     process = Process(fs, Settings(library_path="/opt/lib"))
     process.start("/usr/bin/python3")
     outcome = process.dlopen("librccl-net.so", requester)
 
-Where ld.so stops at the first error, the model notes it and goes on, so that one run tells all that is wrong.
+Where ld.so stops at the first error, the model notes it and goes on, so that one run reports everything that is wrong.
 
 Not modelled: AT_SECURE (setuid programs: LD_* is dropped, $ORIGIN and names with a slash are restricted), LD_AUDIT and
 its libraries, GLIBC_TUNABLES, dlmopen, dlclose, the preloads of a static program under an explicit ld.so, and

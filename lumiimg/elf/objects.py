@@ -148,7 +148,7 @@ class Report:
 def second_copies(objects: Iterable[LoadedObject]) -> dict[str, tuple[str, ...]]:
     """Return the paths of each library that is there twice, by its name without `.so` and what follows.
 
-    The loader tells libraries apart by their SONAME, so two majors (libjson-c.so.3 and .so.5) do not collide by name;
+    The loader distinguishes libraries by their SONAME, so two majors (libjson-c.so.3 and .so.5) do not collide by name;
     a symbol without a version is still bound to the first of them that has it (glibc `elf/dl-lookup.c:do_lookup_x`).
     """
     by_stem: dict[str, list[str]] = {}

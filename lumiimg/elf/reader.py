@@ -10,7 +10,7 @@ from lumiimg.errors import BadInputError
 
 
 class ElfError(BadInputError):
-    """Bytes that are no ELF file (or no loader cache), or that lie about their own sizes."""
+    """Bytes that are not an ELF file (or not a loader cache), or that lie about their own sizes."""
 
 
 class RangeReader(Protocol):

@@ -64,7 +64,7 @@ class SearchResult:
 
 
 def expand(text: str, *, origin: str, system: System) -> str:
-    """Replace $ORIGIN, $LIB and $PLATFORM; text with a token that has no value becomes empty, and is no path then."""
+    """Replace $ORIGIN, $LIB and $PLATFORM; text with a token that has no value becomes empty, which is not a path."""
     if "$" not in text:
         return text
     values = {"ORIGIN": origin, "LIB": system.lib, "PLATFORM": system.platform}
@@ -77,7 +77,7 @@ def split_path(text: str, *, separators: str, origin: str, system: System) -> tu
     """Return the directories of a search path, each with a slash at the end, without repetitions.
 
     An empty element is the current directory, and stays empty: the path that is tried is the name alone. An empty
-    search path is no search at all.
+    search path means no search at all.
     """
     if not text:
         return ()
@@ -159,7 +159,7 @@ class SearchRules:
         Where nothing was found it is the last that could not be opened: its errno is what the loader complains of.
 
         An error that stops the list counts only where it is the last one that a directory gave: what a subdirectory
-        said is forgotten when the directory itself is tried (`open_path` looks at errno once a directory).
+        said is forgotten when the directory itself is tried (`open_path` looks at errno once per directory).
         """
         other_class = False
         last: SearchResult | None = None

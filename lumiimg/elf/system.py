@@ -59,7 +59,7 @@ class System:
     platform: str | None
     """`$PLATFORM`, of a CPU that is not one of Intel; None where it is not known."""
     glibc_minor: int | None
-    """35 for glibc 2.35; None where it cannot be told."""
+    """35 for glibc 2.35; None where it is not known."""
     cache: LoaderCache | None
     warnings: tuple[str, ...] = ()
 
@@ -159,7 +159,7 @@ def _read_cache(fs: FileSystem) -> tuple[LoaderCache | None, str | None]:
 def glibc_version(fs: FileSystem) -> str | None:
     """Return the version of the root's glibc, like `2.35`, from its own banner; None where there is no glibc.
 
-    The banner stands in libc.so.6, and in ld.so since 2.33. Where neither can be read, the cache tells which ldconfig
+    The banner stands in libc.so.6, and in ld.so since 2.33. Where neither can be read, the cache shows which ldconfig
     wrote it; last, the newest version that libc.so.6 defines is a lower bound that is nearly always the version.
     """
     loaders = [path for path in _LOADER_OF_MACHINE.values() if _is_file(fs, path)]
@@ -218,7 +218,7 @@ def libc_kind(fs: FileSystem) -> str | None:
 
 
 def facts_at(fs: FileSystem, path: str) -> ElfFacts | None:
-    """Return the facts of the file at a path; None for what cannot be read, or is no ELF file."""
+    """Return the facts of the file at a path; None for what cannot be read, or is not an ELF file."""
     try:
         with contextlib.closing(fs.open(path)) as file:
             return read_elf(file)

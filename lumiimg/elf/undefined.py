@@ -76,7 +76,7 @@ def undefined_in(
 def interposed(
     fs: FileSystem, process: Process, user: LoadedObject, provider: LoadedObject, prefix: str
 ) -> tuple[LoadedObject, str] | None:
-    """Return the library that a function is taken from which one of a process asks another for, and its name.
+    """Return the library that a function is taken from which one in a process asks another for, and its name.
 
     It is one that is looked at before (ld.so(8), LD_PRELOAD; dlopen(3), RTLD_GLOBAL). Those count that the other has,
     and those that begin with `prefix`; where the symbols of one of the two are not recorded, these alone. Raises

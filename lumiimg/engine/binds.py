@@ -32,7 +32,7 @@ class BindSpec:
 
 
 def parse_binds(text: str) -> tuple[BindSpec, ...]:
-    r"""Read `SRC[:DST[:OPTIONS]]`, several with commas, as engines take them (`\:` and `\,` are no separators).
+    r"""Read `SRC[:DST[:OPTIONS]]`, several with commas, as engines take them (`\:` and `\,` are not separators).
 
     Rules: apptainer `pkg/runtime/engine/apptainer/config/bind.go` ParseBindPath, singularity `pkg/util/bind/bind.go`.
 

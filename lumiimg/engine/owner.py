@@ -39,7 +39,7 @@ def this_process() -> Owner:
 
 
 def lives(owner: Owner) -> bool | None:
-    """Tell whether a process lives; None where that cannot be told from here, as of another node or namespace.
+    """Tell whether a process lives; None where that cannot be seen from here, as of another node or namespace.
 
     One that nobody has waited for yet does not live.
     """
@@ -53,7 +53,7 @@ def lives(owner: Owner) -> bool | None:
     except OverflowError:
         return None
     except PermissionError:
-        pass  # another user's has the number now, or /proc tells nothing
+        pass  # another user's has the number now, or /proc says nothing
     seen = _seen(owner.pid)
     return seen is None or seen == (True, owner.started)
 

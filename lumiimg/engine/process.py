@@ -255,7 +255,7 @@ class _Collector:
             self._log_room -= len(chunk)
             if self._log_room <= 0:
                 self._log.write(f"\nlumiimg: what came after {LOG_LIMIT_BYTES} bytes is not kept\n".encode())
-        # The end of it is kept: that is where a failure is told.
+        # The end of it is kept: that is where a failure is reported.
         self._kept.append(chunk)
         self._kept_bytes += len(chunk)
         while self._kept_bytes > OUTPUT_LIMIT_BYTES:
@@ -304,9 +304,9 @@ def _plain(output: bytes) -> str:
 
 @contextmanager
 def _watch() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Have the group of a child, once it is told, ended if lumiimg goes away before it does.
+    """Have the group of a child, once it is named, ended if lumiimg goes away before it does.
 
-    PR_SET_PDEATHSIG would reach the child alone, and an engine that is told does not end what runs in its container.
+    PR_SET_PDEATHSIG would reach the child alone, and an engine that is killed does not end what runs in its container.
     """
     ours, theirs = os.pipe()
     try:
@@ -335,7 +335,7 @@ def _write_all(pipe: int, text: str) -> None:
 
 @contextmanager
 def _forward_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Send what would end us to the group of a child, once it is told, first; afterwards it takes its usual effect.
+    """Send what would end us to the group of a child, once it is named, first; afterwards it takes its usual effect.
 
     A signal that is ignored stays so (SIGHUP under nohup). To many programs SIGHUP means to read their settings again,
     so that the group gets SIGTERM for it.

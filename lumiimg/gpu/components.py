@@ -1,7 +1,7 @@
 """What people call the file that GPU code is in, and the kernel files that libraries look for by name beside them.
 
 rocBLAS, hipBLASLt, AOTriton and aiter choose a file, or a folder, by the GPU's name in it; so the name says what there
-is code for. The first file of each target is opened: a name alone is no evidence.
+is code for. The first file of each target is opened: a name alone is not evidence.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class BindPlan:
 
     @property
     def state(self) -> tuple[frozenset[str], frozenset[str]]:
-        """What tells this plan from an earlier one."""
+        """What distinguishes this plan from an earlier one."""
         return frozenset(self.paths), frozenset(self.from_image)
 
 

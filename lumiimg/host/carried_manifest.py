@@ -185,7 +185,7 @@ def _check(manifest: CarriedManifest) -> None:
 def differences(carried: CarriedManifest, found: CarriedManifest) -> Iterator[str]:
     """Yield in what an image's own manifest differs from what its files and a node show: a clause each.
 
-    What the manifest did not know is no difference: paths without a snapshot, all that a plan could not see.
+    What the manifest did not know is not a difference: paths without a snapshot, all that a plan could not see.
     """
     if carried.fabric is not found.fabric:
         yield f"it says fabric {carried.fabric.value}, and {found.fabric.value} is what is found"

@@ -64,7 +64,7 @@ class ContainerView:
 
 
 def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
-    """Return a variable as it is in the container: what the engine is told, else the image's, else the user's own.
+    """Return a variable as it is in the container: what the engine is given, else the image's, else the user's own.
 
     One that the image sets to nothing takes the user's own away, too (apptainer
     `internal/pkg/util/fs/files/action_script.sh`, restore_env). The user's LD_LIBRARY_PATH is the one that does not get
@@ -118,7 +118,7 @@ def see_inside(
 ) -> ContainerView:
     """Return an image as a process in it has it; `host` is where binds come from.
 
-    Of what engines mount without being told (home, /tmp) the image knows (`engine_mounts`): a bind comes after it.
+    Of what engines mount unasked (home, /tmp) the image knows (`engine_mounts`): a bind comes after it.
 
     Raises BadInputError for a bind whose source is not on the host, or whose target cannot be.
     """

@@ -90,7 +90,7 @@ def headers_beside(library: HostLibrary, root: Path = Path("/")) -> Path:
 def write_archive(library: HostLibrary, target: Path, root: Path = Path("/")) -> str:
     """Write the node's libfabric and its headers as a tar, the same bytes for the same files; return its version.
 
-    Raises MissingHereError as `headers_beside`, BadInputError where the library here is not the one of the snapshot.
+    Raises MissingHereError as `headers_beside`, BadInputError where the library here is not that of the snapshot.
     """
     include = headers_beside(library, root)
     data = (root / library.path.lstrip("/")).read_bytes()
@@ -110,7 +110,7 @@ def write_archive(library: HostLibrary, target: Path, root: Path = Path("/")) ->
 
 
 def _refuse_other_file(target: Path) -> None:
-    """Raise BadInputError where there is a file that is no such archive: somebody would miss it."""
+    """Raise BadInputError where there is a file that is not such an archive: somebody would miss it."""
     if not target.is_file():
         return
     try:
@@ -119,7 +119,7 @@ def _refuse_other_file(target: Path) -> None:
     except (tarfile.TarError, OSError, EOFError):
         first = None
     if first is None or not first.name.startswith(f"{TOP_FOLDER}/"):
-        raise BadInputError("exists already, and is no archive of a libfabric", where=str(target))
+        raise BadInputError("exists already, and is not an archive of libfabric", where=str(target))
 
 
 def _headers(include: Path) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""Which files of a host its fabric is made of, each with its digest: what tells that a node is no longer as it was."""
+"""Which files of a host its fabric is made of, each with its digest: what shows that a node is no longer as it was."""
 
 from __future__ import annotations
 

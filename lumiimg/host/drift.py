@@ -1,7 +1,7 @@
 """What a node offers otherwise than an earlier one of its kind: what an update of the machine changed.
 
 Another node of the same kind compares as the same: its name, the time, PCI addresses and the numbers of its devices
-are no change. Nodes of different kinds are told from each other, and not compared: what differs is no drift.
+do not count as changes. Nodes of different kinds are recognised and not compared: what differs is not drift.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _notes(before: Snapshot, now: Snapshot) -> Iterator[str]:
         )
     asked = [e.path for e in before.entries if ASKED in e.how and e.path not in {other.path for other in now.entries}]
     if asked:
-        yield f"the first scan was told of {asked[0]} by --include, the second was not, or it is gone"
+        yield f"the first scan had {asked[0]} by --include, the second had not, or it is gone"
     if before.tool != now.tool:
         yield f"lumiimg {before.tool} and {now.tool} made the snapshots: they may not look at the same things"
     for gap in now.gaps:

@@ -23,7 +23,7 @@ FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin")
 _HELPER_ROLE = "cxi-helper"
 """Libraries that libfabric may be linked with, or open: told by their names, as what it needs."""
 _NAMED = 4
-"""Names of versions that one detail tells."""
+"""Names of versions that one detail lists."""
 _BUILD_CHARACTERS = 12
 
 
@@ -201,5 +201,5 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _build(library: HostLibrary) -> str:
-    """Return what tells a build from another, for a person: the build id, where there is one."""
+    """Return what distinguishes a build from another, for a person: the build id, where there is one."""
     return (library.facts.build_id or library.sha256)[:_BUILD_CHARACTERS]

@@ -187,7 +187,7 @@ class LibrarySearch:
             elif not self.root.exists(path):
                 raise BadInputError("does not exist, or cannot be reached", where=path)
             elif not self.root.is_file(path) or self.files.native_of(path) != self.native:
-                raise BadInputError("is no shared library that this machine's loader could take", where=path)
+                raise BadInputError("is not a shared library that this machine's loader can load", where=path)
             elif not any(_is_of(role, path) for role in roles):
                 yield path
 

@@ -35,7 +35,7 @@ _HINT = "take a new one on a compute node: `lumiimg host scan -o host.json`"
 
 
 class SnapshotError(BadInputError):
-    """A file that is no host snapshot, or one that contradicts itself; `where` is the file and the key."""
+    """A file that is not a host snapshot, or one that contradicts itself; `where` is the file and the key."""
 
 
 def to_text(snapshot: Snapshot) -> str:
@@ -92,7 +92,7 @@ def _read_json(path: Path) -> object:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _check(snapshot: Snapshot) -> None:
@@ -134,7 +134,7 @@ def _check_paths(snapshot: Snapshot) -> None:
         above = path
         while above := above.rpartition("/")[0]:
             if kinds.get(above, "directory") != "directory":
-                raise FormError(key, "lies below something that is no directory")
+                raise FormError(key, "lies below something that is not a directory")
     root = RootFileSystem(SnapshotTree(snapshot))
     for index, entry in enumerate(snapshot.entries):
         if not root.is_file(entry.path):

@@ -72,7 +72,7 @@ class SnapshotTree:
         return FileStat(node.kind, 0o755, 0, 0, size, 0, 1, self.directory_identity(node))
 
     def directory_identity(self, directory: SnapshotNode) -> tuple[str, str]:
-        """Return what tells a directory from all others."""
+        """Return what distinguishes a directory from all others."""
         return ("recorded", directory.path)
 
     def open(self, node: SnapshotNode) -> RecordedElf:

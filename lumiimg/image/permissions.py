@@ -24,7 +24,7 @@ _SET_ID = {0o4000: "setuid", 0o2000: "setgid"}
 def barred(root: RootFileSystem, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield, of files that the user may not read, (the file, what is in the way: itself, or a folder on the way to it).
 
-    The user is the one of this process; root asks for people who are not root, and own nothing of the image. What
+    The user is that of this process; root asks for people who are not root, and own nothing of the image. What
     is not there is left out.
     """
     for path in paths:

@@ -50,7 +50,7 @@ class NoPythonError(Exception):
 def read_python(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> Interpreter:
     """Return the interpreter that a file is, `environment` being that of its process.
 
-    Raises NoPythonError for a script, which may start any other, and for what is no Python.
+    Raises NoPythonError for a script, which may start any other, and for what is not Python.
     """
     executable = _resolved(root, path)
     head = _head(root, executable)

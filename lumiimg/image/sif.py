@@ -94,7 +94,7 @@ class DataObject:
     file_system: int = 0
     partition_type: int = 0
     signer: str = ""
-    """The fingerprint, in capitals, that a signature names; whether it tells the truth the engine finds out."""
+    """The fingerprint, in capitals, that a signature names; whether it is true the engine finds out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Tree(Protocol[NodeT]):
         """Return the inode's attributes."""
 
     def directory_identity(self, directory: NodeT) -> Hashable:
-        """Return what tells a directory from all others; None where the host sees to it that there are no loops."""
+        """Return the identity of a directory; None where the host sees to it that there are no loops."""
 
     def open(self, node: NodeT) -> OpenFile:
         """Open a regular file."""

@@ -53,13 +53,13 @@ class BandwidthTable:
 
     @property
     def name(self) -> str:
-        """The program with its test, as far as it is told; this project's own has the table of rccl-tests."""
+        """The program with its test, as far as it is known; this project's own has the table of rccl-tests."""
         if self.test and self.test.startswith("lumiimg-"):
             return self.test
         return f"{self.program} {self.test}" if self.test else self.program
 
     def is_over(self, line: int) -> bool:
-        """Whether so many lines have passed without one of the table that no more will come."""
+        """Whether enough lines have passed without one of the table that no more will come."""
         return line - self.seen > (_PATIENCE_OSU if self.program == "osu" else _PATIENCE)
 
     def see_device(self, rank: int, host: bytes, bus: bytes, device: bytes, *, full: bool) -> None:

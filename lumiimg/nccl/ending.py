@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lumiimg.nccl.job import JobState
 
 _NEAR_LINES, _OF_EACH = 1000, 100
-"""Lines between an error and the end of a process that followed from it: so many, and so many of each process more."""
+"""Lines between an error and the end of a process that followed from it: of all processes, and more of its own."""
 _LAST_WORDS = 100
 """Lines that a program may print of its own when it ends with an error."""
 _FRAMES = 40

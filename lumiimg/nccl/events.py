@@ -63,7 +63,7 @@ class CommunicatorSeen:
     has_origin: bool = True
     """As of a Sighting."""
     here: int | None = None
-    """Ranks of it on this process's node, where that is told and the number of nodes is not."""
+    """Ranks of it on this process's node, where that is known and the number of nodes is not."""
 
     @property
     def crosses(self) -> bool | None:

@@ -38,7 +38,7 @@ class Tail:
         """Yield what was added, as blocks of whole lines; nothing while there is no file.
 
         Raises WrittenAnewError for a file that became shorter, or another one under the name, and BadInputError for
-        one that is no text, or cannot be read.
+        one that is not text, or cannot be read.
         """
         try:
             with open_regular(self.file) as stream:

@@ -4,7 +4,7 @@ NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/deb
 what a known launcher puts there (prefixes.toml); elsewhere such a text is a quotation. A text line may hold several
 messages. Level and file:line are not read: they differ by build, and ROCm 7.2 prints the plugin's INFO as WARN and its
 WARN without any prefix.
-oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log), and no host: only a launcher's prefix tells that.
+oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log), and no host: only a launcher's prefix gives that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEVEL = re.compile(
 The place is a file, or a function with its types; a sentence before it quotes the line."""
 _ONECCL = "|CCL_"
 _ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10})\)|(\d{1,10})) (?=\|CCL_)")
-"""A time and a thread, in parentheses up to 2021.16. It is the main thread, whose number is the process's, that tells
+"""A time and a thread, in parentheses up to 2021.16. It is the main thread, whose number is the process's, that says
 of the network."""
 _PALS = re.compile(r"[>\s]{0,8}([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
 """`mpiexec -l` of PALS, as on Aurora: the host, and the task."""

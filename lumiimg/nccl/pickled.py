@@ -145,7 +145,7 @@ class _Reader:
         return self._data[start : self._at]
 
     def _skip(self, size: int) -> int:
-        """Go on by so many bytes, and return where they begin."""
+        """Go on by a number of bytes, and return where they begin."""
         start, self._at = self._at, self._at + size
         if self._at > len(self._data):
             raise IndexError

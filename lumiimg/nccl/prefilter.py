@@ -75,7 +75,7 @@ class Prefilter:
         """What words may be part of."""
         self.saw_rows = False
         """Rows of a table were seen since this was last set to False."""
-        # what a line of a probe quotes is percent-encoded, so its shape tells nothing
+        # what a line of a probe quotes is percent-encoded, so its shape says nothing
         self._probe = shape_of(PROBE.encode())
         self._boring: set[bytes] = set()
         self._known: dict[bytes, tuple[MessagePattern, ...]] = {}

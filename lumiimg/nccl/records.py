@@ -13,7 +13,7 @@ from lumiimg.toml import own_table
 _INSPECTED = b'{"header"'
 """Objects that inspector.py reads."""
 _FOREIGN_SHARE = 100
-"""Of so many records one other line may stand among them: a record that was cut, what tail(1) puts between files."""
+"""One other line may stand among this number of records: a record that was cut, a line of tail(1) between files."""
 _STREAMS = ("stdout", "stderr")
 
 

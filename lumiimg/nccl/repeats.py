@@ -34,7 +34,7 @@ class Repeats:
         """Whether any line that it looked at began as one that is quoted does."""
 
     def abound(self, block: bytes, lines: int) -> bool:
-        """Whether so many of the lines may be of channels that it is worth to look."""
+        """Whether enough of the lines may be of channels to be worth a look."""
         return block.count(_WAY) * _SHARE >= lines
 
     def unread(self, block: bytes, at: int) -> Iterator[tuple[int, bytes, bytes]]:

@@ -176,7 +176,7 @@ class RankUse:
 
 @dataclass(frozen=True, slots=True)
 class RankResult(RankUse):
-    """What one rank of the job used; a process that tells no rank has one result of its own."""
+    """What one rank of the job used; a process that names no rank has one result of its own."""
 
     rank: int | None
     """Number in the process's largest communicator; None where the log does not tell."""

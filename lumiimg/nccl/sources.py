@@ -44,7 +44,7 @@ _DIGITS = re.compile(r"(\d+)")
 def log_files(names: Sequence[str]) -> list[str]:
     """Return the files to read, folders replaced by the text files in them, in natural order of their names.
 
-    Raises BadInputError for a name that is not there, a folder without a log, or a file that is no text.
+    Raises BadInputError for a name that is not there, a folder without a log, or a file that is not text.
     """
     found: list[str] = []
     for name in names:
@@ -62,7 +62,7 @@ def log_files(names: Sequence[str]) -> list[str]:
 
 
 def _identity(file: str) -> object:
-    """Return what tells a file from another: one that is named twice, or through a folder too, is read once."""
+    """Return what distinguishes a file from another: one that is named twice, or through a folder too, is read once."""
     if file == STDIN:
         return STDIN
     status = Path(file).stat()
@@ -116,7 +116,7 @@ def refuse_no_text(name: str, head: bytes) -> None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadInputError("is text in UTF-16", where=name, hint=f"iconv -f UTF-16 -t UTF-8 {shlex.quote(name)}")
     if not _is_text(head):
-        what = "is no text" if is_binary(head) else "is an answer of lumiimg (--json)"
+        what = "is not text" if is_binary(head) else "is an answer of lumiimg (--json)"
         raise BadInputError(what, where=name, hint="lumiimg log reads what a job printed")
 
 
@@ -125,7 +125,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file that starts so is no log; a log whose start was cut off while it grew begins with zeros."""
+    """Whether a file that starts so is not a log; a log whose start was cut off while it grew begins with zeros."""
     return b"\0" in head.lstrip(b"\0")
 
 
@@ -139,7 +139,7 @@ def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
     """Yield the file, unpacked, as blocks of whole lines; memory does not grow with it.
 
     Raises BadInputError if it cannot be read or unpacked. A compressed one whose end is missing (it is still
-    written) is read up to there, and `warn` is told.
+    written) is read up to there, and `warn` is called.
     """
     try:
         if name == STDIN:
@@ -183,7 +183,7 @@ class LineSplitter:
 def whole_lines(stream: BinaryIO, name: str, warn: Callable[[str], None], size: int | None = None) -> Iterator[bytes]:
     """Yield up to `size` bytes of a stream as blocks that end with a line.
 
-    A last line without an end is left out, and `warn` is told: jobs write in blocks, and `nRanks 1` of 16, or a
+    A last line without an end is left out, and `warn` is called: jobs write in blocks, and `nRanks 1` of 16, or a
     provider `c`, would be taken for the whole.
 
     Of a stream that goes on without an end no more than 64 GiB is read, and of one line over and over 256 MiB.

@@ -1,4 +1,4 @@
-"""What else the job's log tells beside the verdict: ranks, communicators, versions, interfaces, GPUDirect RDMA."""
+"""What else the job's log says beside the verdict: ranks, communicators, versions, interfaces, GPUDirect RDMA."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def gdr(processes: Sequence[ProcessState]) -> bool | None:
 def is_single_node(processes: Sequence[ProcessState]) -> bool:
     """Return whether the log proves that nothing crosses a network.
 
-    `nNodes` tells it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
+    `nNodes` gives it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
     """
     seen = [c for p in processes for c in p.communicators.values()]
     if not seen or any("channel" in p.events for p in processes) or not all(c.has_origin for c in seen):
@@ -179,7 +179,7 @@ def is_single_node(processes: Sequence[ProcessState]) -> bool:
         return True
     if any(c.crosses for c in seen):
         return False
-    # Without commId those of one size cannot be told apart: if all are complete, each rank is there as often.
+    # Without commId those of one size cannot be distinguished: if all are complete, each rank is there as often.
     ranks_seen: dict[str | int, Counter[int]] = {}
     sizes: dict[str | int, int] = {}
     for c in seen:
@@ -192,7 +192,7 @@ def is_single_node(processes: Sequence[ProcessState]) -> bool:
 
 
 def _ranks(process: ProcessState) -> list[int | None]:
-    """Ranks of the process in its largest communicator: its ranks of the job, as far as the log tells."""
+    """Ranks of the process in its largest communicator: its ranks of the job, as far as the log shows."""
     seen = process.communicators.values()
     largest = max((c.ranks for c in seen), default=0)
     ranks = sorted({c.rank for c in seen if c.ranks == largest})

@@ -1,7 +1,7 @@
 """From what a process was seen to print to the network that it used.
 
 Order of proof (strongest first): channel lines, `Using network`/`Assigned NET plugin`, the transport's own start or the
-provider line, plugin initialising. The provider line, not the network's name, tells cxi from tcp. A domain or
+provider line, plugin initialising. The provider line, not the network's name, distinguishes cxi from tcp. A domain or
 endpoint that cannot be opened overrides any of them on libfabric: the provider is selected before it is opened.
 """
 
@@ -140,7 +140,7 @@ def _started(process: ProcessState) -> list[Sighting]:
 
 
 def _of_mpi(process: ProcessState, job: Job) -> list[Sighting]:
-    """Return the provider that MPI names, where oneCCL goes by MPI: another MPI of the job script tells nothing."""
+    """Return the provider that MPI names, where oneCCL goes by MPI: another MPI of the job script says nothing."""
     return list(process.saw("mpi-provider")) if job.over_mpi else []
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TEXT = 400
 """Characters of a step that a line is cut out of."""
 _LINES = 12
-"""Line numbers that are told of what uses an argument."""
+"""Line numbers that are shown of what uses an argument."""
 
 
 def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:

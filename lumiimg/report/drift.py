@@ -124,7 +124,7 @@ def print_drift(
 
 def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Outcome) -> str:
     if drift.kinds:
-        return "CANNOT TELL: these are nodes of different kinds, and what differs is no drift"
+        return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
     broken = [image for image in images if image.fate is Fate.BREAKS]
     stale = [image for image in images if image.fate is Fate.STALE_BINDS]
     of_all = f"of {count(len(images), 'image')}"

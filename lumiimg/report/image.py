@@ -88,7 +88,7 @@ def _print_plan(out: Console, image: Path, plan: Mapping[str, Any], bill: Mappin
 
 
 def _objects(document: Mapping[str, Any], key: str, image: Path) -> list[Mapping[str, Any]]:
-    """Return the objects of a list, or the one that is no list; nothing where there is none.
+    """Return the objects of a list, or the one that is not a list; nothing where there is none.
 
     Raises BadInputError for anything else: what an image says may be anybody's.
     """

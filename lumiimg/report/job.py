@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def json_keys(plan: JobPlan) -> dict[str, Any]:
-    """Return the keys of the JSON that are no attributes of the job."""
+    """Return the keys of the JSON that are not attributes of the job."""
     topology = plan.topology
     return {
         "site": plan.site.name,
@@ -79,7 +79,7 @@ def _print_place(out: Console, topology: Topology, place: RankCores, *, by_mask:
     if binding.gpus_of_group > 1:
         of_group = [other.local_rank for other in topology.places if other.group == place.group]
         part = of_group.index(place.local_rank) + 1
-        without += f"; part {part} of {binding.gpus_of_group}, as so many GPUs share it"
+        without += f"; part {part} of {binding.gpus_of_group}, as {binding.gpus_of_group} GPUs share it"
     out.print(f"\nGPU {place.local_rank}: group {place.group}", style="bold")
     sum_of = f"cores {place.group} x {binding.group} .. + {binding.group} = {ranges(whole)}{without}"
     detail(out, f"{sum_of}: {ranges(place.cores)}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lumiimg.report.console import Console
 
 _TREES = 3
-"""Up to so many files a tree each; more are told in one line each."""
+"""Files that get a tree each; further ones get one line each."""
 _LINES, _MOST = 20, 5
 _RULES = {
     FoundBy.INTERPRETER: "the loader itself",
@@ -75,7 +75,7 @@ def _print_many(out: Console, outcomes: Mapping[str, LoadOutcome], *, verbose: b
         for error in outcomes[path].errors:
             detail(out, error)
     if not verbose and len(bad) > _LINES:
-        out.print(f"… and {len(bad) - _LINES} more (--verbose shows all, --json tells all)")
+        out.print(f"… and {len(bad) - _LINES} more (all with --verbose or --json)")
     missing = Counter(item.name for path in bad for item in outcomes[path].missing)
     if len(bad) > _LINES and missing:
         most = ", ".join(f"{name} ({times})" for name, times in missing.most_common(_MOST))

@@ -34,7 +34,7 @@ _SENTENCES = {
     Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
     Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded and failed to start",
     Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
-    Verdict.NONE: "this log does not tell which network was used",
+    Verdict.NONE: "this log does not say which network was used",
     Verdict.MIXED: "ranks used different networks",
 }
 _SELECTED = {

@@ -136,7 +136,7 @@ class VerboseProgress(LineProgress):
 
 
 def _state_column() -> ProgressColumn:
-    """Return a column that tells whether a step is still to come, runs, or is done."""
+    """Return a column that shows whether a step is still to come, runs, or is done."""
     from rich.progress import SpinnerColumn
     from rich.text import Text
 

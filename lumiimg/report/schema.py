@@ -1,7 +1,7 @@
 """The JSON that commands print, and its JSON Schemas (2020-12), both made from the types in `report/outputs/`.
 
 A value is printed by its attributes: those of a shape are looked up by name on what the rooms below return, and are
-checked on the way. So a kind is told once, with its number. docs/reference/json.md says what a number promises.
+checked on the way. So a kind is declared once, with its number. docs/reference/json.md says what a number promises.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def strict_json(data: Mapping[str, Any]) -> str:
     r"""Return JSON that every parser takes and every terminal survives (RFC 8259, RFC 7493).
 
     In ASCII: valid in whatever encoding standard output has, and no direction mark or C1 control out of a hostile file
-    reaches the terminal. A byte of a name that is no UTF-8, half a surrogate here, is spelled out in six letters
+    reaches the terminal. A byte of a name that is not UTF-8, half a surrogate here, is spelled out in six letters
     (`\udcff`): as an escape it would stand for no character. Raises ValueError for NaN and infinity, which no output
     has.
     """

@@ -115,7 +115,7 @@ def _notes(startups: Sequence[Startup]) -> list[str]:
     if any(startup.place is ImportSource.IMAGE for startup in startups):
         notes.append(
             "image: what the engine asks of the image's file, of the folders above it and of the home, what is read of "
-            "the image (compressed), and what the program asks of paths that are bound; once a container"
+            "the image (compressed), and what the program asks of paths that are bound; once per container"
         )
     return notes
 

@@ -31,7 +31,7 @@ _AGENTS = {
     "oci-archive": "oci-archive",
     "docker-archive": "docker-archive",
 }
-"""How an engine is told to start from it, by the kind of image. Source: Apptainer user guide, definition files."""
+"""How an engine is made to start from it, by the kind of image. Source: Apptainer user guide, definition files."""
 LOCAL_AGENTS = frozenset(_AGENTS.values())
 """Those that read a file or a folder of this machine."""
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})", re.ASCII)
@@ -58,7 +58,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
 
     `site`: whose GPU is to take its code.
 
-    Raises BadInputError for what is no image, and what `pull` raises.
+    Raises BadInputError for what is not an image, and what `pull` raises.
     """
     refuse_password(base, "--base")
     if not base.isprintable():

@@ -53,7 +53,7 @@ _DIST_INFO = re.compile(
 NOT_PYTHON = frozenset(
     ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
 ) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
-"""Components that are no Python distribution, whatever one is called."""
+"""Components that are not Python distributions, whatever one is called."""
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
 _SMALL_BYTES = 64 * 1024
 _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
@@ -178,7 +178,7 @@ def _rccl(root: RootFileSystem, found: list[str]) -> Rccl:
 def _plugin(image: Image, rccl: Rccl, found: list[str]) -> dict[str, str]:
     """Return the versions of the net API that the image's plugin offers: a file that its RCCL would ask for.
 
-    One of another name is no plugin to RCCL, which goes past it.
+    One of another name is not a plugin to RCCL, which goes past it.
     """
     named = _plugin_variable(image)
     if rccl.generation is None and named:  # a layer brings an RCCL, or it is one that nobody knows
@@ -206,7 +206,7 @@ def _plugin_variable(image: Image) -> str | None:
 
 
 def _net_api(root: RootFileSystem, path: str) -> tuple[int, ...]:
-    """Return the versions of the net API that a file offers, highest first; none where it is no library."""
+    """Return the versions of the net API that a file offers, highest first; none where it is not a library."""
     try:
         with contextlib.closing(root.open(path)) as file:
             return net_api(exported_symbols(file, NET_SYMBOL))

@@ -1,4 +1,4 @@
-"""What a lock takes from elsewhere than the catalogue says: who wrote it vouches for that, and nobody else."""
+"""What a lock takes sources that are not from the catalogue: who wrote it vouches for that, and nobody else."""
 
 from __future__ import annotations
 

@@ -57,14 +57,14 @@ _HEAD = f"{_BEGINS} to change it, change the request and write it again.\n"
 def to_text(lock: Lock, request: Request) -> str:
     """Return the file of a settled lock.
 
-    Raises ValueError for one that is not settled, BadInputError for a value that is no UTF-8, or looks like a secret.
+    Raises ValueError for one that is not settled, BadInputError for a value that is not UTF-8, or looks like a secret.
     """
     if lock.unsettled or lock.bootstrap.is_open:
         raise ValueError([*lock.unsettled, f"the digest of {lock.bootstrap.origin}"][0])
     body = tomli_w.dumps(_body(lock, request), multiline_strings=False)
     if not_text := re.search(r"[^\n]*[\ud800-\udfff]", body):
         value = not_text[0].encode("utf-8", "backslashreplace").decode()[:200]
-        raise BadInputError(f"a lock cannot hold what is no UTF-8: {value}", hint="write it in UTF-8, or leave it out")
+        raise BadInputError(f"a lock can hold only UTF-8: {value}", hint="write it in UTF-8, or leave it out")
     for line in body.splitlines():
         if (plain := hidden(line)) != line:
             raise BadInputError(f"a lock cannot hold a secret: {plain[:200]}", hint="it is passed on; leave it out")

@@ -47,7 +47,7 @@ def _on_its_base(asked: Request, shelf: Shelf) -> Iterator[Request]:
         yield replace(asked, add=missing)
     if asked.fabric is not None:
         yield replace(asked, fabric=None)
-    # the one version at fault alone, before all of them
+    # the one version at fault alone, then all of them
     for at, (text, name) in enumerate(zip(asked.add, asked.unpinned, strict=True)):
         if name != text:
             yield replace(asked, add=(*asked.add[:at], name, *asked.add[at + 1 :]))

@@ -78,4 +78,4 @@ def _day(snapshot: Snapshot, where: str) -> dt.date:
     try:
         return dt.date.fromisoformat(snapshot.taken[:10])
     except ValueError as error:
-        raise BadInputError("key 'taken' is no date", where=where) from error
+        raise BadInputError("key 'taken' is not a valid date", where=where) from error

@@ -81,13 +81,13 @@ class Request:
 def wanted(text: str) -> tuple[str, SpecifierSet]:
     """Return layer and versions of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
     if len(text) > _LIMIT:
-        raise BadInputError(f"{text[:40]!r}… is no layer", hint=_LAYER_HINT)
+        raise BadInputError(f"{text[:40]!r}… is not a layer", hint=_LAYER_HINT)
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise BadInputError(f"{text!r} is no layer", hint=_LAYER_HINT) from error
+        raise BadInputError(f"{text!r} is not a layer", hint=_LAYER_HINT) from error
     if requirement.extras or requirement.url or requirement.marker:
-        raise BadInputError(f"{text!r} is no layer", hint=_LAYER_HINT)
+        raise BadInputError(f"{text!r} is not a layer", hint=_LAYER_HINT)
     return requirement.name, requirement.specifier
 
 

@@ -1,6 +1,6 @@
 """The compatibility rules: each a function of what a stack and a site have, that says what it found, why, from where.
 
-Layers (rule 6) and torch (rule 5) are matched when the stack is put together (stack.py); here they are told.
+Layers (rule 6) and torch (rule 5) are matched when the stack is put together (stack.py); here they are reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RuleOutcome(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """It may work; what is known against it is told."""
+    """It may work; what is known against it is reported."""
     UNKNOWN = "unknown"
     """A fact is missing that would decide it."""
     REFUSED = "refused"
@@ -109,8 +109,8 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         because = "the C library of the base is not known, so whether the host's libraries load in it is not either"
         if floor is None:
             because = (
-                f"which C library the libfabric and libcxi of {site.name} ask for is not documented; a snapshot of a"
-                " node tells (lumiimg host scan)"
+                f"which C library the libfabric and libcxi of {site.name} ask for is not documented; a snapshot of"
+                " a node shows it (lumiimg host scan)"
             )
         outcome = RuleOutcome.UNKNOWN if asked is None else RuleOutcome.REFUSED
         return asked or Fabric.BUNDLED, gate(outcome, need, known, because)
@@ -129,8 +129,8 @@ def _no_fabric(site: Site) -> RuleResult:
     because = (
         f"the libfabric and libcxi of {site.name} are not known to the project, so none is put in: RCCL goes over TCP"
         if site.vendor is None
-        else f"the project has no fabric for images of {site.vendor}'s GPUs; how the machine's own comes into a"
-        f" container is told by `lumiimg show {site.name}`"
+        else f"the project has no fabric for images of {site.vendor}'s GPUs; `lumiimg show {site.name}` says how"
+        " to bind the machine's own"
     )
     return RuleResult("fabric", RuleOutcome.UNKNOWN, "libfabric with cxi", "no fabric", because, site.source)
 
@@ -199,7 +199,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
         elif site.vendor is None:
             need = f"code for the GPUs of {site.name}"
             told = " ".join(f"{option}=GPU" for option in options)
-            because = f"which GPUs {site.name} has is not told, and code for others does not run there ({told})"
+            because = f"which GPUs {site.name} has is not known, and code for others does not run there ({told})"
             yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 

@@ -330,10 +330,10 @@ def _unlisted(layer: Layer, wish: WantedLayer) -> Release | None:
 
 
 def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, OfferedComponent]:
-    """Return what a layer adds: its own name, components, and their versions where it tells them.
+    """Return what a layer adds: its own name, components, and their versions where it gives them.
 
-    `arguments` are the user's, by (layer, argument). Of other sources than its own it tells no version but those that
-    an argument tells.
+    `arguments` are the user's, by (layer, argument). Of other sources than its own it gives no version but those that
+    an argument gives.
     """
     layer, release = chosen.layer, chosen.release
     values = values_of(layer, release, arguments)

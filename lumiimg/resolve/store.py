@@ -40,7 +40,7 @@ class Store:
         self._mirrors = mirrors
         self._jobs = jobs
         self._read: dict[str, tuple[int, int, int]] = {}
-        """Files whose digest was found right, with what tells whether they were touched since."""
+        """Files whose digest was found right, with what shows whether they were touched since."""
 
     def has(self, source: LockedSource) -> bool:
         """Whether a file of that digest is there; `get` reads whether it still is what it was."""
@@ -49,7 +49,7 @@ class Store:
     def get(self, location: str, sha256: str, on_line: Callable[[str], None] | None = None) -> Path:
         """Return the path of a file in the store, after getting it there if need be, from a URL or a path.
 
-        `on_line` is told when it must be got. Raises FailedError if it cannot be had, or is not what the digest says.
+        `on_line` is called before it is fetched. Raises FailedError if that fails, or the digest is another.
         """
         kept = self._folder / sha256
         if not self._is_whole(kept, sha256):
@@ -157,7 +157,7 @@ class Store:
 
 
 def _copy(location: str, target: Path) -> None:
-    """Copy a file of this machine. Raises FailedError for what is no file or too large, OSError if it cannot be kept.
+    """Copy a file of this machine. Raises FailedError if it is not a file or too large, OSError if it cannot be kept.
 
     A pipe would never end its opening, and a device never its reading.
     """

@@ -92,7 +92,7 @@ def _checked(write: Callable[..., str | bytes], name: str) -> Callable[..., str 
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

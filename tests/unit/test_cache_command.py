@@ -89,7 +89,7 @@ def test_the_longest_unused_goes_first(cache: LayerCache, capsys: Capture) -> No
 def test_a_size_that_is_none_is_one_line(text: str, cache: LayerCache, capsys: Capture) -> None:
     del cache
     assert main(["cache", "prune", f"--keep={text}"]) == ExitCode.BAD_INPUT
-    assert "is no size" in capsys.readouterr().err
+    assert "is not a valid size" in capsys.readouterr().err
 
 
 def test_layers_are_carried_in_a_file(
@@ -191,7 +191,7 @@ def test_a_tar_of_holes_takes_no_memory(
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
-    assert "is no archive of layers" in capsys.readouterr().err
+    assert "is not an archive written by `lumiimg cache export`" in capsys.readouterr().err
 
 
 def test_layers_are_removed_by_name_or_key(cache: LayerCache, capsys: Capture) -> None:
@@ -313,7 +313,7 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     assert "never built with this cache" in capsys.readouterr().out
     below = CacheKey({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
     print_why(why(cache, [below], ("vllm",), ""), "pytorch", as_json=False)
-    assert "lumiimg why pytorch, with the same options, tells why" in " ".join(capsys.readouterr().out.split())
+    assert "lumiimg why pytorch, with the same options, says why" in " ".join(capsys.readouterr().out.split())
 
 
 def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

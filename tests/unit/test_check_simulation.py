@@ -50,7 +50,7 @@ def test_a_plugin_that_rccl_takes_is_told_with_rccls_own_line_and_makes_no_answe
 def test_another_plugin_than_the_one_that_shook_hands_leaves_the_question_open() -> None:
     finding = found("taken", probed="/other/librccl-net.so")
     assert finding.severity is Severity.UNKNOWN
-    assert finding.summary.endswith("what else is told here of a plugin is of /other/librccl-net.so")
+    assert finding.summary.endswith("everything else here about a plugin is about /other/librccl-net.so")
 
 
 @pytest.mark.parametrize("excuse", [None, NO_NIC], ids=["with a NIC", "without a NIC"])

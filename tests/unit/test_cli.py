@@ -195,10 +195,13 @@ BAD_INPUT = {
     "image that is not there": (["check", "nowhere.sif"], "nowhere.sif"),
     "log that is not there": (["log", "nowhere.out"], "nowhere.out: cannot be read"),
     "folder that is no image": (["check", "."], ".: holds no root file system"),
-    "address that is none": (["build", "--recipe", "demo", "--mirror", "debian=http://[::1"], "is no http(s) address"),
+    "address that is none": (
+        ["build", "--recipe", "demo", "--mirror", "debian=http://[::1"],
+        "is not a valid http(s) address",
+    ),
     "mirror that is no address": (
         ["build", "--recipe", "demo", "--mirror", "https://g.test=nope"],
-        "is no http(s) address",
+        "is not a valid http(s) address",
     ),
     "value that no definition can hold": (
         [
@@ -213,16 +216,16 @@ BAD_INPUT = {
         ],
         "aws-ofi-nccl.ROCM has 100001 characters; 4096 at most are taken; give long text to a layer as a file",
     ),
-    "log without a name": (["log", ""], "an argument is given an empty text; is a variable of the shell not set?"),
+    "log without a name": (["log", ""], "an argument is empty; is a variable of the shell not set?"),
     "site that a script left empty": (
         ["explain", "--base", "rocm-6.4.4", "--add", "vllm", "--site", ""],
-        "--site is given an empty text",
+        "--site is empty",
     ),
-    "base that a script left empty": (["explain", "--add", "vllm", "--base="], "--base is given an empty text"),
-    "log that is no text": (["log", sys.executable], "is no text"),
+    "base that a script left empty": (["explain", "--add", "vllm", "--base="], "--base is empty"),
+    "log that is no text": (["log", sys.executable], "is not text"),
     "no log": (["log"], "no log to read"),
-    "log with a host and no image": (["log", "-", "--host", "h.json"], "--host tells nothing without the image"),
-    "log that is followed from standard input": (["log", "--follow", "-"], "standard input is read to its end"),
+    "log with a host and no image": (["log", "-", "--host", "h.json"], "--host has no effect without the image"),
+    "log that is followed from standard input": (["log", "--follow", "-"], "standard input is always read to its end"),
     "image with a name that no file can have": (["check", "x" * 300], "File name too long"),
     "output with a name that no file can have": (["build", "--recipe", "demo", "-o", "x" * 300], "File name too long"),
     "host that is not there": (["bind", ".", "--host", "no.json"], "no.json"),
@@ -451,7 +454,7 @@ def test_a_fault_of_lumiimg_is_one_line_and_none_of_its_answers(
 def test_a_log_of_somebody_elses_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.sif.log").write_text("my notes")
     assert main(["build", "--recipe", "demo", "-o", str(tmp_path / "x.sif")]) == ExitCode.BAD_INPUT
-    assert "is no log of a build" in capsys.readouterr().err
+    assert "is not a build log" in capsys.readouterr().err
     assert (tmp_path / "x.sif.log").read_text() == "my notes"
 
 

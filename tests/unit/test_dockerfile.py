@@ -250,7 +250,7 @@ def test_a_form_that_is_no_json_is_the_shell_form() -> None:
 
 REFUSED = {
     "empty": ("", "Dockerfile: has no FROM"),
-    "unknown": ("FROM a\nRUM x\n", "Dockerfile:2: 'RUM' is no instruction of a Dockerfile; did you mean RUN?"),
+    "unknown": ("FROM a\nRUM x\n", "Dockerfile:2: 'RUM' is not a Dockerfile instruction; did you mean RUN?"),
     "before FROM": ("ENV A=1\nFROM a\n", "Dockerfile:1: ENV before any FROM"),
     "no name": ("FROM a AS\n", "Dockerfile:1: FROM a AS"),
     "heredoc": ("FROM a\nRUN <<EOF\necho\n", "Dockerfile:2: the heredoc 'EOF' has no end"),
@@ -291,9 +291,9 @@ def test_what_cannot_be_read_is_one_line_with_its_place(
     [
         (["--arg", "GPU_TARGET=gfx90a"], "--arg GPU_TARGET: no ARG of that name; did you mean GPU_TARGETS?"),
         (["--arg", "GPU_TARGETS"], "not of the form NAME=VALUE"),
-        (["--arg", "BASE_IMAGE=a b"], "is no image reference"),
+        (["--arg", "BASE_IMAGE=a b"], "is not a valid image reference"),
         (["--target", "finel"], "no stage is called 'finel'; known: base, fetch_0"),
-        (["-o", "Bad_Name"], "is no name of a layer"),
+        (["-o", "Bad_Name"], "is not a valid layer name"),
         (["-o", "vllm"], "'vllm' is in the catalogue already"),
         (["-o", "there"], "exists already"),
     ],

@@ -76,26 +76,31 @@ def test_the_readme_is_read_in_one_go() -> None:
 
 
 SLIPS = {
-    "X is no Y: it is not a valid Y": (
-        r"(?<!there )\b(?:is|are) no (?!longer|more than|other|doubt|reason|way)[a-z]",
-        132,
+    "X is no Y: it is not a valid Y": r"(?<!there )\b(?:is|are) no (?!longer|more than|other|doubt|reason|way)[a-z]",
+    "anew: again": r"\banew\b",
+    "is told: is reported, printed, shown, given": r"\b(?:is|are|was|were|be|being) told\b(?! (?:where|not) to)",
+    "tells: reports, prints, shows": r"\btells\b",
+    "the one of X: that of X": r"\bthe one of\b",
+    "so many: this number of, enough": r"\bso many\b",
+    "till: until": r"\btill\b",
+    "before all: first, above all": r"\bbefore all\b",
+    "one a node, a rank a GPU: per": (
+        r"\b(?:once|one|(?:a|one|small) (?:rank|process|program|file|task|torchrun|cell|bit|symbol|line)"
+        r"|cores|ranks|tasks|processes|tiles|GPUs|NICs)"
+        r" an? (?:node|rank|GPU|NIC|tile|process|core|task|version|container|file)\b"
     ),
-    "anew: again": (r"\banew\b", 1),
-    "is told: is reported, printed, shown, given": (r"\b(?:is|are|was|were|be|being) told\b(?! (?:where|not) to)", 77),
-    "tells: reports, prints, shows": (r"\btells\b", 111),
 }
-"""What to write instead, by the rules of CONTRIBUTING.md: pattern, and how often it is left. Lower a number with what you mend."""
+"""What to write instead, by the rules of CONTRIBUTING.md, and the pattern."""
 _PROSE = ("lumiimg/**/*.py", "lumiimg/**/*.toml", "lumiimg/**/*.sh", "docs/**/*.md", "README.md", "CHANGELOG.md")
 PROSE = sorted(path for pattern in _PROSE for path in ROOT.glob(pattern))
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_no_more_sentences_read_translated(slip: str) -> None:
-    pattern, left = SLIPS[slip]
+def test_no_sentence_reads_translated(slip: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in PROSE
         for number, line in enumerate(path.read_text().splitlines(), start=1)
-        for _ in re.finditer(pattern, line, re.IGNORECASE)
+        if re.search(SLIPS[slip], line, re.IGNORECASE)
     ]
-    assert len(found) <= left, f"{slip}; one of these is new: {found}"
+    assert not found, slip

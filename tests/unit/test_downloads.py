@@ -651,7 +651,7 @@ def test_jobs_are_1_to_16(command: str, number: str, capsys: pytest.CaptureFixtu
         main([command, f"--jobs={number}"])
     assert caught.value.code == ExitCode.BAD_INPUT
     error = capsys.readouterr().err
-    assert "is no number from 1 to 16" in error
+    assert "is not a valid number from 1 to 16" in error
     assert error.count("\n") == 1
 
 

@@ -96,8 +96,8 @@ CASES = [
     Case("lumi-multitorch-u24r70 aws-ofi-rccl", "refused plugin-abi -> lumi-multitorch-u24r70", "it exports v5 alone"),
     # a base that only reading can tell more of
     Case("rocm-vllm-0.10.1", "bundled torch=2.7.0 unknown=glibc-gate", "its tag does not tell the distribution"),
-    Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not told, and apex is for one"),
-    Case("rocm-vllm-0.9.1 deepspeed %bundled", "bundled unknown=layers", "which torch it has is not told"),
+    Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not known, and apex is for one"),
+    Case("rocm-vllm-0.9.1 deepspeed %bundled", "bundled unknown=layers", "which torch it has is not known"),
     Case("rocm-vllm-0.10.1 apex %bundled", "bundled torch=2.7.0", "a torch that is told, and a release for it"),
     # releases of 2026, and what they are made for
     Case("rocm-7.2.4 jax", "host unknown=driver-window", "0.12.0 is made for ROCm 7.14, and 0.9.2 for this one"),
@@ -319,7 +319,7 @@ def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> N
         (["image.sif", "--base", "rocm-6.4.4"], "either an image or a request"),
         (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
         (["--base", "rocm-6.2.4", "--add", "vlm"], "did you mean vllm"),
-        (["--base", "rocm-6.2.4", "--add", "vllm=x"], "is no layer"),
+        (["--base", "rocm-6.2.4", "--add", "vllm=x"], "is not a layer"),
         (["--base", "vllm"], "write --add vllm"),
         (["--base", "rocm-6.2.4", "--site", "lumy"], "lumi"),
         (["--base", "rocm-6.2.4", "--host", "h.json"], "h.json"),

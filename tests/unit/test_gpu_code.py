@@ -339,4 +339,4 @@ def test_an_image_without_gpu_code_says_so(tmp_path: Path, capsys: pytest.Captur
 def test_a_site_without_a_gpu_of_amds_is_refused(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(image), "--gpu", "--site", "alps"]) == ExitCode.BAD_INPUT
     assert main(["show", "lumi", "--site", "lumi"]) == ExitCode.BAD_INPUT
-    assert "--site says nothing without --gpu" in capsys.readouterr().err
+    assert "--site has no effect without --gpu" in capsys.readouterr().err

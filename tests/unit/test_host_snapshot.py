@@ -147,7 +147,7 @@ def test_a_folder_that_is_not_there_is_told(good: Snapshot, tmp_path: Path) -> N
         (b'{"schema": true}', "is not a host snapshot"),
         (b'{"schema": 1.0}', "is not a host snapshot"),
         (b'{"schema": 0}', "is not a host snapshot"),
-        (b'{"schema": NaN}', "is not JSON: NaN is no number"),
+        (b'{"schema": NaN}', "is not JSON: NaN is not a JSON number"),
         (b'{"schema": ' + b"9" * 5000 + b"}", "is not JSON"),
         (b'{"schema": 2}', r"newer lumiimg \(schema 2, this one reads 1\); update lumiimg"),
         (b'{"schema": 1}', "host.json: taken: is missing"),

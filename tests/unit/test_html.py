@@ -353,7 +353,7 @@ def test_a_log_of_thousands_of_nodes_makes_a_small_page() -> None:
     text = log_page(["a.log"], report, job_paths(report), (), None, report.answer)
     told = judge(text)
     assert len(text) < 500_000
-    assert "5000 nodes, a cell each" in told.words
+    assert "5000 nodes, one cell each" in told.words
     cells = [a["class"] for a in told.attributes("span") if a.get("class", "").startswith("cell")]
     assert cells.count("cell problem") == sum(node % 7 == 0 for node in range(CELLS)) + 1  # and its legend
     assert f"{5000 - CELLS} more nodes are left out here" in told.words
@@ -391,7 +391,7 @@ def test_a_result_is_never_written_over_what_is_read_or_where_there_is_no_folder
 def test_a_page_of_what_is_not_built_is_refused(tmp_path: Path, capsys: Capture) -> None:
     words = ["build", "--recipe", "demo", "--dry-run", "--html", str(tmp_path / "page.html")]
     assert main(words) == ExitCode.BAD_INPUT
-    assert "--html: tells what a build took, and nothing is built" in capsys.readouterr().err
+    assert "--html: reports what a build took, and nothing is built" in capsys.readouterr().err
 
 
 def test_the_page_of_a_log_starts_nothing_heavy(tmp_path: Path) -> None:

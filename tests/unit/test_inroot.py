@@ -135,7 +135,7 @@ def test_a_link_in_the_place_of_a_file_makes_way_and_one_in_that_of_a_folder_is_
 
 def test_a_definition_that_copies_upwards_is_refused(step: LayerBuild, trap: Trap) -> None:
     step.definition = replace(step.definition, files=(StagedFile("files/a/../../../victim", trap.file),))
-    with pytest.raises(FailedError, match="is no path in an image"):
+    with pytest.raises(FailedError, match="is not a valid path in an image"):
         placed(step, trap.root)
     assert trap.is_whole()
     assert not (trap.root / "opt/victim").exists()
@@ -145,7 +145,7 @@ def test_what_is_no_folder_in_the_image_is_told_and_not_hidden(step: LayerBuild,
     below = tmp_path / "below"
     below.mkdir()
     (below / "opt").write_text("a file")
-    with open_image(below) as image, pytest.raises(FailedError, match="/opt: is no folder"):  # noqa: SIM117
+    with open_image(below) as image, pytest.raises(FailedError, match="/opt: is not a folder"):  # noqa: SIM117
         with step.placed(trap.root, image.root):
             pass
 

@@ -727,7 +727,7 @@ def test_what_must_come_from_the_host_is_bound_with_its_reason(tmp_path: Path, c
 
 def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image: Path, capsys: Capture) -> None:
     said = refused(image, capsys, site="generic", code=ExitCode.BAD_INPUT)
-    assert "how many GPUs a node of generic has is not known; name them: --gpus N" in said
+    assert "how many GPUs a node of generic has is not known; name it: --gpus N" in said
     script = job(image, "--gpus", "4", "--partition", "gpu", site="generic")
     assert "not known: nothing is bound" in script
     assert "their limits are not known: the shape was not judged" in " ".join(script.replace("\n# ", " ").split())
@@ -861,14 +861,14 @@ def test_a_shape_that_the_site_does_not_have_is_refused_with_the_nearest(
     ("words", "what"),
     [
         (["--partition", "standard"], "no partition is called 'standard'; did you mean standard-g?"),
-        (["--account", "a b"], "--account 'a b': is no name that a scheduler takes"),
-        (["--account", "x\n#SBATCH --uid=0"], "is no name that a scheduler takes"),
+        (["--account", "a b"], "--account 'a b': is not a name that schedulers accept"),
+        (["--account", "x\n#SBATCH --uid=0"], "is not a name that schedulers accept"),
         (["--partition", "--help"], "expected one argument"),
         (["--account", "-x"], "expected one argument"),
-        (["--nodes", "0"], "'0' is no number"),
-        (["--gpus", "1.5"], "'1.5' is no number"),
-        (["--time", "soon"], "'soon' is no time"),
-        (["--time", "0"], "'0' is no time"),
+        (["--nodes", "0"], "'0' is not a valid number"),
+        (["--gpus", "1.5"], "'1.5' is not a valid number"),
+        (["--time", "soon"], "'soon' is not a valid time"),
+        (["--time", "0"], "'0' is not a valid time"),
         (["--framework", "keras"], "invalid choice"),
         (["--launch", "torchrun", "--framework", "vllm"], "torchrun does not start vllm; it starts ddp"),
         (["--"], "no command; name it behind the options: -- python train.py"),
@@ -879,7 +879,7 @@ def test_a_shape_that_the_site_does_not_have_is_refused_with_the_nearest(
             ["--", "python3", "-u", "-m", "torch.distributed.run", "x.py"],
             "starts ranks, and so does the job; --launch torchrun",
         ),
-        (["--", "python", "\udcff.py"], "is no UTF-8"),
+        (["--", "python", "\udcff.py"], "is not UTF-8"),
         (["python", "train.py", "--", "x"], "unrecognized arguments: python train.py"),
     ],
 )

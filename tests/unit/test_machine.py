@@ -170,7 +170,7 @@ def test_where_the_engine_starts_no_container_the_kernel_does(place: Place, caps
     assert (code, data["engine"]["kind"]) == (0, "namespaces")
     (passed_over,) = (trial for trial in data["trials"] if trial["said"].startswith(ROOT))
     assert passed_over["name"] == "a container by Apptainer 1.4.5"
-    assert passed_over["said"].endswith("; `check` asks it all the same, as jobs do")
+    assert passed_over["said"].endswith("; `check` asks it anyway, as jobs do")
 
 
 NOBODY_KNOWS = "echo 'FATAL:   something that nobody has seen before'; exit 255"

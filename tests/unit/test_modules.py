@@ -306,7 +306,7 @@ def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
 @pytest.mark.parametrize("name", ["a/", "/1", "a b", "../x", "a/b/c", "default", "a/default", "a/1.lua", ".hidden"])
 def test_a_name_that_modules_cannot_have_is_bad_usage(tmp_path: Path, image: Path, capsys: Capture, name: str) -> None:
     assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--name", name]) == 2
-    assert "is no NAME or NAME/VERSION" in capsys.readouterr().err
+    assert "is not a valid NAME or NAME/VERSION" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("character", list("$[]{}\\*?:"))

@@ -185,7 +185,7 @@ def test_no_file_of_somebody_elses_becomes_an_archive(of_this_node: Path, capsys
     (of_this_node / "folder").mkdir()
     os.mkfifo(of_this_node / "pipe")
     for name, fault in (
-        ("notes.txt", "is no archive of a libfabric"),
+        ("notes.txt", "is not an archive of libfabric"),
         ("folder", "is a folder"),
         ("pipe", "is not a file"),
         ("-", "needs a file of its own"),

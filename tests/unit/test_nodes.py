@@ -140,7 +140,7 @@ def test_groups_that_differ_in_what_has_no_words_are_told_all_the_same(tmp_path:
     answer(tmp_path, "c", replace(trouble, kernel="6.5"))
     assert "1 kernel 6.5 instead of " in summed(tmp_path, ["a", "b", "c"]).sentence
     twice = replace(WELL, findings=(*WELL.findings, "rccl.runs ok"))
-    assert differences(twice, WELL) == ("something else than is told here",)
+    assert differences(twice, WELL) == ("something that is not shown here",)
 
 
 @pytest.mark.threat("S43")
@@ -683,7 +683,7 @@ def test_the_number_of_a_job_is_not_told_as_what_it_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program(stand_in, "sbatch", "echo '12;cluster'; exit 1")
-    with pytest.raises(UndecidedError, match="it said nothing; sacct tells") as caught:
+    with pytest.raises(UndecidedError, match="it said nothing; sacct shows") as caught:
         submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
     assert "12" not in str(caught.value)
 

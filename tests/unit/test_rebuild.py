@@ -522,7 +522,7 @@ def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(local: Lock, 
     other.write_text("another")
     with pytest.raises(BadInputError, match=rf"its sha256 is {file_sha256(other)}, not {digest}"):
         given(other)
-    for path, what in ((tmp_path, "it is a folder, not"), (file, "is no file or folder")):
+    for path, what in ((tmp_path, "it is a folder, not"), (file, "is not a file or folder")):
         with pytest.raises(BadInputError, match=what):
             given(path)
     folder = (replace(chain[0], origin_sha256=None), *chain[1:])

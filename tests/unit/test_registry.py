@@ -123,7 +123,7 @@ def test_a_tag_beside_a_digest_is_kept_as_a_note() -> None:
     ],
 )
 def test_what_is_no_reference_is_refused_in_one_short_line(text: str) -> None:
-    with pytest.raises(BadInputError, match="is no image reference") as caught:
+    with pytest.raises(BadInputError, match="is not a valid image reference") as caught:
         parse_reference(text, NO_MIRRORS)
     assert len(str(caught.value)) < 1000
     assert str(caught.value).isprintable()
@@ -757,8 +757,8 @@ def test_a_registry_that_stumbles_is_asked_again(server: Registry) -> None:
             Reply(body=b"{}", headers={"Content-Type": "application/vnd.docker.distribution.manifest.v1+prettyjws"}),
             "schema 1",
         ),
-        (Reply(body=b'{"layers": {}}'), "layers is no list"),
-        (Reply(body=b'{"manifests": null}'), "manifests is no list"),
+        (Reply(body=b'{"layers": {}}'), "layers is not a list"),
+        (Reply(body=b'{"manifests": null}'), "manifests is not a list"),
         (Reply(body=b'{"manifests": []}'), "has no image for linux/amd64; there is: none"),
         (Reply(body=b'{"layers": []}'), "names content without"),
         (Reply(body=b'{"layers": [], "manifests": []}'), "is neither an image nor an index"),

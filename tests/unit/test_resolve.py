@@ -225,9 +225,9 @@ def test_a_mirror_is_from_and_to(word: str) -> None:
     [
         ("http://user:secret@m/debian", "carries a password"),
         ("http://secret@m", "carries a password"),
-        ("file:///srv/debian", "is no http"),
-        ("http://m/de bian", "is no http"),
-        ("http://m/debian\nIncludeCmd: x", "is no http"),
+        ("file:///srv/debian", "is not a valid http"),
+        ("http://m/de bian", "is not a valid http"),
+        ("http://m/debian\nIncludeCmd: x", "is not a valid http"),
     ],
 )
 def test_a_mirror_that_would_spoil_the_definition_is_refused(url: str, what: str) -> None:

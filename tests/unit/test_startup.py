@@ -114,7 +114,7 @@ def test_a_module_that_comes_from_elsewhere_is_not_measured(site: Path, capsys: 
 @pytest.mark.parametrize("name", ["os; import x", "a-b", "a..b", "a" * 200])
 def test_what_is_no_module_is_not_put_into_a_program(name: str, tmp_path: Path, capsys: Capture) -> None:
     assert main(["bench", "import", str(tmp_path), "--module", name]) == 2
-    assert "is no name of a module" in capsys.readouterr().err
+    assert "is not a valid module name" in capsys.readouterr().err
 
 
 def test_without_strace_it_is_said_what_is_missing(

@@ -111,7 +111,7 @@ class Container:
         return self._run("handshake", [*argv, plugin])
 
     def rccl_probe(self, rccl: str) -> ProbeRun:
-        """Ask RCCL for a unique id: once a process, a second call hangs after a failure."""
+        """Ask RCCL for a unique id: once per process, as a second call hangs after a failure."""
         return self._run("rcclprobe", [self.tools.command("rcclprobe"), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
 
     def simulate(self, rccl: str) -> ProbeRun:

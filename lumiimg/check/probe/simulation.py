@@ -47,7 +47,7 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, excuse: str
         plugin = run.mapped(Part.PLUGIN)
         what = f"{rccl} takes {plugin or 'a plugin'} and says `Using network {chosen[-1]}`"
         if plugin and probed and plugin != probed:
-            what += f"; what else is told here of a plugin is of {probed}"
+            what += f"; everything else here about a plugin is about {probed}"
             found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, where=plugin, evidence=shown, source=_SOURCE)
         else:
             what += f", on the provider {report.provider}" if report.provider else ""

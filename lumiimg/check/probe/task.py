@@ -114,5 +114,5 @@ def excuse(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | No
     if not any(devices.glob("cxi[0-9]*")):
         return "this machine has no Slingshot NIC (/dev/cxi*)"
     if not environment.get("SLINGSHOT_VNIS"):
-        return "this is no job step with access to the fabric (SLINGSHOT_VNIS is not set; start it with srun)"
+        return "this is not a job step with access to the fabric (SLINGSHOT_VNIS is not set; start it with srun)"
     return None

@@ -3,7 +3,7 @@
 The image's own rccl-tests first, then its torch, then a small program of this project: what it brings itself says
 most of what its jobs will do. Whichever it is, it must use the RCCL that is looked at: a proof for another one is none.
 
-On one node lumiimg starts the command itself (`execution.py`). On several a launcher does, once a node, with a folder
+On one node lumiimg starts the command itself (`execution.py`). On several a launcher does, once per node, with a folder
 that all nodes share; the ranks of all nodes find each other by Slurm's variables of the step and through that folder,
 or by MPI (`needs_mpi`). It has in its environment what a job on the site would, so that it shows what a job would see.
 """
@@ -44,7 +44,7 @@ TIMEOUT_S = 300
 MOUNTED = "/opt/lumiimg-run"
 """Where the folder of the run is in the container."""
 LOGS = "logs"
-"""In that folder: what RCCL wrote, a file a process, and what the launcher keeps of the output."""
+"""In that folder: what RCCL wrote, one file per process, and what the launcher keeps of the output."""
 RCCL_LOGS = "nccl.*"
 """Of them, those of RCCL."""
 _MEETING = "meeting"
@@ -59,7 +59,7 @@ _VARIABLES = {
     "NCCL_DEBUG_FILE": f"{MOUNTED}/{LOGS}/nccl.%h.%p",
     "FI_LOG_LEVEL": "warn",
 }
-# Of a step around us, in which the command is no task: MPI would wait for the others.
+# Of a step around us, in which the command is not a task: MPI would wait for the others.
 _OF_ANOTHER_STEP = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK")
 
 
@@ -166,7 +166,7 @@ def _programs(image: Image) -> Iterator[str]:
 
 
 def same_everywhere(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVariable]:
-    """Yield the variables of jobs on so many nodes that are the same in all ranks, and the container's alone."""
+    """Yield the variables of jobs on this number of nodes that are the same in all ranks, and the container's alone."""
     fits = {"any", "one" if nodes == 1 else "several"}
     for variable in variables_of(stack, site):
         of_container = not variable.ranks and "$" not in variable.value and not read_by_srun(variable.name)

@@ -214,7 +214,7 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
     if other is None and (mapped or result.collective.program is not CollectiveProgram.TORCH or program.exit_code != 0):
         return False
     unseen = "an RCCL that its output, of which the start is not kept, does not tell"
-    ran = other or (unseen if cut else "an RCCL that is no file of its own")
+    ran = other or (unseen if cut else "an RCCL that is not a file of its own")
     result.findings.add(
         Code.RUN_OTHER_RCCL,
         Severity.UNKNOWN,

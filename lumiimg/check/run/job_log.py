@@ -62,7 +62,7 @@ def compare(report: LogReport, image: Path, environment: Mapping[str, str], snap
     """Return how the model of `image`, on the host of the snapshot if there is one, bears on the log.
 
     Variables that the log shows and that change what RCCL opens are those of the job, not of this shell. Raises
-    BadInputError for what is no image.
+    BadInputError for what is not an image.
     """
     of_job = {name: value for name, value in report.environment if name in _PASSED_ON}
     checked = check_image(image, {**environment, **told_to_engine(of_job)}, Level.STATIC, snapshot)

@@ -1,4 +1,4 @@
-"""The fabric path of a job, as its log tells it: for all of its nodes, or for each kind of them where they differ."""
+"""The fabric path of a job, as its log shows it: for all of its nodes, or for each kind of them where they differ."""
 
 from __future__ import annotations
 

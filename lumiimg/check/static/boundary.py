@@ -135,7 +135,7 @@ def study(
     or name; None for the Python on the image's PATH. `machine` are the options that name the machine,
     `built_with` those that the image was built with.
 
-    Raises BadInputError for what is no image.
+    Raises BadInputError for what is not an image.
     """
     environment = read_on(snapshot, without_ours(environment))
     with opened(path, environment, snapshot) as image:

@@ -86,7 +86,7 @@ def rules_of(
             yield rule
     if manifest is None:
         for name in missing:
-            because = "the image does not have it; whether a host can give it, a snapshot tells"
+            because = "the image does not have it; a snapshot shows whether a host has it"
             yield Rule("library", Outcome.UNKNOWN, name, "nothing", because, "glibc elf/dl-load.c")
     elif manifest.fabric is Fabric.NONE:
         outcome = Outcome.REFUSED if manifest.host_has_fabric else Outcome.UNKNOWN
@@ -138,7 +138,7 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
             Outcome.OK if fabric.plugin_api else _OUTCOMES[against.get(Code.PLUGIN_API, Severity.PROBLEM)],
             f"net API v{', v'.join(map(str, fabric.accepts))}",
             f"v{fabric.plugin_api}" if fabric.plugin_api else "none of these is exported",
-            "RCCL asks the plugin for one symbol a version, in this order",
+            "RCCL asks the plugin for one symbol per version, in this order",
             "strings in RCCL; exported symbols of the plugin",
         )
 
@@ -146,7 +146,7 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
 def _rule_of_finding(
     finding: Finding, static: StaticResult, manifest: BindManifest | None, missing: Sequence[str]
 ) -> Rule | None:
-    """Return what a finding keeps from being a yes; None where it is none that does, or another rule tells it."""
+    """Return what a finding keeps from being a yes; None where it is none that does, or another rule reports it."""
     path = static.path
     is_bound = manifest is not None and manifest.fabric is not Fabric.NONE
     told = (

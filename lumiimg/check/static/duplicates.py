@@ -1,4 +1,4 @@
-"""What the process of RCCL and its plugin tells as a whole: mixed copies, paths that leak, files cut off or closed.
+"""What the process of RCCL and its plugin shows as a whole: mixed copies, paths that leak, files cut off or closed.
 
 A search path into a folder that engines mount from the host by themselves (`mount home`, `mount tmp`, the current
 folder; apptainer.conf) loads whatever lies there on the host: seen with a plugin that was built in /tmp and found a

@@ -91,7 +91,7 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
 def _note_program(
     jobs: JobProcesses, results: dict[JobProcess, StaticResult], worst: JobProcess, found: Findings
 ) -> None:
-    """Note how the program was found; where another may be the one, problems of this one are no problems of the image.
+    """Note how the program was found; where another may be the one, problems of this one are not problems of the image.
 
     What no process of the image gets past is one all the same: then it is about libraries, and no program is known.
     """

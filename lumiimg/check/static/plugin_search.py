@@ -63,7 +63,7 @@ def load_plugin(
         found.add(
             Code.PLUGIN_LOADS,
             Severity.PROBLEM,
-            f"{name} is found, and is no library that can be loaded",
+            f"{name} is found, and is not a library that can be loaded",
             evidence=outcome.errors[:4],
             remedy=("build or copy the plugin again; a text of three lines is a git-lfs pointer, not the file",),
             source=RULE_SOURCE,
@@ -192,6 +192,6 @@ def _beside(path: str, name: str) -> str:
 
 
 def _prepended(folder: str, settings: LoaderSettings) -> str:
-    """Return LD_LIBRARY_PATH with a folder in front: what the engine is told replaces what the image says."""
+    """Return LD_LIBRARY_PATH with a folder in front: what the engine is given replaces what the image says."""
     rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
     return shlex.quote(":".join([folder, *rest]))

@@ -27,7 +27,7 @@ _ARE_HERE = (
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """What a scheduler is told, and what it calls the numbers of a task in its environment."""
+    """What a scheduler is given, and what it calls the numbers of a task in its environment."""
 
     submit: str
     """A job for an account that the script does not name."""
@@ -90,7 +90,7 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
 
 
 def numbers(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
-    """Yield what tells a task its number among all, as lines of a shell."""
+    """Yield what gives a task its number among all, as lines of a shell."""
     if not plan.framework.task_a_gpu:
         return  # the one program of a node starts its own
     yield from comment("who it is among the ranks")
@@ -163,7 +163,7 @@ def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
         RANKS=str(plan.ranks),
         RANK=rank,
     )
-    node = JobFile("node.sh", "In the container, once a node: variables, then torchrun, which starts the ranks", text)
+    node = JobFile("node.sh", "In the container, once per node: variables, then torchrun, which starts the ranks", text)
     return [node, _rank_program(plan)] if per_rank else [node]
 
 
@@ -204,7 +204,7 @@ def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
         RAY=RAY,
         HERE=_ARE_HERE,
     )
-    about = "In the container, once a node: a Ray cluster of all nodes, the program on the first"
+    about = "In the container, once per node: a Ray cluster of all nodes, the program on the first"
     return JobFile("node.sh", about, text)
 
 

@@ -5,7 +5,7 @@ case $PWD in
         exit 2
         ;;
 esac
-# What belongs to this job: the files below, and what it tells of its network
+# What belongs to this job: the files below, and what it logs of its network
 export LUMIIMG_JOB="$PWD/lumiimg-@NUMBER@"
 # where others may write, they must not have made it first: what is in it is run
 mkdir "$LUMIIMG_JOB" 2>/dev/null || true
@@ -14,6 +14,6 @@ if [ -L "$LUMIIMG_JOB" ] || [ ! -O "$LUMIIMG_JOB" ]; then
     exit 2
 fi
 chmod go-w "$LUMIIMG_JOB"
-# of a job that was started again, what its first start left is no news
+# of a job that was started again, what its first start left is not new
 rm -rf "$LUMIIMG_JOB/nccl" "$LUMIIMG_JOB/ended"
 mkdir -p "$LUMIIMG_JOB/nccl"

@@ -69,7 +69,7 @@ class Framework:
         return self.tasks == "gpu"
 
     def wants_ray(self, nodes: int) -> bool:
-        """Whether a job of so many nodes runs on a Ray cluster."""
+        """Whether a job of this number of nodes runs on a Ray cluster."""
         return self.ray == "always" or (self.ray == "several" and nodes > 1)
 
 
@@ -115,7 +115,7 @@ def framework_of(command: Sequence[str], *, has_torch: bool) -> tuple[Framework,
     return frameworks()["plain"], "the image has no torch; --framework names another"
 
 
-# -- what vLLM is told of the shape of a job, where the command is vLLM's own and its user has not said it --
+# -- what vLLM is given of the shape of a job, where the command is vLLM's own and its user has not said it --
 
 
 def told_of_vllm(command: tuple[str, ...], shape: Shape, *, by_ray: bool) -> tuple[tuple[str, ...], str | None]:
@@ -125,7 +125,7 @@ def told_of_vllm(command: tuple[str, ...], shape: Shape, *, by_ray: bool) -> tup
     options = " ".join(f"{name} {value}" for name, value in wanted.items())
     if not _serves(command):
         what = "`vllm serve` or `python -m vllm.entrypoints…`"
-        return command, f"the command is no {what}: it must tell vLLM itself what the job has ({options})"
+        return command, f"the command is not {what}: it must pass the sizes of the job to vLLM itself ({options})"
     said = {word.partition("=")[0].replace("_", "-") for word in command if word.startswith("-")}
     if _says(said, _CONFIG):
         return command, f"--config may hold the parallel sizes, so none is set; the job has {options}"

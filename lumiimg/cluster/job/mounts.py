@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/dev", "/proc", "/sys", "/tmp", "/var/tmp")  # noqa: S108 - names, nothing is made there
-"""Engines mount these without being told (apptainer.conf: mount dev, mount proc, mount sys, mount tmp)."""
+"""Engines mount these unasked (apptainer.conf: mount dev, mount proc, mount sys, mount tmp)."""
 _FORM = "--bind PATH, or SRC:DEST, or SRC:DEST:ro"
 
 

@@ -28,7 +28,7 @@ export MASTER_PORT=$((20000 + (LUMIIMG_NUMBER + ${element:-0}) % 5000 * 2))
 @CORES@
 step=(
     -n "$LUMIIMG_TASKS" -ppn @TASKS@
-    # the ranks find each other by PMIx, as oneCCL is told to
+    # the ranks find each other by PMIx, as oneCCL is set to
     --pmi=pmix
     # each task gets the variables of this script
     --envall

@@ -269,7 +269,7 @@ def _check_words(request: JobRequest) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise BadInputError("is no UTF-8, and a script is", where=ascii(word)) from None
+            raise BadInputError("is not UTF-8, and a script must be", where=ascii(word)) from None
 
 
 def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Shape) -> None:
@@ -285,7 +285,7 @@ def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Sh
     if request.torchrun and wanting:
         raise BadInputError(
             f"torchrun's ranks are its own, and {wanting[0]} on {site.name} is for those of {starter_of(site)}",
-            hint=f"without --launch torchrun: {starter_of(site)} starts a rank a GPU",
+            hint=f"without --launch torchrun: {starter_of(site)} starts one rank per GPU",
         )
 
 
@@ -435,6 +435,6 @@ def loading(boundary: Boundary) -> BindManifest | None:
         raise FailedError(
             f"no libfabric with the cxi provider loads in it{why}",
             where=boundary.image,
-            hint="`lumiimg explain IMAGE --host FILE` tells all that was tried; without --host, a job stays on TCP",
+            hint="`lumiimg explain IMAGE --host FILE` lists all that was tried; without --host, a job stays on TCP",
         )
     return manifest

@@ -79,7 +79,7 @@ def job_script(plan: JobPlan) -> str:
 def _head(plan: JobPlan, submit: str) -> Iterator[str]:
     shape, site = plan.shape, plan.site
     how = "torchrun" if plan.torchrun else "Ray" if plan.ray else plan.starter
-    what = "a rank a GPU" if plan.framework.task_a_gpu else "one program"
+    what = "one rank per GPU" if plan.framework.task_a_gpu else "one program"
     told = f"{plan.framework.title}: {count(shape.nodes, 'node')} of {site.name}, {count(shape.gpus, 'GPU')} each; "
     yield from comment(f"{told}{what}, started by {how}")
     because = "vLLM starts its workers and connects the nodes itself, as the image has no Ray"
@@ -183,7 +183,7 @@ def slurm_directives(plan: JobPlan) -> Iterator[str]:
 
 def _masks(plan: JobPlan) -> Iterator[str]:
     if plan.topology is not None and not plan.torchrun:
-        yield from comment(f"The cores beside each GPU, a bit a core ({plan.topology.binding.source})")
+        yield from comment(f"The cores beside each GPU, one bit per core ({plan.topology.binding.source})")
         yield "masks=("
         for place in plan.topology.places:
             yield f"    {plan.topology.mask(place)}  # GPU {place.local_rank}: cores {ranges(place.cores)}"

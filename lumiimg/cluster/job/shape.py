@@ -78,11 +78,11 @@ def shape_of(wish: ShapeRequest, site: Site) -> Shape:
     """
     for option, name in (("--partition", wish.partition), ("--account", wish.account)):
         if name is not None and not PARTITION.fullmatch(name):
-            raise BadInputError("is no name that a scheduler takes", where=f"{option} {name!r}")
+            raise BadInputError("is not a name that schedulers accept", where=f"{option} {name!r}")
     node_gpus = len(site.binding.near) if site.binding else None
     gpus = wish.gpus or node_gpus
     if gpus is None:
-        raise BadInputError(f"how many GPUs a node of {site.name} has is not known", hint="name them: --gpus N")
+        raise BadInputError(f"the number of GPUs per node of {site.name} is not known", hint="name it: --gpus N")
     if node_gpus is not None and gpus > node_gpus:
         nodes = -(-wish.nodes * gpus // node_gpus)
         what = f"a node of {site.name} has {count(node_gpus, 'GPU')}, {gpus} were asked for"

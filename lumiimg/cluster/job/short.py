@@ -68,7 +68,7 @@ def short_script(plan: JobPlan, *, annotate: bool) -> str:
 
 def _head(plan: JobPlan, *, annotate: bool) -> Iterator[str]:
     shape = plan.shape
-    what = "a rank a GPU" if plan.framework.task_a_gpu else "one program a node"
+    what = "one rank per GPU" if plan.framework.task_a_gpu else "one program per node"
     told = f"{count(shape.nodes, 'node')} of {plan.site.name}, {count(shape.gpus, 'GPU')} each, {what}"
     yield from comment(f"{told}; by lumiimg {__version__}, and --annotate has the reasons")
     if shape.account is None:
@@ -136,4 +136,4 @@ def _reasons(plan: JobPlan) -> Iterator[str]:
         yield from comment(f"{bind.source}: {bind.reason}")
     yield from comment(plan.binding)
     if plan.topology is not None:
-        yield from comment(f"the masks: the cores beside each GPU, a bit a core ({plan.topology.binding.source})")
+        yield from comment(f"the masks: the cores beside each GPU, one bit per core ({plan.topology.binding.source})")

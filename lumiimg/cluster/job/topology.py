@@ -1,4 +1,4 @@
-"""Which cores a rank gets: those nearest to its GPU, as a mask, on a node that the job has for itself.
+"""The cores of each rank: those nearest to its GPU, as a mask, on a node that the job has for itself.
 
 Computed from what the site's file says of its nodes (`[binding]`); no mask is written down anywhere.
 """

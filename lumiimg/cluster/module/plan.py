@@ -137,7 +137,7 @@ def plan_module(
 ) -> ImageModule:
     """Return the module of an image in a folder of modules; `name` is NAME or NAME/VERSION.
 
-    Raises BadInputError for what is no image that engines run, or no name; FailedError for what cannot be written.
+    Raises BadInputError for what is not an image that engines run, or no name; FailedError for what cannot be written.
     """
     file = _image_file(path)
     own, version = _names(name, file)
@@ -247,7 +247,9 @@ def _names(name: str | None, image: Path) -> tuple[str, str]:
         version = dt.datetime.fromtimestamp(changed, dt.UTC).strftime("%Y%m%d")
     if not (_NAME.fullmatch(own) and _NAME.fullmatch(version)):
         hint = "letters, digits, dots, dashes: --name vllm/0.10.1"
-        raise BadInputError("is no NAME or NAME/VERSION of a module", where=f"--name {name or stem}", hint=hint)
+        raise BadInputError(
+            "is not a valid NAME or NAME/VERSION of a module", where=f"--name {name or stem}", hint=hint
+        )
     return own, version
 
 

@@ -2,7 +2,7 @@
 # -- packages of the user's own, in a virtual environment over the image --
 # The image is read-only, and pip would put them into ~/.local, from where every other image would take them too.
 
-# what pip is told to do to this Python: nothing where the result goes elsewhere, or nowhere
+# what pip may do to this Python: nothing where the result goes elsewhere, or nowhere
 changes=
 if [ "$kind" = pip ]; then
     for word; do

@@ -77,7 +77,7 @@ class Head:
 
     schema: int
     run: str
-    """Of the check, a random word: what an earlier one left is no answer."""
+    """Of the check, a random word: what an earlier one left is not an answer."""
     node: str
     milliseconds: int
     """That the node took, by its own clock."""
@@ -93,7 +93,7 @@ class RawAnswer:
 
 
 class AnswerError(Exception):
-    """A file that is no answer: a fact about the node, not the end of a command."""
+    """A file that is not an answer: a fact about the node, not the end of a command."""
 
 
 def write_answer(folder: Path, head: Head, fingerprint: Fingerprint, details: Details) -> None:

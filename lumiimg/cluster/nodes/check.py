@@ -1,7 +1,7 @@
 """`lumiimg check --nodes N`: the probes of one image on every node of a job, and what the nodes come to together.
 
-The files of the image are read once, here. One step starts one process a node, which carries out the task that lies in
-a folder that all nodes share, and puts its answer beside it; nothing is read out of the step's output.
+The files of the image are read once, here. One step starts one process per node. It carries out the task in a folder
+that all nodes share, and puts its answer beside it; nothing is read out of the step's output.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def check_nodes(
 
     This process may be on a login node, in the shell of salloc: what GPUs there are is what the nodes answer.
 
-    Raises BadInputError for what is no image or more nodes than the job has, MissingHereError without an engine or
+    Raises BadInputError for what is not an image or more nodes than the job has, MissingHereError without an engine or
     the programs of a level on this node.
     """
     if request.nodes > len(allocation.nodes):

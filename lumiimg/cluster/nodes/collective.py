@@ -98,7 +98,7 @@ def run_together(
     site: Site | None,
     excuse: str | None,
 ) -> RunResult:
-    """Run the collective once on each of these nodes, with so many GPUs each; this may be a login node.
+    """Run the collective once on each of these nodes, with this number of GPUs each; this may be a login node.
 
     It has what a job on the site would set. `tools`: of `provide_all_reduce`. `folder` is seen by all nodes. `version`:
     of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the fabric there proves nothing.

@@ -17,7 +17,7 @@ def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
     """Return what a fingerprint has other than the usual one, what most explains the rest first; a few at most."""
     if of == usual:
         return ()
-    found = list(dict.fromkeys(_all(of, usual))) or ["something else than is told here"]
+    found = list(dict.fromkeys(_all(of, usual))) or ["something that is not shown here"]
     shown = found if len(found) <= _SHOWN else [*found[: _SHOWN - 1], f"{len(found) - _SHOWN + 1} more differences"]
     return tuple(shown)
 

@@ -41,7 +41,7 @@ _LIBRARY = re.compile(r".*/([^/]+\.so[^/]*)")
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """What every node of one check is told."""
+    """What every node of one check is given."""
 
     schema: int
     run: str

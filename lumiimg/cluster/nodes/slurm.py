@@ -82,7 +82,7 @@ def run_step(
     """
     words: list[str | Path] = [_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
-    # The job's own shape is for its work. A task here is one process a node, with all that the job has there: a step
+    # The job's own shape is for its work. A task here is one process per node, with all that the job has there: a step
     # takes that where nothing implies --exact (the option --whole, which says it, is not documented everywhere).
     words += ["--overlap", "--mem=0", "--cpu-bind=none", "--gpu-bind=none", f"--mpi={mpi}"]
     words += ["--input=none", "--export=ALL", "--quit-on-interrupt"]

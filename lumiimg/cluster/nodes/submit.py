@@ -31,8 +31,8 @@ _ERRORS = {ExitCode.BAD_INPUT: BadInputError, ExitCode.MISSING_HERE: MissingHere
 SO_FAR = "--so-far"
 """The option of `lumiimg check` that names where a report lies before it is whole."""
 # --no-kill: a node that fails is a result. --exclusive: work of others, or few cores, would make a collective slow,
-# which would be told as a no; --oversubscribe, which can come from the user, takes it back. The report is there whole,
-# or not at all; one of the probes alone is there before the collective begins.
+# which would be reported as a no; --oversubscribe, which can come from the user, takes it back. The report is there
+# whole or not at all; one of the probes alone is there before the collective begins.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=lumiimg-check
@@ -55,7 +55,7 @@ def check_by_job(
     environment: Mapping[str, str],
     on_submitted: Callable[[str], None],
 ) -> NodesReport:
-    """Run `lumiimg WORDS` in a job on so many nodes, and return its report; `options` are for sbatch.
+    """Run `lumiimg WORDS` in a job on this number of nodes, and return its report; `options` are for sbatch.
 
     `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, UndecidedError
     if there is no job, or it ends without a report; and what the check raised in the job.
@@ -96,7 +96,7 @@ def _without_report(done: Completed, said: str) -> LumiimgError:
         return _ERRORS[ExitCode(done.exit_code)](what)
     return UndecidedError(
         f"the job ended without a report (exit code {done.exit_code}): {one_line(what) or 'it said nothing'}",
-        hint="sacct tells whether it was cancelled, ran out of time or lost a node",
+        hint="sacct shows whether it was cancelled, ran out of time or lost a node",
     )
 
 

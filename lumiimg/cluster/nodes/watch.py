@@ -13,7 +13,7 @@ from lumiimg.cluster.nodes.answers import is_answer, node_of_file
 from lumiimg.cluster.nodes.node_task import is_mark
 
 NODE_LIMIT_S = 300.0
-"""From when a node was seen to start; a plugin that hangs is told by its probe after a minute, HIP after two."""
+"""From when a node was seen to start; a plugin that hangs is reported by its probe after a minute, HIP after two."""
 START_LIMIT_S = 120.0
 """For a node to start, from when the first one did; and more for each node of the check:"""
 START_LIMIT_PER_NODE_S = 0.05
@@ -28,12 +28,12 @@ _LOOK_EVERY_S = 0.5
 
 
 def start_limit_s(nodes: int) -> float:
-    """Return how long one of so many nodes may take to start, from when the first one did."""
+    """Return how long one of that number of nodes may take to start, from when the first one did."""
     return START_LIMIT_S + START_LIMIT_PER_NODE_S * nodes
 
 
 def limit_s(nodes: int) -> float:
-    """Return after how long every one of so many nodes has answered, or had its time."""
+    """Return after how long every one of that number of nodes has answered, or had its time."""
     return FIRST_LIMIT_S + start_limit_s(nodes) + NODE_LIMIT_S
 
 

@@ -142,5 +142,5 @@ def _stage(index: int, start: Instruction, inside: Sequence[Instruction], path: 
     name = words[2] if len(words) == 3 else None
     if name is not None and not _STAGE_NAME.fullmatch(name):
         hint = "letters, digits, dots, dashes, underscores"
-        raise DockerfileError(f"{name[:40]!r} is no name of a stage", where=f"{path}:{start.line}", hint=hint)
+        raise DockerfileError(f"{name[:40]!r} is not a valid stage name", where=f"{path}:{start.line}", hint=hint)
     return Stage(index, start.line, name, words[0], start.flag("platform"), tuple(inside))

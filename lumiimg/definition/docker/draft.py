@@ -115,7 +115,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
         raise BadInputError("exists already", where=where, hint="a draft goes into a new folder")
     if not NAME.fullmatch(folder.name):
         hint = "lower-case letters, digits, dots, dashes: it is the layer's name"
-        raise BadInputError(f"{folder.name!r} is no name of a layer", where=where, hint=hint)
+        raise BadInputError(f"{folder.name!r} is not a valid layer name", where=where, hint=hint)
     if folder.name in catalogue.layer_names():
         hint = f"another name, {folder.name}-draft perhaps: it would hide that one"
         raise BadInputError(f"{folder.name!r} is in the catalogue already", where=where, hint=hint)
@@ -162,7 +162,7 @@ def _layer(draft: Draft, layer: str) -> str:
     }
     document |= {key: table for key, table in tables.items() if table}
     notes = "".join(f"# {one_line(note)}\n" for note in draft.environment.notes)
-    # What a terminal would obey is no better in a file that a person looks at.
+    # What a terminal would obey is just as bad in a file that a person looks at.
     body = "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in tomli_w.dumps(document))
     return (
         "# Written by `lumiimg draft`; docs/extend/layer.md says what stands here. Name in `requires` what the steps\n"

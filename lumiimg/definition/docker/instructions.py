@@ -154,7 +154,7 @@ def _instruction(pieces: Iterable[str], line: int, escape: str, path: str) -> In
     if keyword not in KEYWORDS:
         near = difflib.get_close_matches(keyword[:40], KEYWORDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "is it a Dockerfile?"
-        raise DockerfileError(f"{word[:40]!r} is no instruction of a Dockerfile", where=where, hint=hint)
+        raise DockerfileError(f"{word[:40]!r} is not a Dockerfile instruction", where=where, hint=hint)
     pieces = _cut(pieces, len(word))
     flags: list[tuple[str, str]] = []
     while keyword in _FLAGGED and (flag := re.match(r"--(\S*)", text := "".join(pieces))):

@@ -93,7 +93,7 @@ class KnownSoftware:
 
 @dataclass(frozen=True, slots=True)
 class Architectures:
-    """A variable that tells for which GPUs something is compiled."""
+    """A variable that says for which GPUs something is compiled."""
 
     name: str
     line: int
@@ -129,7 +129,7 @@ class Recognised:
 
 
 def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
-    """Look everything up. Raises BadInputError where the base is no image reference."""
+    """Look everything up. Raises BadInputError where the base is not a valid image reference."""
     bases: list[Layer] = []
     layers: list[Layer] = []
     for name in catalogue.layer_names():

@@ -140,7 +140,7 @@ class _Writer:
 
     def _export(self, name: str, value: Value) -> str:
         if not _SHELL_NAME.fullmatch(name):
-            return comment(f"  not carried over: {name} is no name of a variable")
+            return comment(f"  not carried over: {name} is not a valid variable name")
         if name in READ_ONLY:
             self._passed[name] = self._word(value)
             return comment(f"  {name} is bash's own; it is given to each RUN")

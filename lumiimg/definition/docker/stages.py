@@ -1,7 +1,7 @@
 """What a Dockerfile does up to a stage: its base, the steps in order with their variables replaced, the environment.
 
 Source: the Dockerfile reference: FROM, ARG (scope), ENV, ONBUILD, SHELL, WORKDIR. A stage that starts from another
-one of the file goes on with its environment, arguments and folder; so the steps of all of them are told as one list.
+one of the file goes on with its environment, arguments and folder; so the steps of all of them are printed as one list.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class _Walk:
             name, equals, value = word.partition("=")
             if not name or (not equals and instruction.keyword == "ENV"):
                 hint = f"write {instruction.keyword} NAME=VALUE"
-                raise DockerfileError(f"{instruction.keyword} {word[:60]!r} is no NAME=VALUE", where=where, hint=hint)
+                raise DockerfileError(f"{instruction.keyword} {word[:60]!r} is not NAME=VALUE", where=where, hint=hint)
             pairs.append((name, self._expand(value, scope, instruction) if equals else None))
         return pairs
 

@@ -1,6 +1,6 @@
 """Which image of an index is meant (OCI image-spec `image-index.md`): the only one, in the platform that we check.
 
-An index lists manifests, one a platform, or further indexes. Attestations of BuildKit among them are no images.
+An index lists manifests, one per platform, or further indexes. Attestations of BuildKit among them are not images.
 """
 
 from __future__ import annotations

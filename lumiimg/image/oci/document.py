@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # registries take manifests of 4 MiB; a config with a long history is of the same order
 _MAX_BYTES = 8 << 20
-_KINDS: dict[type, str] = {dict: "JSON object", list: "JSON list", str: "text"}
+_KINDS: dict[type, str] = {dict: "a JSON object", list: "a JSON list", str: "text"}
 T = TypeVar("T", dict[str, Any], list[Any], str)
 # the registered algorithms
 _DIGEST = re.compile(r"(sha256):([0-9a-f]{64})|(sha512):([0-9a-f]{128})")
@@ -38,7 +38,7 @@ class Digest:
         """Return a checked digest. Raises ImageError."""
         found = _DIGEST.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ImageError(f"{str(text)[:100]!r} is no sha256 or sha512 digest", where=where)
+            raise ImageError(f"{str(text)[:100]!r} is not a valid sha256 or sha512 digest", where=where)
         return cls(found[1] or found[3], found[2] or found[4])
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ def typed(value: object, kind: type[T], name: str, where: str) -> T:
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise ImageError(f"{name} is no {_KINDS[kind]}", where=where)
+        raise ImageError(f"{name} is not {_KINDS[kind]}", where=where)
     return value
 
 

@@ -137,7 +137,7 @@ class LayeredTree:
         target = parent.names.get(last) if parent is not None else None
         if target is None or target.kind is FileKind.DIRECTORY:
             raise ImageError(
-                f"the hard link {member.name} to {member.target}, which is no file here", where=self._where
+                f"the hard link {member.name} to {member.target}, which is not a file here", where=self._where
             )
         if directory.names.get(name) is not target:
             target.links += 1

@@ -54,7 +54,7 @@ class Workspace:
         self._left -= size
 
     def refuse_more(self, size: int, where: str) -> None:
-        """Raise ImageError where so many bytes are too many, before they are unpacked."""
+        """Raise ImageError where that number of bytes is too large, before they are unpacked."""
         if size > self._left:
             raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
 

@@ -71,7 +71,7 @@ class FileLayout:
     """Metadata position and offset of the list of block sizes."""
 
     def block_count(self, block_bytes: int) -> int:
-        """Return how many entries that list has: a tail in a fragment is no block."""
+        """Return how many entries that list has: a tail in a fragment is not a block."""
         whole, rest = divmod(self.size_bytes, block_bytes)
         count = whole + (1 if rest and self.fragment == NO_FRAGMENT else 0)
         if count > _MAX_BLOCKS:

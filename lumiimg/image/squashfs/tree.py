@@ -49,7 +49,7 @@ class SquashfsTree:
         self._inodes: LruCache[int, Inode] = LruCache(_CACHED_INODES)
         self.root = self._inode(self.superblock.root_inode)
         if self.root.kind is not FileKind.DIRECTORY:
-            raise ImageError("the root of the squashfs file system is no directory", where=source.name)
+            raise ImageError("the root of the squashfs file system is not a directory", where=source.name)
 
     def child(self, directory: Inode, name: str) -> Inode | None:
         found = self._listing(directory).get(name)

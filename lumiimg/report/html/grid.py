@@ -1,4 +1,4 @@
-"""Nodes as a grid: a cell a node, in the order of their names, with the letter of its kind; and the kinds in words."""
+"""Nodes as a grid: one cell per node, in the order of their names, with the letter of its kind; the kinds in words."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def grid_figure(kinds: Sequence[NodeKind]) -> ET.Element:
     ]
     return element(
         "figure",
-        element("div", *cells, class_="grid", role="img", aria_label=f"{count(total, 'node')}, a cell each. {tally}"),
+        element("div", *cells, class_="grid", role="img", aria_label=f"{count(total, 'node')}, one cell each. {tally}"),
         element(
             "figcaption",
-            f"{count(total, 'node')}, a cell each, in the order of their names; the letter is the kind.",
+            f"{count(total, 'node')}, one cell each, in the order of their names; the letter is the kind.",
             class_="quiet",
         ),
         element("ul", *(_in_words(number, kind) for number, kind in enumerate(kinds[:KINDS])), class_="kinds"),

@@ -1,4 +1,4 @@
-"""`log --html`: one job, as its log tells it."""
+"""`log --html`: one job, as its log shows it."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def _communicators(report: LogReport) -> Iterator[Node]:
             (
                 element("code", c.id),
                 str(c.ranks),
-                "not told" if c.nodes is None else str(c.nodes),
-                {True: "yes", False: "no", None: "not told"}[c.crosses_network],
+                "not known" if c.nodes is None else str(c.nodes),
+                {True: "yes", False: "no", None: "not known"}[c.crosses_network],
                 c.verdict.value,
             )
             for c in report.communicators[:_COMMUNICATORS]

@@ -68,7 +68,7 @@ def page(
 ) -> str:
     """Return a page; parts without content are left out.
 
-    `kind` is one of MARKS, `facts` are told in short under the sentence.
+    `kind` is one of MARKS, `facts` are given in short under the sentence.
     """
     title = f"{subject}: {sentence}"
     body = element(
@@ -183,7 +183,7 @@ def shown(text: str) -> str:
 
 
 def short(text: str, limit: int) -> str:
-    """Return a text in so many characters, its end left out."""
+    """Return a text cut to this number of characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

@@ -48,7 +48,7 @@ _NARROW = _Layout("narrow", 340, 337, 26, across=False, why_lines=3)
 
 
 def path_figure(steps: Sequence[Step], identity: str, of: str = "") -> ET.Element:
-    """Return the picture of a path with its words; `identity` tells it from others on the page, `of` whose it is.
+    """Return the picture of a path with its words; `identity` is its id on the page, `of` whose it is.
 
     The words of a path that is one of several are folded where nothing is wrong with it.
     """
@@ -217,5 +217,5 @@ def _callout(step: Step, texts: Sequence[tuple[str, str]], top: int, layout: _La
 
 
 def _wrapped(text: str, characters: int, most: int) -> list[str]:
-    """Return a text in lines of so many characters, `most` of them at most."""
+    """Return a text in lines of this width, `most` of them at most."""
     return textwrap.wrap(shown(text), max(characters, 8), max_lines=most, placeholder=" …", break_on_hyphens=False)

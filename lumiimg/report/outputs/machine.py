@@ -90,7 +90,7 @@ class Verify(Output):
 
 
 class Arithmetic(Shape):
-    """Not measured: for so many processes."""
+    """Not measured: for this number of processes."""
 
     nodes: int
     """Of the job."""
@@ -122,7 +122,7 @@ class ImportPlace(Shape):
     why_not: str | None
     """Why it cannot be seen; null where it can."""
     arithmetic: Arithmetic
-    """Not measured: for so many processes."""
+    """Not measured: for this number of processes."""
 
 
 class BenchImport(Output):

@@ -36,7 +36,7 @@ def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
         with contextlib.closing(docker.from_env(version=_API, timeout=_TIMEOUT_S)) as client:
             image = client.images.get(name)
             if not _ID.fullmatch(str(image.id)):  # it becomes the name of a file
-                raise FailedError("the engine's name for it is no sha256 digest", where=base)
+                raise FailedError("the engine's name for it is not a sha256 digest", where=base)
             target = folder / f"{str(image.id).removeprefix('sha256:')}.tar"
             if not target.is_file():
                 on_line(f"saving {name} from the engine")

@@ -53,7 +53,7 @@ class Mirrors:
     def named(self, name: str) -> str | None:
         """Return the address given for a name, checked: it will be written into the image.
 
-        Raises BadInputError if it is no plain http(s) address, or carries a password.
+        Raises BadInputError if it is not a plain http(s) address, or carries a password.
         """
         url = self.table.get(name)
         return None if url is None else checked(url, f"mirror {name!r}")
@@ -211,7 +211,7 @@ def refuse_password(address: str, where: str) -> None:
         raise BadInputError(
             "its address carries a password, which would be written into the image",
             where=where,
-            hint=f"leave it out: ~/.netrc serves lumiimg, `{engine_word()} registry login` the engine",
+            hint=f"leave it out: lumiimg reads ~/.netrc, and the engine uses `{engine_word()} registry login`",
         )
     if has_key(address):
         raise BadInputError(
@@ -222,12 +222,12 @@ def refuse_password(address: str, where: str) -> None:
 
 
 def checked(url: str, where: str) -> str:
-    """Return an address. Raises BadInputError if it is no plain http(s) one, or carries a password."""
+    """Return an address. Raises BadInputError if it is not a plain http(s) one, or carries a password."""
     refuse_password(url, where)
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise BadInputError(f"{url!r} is no http(s) address", where=where) from error
+        raise BadInputError(f"{url!r} is not a valid http(s) address", where=where) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or not re.fullmatch(r"[!-~]+", url):
-        raise BadInputError(f"{url!r} is no http(s) address", where=where)
+        raise BadInputError(f"{url!r} is not a valid http(s) address", where=where)
     return url

@@ -31,7 +31,7 @@ def save_sif(found: ImageManifest, web: Web, target: Path) -> None:
     none, cannot be had, or is not what the manifest says, OSError if it cannot be written.
     """
     if found.media_type != SIF_LAYER:
-        raise FailedError("is no SIF", where=f"oras://{found.reference}", hint="an image of Docker's is docker://…")
+        raise FailedError("is not a SIF", where=f"oras://{found.reference}", hint="an image of Docker's is docker://…")
     with ExitStack() as held:
         _blob(found.layers[0], Repository(found.reference, web), target.parent, held).data.replace(target)
 

@@ -117,7 +117,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
 
     Docker Hub, its `library/` and the tag `latest` are filled in as Docker does (reference normalize.go).
 
-    Raises BadInputError if it is no image reference, or the mirror of its registry is no registry.
+    Raises BadInputError if it is not a valid image reference, or the mirror of its registry is not a registry.
     """
     text = text[:_TEXT_LIMIT]
     name, *digests = re.sub(r"^(docker|oras)://", "", text).split("@")
@@ -125,7 +125,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
         # Not repeated: `user:password@host/name` is what it often is.
         raise BadInputError(
             "an image reference has nothing behind an @ but sha256: and 64 hexadecimal digits",
-            hint=f"a login does not belong here: ~/.netrc serves lumiimg, `{engine_word()} registry login` the engine",
+            hint=f"leave the login out: lumiimg reads ~/.netrc, the engine uses `{engine_word()} registry login`",
         )
     digest = next(iter(digests), None)
     tag = None if digest else _DEFAULT_TAG
@@ -138,7 +138,9 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
         registry = DOCKER_HUB
         repository = repository if "/" in repository else f"library/{repository}"
     if not _is_name(registry, repository) or not _TAG.fullmatch(_DEFAULT_TAG if tag is None else tag):
-        raise BadInputError(f"{text!r} is no image reference", hint="for example docker.io/rocm/pytorch:latest")
+        raise BadInputError(
+            f"{text!r} is not a valid image reference", hint="for example docker.io/rocm/pytorch:latest"
+        )
     target = mirrors.table.get(registry)
     if target is not None:
         place, _, folder = re.sub(r"^https?://", "", target).rstrip("/").partition("/")
@@ -444,7 +446,7 @@ def _descriptor(value: object, where: str) -> _Descriptor:
 
 def _list(value: object, name: str, where: str) -> list[object]:
     if not isinstance(value, list):
-        raise FailedError(f"{name} is no list", where=where)
+        raise FailedError(f"{name} is not a list", where=where)
     return value
 
 

@@ -184,7 +184,7 @@ class Web:
                 there = urljoin(url, target)
                 parts = urlsplit(there)
             except ValueError as error:
-                what = f"redirects to {place(target)[:200]}, which is no address"
+                what = f"redirects to {place(target)[:200]}, which is not a valid address"
                 raise FailedError(what, where=place(url)) from error
             if parts.scheme not in {"http", "https"} or (urlsplit(url).scheme == "https" and parts.scheme == "http"):
                 raise FailedError(f"redirects to {place(there)[:200]}, which is not followed", where=place(url))
