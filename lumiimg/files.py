@@ -80,4 +80,4 @@ def _led_to(path: Path) -> Path:
         if path.lstat().st_uid not in {os.getuid(), 0}:
             raise BadInputError("is a link that another user has made", where=str(path), hint="name another file")
         path = path.parent / path.readlink()
-    raise BadInputError("is a link in a circle", where=str(path))
+    raise BadInputError("is a link in a loop", where=str(path))

@@ -137,7 +137,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     """
     start = time.monotonic()
     if others := open_to_others(cache):
-        progress.notice(f"the cache {cache} {others}: who fills it decides what is built")
+        progress.notice(f"the cache {cache} {others}: whoever can write to it decides what is built")
     kept = LayerCache(cache)
     steps = steps_of(chain, machine, way)
     keys = layer_keys(steps, machine, way)

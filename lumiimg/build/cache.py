@@ -261,13 +261,13 @@ class LayerCache:
             if below:
                 self._note(_content_key(key, below), key.digest)
         except OSError as error:
-            hint = "LUMIIMG_CACHE says where layers are kept"
+            hint = "LUMIIMG_CACHE names the folder for layers"
             raise FailedError(
                 f"cannot be written: {error.strerror or error}", where=str(self.root), hint=hint
             ) from error
         found = self._over(key.digest, below)
         if found is None:
-            raise FailedError("what was just written cannot be read", where=str(self._layers / key.digest))
+            raise FailedError("the entry that was just written cannot be read", where=str(self._layers / key.digest))
         return found
 
     def _note(self, content_key: str, key: str) -> None:
@@ -287,7 +287,7 @@ class LayerCache:
             except FileExistsError:
                 pass
             except OSError as error:
-                hint = "LUMIIMG_CACHE says where layers are kept"
+                hint = "LUMIIMG_CACHE names the folder for layers"
                 raise FailedError(f"cannot be written: {error.strerror}", where=str(self._locks), hint=hint) from error
             holder, now = _holder_of(lock), time.monotonic()
             if holder != seen[0]:
@@ -352,9 +352,9 @@ class LayerCache:
                 if not self._is_newer(folder):
                     yield folder.name, "cannot be read, is of an older lumiimg, or has another size than it had"
             elif file_sha256(entry.data) != entry.sha256:
-                yield folder.name, "has another content than it had"
+                yield folder.name, "its content has changed"
             elif CacheKey(self.key_of(entry)).digest != folder.name:
-                yield folder.name, "is not what its name says"
+                yield folder.name, "does not match its name"
 
     def prune(self, keep_bytes: int | None) -> tuple[list[str], list[str], int]:
         """Remove what is damaged, then the longest unused until `keep_bytes` are left.

@@ -140,7 +140,9 @@ def _check(member: Member, number: int, name: str, source: Path, folder: Path) -
     key = member.name.partition("/")[0]
     is_ours = member.kind is FileKind.FILE and not member.is_hard_link and name in _MEMBERS and _is_key(key)
     if not is_ours or number >= _MAX_MEMBERS:
-        raise BadInputError(f"holds {member.name[:80]!r}", where=str(source), hint="is it of `lumiimg cache export`?")
+        raise BadInputError(
+            f"holds {member.name[:80]!r}", where=str(source), hint="was it written by `lumiimg cache export`?"
+        )
     if name not in NAMES and member.size_bytes > _DOCUMENT_LIMIT_BYTES:
         raise BadInputError(
             f"{member.name[:80]} has {size(member.size_bytes)}",
@@ -169,7 +171,7 @@ def _take(cache: LayerCache, name: str, parts: dict[str, Path]) -> CacheEntry:
         told = f": {error}" if type(error) is ValueError else ""
         raise FailedError(f"an entry is damaged{told}", where=name[:12], hint="export it again") from error
     if key.digest != name or entry.sha256 != file_sha256(data) or entry.size_bytes != data.stat().st_size:
-        raise FailedError("an entry is not what its name says", where=name[:12], hint="export it again")
+        raise FailedError("an entry does not match its name", where=name[:12], hint="export it again")
     if (there := cache.read(name)) is not None:
         return there
     return cache.keep(key, data, layers=entry.layers, seconds=entry.seconds, below=entry.below)

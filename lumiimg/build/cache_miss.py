@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 
-NOT_YET = "not known before what is below it is built"
+NOT_YET = "not known before the layers below are built"
 
 
 @dataclass(frozen=True, slots=True)

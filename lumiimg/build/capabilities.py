@@ -126,7 +126,7 @@ def require_container(machine: BuildMachine) -> None:
 def require_bootstrap(machine: BuildMachine, base: str, header: Header) -> None:
     """Raise MissingHereError where a base with such a header cannot be built here."""
     if not machine.debootstraps and header.agent == DEBOOTSTRAP:
-        raise _lacking(machine, BASES_BY_DEBOOTSTRAP, f"{base} cannot be made here")
+        raise _lacking(machine, BASES_BY_DEBOOTSTRAP, f"{base} cannot be built here")
 
 
 def _lacking(machine: BuildMachine, name: str, what: str) -> MissingHereError:

@@ -155,7 +155,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool
         said = f"only without --fakeroot: {why}"
         return True, False, own_processes, CapabilityTrial(CONTAINER, works=is_sure, said=said, is_sure=is_sure)
     if last.ok:
-        said = f"what a script leaves running runs on: {why}"
+        said = f"processes that a script leaves running are not stopped: {why}"
         return True, True, own_processes, CapabilityTrial(CONTAINER, works=True, said=said)
     starts, trial = _of_failure(CONTAINER, done[-1])
     return starts, True, True, trial
@@ -326,7 +326,7 @@ def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, 
     for is_slow, more in ((False, {}), (True, PROOT_SLOWLY)):
         if run([program, *words], env=env | more, timeout_s=_TRIAL_S).ok:
             return program, is_slow, f"{program}, slowly (PROOT_NO_SECCOMP)" if is_slow else f"{program}"
-    return None, False, f"{program} lets programs see this machine's files: 5.2.0 or newer is wanted"
+    return None, False, f"{program} lets programs see this machine's files: version 5.2.0 or newer is needed"
 
 
 def _version(program: Path, env: dict[str, str]) -> str:

@@ -57,7 +57,7 @@ def builds_here(machine: BuildMachine) -> bool | None:
 
 def faults_of(machine: BuildMachine) -> dict[str, list[str]]:
     """Return what stands against each way to build, the quickest first."""
-    no_container = [] if machine.starts else ["no container is started"]
+    no_container = [] if machine.starts else ["no container starts here"]
     return {way: [*no_container, *against(machine, way)] for way in WAYS}
 
 

@@ -42,7 +42,7 @@ def keeping(
             if files is not None and digests(files) != before:
                 _keep(cache, key, layers, files)
         except (OSError, FailedError) as error:  # the layer is what counts
-            on_notice(f"what {names} compiled is not kept: {error}")
+            on_notice(f"the compile cache of {names} is not kept: {error}")
 
 
 def _put(
@@ -59,9 +59,9 @@ def _put(
     except (OSError, ValueError, ImageError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         cache.remove(entry.key)
-        on_notice(f"{names}: what it compiled before cannot be unpacked, and is compiled again: {error}")
+        on_notice(f"{names}: its compile cache cannot be unpacked, so everything is compiled again: {error}")
         return {}
-    on_notice(f"{names}: what it compiled before is kept, {size(entry.size_bytes)}")
+    on_notice(f"{names}: compile cache kept, {size(entry.size_bytes)}")
     return digests(list(kept_files(folder)))
 
 

@@ -48,7 +48,7 @@ def require(room: FreeSpace, needed_bytes: int, what: str) -> None:
     raise FailedError(
         f"{what} needs about {size(needed_bytes)}, and {size(room.free_bytes)} are {place}",
         where=str(room.folder),
-        hint="LUMIIMG_CACHE puts the cache and its scratch elsewhere: on LUMI, /scratch/project_XXX/$USER/lumiimg; "
+        hint="LUMIIMG_CACHE moves the cache and its scratch: on LUMI, /scratch/project_XXX/$USER/lumiimg; "
         "`lumiimg cache prune --keep 0` empties it",
     )
 

@@ -118,7 +118,7 @@ def kept(layers: Sequence[str], root: Path, below: RootFileSystem) -> Iterator[N
     if not is_there:
         raise FailedError(
             f"layer {', '.join(layers)}: its script takes {LABELS} away, or the folder",
-            hint="engines keep the environment of all layers there: have the script leave what it has not put there",
+            hint="engines keep the environment of all layers there: the script must keep files that it did not create",
         )
 
 

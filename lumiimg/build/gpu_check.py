@@ -31,7 +31,7 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, below: Pat
         before = {(file.path, file.bundles) for file in _code(below).files}
         code = GpuCode(tuple(file for file in code.files if (file.path, file.bundles) not in before), ())
     if not code.files:
-        return f"{layer} was compiled for {', '.join(gpus)}, and put in no GPU code that can be read"
+        return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
     for gpu in gpus:
         try:
             verdicts = gpu_verdicts(code, node_gpu(gpu))
@@ -41,8 +41,8 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, below: Pat
         if any(one.needed for one in lacking) or len(lacking) == len(verdicts):
             shown = ", ".join(f"{one.component} ({one.has})" for one in lacking[:_SHOWN])
             raise FailedError(
-                f"layer {layer}: it was to be compiled for {gpu}, and has no code for it: {shown}",
-                hint="does its post.sh hand ARCH on to what it compiles (PYTORCH_ROCM_ARCH, GPU_TARGETS, …)?",
+                f"layer {layer}: it was compiled for {gpu}, and has no code for it: {shown}",
+                hint="does its post.sh pass ARCH to the compiler (PYTORCH_ROCM_ARCH, GPU_TARGETS, …)?",
             )
     return None
 

@@ -219,7 +219,7 @@ class LayerBuild:
 
     def _take_back(self, upper: Path) -> None:
         """Take the script, and what it keeps, out of the root folder again. Raises FailedError, OSError."""
-        self.require_own(upper, "the script gave it away: have it leave / to root")
+        self.require_own(upper, "the script changed its owner: / must belong to root")
         shutil.rmtree(self.kept, ignore_errors=True)
         take_folder(upper, HELD, self.kept)
         remove(upper, f"/{SCRIPT}")

@@ -99,7 +99,7 @@ def check_mirror(chain: Sequence[Definition], mirrors: Mirrors) -> None:
     archive = urlsplit(mirror).path.rstrip("/").rpartition("/")[2] or "debian"
     if mirror not in {*mirrors.table.values(), apt_mirror(archive)}:
         raise BadInputError(
-            f"its base is from {mirror}, which this machine does not take packages from",
+            f"its base is from {mirror}, which is not a mirror of this machine",
             where=f"{chain[0].name}.def",
             hint=f"if you trust it: --mirror {archive}={mirror}",
         )

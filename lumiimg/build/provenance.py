@@ -274,7 +274,7 @@ def read_chain(
     """
     import msgspec
 
-    hint = "only images that lumiimg has built carry it, and not what other builds have put on them"
+    hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
     if not is_ours(image):
         raise BadInputError("does not say how it was built", where=str(image), hint=hint)
     with open_image(image) as opened:
@@ -331,7 +331,7 @@ def _definition(entry: _ChainEntry, below: Sequence[Definition], carried: _Carri
     if name != f"{number:02}-{layers[0]}":
         raise BadInputError(f"names a definition {name[:80]!r}", where="chain.json")
     if entry.parent != (names[-1] if names else None) or not all(need in names for need in entry.needs):
-        raise BadInputError("does not stand on what is below it", where=name)
+        raise BadInputError("does not belong on the layer below it", where=name)
     if origin is not None and not Path(origin).is_absolute():
         raise BadInputError(f"starts from {origin[:80]!r}", where=name)
     if sha256 is not None and (origin is None or not SHA256.fullmatch(sha256)):

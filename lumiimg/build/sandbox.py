@@ -43,7 +43,7 @@ class Sandbox(Strategy):
         """Run a layer's script on what is below it, and write what it changed as a squashfs."""
         self._hold(step, below)
         root = self._root
-        step.require_own(root, "where `lumiimg doctor` finds all that it takes, `--strategy overlay` can build on it")
+        step.require_own(root, "`--strategy overlay` can build on it, where `lumiimg doctor` finds all that it needs")
         before, delta = step.folder / "before.json", step.folder / "delta"
         step.inside("list", root, before)
         begin_layer(LayerRoot(root))

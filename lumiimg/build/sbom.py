@@ -153,7 +153,7 @@ def _python(root: RootFileSystem) -> tuple[list[Component], list[str]]:
         if not found and depth < _MAX_DEPTH:
             folders += [(f"{folder}/{name}", depth + 1) for name in inside]
     if len(entered) > _MAX_FOLDERS or len(components) > _MAX_DISTRIBUTIONS:
-        missing.append("too many folders: not all were looked into")
+        missing.append("too many folders: not all were searched")
     if has_conda:
         missing.append("packages of conda are not listed, but for Python distributions")
     return components, missing

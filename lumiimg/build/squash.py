@@ -49,7 +49,7 @@ def squash(
     completed = within(argv)
     if not completed.ok and _FULL.search(completed.output):
         raise FailedError(
-            "No space left on device", where=str(target.parent), hint="free some room, or write elsewhere"
+            "No space left on device", where=str(target.parent), hint="free some space, or write elsewhere"
         )
     if not completed.ok:
         raise FailedError(f"mksquashfs: {one_line(completed.last_line)[:300]}", where=str(target))

@@ -37,7 +37,7 @@ class UnknownNameError(BadInputError):
         all_of_them = f"known: {', '.join(sorted(known)) or 'none'}" if len(known) <= _FEW else ""
         hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
         listed = "" if all_of_them and not near else "`lumiimg list` shows all"
-        super().__init__(f"no {kind} is called {shortened(name)!r}", hint=" ".join(filter(None, (hint, listed))))
+        super().__init__(f"there is no {kind} {shortened(name)!r}", hint=" ".join(filter(None, (hint, listed))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,11 +234,11 @@ def read_layer(folder: Path) -> Layer:
         if not _FILE.fullmatch(file):
             table.fault("files", f"holds {file!r}: a plain file name of letters, digits, dots, dashes is needed")
         elif (folder / file).is_symlink() and not (folder / file).exists():
-            table.fault("files", f"names {file!r}, which is a link to nowhere: copy a layer with `cp -rL`")
+            table.fault("files", f"names {file!r}, which is a broken link: copy a layer with `cp -rL`")
         elif not (folder / file).is_file():
             table.fault("files", f"names {file!r}, which is not in {folder}")
         elif not _is_inside(folder / file, folder):
-            table.fault("files", f"names {file!r}, which is a link that leads out of {folder}")
+            table.fault("files", f"names {file!r}, which is a link to a file outside {folder}")
     layer = table.fill(
         Layer,
         name=folder.name,
@@ -448,7 +448,7 @@ def _script(path: Path, table: Table, *, required: bool) -> str | None:
             table.faults.append(f"{path.name} is missing beside it")
         return None
     if not _is_inside(path, path.parent):
-        table.faults.append(f"{path.name} is a link that leads out of {path.parent}")
+        table.faults.append(f"{path.name} is a link to a file outside {path.parent}")
         return None
     try:
         return read_text(path, SCRIPT_LIMIT_BYTES)

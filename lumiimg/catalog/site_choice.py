@@ -38,7 +38,7 @@ def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = Fa
     settings = read_settings(environment)
     if settings.site is not None:
         if not settings.site.endswith(".toml") and settings.site not in (known := site_names(environment)):
-            what = f"names a site {shortened(settings.site)!r}, which is not there"
+            what = f"names a site {shortened(settings.site)!r}, which does not exist"
             raise BadInputError(what, where=settings.site_of, hint=f"known: {', '.join(known)}")
         return ChosenSite(settings.site, f"as {settings.site_of} says")
     found = dict(_recognised({} if elsewhere else environment, node, environment))
@@ -51,7 +51,7 @@ def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = Fa
 def site_to_make_for(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite:
     """Return the site that something is made for where none is named: as `site_here`, else LUMI. Raises as it does."""
     found = site_here(environment, node, elsewhere=elsewhere)
-    return found or ChosenSite(DEFAULT, "as nothing here names another machine")
+    return found or ChosenSite(DEFAULT, "because nothing here names another machine")
 
 
 def _recognised(signs: Mapping[str, str], node: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -159,7 +159,7 @@ class Table:
         value: list[Any] = self._take(key, list, f"an array of {of}", required=False) or []
         if len(value) <= _MOST_ENTRIES:
             return value
-        self.fault(key, f"has {len(value)} entries; {_MOST_ENTRIES} at most are taken")
+        self.fault(key, f"has {len(value)} entries; at most {_MOST_ENTRIES} are allowed")
         return []
 
     def flag(self, key: str) -> bool:

@@ -63,7 +63,7 @@ def advise(
     if code is Code.PLUGIN_NEEDS_HOST and "--host" not in machine:
         where = f"on a GPU node{f' of {site.name}' if site is not None else ''}"
         return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
-    why = advice.why or "the files show no obstacle; which provider is used, only a run shows"
+    why = advice.why or "the files show no obstacle; only a run shows which provider is used"
     if limited and level is Level.STATIC and code not in _BY_NODES:
         return Advice(why, check)
     return Advice(why, *_on_nodes(check, site, environment))

@@ -124,11 +124,11 @@ def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[str
             yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}   (a fabric of its own)"
         yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
         if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
-            yield "start from a base with a ROCm that the driver serves: `lumiimg list`, `lumiimg explain --base …`"
+            yield "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"
     if image.fate is Fate.UNKNOWN:
         yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
         if site is None and any(rule.outcome is RuleOutcome.UNKNOWN for rule in image.driver):
-            yield "name the machine, whose driver window then counts: --site NAME (`lumiimg list`)"
+            yield "name the machine, so that its driver window applies: --site NAME (`lumiimg list`)"
 
 
 def _saved(
@@ -178,12 +178,12 @@ def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterato
     if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:
         yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
     elif fate is Fate.FINE and _pairs(before) != _pairs(now):
-        yield "the binds made before load; a list that is made today is another one"
+        yield "the binds made before still load; a list made today would differ"
     if now.carried.against and now.carried.sentence:
         yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
     if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:
-        yield "its libcxi is its own; kernel or NIC driver are others than before: whether they fit, only a run shows"
+        yield "its libcxi is its own, and the kernel or NIC driver changed: only a run shows whether they fit"
 
 
 def _pairs(boundary: Boundary) -> set[tuple[str, str]]:

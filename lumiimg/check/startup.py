@@ -242,7 +242,7 @@ def _ask(
         answer = json.loads(answers[-1].removeprefix(_ANSWER))
         return _Asked(**{name: str(answer[name]) for name in _Asked.__match_args__})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInputError("Python there answers what no Python does", where=str(path)) from error
+        raise BadInputError("the answer of Python there is not valid", where=str(path)) from error
 
 
 def _follow(argv: list[str | Path], tracer: _Tracer, environment: Mapping[str, str]) -> str:
@@ -275,7 +275,10 @@ def _of_engine(
     on_image = [call for call in opening if is_shared(call.path) or call.opened == str(path)]
     if not completed.ok or not any(call.kind is CallKind.OPEN for call in on_image):
         words = one_line(completed.last_line)
-        return None, f"the engine cannot be traced, perhaps as it is set-user-id (APPTAINER_USERNS=1 helps): {words}"
+        return (
+            None,
+            f"the engine cannot be traced, perhaps because it is set-user-id (APPTAINER_USERNS=1 helps): {words}",
+        )
     of_image = count(reading, lambda name: name == str(path))
     if not of_image.reads:
         return None, "the kernel itself reads the image here, which no trace of a process shows"

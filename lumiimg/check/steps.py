@@ -35,9 +35,9 @@ _BY_VERDICT = {
 }
 _UNSEEN = {
     Part.RCCL: "there is none to look at",
-    Part.PLUGIN: "whether RCCL finds and takes it was not seen",
+    Part.PLUGIN: "it is not known whether RCCL finds and takes it",
     Part.LIBFABRIC: "none was found",
-    Part.PROVIDER: "whether libfabric has it, and selects it, was not seen",
+    Part.PROVIDER: "it is not known whether libfabric has it and selects it",
     Part.LIBCXI: "none was found",
     Part.NIC: "only a probe in a job step on a node with Slingshot can open it",
 }
@@ -217,4 +217,4 @@ def in_one_sentence(steps: Sequence[Step]) -> str:
     if unknown:
         return f"No step is known to be broken; not known: {', '.join(unknown)}."
     level = min((step.level for step in steps if step.level), key=_rank, default=Level.STATIC)
-    return f"Every step holds, each with evidence of level {level.value} at least."
+    return f"Every step holds, each with evidence of at least level {level.value}."

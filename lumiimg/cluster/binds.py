@@ -64,7 +64,7 @@ def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: s
             raise FailedError(
                 "holds a character that engines or shells evaluate",
                 where=f"{item.name}={item.value}",
-                hint="the image's own value is part of it: mend its environment, or take --format json",
+                hint="the image's own value is part of it: fix its environment, or use --format json",
             )
 
 

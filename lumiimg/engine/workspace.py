@@ -82,7 +82,7 @@ def _not_writable(path: Path, error: OSError) -> FailedError:
     return FailedError(
         f"cannot be written: {error.strerror or error}",
         where=str(path),
-        hint="nothing was left there; LUMIIMG_CACHE says where layers are kept",
+        hint="nothing was left there; LUMIIMG_CACHE names the folder for layers",
     )
 
 

@@ -251,7 +251,7 @@ class _Solver:
         if self._about_libfabric is not None:
             notes.insert(0, self._about_libfabric)
         if not plan.of_host and LIBCXI not in plan.paths:
-            notes.append("libcxi is the image's own: whether it fits the driver of this machine, only a run shows")
+            notes.append("libcxi is the image's own: only a run shows whether it fits the driver of this machine")
         binds = []
         for name, path in plan.paths.items():
             found = trial.process.find(name) or trial.process.find(f"{PRIVATE}/{name}")

@@ -165,7 +165,7 @@ def by_itself(trial: BindTrial) -> CarriedManifest:
         return CarriedManifest(Fabric.NONE, f"none is wanted, because {what} in the image", Basis.IMAGE)
     if trial.loads and trial.provider is not None:
         why = f"none is wanted, because {trial.provider} of the image has the cxi provider, and libcxi is beside it"
-        own = "libcxi is the image's own: whether it fits the driver of a machine, only a run there shows"
+        own = "libcxi is the image's own: only a run shows whether it fits the driver of a machine"
         return CarriedManifest(Fabric.BUNDLED, why, Basis.IMAGE, doubts=(own,))
     old = {version: trial.process.find(version.provider) for version in outcome.missing_versions}
     hopeless = [str(version) for version, provider in old.items() if provider and of_c_library(provider.facts)]

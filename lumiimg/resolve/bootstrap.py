@@ -78,7 +78,7 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
                 lacking.append(f"{bootstrap.origin} is not on this machine")
             case agent:
                 return LockedBootstrap(agent, bootstrap.origin, None, (), "an image of yours")
-    raise MissingHereError(f"{base.name} cannot be had here ({'; '.join(lacking)})")
+    raise MissingHereError(f"{base.name} is not available here ({'; '.join(lacking)})")
 
 
 def _debootstrap_mirror(bootstrap: Bootstrap, mirrors: Mirrors) -> tuple[str, str] | None:

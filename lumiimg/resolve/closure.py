@@ -146,7 +146,7 @@ def resolve(
             try:
                 packages, noted, warned = compile_lock(folder, target, indexes.cache)
             except NoTimesError:
-                on_line(f"the index gives no times of upload, so that the date {until} bounds nothing")
+                on_line(f"the index gives no upload times, so the date {until} has no effect")
                 until = None
                 project.configure(folder, until)
                 packages, noted, warned = compile_lock(folder, target, indexes.cache)
@@ -189,7 +189,7 @@ def hint_for(conflict: str, until: dt.date | None) -> str:
     """Return what to do; a date helps only where something was left out for its date."""
     bounded = ""
     if until and "uploaded" in conflict:
-        bounded = f"what was uploaded after {until} is not taken: --exclude-newer names another date, or "
+        bounded = f"uploads after {until} are excluded: use another date with --exclude-newer, or "
     return f"{bounded}ask for another release"
 
 
@@ -202,7 +202,7 @@ def _pins(layers: Sequence[LayerWants]) -> dict[str, tuple[str, LayerWants]]:
             before, other = found.setdefault(name, (pin, layer))
             if Requirement(before).specifier != Requirement(pin).specifier:
                 raise FailedError(
-                    f"these do not go together: {before} of the layer {other.name} and {pin} of the layer {layer.name}",
+                    f"these conflict: {before} of the layer {other.name} and {pin} of the layer {layer.name}",
                     hint="ask for another release of one of them",
                 )
     return found
@@ -380,8 +380,8 @@ def refuse_cuda(parents: Mapping[str, frozenset[str]]) -> None:
         if is_of_cuda(name):
             by = ", ".join(sorted(one.removeprefix(_LAYER) for one in parents[name]))
             raise CudaError(
-                f"{name}, of CUDA, is required by {by[:200]}: a wheel that is not for ROCm came in",
-                hint="take the layer's releases as they are, or report the layer",
+                f"{name}, of CUDA, is required by {by[:200]}: a wheel that is not for ROCm was selected",
+                hint="use the layer's releases unchanged, or report the layer",
             )
 
 

@@ -139,7 +139,7 @@ def _refusal(plan: Plan, command: str) -> RefusedError:
         nearest = f"the nearest that works{where}: lumiimg {command} {options_of(plan.nearest.asked)}"
     return RefusedError(
         f"{against.because} (rule {against.id}: {against.sides})",
-        hint=nearest or f"what stands against it: lumiimg explain {options_of(plan.asked)}",
+        hint=nearest or f"see the reasons: lumiimg explain {options_of(plan.asked)}",
     )
 
 

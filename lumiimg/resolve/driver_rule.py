@@ -56,7 +56,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
     """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that a wheel brings."""
     any_rocm = next((component for component, _ in _WHOSE_ROCM if component in stack.offers), None)
     if site.vendor is not None and any_rocm is not None:
-        because = f"{site.name} has GPUs of {site.vendor}: ROCm finds none of its own there"
+        because = f"{site.name} has GPUs of {site.vendor}, where ROCm finds none"
         have = f"ROCm {stack.version(any_rocm) or '?'}"
         yield RuleResult(_ID, RuleOutcome.REFUSED, "GPUs of AMD", have, because, site.source)
         return
@@ -65,8 +65,8 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
         return
     for component, whose in _WHOSE_ROCM if site.arch is not None else ():
         if component in stack.offers:
-            because = f"which ROCm the driver of {site.name} serves is not known to the project"
-            need, have = "to know which ROCm the driver serves", f"ROCm {stack.version(component) or '?'} {whose}"
+            because = f"the project does not know which ROCm the driver of {site.name} supports"
+            need, have = "to know which ROCm the driver supports", f"ROCm {stack.version(component) or '?'} {whose}"
             yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 
@@ -138,7 +138,7 @@ def _day(snapshot: Snapshot) -> dt.date:
 def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known: dt.date) -> RuleResult:
     need = str(driver.rocm) if driver.rocm else f"to know which ROCm {driver.name} serves"
     if driver.rocm is None:
-        because = f"which ROCm {driver.name} serves is not known"
+        because = f"which ROCm {driver.name} supports is not known"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, driver.source)
     claims = list(_claims(driver, version))
     if not claims or version is None:
@@ -154,7 +154,7 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known
         source += f"; {other.source} ({other.date})"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
     if not deciding.serves and _is_below(driver.rocm, version):
-        because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
+        because = f"{driver.name} does not support it: expect crashes, or wrong results"
         return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
     if driver.doubtful is not None and driver.doubtful.holds_for(version):
         need += f", better not {driver.doubtful}"
@@ -169,7 +169,7 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known
     if deciding.serves:
         since = f"; since then {newest.text} ({newest.date})" if newest.date > deciding.date else ""
         return RuleResult(_ID, RuleOutcome.OK, need, have, f"{deciding.text} ({deciding.date}){since}", source)
-    because = f"{driver.name} does not serve it: crashes, and errors as subtle as wrong results"
+    because = f"{driver.name} does not support it: expect crashes, or wrong results"
     return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
 
 
@@ -195,7 +195,7 @@ def _claims(driver: SiteDriver, version: str | None) -> Iterator[_Claim]:
         text = " and ".join(f"{one.text} (ROCm {one.rocm})" for one in nearest)
         date = min(one.date for one in nearest)
         source = "; ".join(dict.fromkeys(one.source for one in nearest))
-        yield _Claim(True, Rank.INFERRED, date, f"{text} run there, and a driver serves what lies between", source)
+        yield _Claim(True, Rank.INFERRED, date, f"{text} run there, and a driver supports the releases between", source)
 
 
 def _known_by(day: dt.date, claim: _Claim) -> _Claim | None:

@@ -265,7 +265,7 @@ def _check_head(document: dict[str, Any], text: str, path: Path) -> None:
     if not isinstance(written, int) or isinstance(written, bool):
         raise _unread("is not a lock: key 'format' is missing", path)
     if written > FORMAT:
-        what = f"is of format {written}, written by lumiimg {document.get('lumiimg')}; this one reads up to {FORMAT}"
+        what = f"has format {written}, written by lumiimg {document.get('lumiimg')}; this one reads up to {FORMAT}"
         raise _unread(what, path, hint=f"use that lumiimg, or {_AGAIN}")
     _, _, body = text.partition("\n\n")
     if document.get("digest") != f"sha256:{_sha256(body)}":
@@ -340,7 +340,7 @@ def _lock(
         bootstrap = choose_bootstrap(base.layer, mirrors, search_path)
         if bootstrap.agent != agent:
             raise MissingHereError(
-                f"{base.layer.name} was locked to be had by {agent}, which this machine cannot ({bootstrap.because})"
+                f"{base.layer.name} was locked to come by {agent}, which does not work here ({bootstrap.because})"
             )
     lock = Lock(bootstrap, base, tuple(layers), chosen, site or None, python, rules, resolved=True, own=own)
     if check_layers:
@@ -362,7 +362,7 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     if check and written != here:
         raise RefusedError(
             f"the layer {layer.name} is not the one that was locked: its digest is {here[:19]}…, not {written[:19]}…",
-            hint=f"use the lumiimg and the --layers of then, or write the lock again; {layer.folder}",
+            hint=f"use the same lumiimg and --layers as before, or write the lock again; {layer.folder}",
         )
     version = entry.string("release", may_be_empty=True)
     arguments = entry.table("arguments").string_values(may_be_empty=True, any_text=True)
@@ -373,7 +373,9 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
         if not _VARIABLE.fullmatch(key) or (check and argument is None):
             raise CatalogError(f"{shortened(key)!r} is not an argument of {layer.name}")
         if len(value) > LONGEST:
-            raise CatalogError(f"argument {layer.name}.{key} has {len(value)} characters; {LONGEST} at most are taken")
+            raise CatalogError(
+                f"argument {layer.name}.{key} has {len(value)} characters; at most {LONGEST} are allowed"
+            )
         if argument is not None and argument.pattern is not None and check and not argument.pattern.fullmatch(value):
             raise CatalogError(f"argument {layer.name}.{key} does not match {argument.pattern.pattern}")
     sources = tuple(map(_source, entry.tables("source")))

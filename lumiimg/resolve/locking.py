@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
     from lumiimg.resolve.stack import Stack
 
-MADE_HERE = "nobody has published a digest; it is made at the first download and holds from then on"
+MADE_HERE = "no digest is published; it is computed at the first download and verified from then on"
 
 
 def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
@@ -45,7 +45,7 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
         raise BadInputError(
             f"the host's libfabric is not used: the fabric is {fabric.value}",
             where=f"--source {HEADERS}",
-            hint="leave it out, or say --fabric host",
+            hint="leave it out, or use --fabric host",
         )
     releases = {chosen.layer.name: chosen.release for chosen in stack.layers}
     _check_used(request, [base, *layers], releases)
@@ -120,7 +120,7 @@ def _arguments(layer: Layer, release: Release | None, request: Request) -> dict[
             )
         if len(value) > LONGEST:
             raise BadInputError(
-                f"{layer.name}.{argument.name} has {len(value)} characters; {LONGEST} at most are taken",
+                f"{layer.name}.{argument.name} has {len(value)} characters; at most {LONGEST} are allowed",
                 hint="give long text to a layer as a file",
             )
         if "\0" in value:
@@ -166,10 +166,10 @@ def lock_source(source: LayerSource, arguments: Mapping[str, str], asked: Mappin
         raise BadInputError(
             f"has another digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
             where=location,
-            hint=f"fetch it again, or say that you mean it: --source '{source.name}={location}#sha256={actual}'",
+            hint=f"fetch it again, or confirm the new digest: --source '{source.name}={location}#sha256={actual}'",
         )
     is_known = actual == pinned or source.optional
-    note = "" if is_known else "your own archive, none of the releases that lumiimg has a digest of"
+    note = "" if is_known else "your own archive, not a release whose digest lumiimg knows"
     staged = _safe(file if source.optional else path.name)
     return LockedSource(source.name, source.variable, staged, actual, str(path.absolute()), note)
 

@@ -67,7 +67,7 @@ def pulled(base: str, sources: Sources, cache: Path) -> Path:
         raise FailedError(
             f"cannot be kept: {error.strerror or error}",
             where=str(store),
-            hint="LUMIIMG_CACHE says where what was fetched is kept",
+            hint="LUMIIMG_CACHE names the folder for downloads",
         ) from error
 
 
@@ -139,7 +139,7 @@ def _held(before: Lock | None) -> Iterator[None]:
     except ReplacedError as error:
         if before is None:
             raise
-        hint = "the lock that is there names it; lumiimg lock --upgrade all takes what is there now"
+        hint = "the existing lock names it; lumiimg lock --upgrade all takes the current one"
         raise FailedError(error.what, where=error.where, hint=hint) from error
 
 
@@ -151,7 +151,7 @@ def _without_network(unknown: str, otherwise: str = "") -> Iterator[None]:
     except MissingHereError as error:
         if error.where is None or not error.where.startswith(("http://", "https://")):
             raise
-        hint = f"run `lumiimg lock` where there is a network, and `build --locked` here{otherwise}"
+        hint = f"run `lumiimg lock` on a machine with a network, and `build --locked` here{otherwise}"
         raise MissingHereError(f"{unknown}, and it {error.what}", where=error.where, hint=hint) from error
 
 
@@ -325,5 +325,5 @@ def _is_of_wheels(layer: LockedLayer) -> bool:
 def _as_source(wheel: FoundWheel, made: Mapping[str, str], sources: Sources) -> LockedSource:
     sha256 = wheel.sha256 or made[wheel.url]
     url = sources.mirrors.restore(wheel.url)
-    note = "" if wheel.sha256 else "its index gives no digest; it was made at the first download"
+    note = "" if wheel.sha256 else "its index gives no digest; it was computed at the first download"
     return LockedSource(wheel.name, "", wheel.file, sha256, url, note, wheel.version)

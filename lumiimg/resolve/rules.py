@@ -106,7 +106,7 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         because = "you asked for a bundled fabric, which loads nothing of the host"
         return asked, gate(RuleOutcome.OK, "nothing of the host", known, because)
     if fits is None:
-        because = "the C library of the base is not known, so whether the host's libraries load in it is not either"
+        because = "the C library of the base is not known, nor whether the host's libraries load in it"
         if floor is None:
             because = (
                 f"which C library the libfabric and libcxi of {site.name} ask for is not documented; a snapshot of"
@@ -139,7 +139,7 @@ def torch_kind(stack: Stack) -> Iterator[RuleResult]:
     """Rule 5: a torch that is there already must be one for ROCm. Source: the local version of its wheels."""
     version = stack.version("torch") or ""
     if version.partition("+")[2].startswith(("cu", "cpu", "xpu")):
-        because = "this torch was built for something else than ROCm: it would see no GPU"
+        because = "this torch was not built for ROCm: it would see no GPU"
         need, have, source = "a torch for ROCm", f"torch {version}", "download.pytorch.org"
         yield RuleResult("torch", RuleOutcome.REFUSED, need, have, because, source)
 
@@ -231,11 +231,11 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         return told(RuleOutcome.OK, need, of_host, "libfabric, its cxi provider and libcxi are the host's own")
     have = stack.version("slingshot")
     if site.fabric.slingshot is None:
-        because = "of which Slingshot release the host is, is not known; libcxi and driver belong together"
+        because = "the host's Slingshot release is not known; libcxi and driver must match"
         have = f"libcxi of Slingshot {have}" if have else "libcxi (release not known)"
         return told(RuleOutcome.UNKNOWN, need, have, because)
     if have is None:
-        because = "of which Slingshot release the image's libcxi is, is not known; libcxi and driver belong together"
+        because = "the Slingshot release of the image's libcxi is not known; libcxi and driver must match"
         return told(RuleOutcome.UNKNOWN, need, "libcxi (release not known)", because)
     if have == site.fabric.slingshot:
         because = (
@@ -243,7 +243,7 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         )
         outcome, because = _aged(site, because)
         return told(outcome, need, f"Slingshot {have}", because)
-    because = "libcxi of another release than the driver is known to misbehave"
+    because = "libcxi from a release other than the driver's is known to misbehave"
     return told(RuleOutcome.WARNING, need, f"Slingshot {have}", because)
 
 
@@ -290,13 +290,13 @@ def _of_unlisted(chosen: Chosen, stack: Stack) -> Iterator[str]:
         return
     if release.read is not None:
         read = f"read from the package index on {release.read}"
-        yield f"{read}; nobody has tried it, and `lumiimg lock` settles its packages"
+        yield f"{read}; nobody has tried it, and `lumiimg lock` resolves its packages"
     yield from release.doubts
     for need in release.expects:
         offer = stack.offers.get(need.component)
         if offer is None or not need.holds_for(offer.version):
             have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
-            yield f"it is made for {need}, and here is {have}"
+            yield f"it is made for {need}, and the image has {have}"
 
 
 def environment(stack: Stack, site: Site) -> Iterator[SiteVariable]:

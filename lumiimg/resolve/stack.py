@@ -156,7 +156,7 @@ class StackSearch:
         if len(path) > DEPTH_LIMIT:
             raise BadInputError(f"layers require each other more than {DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
         if wish.layer in path:
-            raise BadInputError(f"layers require each other in a circle: {' -> '.join((*path, wish.layer))}")
+            raise BadInputError(f"layers require each other in a loop: {' -> '.join((*path, wish.layer))}")
         there = next((chosen for chosen in stack.layers if chosen.layer.name == wish.layer), None)
         if there is not None:
             if there.version is None or wish.versions.contains(there.version, prereleases=True):
@@ -211,7 +211,7 @@ class StackSearch:
             yield Chosen(layer, unlisted, wish.because)
         else:
             have = f"{layer.name} {argument.default}" if argument else layer.name
-            why = f"{layer.name} is to be had in one version only: name none"
+            why = f"{layer.name} has only one version: leave the version out"
             self._against(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
 
     def _expected(

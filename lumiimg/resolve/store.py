@@ -136,7 +136,7 @@ class Store:
             raise FailedError(
                 f"cannot be kept: {error.strerror or error}",
                 where=str(self._folder),
-                hint="LUMIIMG_CACHE says where downloads are kept",
+                hint="LUMIIMG_CACHE names the folder for downloads",
             ) from error
 
     def _download(self, url: str, location: str, expected: str | None) -> str:

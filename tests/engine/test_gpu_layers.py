@@ -41,7 +41,7 @@ def test_a_layer_with_code_for_another_gpu_fails_where_it_is_built(way: str, bar
     own = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
     told = lumiimg(*words, env=own)
     assert told.code == ExitCode.NO
-    why = "layer kernels: it was to be compiled for gfx90a, and has no code for it: kernels.so (gfx942 only)"
+    why = "layer kernels: it was compiled for gfx90a, and has no code for it: kernels.so (gfx942 only)"
     assert why in " ".join(told.err.split())
     assert not (tmp_path / "image.sif").exists()
     told = lumiimg(*words, "--arg", "kernels.ARCH=gfx942", env=own)

@@ -342,9 +342,7 @@ def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
     words = ["--site", str(tmp_path / "site.toml"), "--framework", "plain", *binds, "-o", str(tmp_path / "job.sh")]
     told = lumiimg("job", demo, *words, "--", "sh", "-c", program, "sh", "/in/data/x", "/elsewhere/x")
     assert told.code == ExitCode.GOOD, told.err
-    assert "/elsewhere/x is not in the image, and lies under no bind of the job: add --bind /elsewhere" in unwrapped(
-        told.err
-    )
+    assert "/elsewhere/x is not in the image, nor under a bind of the job: add --bind /elsewhere" in unwrapped(told.err)
     assert "/in/data/x" not in told.err
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={tmp_path}/job.out", "job.sh"]
     done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=400)

@@ -163,8 +163,8 @@ def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(
     told = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; echo kill nid000003 >{operator}) &")
     assert told.code == 3, told.text
     assert told.groups == [["nid000001", "nid000002", "nid000004"]]
-    assert told.silent == {"started, and gave no answer": ["nid000003"]}
-    assert told.report["sentence"] == "CANNOT TELL for 4 of 4 nodes: 3 the same; 1 started, and gave no answer"
+    assert told.silent == {"started, but gave no answer": ["nid000003"]}
+    assert told.report["sentence"] == "CANNOT TELL for 4 of 4 nodes: 3 the same; 1 started, but gave no answer"
 
 
 def test_a_node_that_never_starts_costs_its_own_answer_alone(
@@ -185,7 +185,7 @@ def test_a_step_that_is_cancelled_is_told_with_what_came_before(
     told = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; scancel $SLURM_JOB_ID.0) &")
     assert told.code == 3, told.text
     assert told.silent, "whoever had not answered by then"
-    assert set(told.silent) <= {"started, and gave no answer", "never started"}
+    assert set(told.silent) <= {"started, but gave no answer", "never started"}
     assert any("CANCELLED" in line or "aborted" in line for line in told.report["output"])
 
 

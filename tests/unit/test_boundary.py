@@ -665,7 +665,7 @@ def test_a_plugin_for_another_machine_is_said_to_be_one(tmp_path: Path, capsys: 
     plugin.write_bytes(content)
     assert main(["check", str(image), "--level", "static", "--json"]) == 1
     found = {finding["id"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
-    assert "another kind of machine" in found["plugin.loads"]["summary"]
+    assert "another architecture" in found["plugin.loads"]["summary"]
 
 
 def test_a_bind_of_the_user_over_what_is_searched_leaves_the_files_answer_open(

@@ -840,7 +840,7 @@ def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.Monkey
         for limit, value in (("_MAX_FOLDERS", 30), ("_MAX_DISTRIBUTIONS", 1)):
             with monkeypatch.context() as patch:
                 patch.setattr(f"lumiimg.build.sbom.{limit}", value)
-                assert left_out(opened.root) == ["too many folders: not all were looked into"]
+                assert left_out(opened.root) == ["too many folders: not all were searched"]
         monkeypatch.setattr("lumiimg.image.dpkg._STATUS_LIMIT_BYTES", 10)
         assert left_out(opened.root) == ["packages of dpkg are not listed: its status file cannot be read"]
 
@@ -1023,7 +1023,7 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
     assert kept_by(cache, folder, compiles("a", "1")) == []
     kept_by(cache, folder, compiles("b", "2"))
     kept_by(cache, folder, compiles("a", "3"))
-    assert kept_by(cache, folder, compiles("a", "3")) == ["vllm: what it compiled before is kept, 10 KiB"]
+    assert kept_by(cache, folder, compiles("a", "3")) == ["vllm: compile cache kept, 10 KiB"]
     assert seen == [{}, {"a": "1"}, {"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
     kept_by(cache, folder, shutil.rmtree)
     assert cache.find(CacheKey({"kept": 1})) is not None, "the script did not come to its end"
@@ -1201,7 +1201,7 @@ def test_what_was_kept_and_cannot_be_unpacked_is_compiled_again(spoil: str, tmp_
     seen: list[bool] = []
     told = kept_by(cache, tmp_path / "kept", lambda kept: seen.append(kept.exists()))
     assert (seen, len(told)) == ([False], 1)
-    assert "cannot be unpacked, and is compiled again" in told[0]
+    assert "cannot be unpacked, so everything is compiled again" in told[0]
     assert list(cache.entries()) == []
 
 

@@ -62,11 +62,11 @@ def test_damage_is_found_and_pruned(cache: LayerCache, capsys: Capture) -> None:
     bad = keep(cache, "bad", b"22")
     bad.data.write_bytes(b"33")
     assert main(["cache", "verify"]) == ExitCode.NO
-    assert "has another content than it had" in capsys.readouterr().out
+    assert "its content has changed" in capsys.readouterr().out
     other = keep(cache, "other", b"4")
     other.data.with_name("key.json").write_text('{"definition": "of another"}')
     assert main(["cache", "verify"]) == ExitCode.NO
-    assert "is not what its name says" in capsys.readouterr().out
+    assert "does not match its name" in capsys.readouterr().out
     cache.remove(other.key)
     bad.data.write_bytes(b"333")
     assert main(["cache", "prune"]) == ExitCode.GOOD
@@ -252,7 +252,7 @@ def test_an_entry_whose_documents_are_gone_is_no_crash(cache: LayerCache, capsys
     entry = keep(cache, "vllm", b"1")
     entry.data.with_name("key.json").write_text("[" * 100_000)
     assert main(["cache", "verify"]) == ExitCode.NO
-    assert "is not what its name says" in capsys.readouterr().out
+    assert "does not match its name" in capsys.readouterr().out
     assert why(cache, [CacheKey({"definition": "x"})], ("vllm",), "").nearest == entry
     entry.data.with_name("entry.json").write_text('{"format": 2, "seconds": NaN}')
     assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
@@ -267,7 +267,7 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
     cache.remove(below.key)
     answer = why(cache, [base, upper], ("vllm",), "")
     assert answer.entry is None
-    assert "not known before what is below it is built" in answer.differences[0].lines[1]
+    assert "not known before the layers below are built" in answer.differences[0].lines[1]
     keep(cache, "base", b"another day's")
     answer = why(cache, [base, upper], ("vllm",), "")
     assert answer.entry is None

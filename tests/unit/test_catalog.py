@@ -81,9 +81,15 @@ BAD = {
     "empty text": (LAYER.replace('"the tests"', '" "'), ["'source' is empty"]),
     "bad argument name": (LAYER + '[arguments.lower]\ndefault = ""\nhelp = "h"\n', ["'arguments.lower'", "VERSION"]),
     "reserved argument": (LAYER + '[arguments.PATH]\ndefault = ""\nhelp = "h"\n', ["'arguments.PATH'"]),
-    "bad pattern": (LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "("\n', ["no regular expression"]),
+    "bad pattern": (
+        LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "("\n',
+        ["is not a valid regular expression"],
+    ),
     "placeholder of nothing": (LAYER + '[environment.set]\nA = "{NOPE}"\n', ["{NOPE}", "no argument"]),
-    "bad variable": (LAYER + '[environment.set]\n"A B" = "x"\n', ["'environment.set.A B'", "no name of a variable"]),
+    "bad variable": (
+        LAYER + '[environment.set]\n"A B" = "x"\n',
+        ["'environment.set.A B'", "is not a valid variable name"],
+    ),
     "file that is not there": (LAYER + 'files = ["gone.h"]\n', ["'gone.h'", "which is not in"]),
     "file outside": (LAYER + 'files = ["../layer.toml"]\n', ["'../layer.toml'", "a plain file name"]),
     "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["needs [[bootstrap]]", "[[variant]]"]),
@@ -200,7 +206,7 @@ def test_an_unknown_name_brings_the_nearest(layers: Path, make_layer: MakeLayer)
     catalogue = Catalogue((layers,), ())
     with pytest.raises(UnknownNameError, match=r"did you mean debian-13\?"):
         catalogue.base("debian13")
-    with pytest.raises(UnknownNameError, match=r"no layer is called 'netprob'; did you mean netprobe\?"):
+    with pytest.raises(UnknownNameError, match=r"there is no layer 'netprob'; did you mean netprobe\?"):
         catalogue.layer("netprob")
     with pytest.raises(UnknownNameError, match="known: debian-13"):
         catalogue.base("zzz")

@@ -201,7 +201,7 @@ def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:
     [
         ("@probe start program=handshake\n\n@probe signal number=7 during=dlopen\n", 135, "plugin.crash", "signal 7"),
         (CXI + "@probe signal number=11 during=init\n", 139, "plugin.crash", "signal 11"),
-        (CXI + "@probe timeout seconds=60 during=init\n", 16, "plugin.hang", "did not come back from init"),
+        (CXI + "@probe timeout seconds=60 during=init\n", 16, "plugin.hang", "did not return from init"),
     ],
     ids=["SIGBUS", "SIGSEGV in init", "hang"],
 )
@@ -221,7 +221,7 @@ def test_a_crash_while_rccl_is_opened_is_not_blamed_on_the_plugin() -> None:
 
 def test_a_probe_that_hangs_without_a_word_is_a_finding_too() -> None:
     result = probed(Recorded(run("rccl-ofi-nccl"), run("x", 143, text=CXI, timed_out=True)), PRESENT)
-    assert "did not come back" in by_id(result)["plugin.hang"].summary
+    assert "did not return" in by_id(result)["plugin.hang"].summary
     assert answer(result) is Answer.NO
 
 

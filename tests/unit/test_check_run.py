@@ -167,8 +167,8 @@ def only_of_one_node(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "lacks"),
     [
-        ({"exit_code": 139}, "it did not come to its end"),
-        ({"output": ""}, "no table says that the sums were right"),
+        ({"exit_code": 139}, "it did not finish"),
+        ({"output": ""}, "no table shows that the sums were right"),
     ],
 )
 def test_a_collective_that_did_not_finish_proves_nothing(tmp_path: Path, how: dict[str, Any], lacks: str) -> None:
@@ -286,7 +286,7 @@ def test_ranks_that_did_not_come_together_prove_nothing(tmp_path: Path) -> None:
 def test_a_proof_for_another_rccl_is_none(tmp_path: Path) -> None:
     network = by_id(ran(tmp_path, "cxi", nodes=2, version="2.20.5"))["run.network"]
     assert network.severity is Severity.UNKNOWN
-    assert "it ran with RCCL 2.20.5, and the RCCL looked at is 2.22.3" in network.summary
+    assert "it ran with RCCL 2.20.5, and the RCCL checked is 2.22.3" in network.summary
 
 
 USERS = "/users/x/.local/lib/python3.12/site-packages/torch"

@@ -214,7 +214,7 @@ BAD_INPUT = {
             f"aws-ofi-nccl.ROCM=/{'x' * 100_000}",
             "--dry-run",
         ],
-        "aws-ofi-nccl.ROCM has 100001 characters; 4096 at most are taken; give long text to a layer as a file",
+        "aws-ofi-nccl.ROCM has 100001 characters; at most 4096 are allowed; give long text to a layer as a file",
     ),
     "log without a name": (["log", ""], "an argument is empty; is a variable of the shell not set?"),
     "site that a script left empty": (

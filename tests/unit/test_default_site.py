@@ -38,7 +38,7 @@ def test_the_cards_line_plans_the_plugin_and_the_fabric_for_lumi(capsys: pytest.
     code, out, err = said(["build", *CARD, "--dry-run"], capsys)
     assert code == ExitCode.GOOD
     assert "would build rocm-6.2.4 + fabric-bundled + aws-ofi-nccl + pytorch + vllm for lumi, fabric bundled" in out
-    assert err == "lumiimg: for lumi, as nothing here names another machine (--site NAME)"
+    assert err == "lumiimg: for lumi, because nothing here names another machine (--site NAME)"
     code, out, err = said(["explain", *CARD], capsys)
     assert (code, "fabric bundled, plugin aws-ofi-nccl" in out, "for lumi" in err) == (ExitCode.GOOD, True, True)
 
@@ -48,7 +48,10 @@ def test_a_lock_of_the_cards_line_is_for_lumi(tmp_path: Path, capsys: pytest.Cap
     with serve(World()) as world:
         words = ["lock", "--base", "rocm-6.2.4", *world.mirrors, "-o", str(path)]
         code, _, err = said(words, capsys)
-    assert (code, err.endswith("lumiimg: for lumi, as nothing here names another machine (--site NAME)")) == (0, True)
+    assert (code, err.endswith("lumiimg: for lumi, because nothing here names another machine (--site NAME)")) == (
+        0,
+        True,
+    )
     document = read_document(path)
     assert (document["site"], document["request"]["site"]) == ("lumi", "lumi")
     assert [layer["name"] for layer in document["layer"]] == ["fabric-bundled", "aws-ofi-nccl"]
@@ -57,13 +60,19 @@ def test_a_lock_of_the_cards_line_is_for_lumi(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("variables", "settings", "words", "site", "because"),
     [
-        ({}, "", [], "lumi", "as nothing here names another machine"),
+        ({}, "", [], "lumi", "because nothing here names another machine"),
         ({"SLURM_CLUSTER_NAME": "lumi"}, "", [], "lumi", "as SLURM_CLUSTER_NAME is lumi"),
         ({"SLURM_CLUSTER_NAME": "frontier"}, "", [], "frontier", "as SLURM_CLUSTER_NAME is frontier"),
         ({"LMOD_SYSTEM_NAME": "frontier"}, "", [], "frontier", "as LMOD_SYSTEM_NAME is frontier"),
-        ({"SLURM_CLUSTER_NAME": "elsewhere"}, "", [], "lumi", "as nothing here names another machine"),
+        ({"SLURM_CLUSTER_NAME": "elsewhere"}, "", [], "lumi", "because nothing here names another machine"),
         # signs of two machines are none
-        ({"LMOD_SYSTEM_NAME": "frontier", "LUMI_STACK_NAME": "LUMI"}, "", [], "lumi", "as nothing here names another"),
+        (
+            {"LMOD_SYSTEM_NAME": "frontier", "LUMI_STACK_NAME": "LUMI"},
+            "",
+            [],
+            "lumi",
+            "because nothing here names another",
+        ),
         ({"SLURM_CLUSTER_NAME": "lumi"}, "frontier", [], "frontier", "config.toml says"),
         ({"LUMIIMG_SITE": "generic"}, "frontier", [], "generic", "as LUMIIMG_SITE says"),
         ({"LUMIIMG_SITE": "generic"}, "frontier", ["--site", "lumi"], "lumi", ""),
@@ -120,7 +129,7 @@ def test_what_is_there_is_judged_for_no_machine_that_nothing_names(
     assert (code, err, "image.driver" in out) == (ExitCode.GOOD, "", False)
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "lumi")
     code, out, err = said(words, capsys)
-    assert (code, "does not serve it" in out) == (ExitCode.NO, True)
+    assert (code, "does not support it" in out) == (ExitCode.NO, True)
     assert err == "lumiimg: for lumi, as SLURM_CLUSTER_NAME is lumi (--site NAME)"
     # a snapshot is of another node than this
     node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"), host="x1")
@@ -248,7 +257,7 @@ def test_settings_that_name_a_site_that_is_not_there_are_named(
     (clean_home / ".config/lumiimg").mkdir(parents=True)
     (clean_home / ".config/lumiimg/config.toml").write_text('site = "nosuch"\n')
     code, _, err = said(["explain", "--base", "rocm-6.4.4"], capsys)
-    assert (code, "config.toml: names a site 'nosuch', which is not there; known: alps" in err) == (2, True)
+    assert (code, "config.toml: names a site 'nosuch', which does not exist; known: alps" in err) == (2, True)
     monkeypatch.setenv("LUMIIMG_SITE", "Lumi")
     code, _, err = said(["explain", "--base", "rocm-6.4.4"], capsys)
     assert (code, "LUMIIMG_SITE: names a site 'Lumi'" in err) == (2, True)

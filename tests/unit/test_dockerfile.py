@@ -264,7 +264,7 @@ REFUSED = {
     "stages": ("FROM a\n" * 301, "Dockerfile:301: more than 300 stages"),
     "large": ("#" * (FILE_LIMIT_BYTES + 1), f"larger than {FILE_LIMIT_BYTES} bytes"),
     "NUL": ("FROM a\nRUN \0\n", "Dockerfile:2: holds a NUL byte"),
-    "twice": ("# escape=`\n# escape=`\nFROM a\n", "Dockerfile:2: the directive 'escape' stands twice"),
+    "twice": ("# escape=`\n# escape=`\nFROM a\n", "Dockerfile:2: the directive 'escape' is given twice"),
     "image": ("FROM a:b:c d e f\n", "Dockerfile:1: FROM a:b:c d e f"),
     "onbuild": ("FROM a\nONBUILD FROM b\n", "Dockerfile:2: ONBUILD FROM"),
 }
@@ -292,9 +292,9 @@ def test_what_cannot_be_read_is_one_line_with_its_place(
         (["--arg", "GPU_TARGET=gfx90a"], "--arg GPU_TARGET: no ARG of that name; did you mean GPU_TARGETS?"),
         (["--arg", "GPU_TARGETS"], "not of the form NAME=VALUE"),
         (["--arg", "BASE_IMAGE=a b"], "is not a valid image reference"),
-        (["--target", "finel"], "no stage is called 'finel'; known: base, fetch_0"),
+        (["--target", "finel"], "there is no stage 'finel'; known: base, fetch_0"),
         (["-o", "Bad_Name"], "is not a valid layer name"),
-        (["-o", "vllm"], "'vllm' is in the catalogue already"),
+        (["-o", "vllm"], "'vllm' is already in the catalogue"),
         (["-o", "there"], "exists already"),
     ],
 )
@@ -336,7 +336,7 @@ def test_scratch_is_told_and_makes_no_layer(tmp_path: Path, capsys: pytest.Captu
     file.write_text("FROM scratch\nCOPY a /\n")
     assert told(capsys, str(file))["base"] is None
     assert main(["draft", str(file), "-o", str(tmp_path / "x")]) == ExitCode.BAD_INPUT
-    assert "FROM scratch: there is no image that a layer could go on" in capsys.readouterr().err
+    assert "FROM scratch: there is no image to add a layer to" in capsys.readouterr().err
 
 
 # ---- what the catalogue has
@@ -464,8 +464,8 @@ def test_the_script_says_what_it_cannot_do_and_ends_there(tmp_path: Path) -> Non
         ("RUN --security=insecure true", "--security=insecure", False),
         ("USER 1000:1000", "the steps behind it ran as 1000:1000", False),
         ("VOLUME /data", "bind a folder", False),
-        ("HEALTHCHECK --interval=5m CMD true", "nothing looks after", False),
-        ("STOPSIGNAL SIGINT", "nothing stops", False),
+        ("HEALTHCHECK --interval=5m CMD true", "nothing monitors", False),
+        ("STOPSIGNAL SIGINT", "only the job stops", False),
     ],
 )
 def test_what_is_left_out_is_told(

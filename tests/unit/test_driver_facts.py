@@ -64,9 +64,9 @@ def judged(rocm: str, **node: str) -> RuleResult:
 @pytest.mark.parametrize(
     ("rocm", "outcome", "words"),
     [
-        ("5.7", "refused", "does not serve it"),  # updates move a window up
+        ("5.7", "refused", "does not support it"),  # updates move a window up
         ("6.2.4", "unknown", "no fact of the last 90 days"),
-        ("6.4.4", "ok", "a driver serves what lies between (2026-09-08)"),
+        ("6.4.4", "ok", "a driver supports the releases between (2026-09-08)"),
         ("7.0", "ok", "lumi-multitorch-u24r70"),
         ("7.1", "unknown", "announced, 2026-02-11"),
         ("7.2.4", "unknown", "(published, 2026-09-29), but amdgpu 6.3.60300"),
@@ -88,7 +88,7 @@ def test_the_newest_of_the_highest_rank_decides_and_what_is_old_or_contradicted_
         ("6.2.4", "6.10.5", "another", "ok", "seen on nid001"),  # the module is of the driver that the site names
         ("7.2.4", "6.10.5", KERNEL, "unknown", "measured, 2026-11-20"),  # the site ships an image that runs
         ("7.2.4", "6.16.13", "newer", "ok", "AMD's 30.30"),
-        ("6.2.4", "6.16.13", "newer", "refused", "does not serve it"),
+        ("6.2.4", "6.16.13", "newer", "refused", "does not support it"),
         ("7.2.4", "6.99.1", "newer", "unknown", "is not known"),
         ("6.4.4", "6.99.1", "newer", "unknown", "is not known"),
     ],

@@ -232,7 +232,7 @@ def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(
     words = ["explain", "--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "lumi"]
     assert main([*words, "--arg", f"fabric-bundled.{argument}"]) == ExitCode.GOOD
     out = capsys.readouterr().out
-    assert ("of which Slingshot release the image's libcxi is, is not known" in out) == is_doubtful
+    assert ("the Slingshot release of the image's libcxi is not known" in out) == is_doubtful
     assert ("libcxi and driver are of one release" in out) != is_doubtful
 
 

@@ -230,7 +230,7 @@ def layer(root: Path, **files: bytes) -> Path:
 
 def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path) -> None:
     root = layer(tmp_path / "layer", mine=only("gfx942"), yours=only("gfx942"))
-    with pytest.raises(FailedError, match=r"layer x: it was to be compiled for gfx90a, and has no code for it: lib.so"):
+    with pytest.raises(FailedError, match=r"layer x: it was compiled for gfx90a, and has no code for it: lib.so"):
         require_gpu_code("x", ("gfx90a",), root)
     with pytest.raises(FailedError, match="compiled for gfx90a"):
         require_gpu_code("x", ("gfx942", "gfx90a"), root)
@@ -258,7 +258,7 @@ def test_what_was_below_a_layer_speaks_for_no_layer(tmp_path: Path) -> None:
 
 def test_a_layer_without_gpu_code_is_noted(tmp_path: Path) -> None:
     note = require_gpu_code("x", ("gfx90a",), layer(tmp_path / "layer", mine=b"text"))
-    assert note == "x was compiled for gfx90a, and put in no GPU code that can be read"
+    assert note == "x was compiled for gfx90a, and installed no GPU code that can be read"
 
 
 # -- what is known of software, whoever put it in

@@ -172,7 +172,7 @@ def a_gpu_taken_for_another(root: Path) -> None:
         (code_in_an_archive_for_another, "torch (gfx942 only)"),
         (an_entry_without_code, "vLLM _C (gfx942 only)"),
         (old_code_under_another_name, "vLLM _C (gfx942 only)"),
-        (a_gpu_taken_for_another, "HSA_OVERRIDE_GFX_VERSION has the runtime take gfx90a, the GPU of lumi, for gfx1100"),
+        (a_gpu_taken_for_another, "HSA_OVERRIDE_GFX_VERSION makes the runtime treat gfx90a, lumi's GPU, as gfx1100"),
     ],
 )
 def test_what_a_job_would_load_is_found_wherever_it_is_hidden(

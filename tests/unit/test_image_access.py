@@ -103,7 +103,7 @@ def test_ldd_says_whose_libraries_are_not_for_everybody(
     assert "not everybody" not in capsys.readouterr().out
     (image / "lib64/libc.so.6").chmod(0o700)
     assert main(words) == 0
-    told = "not everybody may load all of this: /lib64/libc.so.6 is closed to others"
+    told = "not everybody can load all of this: /lib64/libc.so.6 is closed to others"
     assert told in " ".join(capsys.readouterr().out.split())
     assert main(["ldd", str(image), "--all"]) == 0
     assert "not everybody" not in capsys.readouterr().out

@@ -145,7 +145,7 @@ def test_an_extension_of_another_torch_is_known_by_its_metadata_and_by_the_symbo
     library(root / PACKAGES / "theirs/_C.so", c10, unresolved, *runpath("$ORIGIN/../torch/lib"), source=other)
     dist(root, "theirs", "1", "torch==2.6.0", "torch==1; extra == 'old'")
     assert faults(root, capsys)["image.other-torch"]["evidence"] == [
-        "theirs requires torch==2.6.0; torch 2.9.1+rocm6.4 is there",
+        "theirs requires torch==2.6.0; the image has torch 2.9.1+rocm6.4",
         f"/{PACKAGES}/theirs/_C.so: undefined symbol: _ZN3c104warnERKNS_7WarningEb",
     ]
 

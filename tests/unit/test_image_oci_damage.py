@@ -135,7 +135,7 @@ _PLAIN = tar(member("a", b"content" * 999))
         pytest.param(lambda: _with_index(b"{"), "index.json is not JSON", id="index-no-json"),
         pytest.param(lambda: _with_index(b"[" * 100_000), "index.json is not JSON", id="index-deep"),
         pytest.param(lambda: _with_index(b"[]"), "no JSON object", id="index-a-list"),
-        pytest.param(lambda: _with_index(b'{"manifests": 3}'), "no JSON list", id="manifests-a-number"),
+        pytest.param(lambda: _with_index(b'{"manifests": 3}'), "not a JSON list", id="manifests-a-number"),
         pytest.param(lambda: _with_index(b"{}"), "no image", id="index-empty"),
         pytest.param(lambda: _with_index(b" " * (9 << 20)), "are the limit", id="index-huge"),
         pytest.param(lambda: _nested(9), "nested more than 4 deep", id="index-nested"),
@@ -202,7 +202,7 @@ def test_docker_archive_is_verified_by_what_its_config_says(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
-        (b"{}", "no JSON list"),
+        (b"{}", "not a JSON list"),
         (b"[]", "0 images"),
         (b'[{"Config": "/etc/passwd", "Layers": []}]', "config is not in the archive"),
         (b'[{"Config": "config.json", "Layers": ["../../x"]}]', "layer ../../x is not in the archive"),

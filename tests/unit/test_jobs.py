@@ -371,7 +371,7 @@ def test_a_folder_of_others_in_the_place_of_the_caches_is_not_used(image: Path, 
     caches.symlink_to(others)
     run = Run(job(image, command=("python3", "train.py")), tmp_path / "run")
     assert run.code == 1
-    assert f"no folder for caches: it is another user's, or no room is left there: {caches}" in run.err
+    assert f"no folder for caches: it belongs to another user, or the disk is full: {caches}" in run.err
     assert not list(others.iterdir())
     assert not caches.is_symlink()
 
@@ -727,7 +727,7 @@ def test_what_must_come_from_the_host_is_bound_with_its_reason(tmp_path: Path, c
 
 def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image: Path, capsys: Capture) -> None:
     said = refused(image, capsys, site="generic", code=ExitCode.BAD_INPUT)
-    assert "how many GPUs a node of generic has is not known; name it: --gpus N" in said
+    assert "the number of GPUs per node of generic is not known; name it: --gpus N" in said
     script = job(image, "--gpus", "4", "--partition", "gpu", site="generic")
     assert "not known: nothing is bound" in script
     assert "their limits are not known: the shape was not judged" in " ".join(script.replace("\n# ", " ").split())
@@ -811,11 +811,13 @@ def test_one_target_is_bound_once(image: Path, capsys: Capture) -> None:
 def test_a_path_of_the_command_that_nothing_brings_is_told(
     word: str, bind: str | None, image: Path, capsys: Capture
 ) -> None:
-    notes = [note for note in told(image, capsys, command=("python", word))["notes"] if "no bind of the job" in note]
+    notes = [
+        note for note in told(image, capsys, command=("python", word))["notes"] if "nor under a bind of the job" in note
+    ]
     assert [note.rpartition("add ")[2] for note in notes] == ([f"--bind {bind}"] if bind else [])
     if bind:
         again = told(image, capsys, "--bind", bind, command=("python", word))
-        assert not [note for note in again["notes"] if "no bind of the job" in note]
+        assert not [note for note in again["notes"] if "nor under a bind of the job" in note]
 
 
 def test_home_and_the_folder_of_the_submission_are_there(
@@ -823,7 +825,7 @@ def test_home_and_the_folder_of_the_submission_are_there(
 ) -> None:
     monkeypatch.setenv("HOME", "/home-of/me")
     words = ("python", "/home-of/me/x.py", "/home-of/you/x", str(Path.cwd() / "absent"))
-    notes = [note for note in told(image, capsys, command=words)["notes"] if "no bind of the job" in note]
+    notes = [note for note in told(image, capsys, command=words)["notes"] if "nor under a bind of the job" in note]
     assert [note.partition(" ")[0] for note in notes] == ["/home-of/you/x"]
 
 
@@ -860,7 +862,7 @@ def test_a_shape_that_the_site_does_not_have_is_refused_with_the_nearest(
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["--partition", "standard"], "no partition is called 'standard'; did you mean standard-g?"),
+        (["--partition", "standard"], "there is no partition 'standard'; did you mean standard-g?"),
         (["--account", "a b"], "--account 'a b': is not a name that schedulers accept"),
         (["--account", "x\n#SBATCH --uid=0"], "is not a name that schedulers accept"),
         (["--partition", "--help"], "expected one argument"),
@@ -871,7 +873,7 @@ def test_a_shape_that_the_site_does_not_have_is_refused_with_the_nearest(
         (["--time", "0"], "'0' is not a valid time"),
         (["--framework", "keras"], "invalid choice"),
         (["--launch", "torchrun", "--framework", "vllm"], "torchrun does not start vllm; it starts ddp"),
-        (["--"], "no command; name it behind the options: -- python train.py"),
+        (["--"], "no command; put it after the options: -- python train.py"),
         (["--", "torchrun", "x.py"], "torchrun starts ranks, and so does the job; --launch torchrun -- python SCRIPT"),
         (["--", "/usr/bin/srun", "x"], "srun starts ranks, and so does the job"),
         (["--", "accelerate", "launch", "x.py"], "accelerate launch starts ranks, and so does the job"),
@@ -889,7 +891,7 @@ def test_what_cannot_be_meant_is_one_line(words: list[str], what: str, image: Pa
 
 def test_no_image_no_site_and_no_snapshot_are_bad_input(image: Path, tmp_path: Path, capsys: Capture) -> None:
     assert "No such file" in refused(tmp_path / "absent.sif", capsys, code=ExitCode.BAD_INPUT)
-    assert "no site is called 'lumo'" in refused(image, capsys, site="lumo", code=ExitCode.BAD_INPUT)
+    assert "there is no site 'lumo'" in refused(image, capsys, site="lumo", code=ExitCode.BAD_INPUT)
     (tmp_path / "host.json").write_text("{}")
     refused(image, capsys, "--host", str(tmp_path / "host.json"), code=ExitCode.BAD_INPUT)
 

@@ -181,7 +181,7 @@ def test_days_are_hours_to_pbs(tmp_path: Path, capsys: Capture) -> None:
         (("--partition", "prod"), ExitCode.NO, "prod gives at least 256 nodes, not 1; the nearest: --nodes 256"),
         (("--gpus", "13"), ExitCode.NO, "a node of aurora has 12 GPUs"),
         (("--framework", "ddp", "--launch", "torchrun"), ExitCode.BAD_INPUT, "torchrun's ranks are its own"),
-        (("--framework", "ray"), ExitCode.BAD_INPUT, "ray wants a Ray cluster"),
+        (("--framework", "ray"), ExitCode.BAD_INPUT, "ray needs a Ray cluster"),
         (("--framework", "vllm", "--nodes", "2"), ExitCode.BAD_INPUT, "on one node it needs none: --nodes 1"),
     ],
 )

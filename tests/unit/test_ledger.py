@@ -523,7 +523,7 @@ def test_what_the_catalogue_does_not_have_as_it_was_built_is_refused_in_a_line(
     refused = capsys.readouterr().err.splitlines()
     assert [line.partition(";")[0] for line in sorted(refused)] == [
         "fabric-bundled: was built from other sources, named by LIBCXI",
-        "mine: no base or layer is called 'mine'",
+        "mine: there is no base or layer 'mine'",
         "netprobe: was changed since the image was built",
     ]
     assert [entry.name for entry in read_ledger(written)] == ["debian-13"]

@@ -236,8 +236,8 @@ def test_what_is_left_out_of_a_lock_or_is_there_twice_is_refused(
         (("python", "packages", 0, "tool", "lumiimg", "layer"), "tea", "are of 'tea', which is not among the layers"),
         (("request", "add"), ["vllm"] * 5000, "key 'request.add' has 5000 entries; 4096 at most"),
         (("rule",), [DOCUMENT["rule"][0]] * 5000, "key 'rule' has 5000 entries; 4096 at most"),
-        (("base", "name"), "x" * 70_000, "no base is called 'xxx"),
-        (("layer", 0, "name"), "x" * 70_000, "no layer is called 'xxx"),
+        (("base", "name"), "x" * 70_000, "there is no base 'xxx"),
+        (("layer", 0, "name"), "x" * 70_000, "there is no layer 'xxx"),
         (("site",), "x" * (2 << 20), "is larger than 2097152 bytes"),
     ],
 )

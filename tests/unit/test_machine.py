@@ -276,7 +276,7 @@ def test_a_base_that_debootstrap_cannot_make_is_told_by_doctor_and_refused_at_on
         assert main([*argv, "--mirror", "debian=http://127.0.0.1:9/debian", "--strategy", strategy]) == 4
         err = capsys.readouterr().err
         assert err.splitlines()[-1].startswith(
-            "lumiimg: boot cannot be made here: debootstrap has to make device files"
+            "lumiimg: boot cannot be built here: debootstrap has to make device files"
         )
         assert "noexec" not in err
         assert "--add-subuids" in err
@@ -290,7 +290,7 @@ def test_another_base_is_built_where_debootstrap_makes_none(
     make_layer("base", BY_REGISTRY)
     argv = ["build", "--layers", str(layers), "--base", "base", "--mirror", "docker.io=http://127.0.0.1:9"]
     main([*argv, "--strategy", "definition", "-o", str(place.folder / "x.sif"), "--verbose"])
-    assert "cannot be made here" not in capsys.readouterr().err
+    assert "cannot be built here" not in capsys.readouterr().err
     assert any(words.endswith(" 01-base.def") for words in place.tries()), "the engine was asked for it"
 
 
@@ -409,6 +409,6 @@ def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Pl
     for _ in ("tried", "recalled"):
         assert not look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache").own_processes
     assert main(["doctor"]) == 0
-    assert "✓ a container: what a script leaves running runs on: FATAL: mount proc" in " ".join(
+    assert "✓ a container: processes that a script leaves running are not stopped: FATAL: mount proc" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -79,7 +79,7 @@ def test_an_image_is_for_what_its_file_says_too(
     assert said["answer"] == "no"
     told = finding(said, "image.architecture")
     assert told is not None
-    assert told["summary"] == "the image says that it is for aarch64, and lumi has x86_64"
+    assert told["summary"] == "the image says that it is for aarch64, but lumi has x86_64"
     assert main(["job", str(sif), "--site", "lumi", "--", "true"]) == 1
     assert "it is for aarch64" in capsys.readouterr().err
     assert main(["job", str(sif), "--site", "generic", "--", "true"]) == 1

@@ -314,7 +314,7 @@ def test_a_folder_in_which_tcl_modules_find_nothing_is_refused(
     tmp_path: Path, image: Path, capsys: Capture, character: str
 ) -> None:
     assert main(["module", str(image), "-o", str(tmp_path / f"m{character}s")]) == 2
-    assert f"module systems take {character} for a sign of their own" in capsys.readouterr().err
+    assert f"module systems interpret {character}, and would not find the file" in capsys.readouterr().err
 
 
 def test_an_image_that_no_engine_runs_as_it_is_gets_no_module(tmp_path: Path, capsys: Capture) -> None:
@@ -340,7 +340,7 @@ def test_only_what_is_ours_and_of_this_image_is_replaced(tmp_path: Path, image: 
     (folder / "modulefiles/c").mkdir()
     (folder / "modulefiles/c/1.lua").write_text("-- mine\n")
     assert main(["module", str(image), "-o", str(folder), "--name", "c/1", "--force"]) == 2
-    assert capsys.readouterr().err.count("is there, and not of lumiimg") == 2
+    assert capsys.readouterr().err.count("exists, and was not written by lumiimg") == 2
     assert (folder / "modulefiles/c/1.lua").read_text() == "-- mine\n"
     assert [path.name for path in (folder / "software/a").iterdir()] == ["1"]
 

@@ -67,7 +67,7 @@ def test_it_is_held_against_the_site_and_a_busy_job_is_no_slow_network(
     code, answer = ask(tmp_path, capsys, record(bandwidth))
     (finding,) = answer["findings"]
     assert (code, finding["severity"]) == (ExitCode.UNDECIDED, severity)
-    assert "a network that is well gives" in finding["summary"]
+    assert "a healthy network gives" in finding["summary"]
     assert bool(finding["remedy"]) == (severity == "info")
 
 

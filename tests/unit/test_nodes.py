@@ -59,7 +59,7 @@ def test_nodes_that_are_the_same_are_told_together_and_one_that_says_nothing_is_
         answer(tmp_path, node, OTHER_CXI)
     gathered = gather(tmp_path, RUN, job, started=job)
     assert [len(group.nodes) for group in gathered.groups] == [60, 3]
-    assert told(gathered) == {"started, and gave no answer": ("nid000064",)}
+    assert told(gathered) == {"started, but gave no answer": ("nid000064",)}
     assert differences(gathered.groups[1].fingerprint, gathered.groups[0].fingerprint) == (
         "another libcxi.so.1 (build cccccccc instead of aaaaaaaa)",
     )
@@ -186,7 +186,7 @@ def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
         answer(tmp_path, name, second)
     gathered = gather(tmp_path, RUN, ["same", "changed"], started=[])
     assert [group.nodes for group in gathered.groups] == [("same",)]
-    assert told(gathered) == {"answered 2 times, and not the same": ("changed",)}
+    assert told(gathered) == {"gave 2 different answers": ("changed",)}
 
 
 @pytest.mark.parametrize("node", ["nid 1", "a/b", "../../etc/x", "ü", "a.b.c", "x" * 60, "a;rm -rf", ".hidden", "%2e"])
@@ -287,7 +287,7 @@ def test_nothing_is_waited_for_beyond_the_end_of_the_job_and_what_has_come_is_ke
     gathered = gather(tmp_path, RUN, ("a", "b", "c"), seen.started, out_of_time=seen.out_of_time)
     assert [group.nodes for group in gathered.groups] == [("a",)]
     assert told(gathered) == {
-        "started, and gave no answer before the time of the job was up": ("b",),
+        "started, but gave no answer before the time of the job was up": ("b",),
         "never started before the time of the job was up": ("c",),
     }
 
@@ -346,7 +346,7 @@ def test_a_node_without_an_answer_keeps_the_rest_from_being_green(tmp_path: Path
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == (
         "CANNOT TELL for 1 of 64 nodes: 60 the same; 3 another libcxi.so.1 (build cccccccc instead of aaaaaaaa); "
-        "1 started, and gave no answer"
+        "1 started, but gave no answer"
     )
     assert report.output == ("srun: error: x",)
 
@@ -452,7 +452,7 @@ def test_a_node_that_has_another_image_says_so_and_probes_nothing(tmp_path: Path
     write_task(folder, task(image))
     image.write_bytes(b"an image" * 99_999 + b"an IMAGE")
     (group,) = take(folder).groups
-    assert (group.fingerprint.trouble or "").startswith("another image lies there (800000 bytes, ")
+    assert (group.fingerprint.trouble or "").startswith("another image is there (800000 bytes, ")
 
 
 def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -624,7 +624,7 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     assert done.timed_out
     assert gathered.out_of_time
     assert [group.nodes for group in gathered.groups] == [("a",)]
-    assert told(gathered) == {"started, and gave no answer before the time of the job was up": ("b",)}
+    assert told(gathered) == {"started, but gave no answer before the time of the job was up": ("b",)}
 
 
 def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:

@@ -528,7 +528,7 @@ def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(local: Lock, 
     folder = (replace(chain[0], origin_sha256=None), *chain[1:])
     said.clear()
     assert given(other, folder)[0].origin == other
-    assert any("cannot be told" in line for line in said)
+    assert any("is not known" in line for line in said)
 
 
 @pytest.mark.threat("S64")
@@ -698,7 +698,9 @@ def test_each_build_says_where_its_cache_is_open_to_others(
     cache.chmod(0o770)
     for name in ("two.sif", "three.sif"):
         assert build(chain[:1], tmp_path / name, cache, stand, progress=Noted())
-    assert Noted.said == [f"the cache {cache} can be written by others: who fills it decides what is built"] * 2
+    assert (
+        Noted.said == [f"the cache {cache} can be written by others: whoever can write to it decides what is built"] * 2
+    )
 
 
 @pytest.mark.threat("S51", "S53")

@@ -497,7 +497,9 @@ def test_a_registry_with_tls_sends_nobody_to_a_realm_without() -> None:
             asked.append(url)
             return Response(url, 401, {"www-authenticate": 'Bearer realm="http://host.org/token"'}, b"")
 
-    with pytest.raises(FailedError, match=r"asks for a token from 'http://host\.org/token', which is not asked"):
+    with pytest.raises(
+        FailedError, match=r"asks for a token from 'http://host\.org/token', which lumiimg does not contact"
+    ):
         resolve_image(parse_reference("host.org/a", NO_MIRRORS), Guarded())
     assert len(asked) == 1
 

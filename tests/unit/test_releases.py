@@ -119,7 +119,7 @@ def test_a_jax_is_read_from_its_plugins_metadata_in_parts_or_beside_it_or_whole(
 ) -> None:
     for index.metadata, index.parts in ((False, True), (True, True), (False, False)):
         _, answer = explained(capsys, "rocm-7.2.4 jax==0.12.0", index)
-        assert "made for rocm==7.14.*, and here is rocm 7.2.4" in doubt_of(answer, "jax")
+        assert "made for rocm==7.14.*, and the image has rocm 7.2.4" in doubt_of(answer, "jax")
         kept = clean_home / ".cache/lumiimg/releases/jax.toml"
         rows = tomllib.loads(kept.read_text())["release"]
         kept.unlink()
@@ -196,7 +196,7 @@ def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_said(
         doubt = doubt_of(answer, "vllm")
         assert "what it requires could not be read" in doubt
         assert "taken to be as 0.18.0 is" in doubt
-        assert "made for rocm==7.0.*, and here is rocm 7.2.4" in doubt
+        assert "made for rocm==7.0.*, and the image has rocm 7.2.4" in doubt
         assert answer["torch"] == "2.11.0+rocm7.2"  # what each vLLM requires is required of this one
 
 
@@ -530,7 +530,7 @@ def test_a_vllm_gets_the_torch_that_it_is_made_for_where_an_index_has_it(
     assert answer["torch"] == "2.14.0+rocm7.2"
     assert [layer["status"] for layer in answer["layers"]] == ["read", "read"]
     assert "made for torch" not in doubt_of(answer, "vllm")
-    assert "made for rocm>=7.14, and here is rocm 7.2.4" in doubt_of(answer, "vllm")
+    assert "made for rocm>=7.14, and the image has rocm 7.2.4" in doubt_of(answer, "vllm")
     _, answer = explained(capsys, "rocm-7.2.4 pytorch", index, *mirror)
     assert answer["torch"] == "2.11.0+rocm7.2"
 
@@ -726,7 +726,7 @@ def test_what_is_derived_from_a_newer_row_is_not_refused_for_the_python_of_that_
 ) -> None:
     code, answer = explained(capsys, "rocm-6.2.4 pytorch transformers==5.20.2", None)
     assert (code, answer["layers"][-1]["status"]) == (0, "derived")
-    assert "made for python>=3.11, and here is python 3.10" in doubt_of(answer, "transformers")
+    assert "made for python>=3.11, and the image has python 3.10" in doubt_of(answer, "transformers")
     assert explained(capsys, "rocm-6.2.4 pytorch transformers==5.99", None)[0] == 1
 
 

@@ -203,7 +203,7 @@ def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys:
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert next(e for e in plan["layers"] if e["name"] == "mpi4py")["arguments"]["VERSION"] == "4.0.3"
     code, said = answer([*words, "netprobe==9"], capsys)
-    assert (code, "one version only: name none" in said) == (ExitCode.NO, True)
+    assert (code, "only one version: leave the version out" in said) == (ExitCode.NO, True)
 
 
 @pytest.mark.parametrize(
@@ -423,4 +423,4 @@ def test_an_argument_longer_than_a_program_takes_is_refused(
     make_layer("free", f'{LAYER}[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n')
     words = [verb, "--base", "rocm-6.4.4", "--add", "free", "--layers", str(layers), "--arg"]
     code, said = answer([*words, f"free.NOTE={'x' * 5000}"], capsys)
-    assert (code, "free.NOTE has 5000 characters; 4096 at most are taken" in said) == (ExitCode.BAD_INPUT, True)
+    assert (code, "free.NOTE has 5000 characters; at most 4096 are allowed" in said) == (ExitCode.BAD_INPUT, True)

@@ -87,7 +87,7 @@ def test_a_lock_whose_layer_has_changed_since_is_refused_and_says_what_to_do(wri
     assert main(["build", "--locked", "--dry-run", "--layers", "layers"]) == ExitCode.NO
     error = capsys.readouterr().err
     assert "the layer snake is not the one that was locked" in error
-    assert "use the lumiimg and the --layers of then, or write the lock again" in error
+    assert "use the same lumiimg and --layers as before, or write the lock again" in error
 
 
 @pytest.mark.parametrize("name", ["lumiimg.lock", "mine.toml"])
@@ -98,9 +98,9 @@ def test_a_newer_lock_is_refused_and_not_written_over(written: Path, name: str, 
     refused(
         capsys,
         ["build", "--locked", "--lock", name, "--dry-run", "--layers", "layers"],
-        r"is of format 9, written by lumiimg 9\.0\.0; this one reads up to 1; use that lumiimg, or write it again",
+        r"has format 9, written by lumiimg 9\.0\.0; this one reads up to 1; use that lumiimg, or write it again",
     )
-    refused(capsys, ["diff", name, name], "is of format 9")
+    refused(capsys, ["diff", name, name], "has format 9")
     request = ["--base", "box", "--layers", "layers"]
     refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 1; it would be lost")
     refused(capsys, ["build", "--lock", name, *request, "-o", "x.sif"], "it would be lost")
@@ -144,7 +144,7 @@ def test_a_cache_of_a_newer_lumiimg_is_passed_over_and_left_as_it_is(written: Pa
     before = contents(written / "cache")
     for words in (["ls"], ["verify"], ["prune"], ["prune", "--keep", "0"]):
         assert main(["cache", *words]) == ExitCode.GOOD
-        assert "left to the newer lumiimg that kept it: 2 layers" in capsys.readouterr().err
+        assert "left to the newer lumiimg that wrote it: 2 layers" in capsys.readouterr().err
     assert (
         LayerCache(written / "cache").find(CacheKey({"format": "data.sqfs", "definition": "Bootstrap: docker\n"}))
         is None

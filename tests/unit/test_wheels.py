@@ -233,7 +233,7 @@ def test_what_came_after_the_date_is_not_taken_but_for_what_is_pinned(world: Wor
     assert chosen(world, tmp_path, pinned, until=day)["a"] == {"egg": "2.0", "yolk": "3.0"}
     said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>=2",)}, until=day)
     assert "egg>=2" in said
-    assert "2026-03-01 is not taken: --exclude-newer names another date" in said
+    assert "2026-03-01 are excluded: use another date with --exclude-newer" in said
 
 
 def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes_together(
@@ -273,7 +273,7 @@ def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_s
 ) -> None:
     lines: list[str] = []
     assert chosen(world, tmp_path, SNAKE, until=dt.date(2020, 1, 1), lines=lines)["snake"]["egg"] == "2.0"
-    assert lines == ["the index gives no times of upload, so that the date 2020-01-01 bounds nothing"]
+    assert lines == ["the index gives no upload times, so the date 2020-01-01 has no effect"]
 
 
 # --- triton and CUDA
@@ -616,7 +616,7 @@ def test_the_general_index_is_the_one_that_is_named_else_pips(tmp_path: Path) ->
     assert general_index(Mirrors({}), told) == told["PIP_INDEX_URL"]
     assert general_index(Mirrors({"https://files.example": "http://near"}), plain) == "http://near/simple"
     assert general_index(Mirrors({"pypi": "https://named.example/simple"}), told) == "https://named.example/simple"
-    with pytest.raises(BadInputError, match="carries a password") as caught:
+    with pytest.raises(BadInputError, match="contains a password") as caught:
         general_index(Mirrors({}), {**plain, "PIP_INDEX_URL": "https://me:hunter2@x.example/simple"})
     assert "hunter2" not in str(caught.value)
 

@@ -164,7 +164,7 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, in_job: str | None
         result.findings.add(
             Code.RCCL_SILENT,
             Severity.INFO,
-            f"RCCL {version} looks for its plugin only when it has a GPU: its silence here means nothing",
+            f"RCCL {version} looks for its plugin only with a GPU: without one, no plugin line means nothing",
             remedy=("ask it with a stand-in for HIP: `lumiimg check IMAGE --simulate-gpu`",),
             source=generation.basis if generation else None,
         )
@@ -172,12 +172,14 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, in_job: str | None
         what = f"RCCL did not answer: it {ending(run)}"
         result.findings.add(Code.RCCL_PROBE, Severity.UNKNOWN, what, evidence=tail(run))
     elif not lines:
-        result.findings.add(Code.RCCL_PROBE, Severity.UNKNOWN, "RCCL said nothing of a plugin", evidence=tail(run))
+        result.findings.add(
+            Code.RCCL_PROBE, Severity.UNKNOWN, "RCCL printed nothing about a plugin", evidence=tail(run)
+        )
     else:
         result.findings.add(
             Code.RCCL_NO_PLUGIN,
             Severity.PROBLEM,
-            f"RCCL {version}, run in the container, took no plugin and goes on with its own transport",
+            f"RCCL {version}, run in the container, took no plugin and uses its own transport",
             evidence=proof,
             cause="RCCL prints this line for a plugin that is absent, and for one that cannot be loaded"
             if generation.since < Version("2.17")
@@ -200,7 +202,7 @@ def _judge_handshake(
     causes = log_of(run).causes
     if run.timed_out or run.first("timeout") is not None:
         during = (run.first("timeout") or {}).get("during", "its run")
-        what = f"the plugin did not come back from {during}"
+        what = f"the plugin did not return from {during}"
         result.findings.add(Code.PLUGIN_HANG, Severity.PROBLEM, what, evidence=tail(run))
         return
     crashed = run.first("signal")
@@ -216,7 +218,7 @@ def _judge_handshake(
             Severity.PROBLEM,
             f"the process died of signal {number} while the plugin was at {during}",
             evidence=tail(run),
-            cause="a file that is shorter than its own header says (a broken copy) dies of SIGBUS (7)"
+            cause="a file that is shorter than its header says (a broken copy) causes SIGBUS (7)"
             if number == "7"
             else None,
             remedy=("copy or build the plugin and its libraries again, and compare their checksums",),

@@ -101,7 +101,7 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
     assert static.job is not None  # noqa: S101 - asked by the caller
     title, failed = static.job.title, run.first("failed")
     if run.first("end") is None:
-        what = f"{title} could not be asked in the container: it {ending(run)}"
+        what = f"{title} could not be tested in the container: it {ending(run)}"
         found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, evidence=tail(run), remedy=(_WHERE,))
     elif failed is not None:
         error, at = failed.get("error", ""), failed.get("step", "").replace("=", " ")
@@ -109,23 +109,23 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
         if _OF_THE_LOADER.search(error):
             found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, f"{title} fails in the container, at {at}", **details)
         else:
-            what = f"{title} could not be asked in the container: it fails at {at}"
+            what = f"{title} could not be tested in the container: it fails at {at}"
             found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, **details)
     elif lines := _differences([event.get("path", "") for event in run.all("mapped")], static):
         found.add(
             Code.PROGRAM_OTHER_FILES,
             Severity.UNKNOWN,
-            f"{title} opens other libraries in the container than the files say",
+            f"{title} opens other libraries in the container than the files predict",
             where=static.job.program,
             evidence=tuple(lines[:EVIDENCE_LINES]),
-            cause="the engine binds some, or the program opens them by itself: what the files say is of others",
+            cause="the engine binds some, or the program opens them by itself: the files' result is about those",
             remedy=(_WHERE,),
             source="/proc/self/maps" if static.job.is_python else "ld.so(8), LD_TRACE_LOADED_OBJECTS",
         )
     else:
-        what = f"{title} opens the libraries that the files say, {len(static.opened)} with RCCL's plugin"
+        what = f"{title} opens the libraries that the files predict, {len(static.opened)} with RCCL's plugin"
         if not static.job.is_python:
-            what = f"{title} starts with libraries that the files say"
+            what = f"{title} starts with the libraries that the files predict"
         found.add(Code.PROGRAM_OPENS, Severity.OK, what, where=static.job.program)
 
 
@@ -135,4 +135,4 @@ def _differences(mapped: Sequence[str], static: StaticResult) -> list[str]:
     is_python = static.job is not None and static.job.is_python
     more = [path for path in mapped if path not in expected and (part_of(path) is not None or not is_python)]
     less = [path for path in static.opened if path not in mapped] if is_python else []
-    return [*(f"not opened: {path}" for path in less), *(f"opened, and not expected: {path}" for path in more)]
+    return [*(f"not opened: {path}" for path in less), *(f"opened unexpectedly: {path}" for path in more)]

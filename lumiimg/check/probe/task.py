@@ -79,7 +79,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     """
     gone = next((source for source, _ in task.binds if not os.path.exists(source)), None)  # noqa: PTH110 - as given
     if gone is not None:
-        raise MissingHereError(f"{gone}, which is to be bound, is not here")
+        raise MissingHereError(f"{gone}, which must be bound, is not here")
     environment = task.told(engine, environment)
     binds = (*task.tools.binds, *task.binds)
     tools = Tools(task.tools.folder, binds, task.tools.origin)

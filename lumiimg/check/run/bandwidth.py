@@ -70,7 +70,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
             continue
         slow = measured.best_gb_s < reference.least_gb_s
         if slow and measured.program == "inspector":
-            why = f"; a network that is well gives {reference.gb_s:g} GB/s to a test: {_SHARED}"
+            why = f"; a healthy network gives {reference.gb_s:g} GB/s to a test: {_SHARED}"
             findings.add(
                 Code.RUN_BANDWIDTH,
                 Severity.INFO,
@@ -83,7 +83,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
         findings.add(
             Code.RUN_BANDWIDTH,
             Severity.PROBLEM if slow else Severity.OK,
-            f"{_sentence(measured)}; a network that is well gives {reference.gb_s:g} GB/s",
+            f"{_sentence(measured)}; a healthy network gives {reference.gb_s:g} GB/s",
             where=where,
             remedy=reference.remedy if slow else (),
             source=reference.source,

@@ -213,12 +213,12 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
     other = next((path for path in sorted(mapped) if path != wanted), None)
     if other is None and (mapped or result.collective.program is not CollectiveProgram.TORCH or program.exit_code != 0):
         return False
-    unseen = "an RCCL that its output, of which the start is not kept, does not tell"
+    unseen = "an unknown RCCL (the start of its output is not kept)"
     ran = other or (unseen if cut else "an RCCL that is not a file of its own")
     result.findings.add(
         Code.RUN_OTHER_RCCL,
         Severity.UNKNOWN,
-        f"the collective ran with {ran}, and the RCCL looked at is {wanted}: what it did says nothing of that one",
+        f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one",
         evidence=(f"imported: {mapped[other]}",) if other else (),
         remedy=(
             "a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH",
@@ -242,11 +242,11 @@ def _judge_end(
         result.findings.add(Code.RUN_DATA_ERRORS, Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
     elif program.timed_out or program.exit_code == _TIMED_OUT or program.first("timeout") is not None:
         during = (program.first("timeout") or {}).get("during", "its run")
-        what = f"the collective did not come back from {during} within {TIMEOUT_S} s"
+        what = f"the collective did not return from {during} within {TIMEOUT_S} s"
         if silent:  # it may be these nodes' own fault
             severity = Severity.UNKNOWN
-            who = f"no rank of {silent} of {count(nodes, 'node')} showed itself"
-            what += f", and {who}: whether the step and its container started there is not shown"
+            who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
+            what += f", and {who}: it is not known whether the step and its container started there"
         result.findings.add(Code.RUN_HANG, severity, what, **explained(causes, evidence=tail(program)))
     elif program.exit_code != 0 and not told:
         what = f"the collective failed: {result.collective.program.value} {ending(program)}"
@@ -263,7 +263,7 @@ def _judge_network(
     network = _name(report)
     proof = tuple(evidence.text for evidence in report.proof)
     if version and report.library and report.library.version != version:
-        what = f"{by}: it ran with {report.library.name} {report.library.version}, and the RCCL looked at is {version}"
+        what = f"{by}: it ran with {report.library.name} {report.library.version}, and the RCCL checked is {version}"
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
         return
     together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
@@ -274,13 +274,13 @@ def _judge_network(
             Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=remedy if collective.needs_mpi else ()
         )
     elif report.verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY} and collective.nodes == 1:
-        what = f"{by}: the log does not tell which network RCCL selected"
+        what = f"{by}: the log does not say which network RCCL selected"
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
     elif report.verdict in FAST and collective.nodes == 1:
-        what = f"{by}: RCCL selected {network}; on one node nothing crosses it, so that it carries traffic is not shown"
+        what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
         found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof, remedy=(_TWO_NODES,))
     elif report.verdict in FAST and (missing := _missing(result, ended)):
-        what = f"{by}: {network} was selected; that it carried all traffic is not shown: {missing}"
+        what = f"{by}: {network} was selected; it is not proved that it carried all traffic: {missing}"
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
     elif report.verdict in FAST and report.answer is ExitCode.GOOD:
         found.add(Code.RUN_NETWORK, Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
@@ -288,9 +288,7 @@ def _judge_network(
         what = f"{by}: the log does not prove which network carried the traffic ({report.verdict.value})"
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **explained(causes, evidence=proof))
     elif collective.nodes == 1 and any(cause.id in _NO_VNI for cause in causes):
-        what = (
-            f"{by}: RCCL fell back to {network}, as this step has no VNI on the NIC; that proves nothing of the image"
-        )
+        what = f"{by}: RCCL fell back to {network}: no VNI on the NIC in this step; that proves nothing about the image"
         told = explained(causes, evidence=proof)
         told["remedy"] = (_VNI, _TWO_NODES)
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **told)
@@ -308,11 +306,11 @@ def _missing(result: RunResult, ended: Completed) -> str | None:
     """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
     told = result.report.told.ranks
     if not ended.ok:
-        return "it did not come to its end"
+        return "it did not finish"
     if told < result.collective.ranks:
         return f"{told} of {count(result.collective.ranks, 'rank')} left a log"
     if not any(measured.wrong == 0 for measured in result.report.measurements):
-        return "no table says that the sums were right"
+        return "no table shows that the sums were right"
     return None
 
 

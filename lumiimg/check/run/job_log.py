@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PASSED_ON = ("NCCL_NET", "NCCL_NET_PLUGIN")
 """Variables of the job that change what RCCL opens."""
 
-_CONTRADICTED = """the log proves the fast network, and the model has an obstacle: the job used another image, \
+_CONTRADICTED = """the log proves the fast network, but the model has an obstacle: the job used another image, \
 or started it with other binds and variables"""
 _NO_OBSTACLE = """the model of the image has no obstacle: look at how the job started it (binds, LD_LIBRARY_PATH, \
 --cleanenv), or at what only a run can show (VNI, devices)"""
@@ -78,7 +78,7 @@ def _agreement(report: LogReport, version: str | None, obstacles: list[Finding])
         of_log = f"{library.name} {library.version}"
         return Agreement.OTHER_IMAGE, f"is not that of the job: the log is of {of_log}, the image has RCCL {version}"
     if report.verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
-        return Agreement.UNKNOWN, "the log does not tell what the image would explain"
+        return Agreement.UNKNOWN, "the log does not say what the image would explain"
     if report.verdict in FAST and report.confidence is Confidence.PROVED:
         if not obstacles:
             return Agreement.AGREED, "the model of the image has no obstacle either"

@@ -144,7 +144,7 @@ def _judged(part: Part, case: _Case) -> tuple[State, str]:
             return State.BROKEN, f"libfabric was used with the provider {case.provider}, not with cxi"
         return State.BROKEN, _BROKEN.get(case.verdict, "a transfer or a collective failed after ranks were connected")
     if part is Part.RCCL and case.report.library is not None:
-        return State.HOLDS, "it says its version in the log"
+        return State.HOLDS, "its version is in the log"
     if case.report.nothing_crossed:
         return State.UNKNOWN, "not needed: nothing crossed a network"
     if broken is not None and list(Part).index(part) > list(Part).index(broken):
@@ -158,7 +158,7 @@ def _judged(part: Part, case: _Case) -> tuple[State, str]:
         return State.HOLDS, _why(part, case)
     return (
         State.UNKNOWN,
-        "the log does not prove that traffic went this way" if case.is_fast else "the log does not tell",
+        "the log does not prove that traffic went this way" if case.is_fast else "the log does not say",
     )
 
 

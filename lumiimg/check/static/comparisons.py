@@ -160,11 +160,11 @@ def _rule_of_finding(
     if outcome is None or told:
         return None
     if finding.id is Code.IMAGE_PARTLY_READ:
-        because = "variables and files that are not seen may lead the loader elsewhere"
-        return Rule("image", outcome, "an image that is read whole", finding.summary, because, "lumiimg")
+        because = "variables and files that are not seen may change the loader's search"
+        return Rule("image", outcome, "an image that is read completely", finding.summary, because, "lumiimg")
     if finding.id is Code.PLUGIN_SYMBOLS:
         have = "; ".join(finding.evidence) or finding.summary
-        because = "RCCL opens its plugin with RTLD_NOW: every symbol has to be there at once"
+        because = "RCCL opens its plugin with RTLD_NOW: every symbol must be defined at once"
         return Rule("symbols", outcome, "every symbol of the plugin", have, because, _LOADER_SOURCE)
     if not is_bound and (finding.id in _OF_LOADING or finding.id.family in _OF_THE_PROCESS):
         outcome = Outcome.UNKNOWN  # a library that is bound may take the place of this one

@@ -49,7 +49,7 @@ def judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     found.add(
         Code.PROGRAM_LOAD,
         Severity.PROBLEM,
-        f"{program} is in the image, and not in the container: a job cannot start it",
+        f"{program} is in the image but not in the container: a job cannot start it",
         where=program,
         evidence=(real,),
         cause=next((cover.by for cover in image.covers if cover.hides(real)), None),

@@ -56,7 +56,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         found.add(
             Code.LIBRARY_CUT_OFF,
             Severity.PROBLEM,
-            "a library of the fabric path was cut off: it loads, and the process dies of SIGBUS where it is read",
+            "a library of the fabric path is truncated: it loads, and reading the missing part is fatal (SIGBUS)",
             where=cut[0].path,
             evidence=tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut),
             remedy=("copy the file, or build the image, again",),
@@ -68,10 +68,10 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         found.add(
             Code.LIBRARY_NOT_FOR_ALL,
             Severity.UNKNOWN,
-            f"not everybody may read {first}: for those who may not, it cannot be loaded",
+            f"not everybody can read {first}: others cannot load it",
             where=first,
             evidence=tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles),
-            cause="modes count in a container, too; who owns the files there, or says --fakeroot, can read them",
+            cause="file modes also apply in a container; the owner of the files, and --fakeroot, can read them",
             remedy=tuple(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)" for path in obstacles),
             source="open(2) EACCES; glibc elf/dl-load.c; measured with Apptainer, squashfs and folder",
         )
@@ -86,7 +86,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         found.add(
             Code.FABRIC_SEARCH_PATH_LEAK,
             Severity.UNKNOWN,
-            "a library of the fabric path searches a folder that engines mount from the host: what is there is loaded",
+            "a library of the fabric path searches a folder that engines mount from the host, and loads from there",
             evidence=tuple(leaks[:_SHOWN]),
             remedy=("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own",),
             source="ld.so(8), RUNPATH comes before the cache; apptainer.conf, mount home and mount tmp",
@@ -109,7 +109,7 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
                     f"{user.path} takes {function} from {first.path}, and not from {provider.path}",
                     where=first.path,
                     chain=first.chain,
-                    cause="it came with the start, or was opened for all: what it does instead does not show",
+                    cause="it came with the start, or was opened for all: what it does instead is not known",
                     remedy=("take it off LD_PRELOAD; `lumiimg check IMAGE --level probe` shows what happens with it",),
                     source="ld.so(8), LD_PRELOAD; glibc elf/dl-lookup.c",
                 )
@@ -122,7 +122,7 @@ def _judge_c_library(root: RootFileSystem, process: Process, found: Findings) ->
     if mixed is None:
         return
     if mixed.is_fatal:
-        severity, what = Severity.PROBLEM, "the loader and the C library of the process are of two builds: it ends"
+        severity, what = Severity.PROBLEM, "the loader and the C library of the process are from two builds: it ends"
         what += " at its start"
     else:
         severity, what = Severity.UNKNOWN, f"{mixed.part} is not of the build of the C library of its process"

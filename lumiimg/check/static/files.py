@@ -80,7 +80,7 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
             found.add(
                 Code.RCCL_SEVERAL,
                 Severity.INFO,
-                f"{job.title} gets another RCCL, {result.path.rccl}; what is said here is about {worst.title}",
+                f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}",
                 where=result.path.rccl,
                 remedy=(f"`lumiimg ldd IMAGE {result.path.rccl}` shows what that one loads",),
             )

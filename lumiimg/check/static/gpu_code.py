@@ -88,8 +88,8 @@ def findings_of(account: GpuAccount | None, owner: GpuOwner | None) -> tuple[Fin
             found.add(
                 Code.GPU_CODE,
                 Severity.PROBLEM,
-                f"{OVERRIDE} has the runtime take {owner.processor}, the GPU of {owner.name}, for {account.taken_for}",
-                cause="it loads code that the GPU does not run: kernels end, or compute something else",
+                f"{OVERRIDE} makes the runtime treat {owner.processor}, {owner.name}'s GPU, as {account.taken_for}",
+                cause="it loads code that the GPU cannot run: kernels fail, or give wrong results",
                 remedy=(f"in the container: env -u {OVERRIDE} PROGRAM",),
                 source="ROCr, HSA_OVERRIDE_GFX_VERSION (runtime/hsa-runtime/core/runtime/amd_gpu_agent.cpp)",
             )
@@ -127,7 +127,7 @@ def _judge_needed(parts: Sequence[GpuVerdict], owner: GpuOwner, found: Findings)
         summary = f"{part.component}: whether it has code for {gpu}, is not known"
         found.add(Code.GPU_CODE, Severity.UNKNOWN, summary, where=part.paths[0], cause=part.why, source=_RULE)
     for part in _of(parts, GpuFit.PART):
-        summary, cause = f"{part.component} {_lacks(part, owner)}", "a kernel of the rest ends where it is called"
+        summary, cause = f"{part.component} {_lacks(part, owner)}", "kernels of the rest fail when they are called"
         found.add(Code.GPU_CODE, Severity.INFO, summary, where=part.paths[0], cause=cause, source=_RULE)
     if runs := _of(parts, GpuFit.RUNS):
         names = ", ".join(part.component for part in runs)

@@ -51,7 +51,7 @@ def judge_hip(process: Process, found: Findings) -> None:
         where=runtimes[-1].path,
         evidence=tuple(_lines(users, runtimes))[:_SHOWN],
         chain=runtimes[-1].chain,
-        cause="libraries that were built for two releases of ROCm have come together",
+        cause="libraries built for two releases of ROCm are mixed",
         remedy=("build the plugin, and take RCCL and the framework, for one release of ROCm",),
         source="HIP: hipPointerGetAttributes knows what its own runtime has allocated; glibc elf/dl-lookup.c",
     )

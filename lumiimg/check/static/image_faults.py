@@ -82,11 +82,11 @@ def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> Non
             found.add(
                 Code.IMAGE_SHADOWED_TOOL,
                 Severity.INFO,
-                f"{name} is there {len(real)} times on PATH: a job gets {first}",
+                f"{name} is on PATH {len(real)} times: a job gets {first}",
                 where=first,
                 evidence=tuple(others[:_SHOWN]),
-                cause="it speaks for the libraries that it was built with, not for those that RCCL's plugin gets",
-                remedy=(f"name the one that is meant by its path: {others[0]}",),
+                cause="it reports the libraries that it was built with, not those that RCCL's plugin gets",
+                remedy=(f"use the full path of the one that you want: {others[0]}",),
                 source=facts["source"],
             )
 
@@ -113,7 +113,7 @@ def _judge_entrypoint(image: Image, facts: Mapping[str, Any], found: Findings) -
             Severity.INFO,
             f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it",
             where=path,
-            cause="engines run an entrypoint by `run` alone; a job that starts a program by `exec` goes without",
+            cause="engines run an entrypoint only by `run`; a job that starts a program by `exec` does not get it",
             remedy=(f"start the program through it: … exec IMAGE {path} PROGRAM; or set {sets[0]} in the job",),
             source=facts["source"],
         )

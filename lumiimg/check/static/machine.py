@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Architectures as images name them, and as `uname -m` does."""
-_BASE = "start from a base with a ROCm that the driver serves: `lumiimg list`"
+_BASE = "start from a base with a ROCm that the driver supports: `lumiimg list`"
 _SCAN = "which driver the nodes have: `lumiimg host scan -o host.json` on one, then --host host.json"
 _RUN = "`lumiimg check IMAGE --level run` in a job with GPUs shows whether it runs"
 _OF_ROCM = "x86_64"
@@ -39,8 +39,8 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
             Code.IMAGE_ARCHITECTURE,
             Severity.PROBLEM,
             lacking,
-            cause="the kernel starts programs for its own processors alone",
-            remedy=("build the image, or pull it, for them: `podman pull --platform linux/amd64 NAME`",),
+            cause="the kernel starts programs for its own processors only",
+            remedy=("build or pull the image for them: `podman pull --platform linux/amd64 NAME`",),
             source="execve(2), ENOEXEC; engines refuse a SIF of another architecture before that",
         )
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
@@ -84,7 +84,7 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
         wanted, whose = _OF_ROCM, "machines with ROCm"
     said = _OF_GO.get(image.architecture or "", image.architecture)
     if said not in {None, wanted}:
-        return f"the image says that it is for {said}, and {whose} has {wanted}"
+        return f"the image says that it is for {said}, but {whose} has {wanted}"
     root = image.root
     for path in (*files, *filter(None, [loader_of(root)])):
         if (facts := facts_at(root, path)) is not None:

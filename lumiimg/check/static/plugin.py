@@ -46,7 +46,7 @@ def judge_plugin(
         found.add(
             Code.PROVIDER_NO_LIBFABRIC,
             Severity.UNKNOWN,
-            f"{what}, and whether it can use Slingshot is not known here",
+            f"{what}, and it is not known here whether it can use Slingshot",
             where=plugin.path,
         )
     path = replace(
@@ -73,7 +73,7 @@ def _judge_load(
             f"{plugin.path} cannot be loaded: nothing that it sees defines {symbols.found[0].symbol.name}",
             where=plugin.path,
             evidence=undefined[:8],
-            cause="RCCL opens its plugin with RTLD_NOW: every symbol has to be there at once",
+            cause="RCCL opens its plugin with RTLD_NOW: every symbol must be defined at once",
             remedy=("build the plugin again, with all its libraries on the linker's command line",),
             source="glibc elf/dl-reloc.c; RCCL src/net.cc",
         )
@@ -123,7 +123,7 @@ def _judge_called_later(
             "the process ends where that is called",
             where=first.loaded.path,
             evidence=lacking.lines[:8],
-            remedy=("take the plugin and its libraries off LD_PRELOAD: RCCL opens them, and says what is missing",),
+            remedy=("take the plugin and its libraries off LD_PRELOAD: RCCL opens them, and reports what is missing",),
             source="glibc elf/dl-runtime.c",
         )
 
@@ -162,7 +162,7 @@ def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -
             where=plugin.path,
             evidence=outcome.errors[:8],
             chain=chain,
-            cause="RCCL takes a plugin that cannot be loaded for one that is not there, and goes on over TCP",
+            cause="RCCL treats a plugin that cannot be loaded as missing, and goes on over TCP",
             remedy=tuple(dict.fromkeys(_remedy_for(error) for error in outcome.errors)),
             source="glibc elf/dl-load.c, elf/dl-version.c",
         )
@@ -202,7 +202,7 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, fou
             f"the plugin exports net API {shown}; RCCL {path.rccl_version or ''} takes only "
             f"v{', v'.join(map(str, path.accepts))}",
             where=plugin.path,
-            cause="aws-ofi-rccl exports v5 only, which RCCL gave up with 2.26 (ROCm 7.0)" if exported == (5,) else None,
+            cause="aws-ofi-rccl exports v5 only, which RCCL dropped in 2.26 (ROCm 7.0)" if exported == (5,) else None,
             remedy=(remedy_for_old_api(),),
             source=RULE_SOURCE,
         )
@@ -220,7 +220,7 @@ def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedO
         Severity.UNKNOWN,
         f"{libfabric.path} does not know GPU memory: {why}",
         where=libfabric.path,
-        cause="what RCCL sends goes through the memory of the host first, if the plugin takes this libfabric at all",
+        cause="RCCL's traffic goes through host memory, if the plugin accepts this libfabric at all",
         remedy=(remedy,),
         source="libfabric configure.ac, src/hmem_rocr.c",
     )
@@ -253,7 +253,7 @@ def _judge_provider(
             if provider_path
             else None,
             remedy=(
-                "take the host's libfabric, where its versions fit: `lumiimg host scan` there, then `lumiimg bind`",
+                "use the host's libfabric, if its versions fit: `lumiimg host scan` there, then `lumiimg bind`",
                 "or build libcxi and libfabric with cxi in the image",
             ),
             source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi; src/fabric.c ofi_load_dl_prov",

@@ -63,9 +63,11 @@ def load_plugin(
         found.add(
             Code.PLUGIN_LOADS,
             Severity.PROBLEM,
-            f"{name} is found, and is not a library that can be loaded",
+            f"{name} is found, but is not a library that can be loaded",
             evidence=outcome.errors[:4],
-            remedy=("build or copy the plugin again; a text of three lines is a git-lfs pointer, not the file",),
+            remedy=(
+                "build or copy the plugin again; a text file of three lines is a git-lfs pointer, not the library",
+            ),
             source=RULE_SOURCE,
         )
         return outcome
@@ -160,7 +162,7 @@ def _passed_over(image: Image, process: Process, file: str) -> str | None:
         return None
     own = process.objects[0].facts
     if (facts.machine, facts.elf_class) != (own.machine, own.elf_class):
-        return "it is for another kind of machine"
+        return "it is for another architecture"
     return None
 
 

@@ -101,7 +101,9 @@ def _judge_torch(
     facts: Mapping[str, Any],
     found: Findings,
 ) -> None:
-    lines = [f"{name} requires torch{of}; torch {have} is there" for name, what, of, have in needs if what == "torch"]
+    lines = [
+        f"{name} requires torch{of}; the image has torch {have}" for name, what, of, have in needs if what == "torch"
+    ]
     where = None
     prefixes = tuple(facts["c10"]["prefixes"])
     offered = (
@@ -122,7 +124,7 @@ def _judge_torch(
             f"built for another torch: {lines[0]}",
             where=where,
             evidence=tuple(lines[:_SHOWN]),
-            cause="torch keeps no binary interface between releases: the import ends with the symbol that is missing",
+            cause="torch has no stable binary interface between releases: the import fails with the missing symbol",
             remedy=("build it again with the torch of the image, or take the release that belongs to it",),
             source=facts["source"],
         )
@@ -151,9 +153,9 @@ def _judge_numpy(
         found.add(
             Code.IMAGE_NUMPY,
             Severity.INFO,
-            f"for NumPy 1, and NumPy {version} is there: {lines[0]}",
+            f"for NumPy 1, but the image has NumPy {version}: {lines[0]}",
             evidence=tuple(lines[:_SHOWN]),
-            cause="a module that was compiled with NumPy 1 cannot be run with NumPy 2: its import ends",
+            cause="a module that was compiled with NumPy 1 cannot run with NumPy 2: its import fails",
             remedy=("pip install 'numpy<2', or a release of the module for NumPy 2",),
             source=facts["source"],
         )

@@ -79,7 +79,7 @@ def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> No
         "where": job.package or job.program,
         "evidence": outcome.errors[:8],
         "chain": outcome.missing[0].chain if outcome.missing else (),
-        "cause": "what a bind of the host (--rocm) would bring is not counted",
+        "cause": "libraries that --rocm would bind are not counted",
         "remedy": ("add the libraries that it names to the image",),
         "source": "glibc elf/dl-load.c, elf/dl-version.c",
     }

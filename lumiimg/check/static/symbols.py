@@ -73,7 +73,7 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
         where=first.loaded.path,
         evidence=symbols.lines[:_SHOWN],
         chain=first.loaded.chain,
-        cause="data is looked up when a file is loaded, and all that Python opens at once: one that is missing ends it",
+        cause="data symbols are resolved when a file is loaded, and Python resolves all at once: a missing one ends it",
         remedy=("install the libraries of one release, which were built with each other",),
         source="glibc elf/dl-reloc.c",
     )

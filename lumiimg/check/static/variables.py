@@ -101,7 +101,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
             found.add(
                 Code.IMAGE_BINDS,
                 Severity.UNKNOWN,
-                f"{name} puts files of the host over what the loader or RCCL reads; the image alone does not show it",
+                f"{name} puts files of the host over files that the loader or RCCL reads; only the host shows them",
                 evidence=tuple(over[:8]),
                 remedy=("`lumiimg check IMAGE --level probe` runs with it; `lumiimg ldd --bind` models it",),
             )
@@ -129,7 +129,7 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
         found.add(
             Code.RCCL_SETTINGS,
             Severity.UNKNOWN,
-            f"RCCL takes variables from {named or CONF}, too, and which is not known here",
+            f"RCCL also takes variables from {named or CONF}, and they are not known here",
             where=named or CONF,
             cause=None if named else variables.unread,
             remedy=("`lumiimg check IMAGE --level probe` runs RCCL with it",),
@@ -144,7 +144,7 @@ def judge_no_plugin_wanted(variables: Variables, path: FabricPath, found: Findin
             Code.PLUGIN_OTHER_NAME,
             Severity.PROBLEM,
             f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL {path.rccl_version} open no net plugin at all",
-            cause="from RCCL 2.27 on it is a list of plugins, and one without a name has none",
+            cause="from RCCL 2.27 on it is a list of plugins, and a plugin without a name opens nothing",
             remedy=(variables.without(PLUGIN_VARIABLE),),
             source="NCCL src/plugin/net.cc, initPluginLibsOnceFunc",
         )
@@ -191,9 +191,9 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
         found.add(
             Code.NETWORK_FORCED,
             Severity.UNKNOWN,
-            f"{shown} names a network, and none of that name is seen in {plugin or 'the image'}",
+            f"{shown} names a network, and {plugin or 'the image'} has none of that name",
             where=plugin,
-            cause="RCCL has no other network then: a job ends in its first communicator",
+            cause="RCCL then has no other network: a job fails in its first communicator",
             remedy=(remedy,),
             source=_NET_SOURCE,
         )

@@ -83,7 +83,7 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
         return _torchrun(plan, scheduler)
     if plan.ray:
         return [_ray(plan, scheduler)]
-    about = "In the container, each rank: its numbers, its variables, then the program takes its place"
+    about = "In the container, each rank: its numbers, its variables, then the program"
     lines = [*numbers(plan, scheduler), *visible(plan), *_caches(plan)]
     lines += [*_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK), *joined(plan, scheduler)]
     return [JobFile("rank.sh", about, _text([*lines, "", 'exec "$@"']))]
@@ -114,7 +114,7 @@ def visible(plan: JobPlan) -> Iterator[str]:
 
 
 def joined(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
-    """Yield what tells vLLM which node of how many it is, as lines of a shell: all but the first serve no clients."""
+    """Yield what gives vLLM the number of its node, as lines of a shell: all but the first serve no clients."""
     if plan.connects_itself:
         yield from comment("the image has no Ray: vLLM connects the nodes itself (vLLM docs, parallelism and scaling)")
         yield f'set -- "$@" --nnodes {plan.shape.nodes} --node-rank "${scheduler.node}" \\'
@@ -126,7 +126,7 @@ def _caches(plan: JobPlan) -> Iterator[str]:
     if plan.caches is None:
         return
     folder = value(plan.caches)
-    yield from comment("caches, on the node: a folder of this job, which is nobody else's, whoever can write there")
+    yield from comment("caches, on the node: a folder of this job, private to its user")
     yield f"mkdir -m 700 {folder} 2>/dev/null"
     yield f"if [ -L {folder} ] || ! chmod 700 {folder} 2>/dev/null; then"
     yield f'    echo "no folder for caches: it is another user\'s, or no room is left there:" {folder} >&2'
@@ -184,10 +184,10 @@ def _rank_program(plan: JobPlan) -> JobFile:
             "if cores[rank] <= os.sched_getaffinity(0):",
             "    os.sched_setaffinity(0, cores[rank])",
             "else:",
-            '    print(f"rank {rank} stays unbound: cores of {cores[rank]} are not of this job", file=sys.stderr)',
+            '    print(f"rank {rank} stays unbound: not all cores of {cores[rank]} are in this job", file=sys.stderr)',
         ]
     lines += ["", "os.execvp(sys.argv[1], sys.argv[1:])"]
-    about = "In the container, each rank of torchrun: bind, then the program takes its place"
+    about = "In the container, each rank of torchrun: bind, then the program"
     return JobFile("rank.py", about, _text(lines))
 
 

@@ -86,7 +86,7 @@ def unbound(absent: Iterable[MissingPath], binds: Sequence[Bind]) -> Iterator[st
     """Yield a note for each path that neither the image has nor a bind brings."""
     for item in absent:
         if not any(_is_under(item.path, bind.target) for bind in binds):
-            yield f"{item.path} is not in the image, and lies under no bind of the job: add --bind {item.folder}"
+            yield f"{item.path} is not in the image, nor under a bind of the job: add --bind {item.folder}"
 
 
 def _is_under(path: str, folder: str) -> bool:

@@ -260,7 +260,7 @@ def _bind(entry: SiteBind) -> Bind:
 
 def _check_words(request: JobRequest) -> None:
     if not request.command:
-        raise BadInputError("no command", hint="name it behind the options: -- python train.py")
+        raise BadInputError("no command", hint="put it after the options: -- python train.py")
     launcher = launcher_of(request.command)
     if launcher is not None:
         hint = "--launch torchrun -- python SCRIPT" if "torch" in launcher else "name the program alone"
@@ -280,7 +280,7 @@ def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Sh
         )
     if site.scheduler == "PBS" and framework.wants_ray(shape.nodes):
         hint = "on one node it needs none: --nodes 1" if framework.ray == "several" else None
-        raise BadInputError(f"{framework.name} wants a Ray cluster, and lumiimg makes none under PBS", hint=hint)
+        raise BadInputError(f"{framework.name} needs a Ray cluster, and lumiimg starts none under PBS", hint=hint)
     wanting = [variable.name for variable in site.variables if variable.ranks]
     if request.torchrun and wanting:
         raise BadInputError(
@@ -342,7 +342,7 @@ def _settings(
         if entry.nodes in fits and entry.scheduler in (None, site.scheduler):
             yield JobSetting(entry.name, entry.value, entry.because, entry.source, SettingScope.NODE)
     if "python" in stack.offers or "python3" in stack.offers:
-        why = "packages in ~/.local are of no image: they are not seen"
+        why = "packages in ~/.local do not belong to the image: they are hidden"
         yield JobSetting("PYTHONNOUSERSITE", "1", why, "Python docs, site", SettingScope.NODE)
     if framework.task_a_gpu and cores:
         why = "threads of a rank: the cores of its GPU (torchrun sets 1; a rank that is not bound counts them all)"
@@ -363,7 +363,7 @@ def _settings(
 
 def _kept(folder: str | None, site: Site, framework: Framework) -> Iterator[JobSetting]:
     """Yield where models, and kernels that vLLM compiles, are kept from job to job: homes are small."""
-    where, because = folder or site.scratch, "on scratch, as homes have room for neither models nor compiled kernels"
+    where, because = folder or site.scratch, "on scratch, because homes have no room for models or compiled kernels"
     if where is None or (folder is None and framework.name == "plain"):
         return
     kept = {"HF_HOME": "huggingface"}
@@ -390,7 +390,7 @@ def _notes(
         yield f"no torch was found in the image, and {framework.name} needs it"
     if shape.whole_nodes and shape.node_gpus and shape.gpus < shape.node_gpus:
         idle = count(shape.node_gpus - shape.gpus, "GPU")
-        yield f"whole nodes are given, and billed, and {idle} of each stay idle"
+        yield f"whole nodes are allocated and billed, and {idle} of each stay idle"
     elif not shape.whole_nodes and shape.gpus == shape.node_gpus:
         yield "all GPUs of a node, of a partition that shares its nodes: with --exclusive ranks could be bound"
     if stack.version("mpi-abi") == OPEN_MPI and site.scheduler == "Slurm" and (site.mpi is None or not site.mpi.open):
@@ -403,7 +403,7 @@ def _notes(
     if shape.nodes == 1 or site.vendor is not None:
         return
     if "net-plugin" not in stack.offers:
-        yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg adapt` puts one in)"
+        yield "no net plugin was found in the image: RCCL goes over TCP between nodes (`lumiimg adapt` adds one)"
     if manifest is None and site.fabric is not None:
         if {"libfabric", "libcxi"} <= stack.offers.keys():
             yield "libfabric and libcxi are the image's own: nothing of the host's fabric is bound"

@@ -70,7 +70,7 @@ def _head(plan: JobPlan, *, annotate: bool) -> Iterator[str]:
     shape = plan.shape
     what = "one rank per GPU" if plan.framework.task_a_gpu else "one program per node"
     told = f"{count(shape.nodes, 'node')} of {plan.site.name}, {count(shape.gpus, 'GPU')} each, {what}"
-    yield from comment(f"{told}; by lumiimg {__version__}, and --annotate has the reasons")
+    yield from comment(f"{told}; lumiimg {__version__}, reasons: --annotate")
     if shape.account is None:
         yield from comment(f"Submit it with: {SLURM.submit}")
     if annotate:

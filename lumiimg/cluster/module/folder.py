@@ -70,7 +70,7 @@ def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool)
             raise BadInputError(what, where=str(home), hint=hint)
     elif there:
         hint = "--name NAME/VERSION is another"
-        raise BadInputError("is there, and not of lumiimg", where=str(there[0]), hint=hint)
+        raise BadInputError("exists, and was not written by lumiimg", where=str(there[0]), hint=hint)
 
 
 def _record_in(home: Path) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ VENV = "LUMIIMG_VENV"
 """Names the folder of the virtual environment that a user lays over an image."""
 SHELL = "start-shell"
 """LUMI's own modules of containers have one."""
-NOT_RUN = "computed by lumiimg from files, never run on that machine: `lumiimg check IMAGE` there tries it"
+NOT_RUN = "computed by lumiimg from files, never run on that machine: run `lumiimg check IMAGE` there to test it"
 _NAME = re.compile(r"(?!default\b)[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(?<!\.lua)")
 _NOT_FOR_FOLDERS = re.compile(r"[:$\[\]{}\\*?]")
 """The colon ends a path in MODULEPATH and PATH; Tcl modules match the others as patterns (seen with 5.2.0)."""
@@ -145,12 +145,14 @@ def plan_module(
         if not is_path(where):
             raise FailedError("a path with such characters cannot be in a module", where=where)
     if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
-        what = f"module systems take {sign[0]} for a sign of their own, and would find nothing there"
+        what = f"module systems interpret {sign[0]}, and would not find the file"
         raise BadInputError(what, where=str(folder), hint="name another folder")
     with opened(file, environment, snapshot) as image:
         if image.kind in _NOT_RUNNABLE:
             hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
-            raise BadInputError(f"{image.kind.value}: engines do not run it as it is", where=str(path), hint=hint)
+            raise BadInputError(
+                f"{image.kind.value}: engines do not run this kind directly", where=str(path), hint=hint
+            )
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
             static = check_static(image, environment)
@@ -232,7 +234,7 @@ def _image_file(path: Path) -> Path:
         if not path.is_symlink():
             return path
         path = path.parent / path.readlink()
-    raise BadInputError("links that lead in a circle", where=str(path))
+    raise BadInputError("links in a loop", where=str(path))
 
 
 def _names(name: str | None, image: Path) -> tuple[str, str]:

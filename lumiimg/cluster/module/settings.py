@@ -32,7 +32,7 @@ def module_file(module: ImageModule) -> ModuleFile:
         *_binding(module.engine, module.binds, module.container_variables),
     ]
     if module.python is not None:
-        why = ("packages in ~/.local are of no image and would be seen by all: they are not",)
+        why = ("packages in ~/.local do not belong to an image: they are hidden",)
         settings.append(ModuleSetting(Act.SET, f"{module.engine}ENV_{NO_USER_SITE}", "1", why))
         if module.python.folder:
             why = (f"the image has its Python there, and its own PATH does not lead to it: {module.python.path}",)
@@ -59,7 +59,7 @@ def binds_module(boundary: Boundary, snapshot: Snapshot) -> ModuleFile:
     binds, variables = (manifest.binds, manifest.variables) if manifest else ((), ())
     notes = (*(manifest.notes if manifest else ()), *([] if binds else [NOTHING_BOUND]))
     usage = (
-        "It binds what the image must have of the machine, and nothing else:",
+        "It binds only what the image needs from the machine:",
         f"singularity exec {boundary.image} COMMAND",
     )
     return ModuleFile(

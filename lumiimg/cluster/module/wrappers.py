@@ -80,7 +80,7 @@ def _outside(module: ImageModule) -> list[str]:
     lines += exports(module.engine, module.binds, module.container_variables)
     if module.python is not None:
         lines += [
-            "# packages in ~/.local are of no image: they are not seen",
+            "# packages in ~/.local do not belong to the image: they are hidden",
             f"export {module.engine}ENV_{NO_USER_SITE}=1",
         ]
         if module.python.folder is not None:

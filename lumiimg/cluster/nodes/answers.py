@@ -133,7 +133,7 @@ def read_raw(path: Path) -> RawAnswer:
         raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
     head, *rest = data.split(b"\n")
     if len(rest) != 3 or rest[-1]:
-        raise AnswerError("its answer is cut off, or no answer of a node")
+        raise AnswerError("its answer is cut off, or not the answer of a node")
     return RawAnswer(read_part(Head, head), rest[0], rest[1])
 
 
@@ -144,6 +144,6 @@ def read_part(kind: type[T], line: bytes) -> T:
     except RecursionError as error:
         raise AnswerError("its answer is nested too deeply") from error
     except FormError as error:
-        raise AnswerError(f"its answer is not what it should be: {error}"[:300]) from error
+        raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
     except ValueError as error:
         raise AnswerError("its answer is not JSON") from error

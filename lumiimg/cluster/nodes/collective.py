@@ -72,7 +72,7 @@ def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
         raise MissingHereError(why or "HIP finds no GPU in the container", hint=_ASK)
     if len(nodes_by_gpus) != 1:
         counts = (f"{gpus} on {folded(sorted(nodes))}" for gpus, nodes in sorted(nodes_by_gpus.items()))
-        raise MissingHereError(f"the nodes have not as many GPUs each: {', '.join(counts)}", hint=_ASK)
+        raise MissingHereError(f"the nodes have different numbers of GPUs: {', '.join(counts)}", hint=_ASK)
     return next(iter(nodes_by_gpus))
 
 

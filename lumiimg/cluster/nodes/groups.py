@@ -68,7 +68,7 @@ def gather(
     by_print: dict[bytes, list[RawAnswer]] = {}
     for node, raws in found.items():
         if len({raw.fingerprint for raw in raws}) > 1:
-            faults[node] = f"answered {len(raws)} times, and not the same"
+            faults[node] = f"gave {len(raws)} different answers"
         else:
             by_print.setdefault(raws[0].fingerprint, []).append(raws[0])
     groups = []
@@ -83,7 +83,7 @@ def gather(
     groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
     until = " before the time of the job was up" if out_of_time else ""
     for node in set(nodes) - found.keys() - faults.keys():
-        faults[node] = f"{'started, and gave no answer' if node in started else 'never started'}{until}"
+        faults[node] = f"{'started, but gave no answer' if node in started else 'never started'}{until}"
     return NodeAnswers(tuple(groups), tuple(_silent(faults)), out_of_time)
 
 

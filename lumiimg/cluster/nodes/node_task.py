@@ -132,7 +132,7 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
     try:
         identity = identity_of(Path(task.probes.image))
         if identity != task.identity:
-            what = f"another image lies there ({identity} instead of {task.identity})"
+            what = f"another image is there ({identity} instead of {task.identity})"
             return replace(here, trouble=what), Details()
         engine = find_engine(environment)
         here = replace(here, engine=engine.name)

@@ -53,7 +53,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     done = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S)
     nodes = tuple(done.output.split())
     if not done.ok or not nodes:
-        raise UndecidedError(f"scontrol cannot tell the nodes of job {job}: {done.last_line or 'it says nothing'}")
+        raise UndecidedError(f"scontrol does not list the nodes of job {job}: {done.last_line or 'it printed nothing'}")
     return Allocation(job, nodes, _end_of(job, environment))
 
 
@@ -124,7 +124,7 @@ def run_job(
     if not job:
         raise UndecidedError(
             f"sbatch does not take the job: {_said(done)}",
-            hint="what it needs goes into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8 --time=15'",
+            hint="put its options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8 --time=15'",
         )
     return done
 

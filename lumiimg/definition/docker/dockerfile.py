@@ -103,7 +103,7 @@ def _escape(lines: Sequence[str], path: str) -> str:
         if found is None or (name := found[1].lower()) not in {"escape", "syntax", "check"}:
             break
         if name in seen:
-            raise DockerfileError(f"the directive {name!r} stands twice", where=f"{path}:{number}", hint="remove one")
+            raise DockerfileError(f"the directive {name!r} is given twice", where=f"{path}:{number}", hint="remove one")
         seen.add(name)
         if name == "escape":
             if found[2] not in {"\\", "`"}:
@@ -127,7 +127,7 @@ def _stages(found: Iterable[Instruction], path: str) -> tuple[tuple[Instruction,
         elif instruction.keyword == "ARG":
             arguments.append(instruction)
         else:
-            hint = "only ARG may stand before the first FROM"
+            hint = "only ARG is allowed before the first FROM"
             raise DockerfileError(f"{instruction.keyword} before any FROM", where=where, hint=hint)
     if not stages:
         raise DockerfileError("has no FROM", where=path, hint="of a Dockerfile in parts, put the parts together first")

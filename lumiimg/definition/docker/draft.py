@@ -117,13 +117,11 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
         hint = "lower-case letters, digits, dots, dashes: it is the layer's name"
         raise BadInputError(f"{folder.name!r} is not a valid layer name", where=where, hint=hint)
     if folder.name in catalogue.layer_names():
-        hint = f"another name, {folder.name}-draft perhaps: it would hide that one"
-        raise BadInputError(f"{folder.name!r} is in the catalogue already", where=where, hint=hint)
+        hint = f"choose another name, such as {folder.name}-draft: it would hide that one"
+        raise BadInputError(f"{folder.name!r} is already in the catalogue", where=where, hint=hint)
     if draft.path.base is None:
         where = draft.path.dockerfile.where(draft.path.stages[0].line)
-        raise BadInputError(
-            "FROM scratch: there is no image that a layer could go on", where=where, hint="--target STAGE"
-        )
+        raise BadInputError("FROM scratch: there is no image to add a layer to", where=where, hint="--target STAGE")
 
 
 def _layer(draft: Draft, layer: str) -> str:

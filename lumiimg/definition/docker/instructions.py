@@ -170,7 +170,7 @@ def _instruction(pieces: Iterable[str], line: int, escape: str, path: str) -> In
             )
     text = "".join(pieces)
     if not text and keyword != "MAINTAINER":
-        raise DockerfileError(f"{keyword} with nothing behind it", where=where, hint="give it a value, or remove it")
+        raise DockerfileError(f"{keyword} without a value", where=where, hint="give it a value, or remove it")
     instruction = Instruction(line, keyword, tuple(pieces), tuple(flags))
     if keyword == "ONBUILD":
         trigger = _instruction(pieces, line, escape, path)

@@ -12,12 +12,12 @@ from lumiimg.definition.docker.substitution import Value, is_open, text_of
 NO_EFFECT = {
     "CMD": "a layer starts nothing: singularity exec image.sif COMMAND",
     "ENTRYPOINT": "a layer starts nothing: singularity exec image.sif COMMAND",
-    "EXPOSE": "a container of Singularity has the ports of the machine",
-    "HEALTHCHECK": "nothing looks after a container of Singularity",
+    "EXPOSE": "a Singularity container has the ports of the machine",
+    "HEALTHCHECK": "nothing monitors a Singularity container",
     "LABEL": "lumiimg writes the labels",
     "MAINTAINER": "lumiimg writes the labels",
     "ONBUILD": "for a stage that starts from this one",
-    "STOPSIGNAL": "nothing stops a container of Singularity but the job",
+    "STOPSIGNAL": "only the job stops a Singularity container",
     "VOLUME": "bind a folder when the container is started",
 }
 _DOES = frozenset({"ADD", "COPY", "RUN", "WORKDIR"})
@@ -75,11 +75,11 @@ def _run_left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
         kind = mount.get("type", "")
         is_required = mount.get("required", "false") in {"", "true", "1"}
         if name == "security":
-            yield f"--security={value}: an engine without root has no such thing", False
+            yield f"--security={value}: an engine without root does not have it", False
         elif name != "mount" or kind in {"cache", "tmpfs"}:
             continue  # faster with it, the same without
         elif kind in {"secret", "ssh"}:
-            yield f"the {kind} of --mount={value}: a build has none", is_required
+            yield f"the {kind} of --mount={value}: not available in a build", is_required
         else:
             origin = next((source for source in step.sources if mount.get("from")), None)
             where = f"the stage {origin.label} (line {origin.line})" if isinstance(origin, Stage) else origin

@@ -39,7 +39,7 @@ def follow(dockerfile: Dockerfile, target: str | None = None, given: Mapping[str
     stage = dockerfile.stages[-1] if target is None else dockerfile.numbered(target)
     if stage is None:
         names = ", ".join(stage.label for stage in dockerfile.stages[:30])
-        raise DockerfileError(f"no stage is called {str(target)[:60]!r}", where=dockerfile.path, hint=f"known: {names}")
+        raise DockerfileError(f"there is no stage {str(target)[:60]!r}", where=dockerfile.path, hint=f"known: {names}")
     return _Walk(dockerfile, given).path(stage)
 
 
@@ -230,7 +230,7 @@ class _Walk:
                 raise DockerfileError(
                     f"{instruction.keyword} needs what to copy and where to, without an open quote",
                     where=self._file.where(instruction.line),
-                    hint="docker build refuses it, too",
+                    hint="docker build also refuses it",
                 )
             return [self._expand(word, scope, instruction) for word in words]
         return [self._expand(instruction.text, scope, instruction)]
@@ -245,7 +245,7 @@ class _Walk:
         self._budget.left -= max(0, len(reading) - len(text))
         if self._budget.left < 0:
             raise DockerfileError(
-                "its values come to too much", where=self._file.where(instruction.line), hint="shorten them"
+                "its values are too long in total", where=self._file.where(instruction.line), hint="shorten them"
             )
         return reading
 

@@ -157,9 +157,7 @@ class _Reader:
         self._at = operator.end() if operator else self._at
         word = self.word("}", depth + 1) if operator else ()
         if self._text[self._at : self._at + 1] != "}":
-            raise self._fault(
-                f"${{{name[0][:40]} has no closing brace, or an operator that is not read here", "close it"
-            )
+            raise self._fault(f"${{{name[0][:40]} has no closing brace, or has an unsupported operator", "close it")
         self._at += 1
         value = self._lookup(name[0])
         return self._operated(name[0], value, operator[0], word) if operator else value or ()
@@ -192,10 +190,10 @@ class _Reader:
         if operator in {"/", "//"}:
             old, _, new = pattern.partition("/")
             if not old or set(old) & set("*?["):
-                raise self._fault(f"the pattern {old[:40]!r} is not read here", "write the value out")
+                raise self._fault(f"the pattern {old[:40]!r} is not supported", "write the value in full")
             return text.replace(old, new, 1 if operator == "/" else -1)
         if len(pattern) > _GLOB_LIMIT or "[" in pattern:
-            raise self._fault(f"the pattern {pattern[:40]!r} is not read here", "write the value out")
+            raise self._fault(f"the pattern {pattern[:40]!r} is not supported", "write the value in full")
         if operator.startswith("#"):
             return text[_prefix(text, pattern, longest=operator == "##") :]
         return text[: len(text) - _prefix(text[::-1], pattern[::-1], longest=operator == "%%")]
@@ -213,7 +211,7 @@ class _Reader:
                 merged.append(piece)
         self._scope.budget.left -= size
         if self._scope.budget.left < 0:
-            raise self._fault(f"its values come to more than {TOTAL_LIMIT} characters", "shorten them")
+            raise self._fault(f"its values are longer than {TOTAL_LIMIT} characters in total", "shorten them")
         return tuple(merged)
 
     def _fault(self, what: str, hint: str) -> DockerfileError:

@@ -53,7 +53,7 @@ class Mirrors:
     def named(self, name: str) -> str | None:
         """Return the address given for a name, checked: it will be written into the image.
 
-        Raises BadInputError if it is not a plain http(s) address, or carries a password.
+        Raises BadInputError if it is not a plain http(s) address, or contains a password.
         """
         url = self.table.get(name)
         return None if url is None else checked(url, f"mirror {name!r}")
@@ -158,7 +158,7 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
 
     As with apt's sources for Debian, what the machine is set to holds: an index behind a firewall, or everybody's.
 
-    Raises MissingHereError where pip cannot be asked, BadInputError for an address that is none or carries a password.
+    Raises MissingHereError where pip cannot be asked, BadInputError for an address that is none or contains a password.
     """
     named = mirrors.named(PYPI)
     if named is not None:
@@ -209,20 +209,20 @@ def refuse_password(address: str, where: str) -> None:
     host = re.split(r"[/?#]", plain.rpartition("://")[2], maxsplit=1)[0]
     if "@" in host or has_login(address):
         raise BadInputError(
-            "its address carries a password, which would be written into the image",
+            "its address contains a password, which would be written into the image",
             where=where,
             hint=f"leave it out: lumiimg reads ~/.netrc, and the engine uses `{engine_word()} registry login`",
         )
     if has_key(address):
         raise BadInputError(
-            "what is behind the `?` of its address looks like a key, which would be written into lock and image",
+            "the query of its address (after `?`) looks like a key, which would be written into lock and image",
             where=where,
-            hint="fetch the file, and name that; or an address without the key (~/.netrc serves downloads)",
+            hint="fetch the file and name that, or an address without the key (downloads use ~/.netrc)",
         )
 
 
 def checked(url: str, where: str) -> str:
-    """Return an address. Raises BadInputError if it is not a plain http(s) one, or carries a password."""
+    """Return an address. Raises BadInputError if it is not a plain http(s) one, or contains a password."""
     refuse_password(url, where)
     try:
         parts = urlsplit(url)

@@ -47,7 +47,7 @@ class RemoteFile:
         """Return `size` bytes; fewer only at the end of the file."""
         size = self.size - self._at if size < 0 else min(size, max(self.size - self._at, 0))
         if size > _LONGEST_BYTES:
-            raise FailedError(f"has a part of {size} bytes, which is not asked for", where=place(self._url))
+            raise FailedError(f"has a part of {size} bytes, which was not requested", where=place(self._url))
         for start, part in ((self._end_at, self._end), (self._start, self._part)):
             if start <= self._at and self._at + size <= start + len(part):
                 break

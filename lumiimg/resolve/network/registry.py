@@ -124,7 +124,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     if len(digests) > 1 or not all(map(_DIGEST.fullmatch, digests)):
         # Not repeated: `user:password@host/name` is what it often is.
         raise BadInputError(
-            "an image reference has nothing behind an @ but sha256: and 64 hexadecimal digits",
+            "in an image reference, only sha256: and 64 hexadecimal digits may follow an @",
             hint=f"leave the login out: lumiimg reads ~/.netrc, the engine uses `{engine_word()} registry login`",
         )
     digest = next(iter(digests), None)
@@ -319,7 +319,9 @@ class Repository:
             said.setdefault(key.lower(), quoted or bare)  # a second challenge in the same header may follow
         realm = said.get("realm", "")
         if not re.fullmatch(r"https://[!-~]+" if self._url.startswith("https") else r"https?://[!-~]+", realm):
-            raise FailedError(f"asks for a token from {realm[:200]!r}, which is not asked", where=refusal.url)
+            raise FailedError(
+                f"asks for a token from {realm[:200]!r}, which lumiimg does not contact", where=refusal.url
+            )
         query = {"scope": f"repository:{self._reference.repository}:pull"}
         query |= {key: said[key] for key in ("service", "scope") if key in said}
         answer = self._web.ask(
@@ -383,9 +385,9 @@ def _document(answer: Response) -> dict[str, Any]:
     try:
         value = json.loads(answer.body.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise FailedError("is not the JSON that a registry gives", where=answer.url) from error
+        raise FailedError("is not the JSON that a registry sends", where=answer.url) from error
     if not isinstance(value, dict):
-        raise FailedError("is JSON, but not the object that a registry gives", where=answer.url)
+        raise FailedError("is JSON, but not the object that a registry sends", where=answer.url)
     return value
 
 

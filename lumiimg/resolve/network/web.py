@@ -38,7 +38,7 @@ _MOVED = frozenset({301, 302, 303, 307, 308})
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _CARRIED = frozenset({"accept", "accept-encoding", "range", "if-range"})
 """What a redirect to another host may carry: none of it is a secret, and a signed address still serves a part."""
-ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it where there is a network"
+ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it on a machine with a network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ def _bounded(answer: requests.Response, bounds: Bounds, url: str, *, decode: boo
     from lumiimg.resolve.network.session import is_packed_as_asked
 
     if decode and not is_packed_as_asked(answer):
-        raise FailedError("is packed as it was not asked for", where=place(url))
+        raise FailedError("has an encoding that was not requested", where=place(url))
     size = 0
     try:
         # not iter_content, which waits for a whole chunk
@@ -280,7 +280,7 @@ def refuse_unproved(url: str, sha256: str | None = None) -> None:
     """
     if sha256 is None and url.startswith("http://") and not _is_here(urlsplit(url).hostname or ""):
         raise FailedError(
-            "would come without TLS, and nobody has said its digest",
+            "would come without TLS, and its digest is not known",
             where=place(url),
             hint="name an address with https://, or lock the digest where there is one",
         )
