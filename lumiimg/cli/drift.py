@@ -9,8 +9,8 @@ exit codes: 0 no change breaks an image, or nothing changed
             1 an image breaks, or the binds made for it before; without
               images: something changed that can break one
             2 not a snapshot, or not an image
-            3 cannot be decided: nodes of different kinds, a fabric missing in the
-              newer snapshot, or an unknown driver
+            3 cannot be decided: nodes of different kinds, no fabric in the newer
+              snapshot, or an unknown driver
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ IMAGES = f"@probe mapped path={RCCL} torch=/opt/venv/torch/__init__.py\n"
             f"{IMAGES}@probe mapped path=/.singularity.d/libs/librccl.so.1 torch=/t\n",
             "/.singularity.d/libs/librccl.so.1",
         ),
-        ("", "no file of its own"),
+        ("", "not a file of its own"),
     ],
     ids=["of the user", "of one node", "in torch itself"],
 )
@@ -312,7 +312,7 @@ def test_a_torch_with_another_rccl_than_the_one_looked_at_proves_nothing(
     ((identity, other),) = by_id(result).items()
     assert (identity, other.severity) == ("run.other-rccl", Severity.UNKNOWN)
     assert said in other.summary
-    assert f"the RCCL looked at is {RCCL}" in other.summary
+    assert f"the RCCL checked is {RCCL}" in other.summary
     assert "PYTHONNOUSERSITE=1" in other.remedy[0]
     listens = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens")
     assert answer(result, listens)[0] is Answer.UNDECIDED
@@ -366,7 +366,7 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
     for number, (output, timed_out) in enumerate([(waiting, True), (meeting, False)]):
         hang = hangs(tmp_path / str(number), output, timed_out=timed_out)
         assert hang.severity is Severity.UNKNOWN
-        assert "no rank of 2 of 2 nodes showed itself" in hang.summary
+        assert "no rank of 2 of 2 nodes appeared" in hang.summary
     assert "did not come back from meeting" in hang.summary
     ranks = table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
     assert hangs(tmp_path / "table", ranks, timed_out=True).severity is Severity.PROBLEM

@@ -127,14 +127,14 @@ _PLAIN = tar(member("a", b"content" * 999))
         ),
         pytest.param(lambda: _one_layer(_PLAIN, size=5), "where 5 are announced", id="other-size"),
         pytest.param(
-            lambda: _one_layer(_PLAIN, digest="sha256:../../etc"), "no sha256 or sha512", id="digest-is-a-path"
+            lambda: _one_layer(_PLAIN, digest="sha256:../../etc"), "not a valid sha256 or sha512", id="digest-is-a-path"
         ),
-        pytest.param(lambda: _one_layer(_PLAIN, digest=7), "no sha256 or sha512", id="digest-is-a-number"),
+        pytest.param(lambda: _one_layer(_PLAIN, digest=7), "not a valid sha256 or sha512", id="digest-is-a-number"),
         pytest.param(lambda: _one_layer(_PLAIN, LAYER + "+gzip+encrypted"), "is encrypted", id="encrypted"),
         pytest.param(lambda: _one_layer(_PLAIN, "application/vnd.x.squashfs"), "unknown type", id="no-tar"),
         pytest.param(lambda: _with_index(b"{"), "index.json is not JSON", id="index-no-json"),
         pytest.param(lambda: _with_index(b"[" * 100_000), "index.json is not JSON", id="index-deep"),
-        pytest.param(lambda: _with_index(b"[]"), "no JSON object", id="index-a-list"),
+        pytest.param(lambda: _with_index(b"[]"), "not a JSON object", id="index-a-list"),
         pytest.param(lambda: _with_index(b'{"manifests": 3}'), "not a JSON list", id="manifests-a-number"),
         pytest.param(lambda: _with_index(b"{}"), "no image", id="index-empty"),
         pytest.param(lambda: _with_index(b" " * (9 << 20)), "are the limit", id="index-huge"),

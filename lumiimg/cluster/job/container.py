@@ -129,7 +129,7 @@ def _caches(plan: JobPlan) -> Iterator[str]:
     yield from comment("caches, on the node: a folder of this job, private to its user")
     yield f"mkdir -m 700 {folder} 2>/dev/null"
     yield f"if [ -L {folder} ] || ! chmod 700 {folder} 2>/dev/null; then"
-    yield f'    echo "no folder for caches: it is another user\'s, or no room is left there:" {folder} >&2'
+    yield f'    echo "no folder for caches: it belongs to another user, or the disk is full:" {folder} >&2'
     yield "    exit 1"
     yield "fi"
 
