@@ -9,7 +9,7 @@ exit codes: 0 no change breaks an image, or nothing changed
             1 an image breaks, or the binds made for it before; without
               images: something changed that can break one
             2 not a snapshot, or not an image
-            3 cannot be decided: nodes of different kinds, no fabric in the newer
+            3 cannot be decided: nodes of different kinds, no fabric in the new
               snapshot, or an unknown driver
 """
 

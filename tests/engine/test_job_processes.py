@@ -155,7 +155,7 @@ def test_a_library_that_a_bind_puts_in_front_is_found_by_starting_the_program(
     found = findings(check(world.root, "--level", "probe", env={"APPTAINER_BIND": binds}))
     difference = found["program.other-files"]
     assert difference["severity"] == "unknown"
-    assert f"opened, and not expected: {target}" in difference["evidence"]
+    assert f"opened unexpectedly: {target}" in difference["evidence"]
 
 
 def test_the_plain_python_of_a_real_image_opens_its_rccl_and_rccl_its_plugin(with_plugin: Path) -> None:

@@ -206,7 +206,7 @@ def test_a_proot_that_shows_this_machines_files_is_not_used(place: Place, tmp_pa
     env = {"LUMIIMG_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
     doctor = json.loads(lumiimg("doctor", "--json", env=env).out)
     [proot] = [trial for trial in doctor["trials"] if trial["name"] == "proot"]
-    assert (proot["works"], "5.2.0 or newer is wanted" in proot["said"]) == (False, True)
+    assert (proot["works"], "5.2.0 or newer is needed" in proot["said"]) == (False, True)
     told = lumiimg(*place.argv(tmp_path / "x.sif", "package"), env=env)
     assert told.code == 4
     assert "proot makes a user look like root" in unwrapped(told.err)

@@ -430,7 +430,7 @@ def test_a_cache_that_may_only_be_read_is_told(bare: Path, tmp_path: Path) -> No
     cache.chmod(0o555)
     refused = lumiimg(*words, env=env)
     assert refused.code == 1
-    assert refused.err.strip().splitlines()[-1].count("LUMIIMG_CACHE says where") == 1
+    assert refused.err.strip().splitlines()[-1].count("LUMIIMG_CACHE names the folder") == 1
     cache.chmod(0o755)
     assert lumiimg(*words, env=env).code == 0
     for folder in (cache, *(path for path in cache.rglob("*") if path.is_dir())):

@@ -373,7 +373,7 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
     waits = "@probe timeout seconds=300 during=communicator\n"
     one = hangs(tmp_path / "one", waits, timed_out=False, began=["nid000001"])
     assert one.severity is Severity.UNKNOWN
-    assert "no rank of 1 of 2 nodes showed itself" in one.summary
+    assert "no rank of 1 of 2 nodes appeared" in one.summary
     both = hangs(tmp_path / "both", waits, timed_out=False, began=["nid000001", "nid000002"])
     assert both.severity is Severity.PROBLEM
 

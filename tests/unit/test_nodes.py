@@ -695,9 +695,9 @@ def test_what_the_check_says_in_a_job_is_told_and_is_no_no(
     monkeypatch.chdir(tmp_path)
     script = f"""
     for word; do case $word in --chdir=*) cd "${{word#--chdir=}}";; esac; done
-    echo 12; echo 'lumiimg: scontrol cannot tell the nodes of job 12' > job.out; exit {code}"""
+    echo 12; echo 'lumiimg: scontrol does not list the nodes of job 12' > job.out; exit {code}"""
     program(stand_in, "sbatch", script)
-    with pytest.raises(UndecidedError, match="scontrol cannot tell"):
+    with pytest.raises(UndecidedError, match="scontrol does not list"):
         submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
 
 

@@ -269,7 +269,7 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
         lambda: resolve_image(parse_reference("a/b:tag", mirrors), Web()),
         lambda: _resolved("http://host.test/simple"),
     ):
-        with pytest.raises(FailedError, match="without TLS, and nobody has said its digest"):
+        with pytest.raises(FailedError, match="without TLS, and its digest is not known"):
             refused()
     assert asked == []
     for taken in (
