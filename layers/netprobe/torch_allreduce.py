@@ -1,11 +1,11 @@
 """An all-reduce with the torch of an image, checked and timed: what `lumiimg check --level run` starts there.
 
-One process per GPU, as many as the task is told to start on its node. They meet through a folder that all of them see,
+One process a GPU, as many as the task is told to start on its node. They meet through a folder that all of them see,
 in which the first rank leaves the address of torch's store. The table is in the format of rccl-tests (src/common.cu),
 which the log reader knows; busbw is algbw * 2 (n - 1) / n (nccl-tests doc/PERFORMANCE.md).
 
 The numbers are small whole ones, of two periods that share no factor, so that another element, or the lack of a rank,
-shows. A sum is at most 15 per rank on average, and float holds whole numbers up to 2^24: every sum is exact, in any
+shows. A sum is at most 15 a rank on the average, and float holds whole numbers up to 2^24: every sum is exact, in any
 order, for up to 1118481 ranks.
 """
 

@@ -367,7 +367,7 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
         hang = hangs(tmp_path / str(number), output, timed_out=timed_out)
         assert hang.severity is Severity.UNKNOWN
         assert "no rank of 2 of 2 nodes appeared" in hang.summary
-    assert "did not come back from meeting" in hang.summary
+    assert "did not return from meeting" in hang.summary
     ranks = table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
     assert hangs(tmp_path / "table", ranks, timed_out=True).severity is Severity.PROBLEM
     waits = "@probe timeout seconds=300 during=communicator\n"
