@@ -1145,7 +1145,5 @@ def test_a_short_script_gives_ranks_its_variables_however_it_was_submitted(image
 def test_caches_that_no_bind_brings_are_named_and_a_plain_program_has_them(image: Path, capsys: Capture) -> None:
     script = short(image, "--framework", "plain", "--gpus", "2", "--caches", "/nowhere/x", command=("./program",))
     assert "HF_HOME=/nowhere/x/huggingface" in script
-    assert "/nowhere/x is not in the image, and lies under no bind of the job" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "/nowhere/x is not in the image, nor under a bind of the job" in " ".join(capsys.readouterr().err.split())
     assert "HF_HOME" not in short(image, "--framework", "plain", "--gpus", "2", command=("./program",))
