@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from lumiimg import __version__
 from lumiimg.cli.complaint import complain
-from lumiimg.errors import ExitCode, printable
+from lumiimg.errors import ExitCode
 
 GROUPS = {
     "build": {

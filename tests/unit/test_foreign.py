@@ -236,7 +236,7 @@ def test_a_plugin_for_the_hosts_libfabric_is_put_before_the_images_own(
     assert "aws-ofi-nccl" not in capsys.readouterr().out
     assert main(["bind", str(theirs), "--host", str(snapshot)]) == ExitCode.NO
     told = unwrapped(capsys.readouterr().err)
-    words = "lumiimg adapt IMAGE --site NAME --source host-libfabric=host-libfabric.tar"
+    words = f"lumiimg adapt {theirs} --site generic --source host-libfabric=host-libfabric.tar"
     assert words in told
     (tmp_path / "host-libfabric.tar").write_bytes(b"")
     source = f"host-libfabric={tmp_path}/host-libfabric.tar"
