@@ -48,7 +48,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=number_to(9_999_999, "positive number"),
         default=_NODES,
-        help=f"number of nodes for the arithmetic (default: {_NODES:,}, LUMI-G)",
+        help=f"number of nodes: for the arithmetic (default: {_NODES:,}, LUMI-G)",
     )
     imports.add_argument(
         "--ranks",

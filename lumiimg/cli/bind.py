@@ -37,7 +37,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=_FORMATS,
         default="shell",
-        help="output format: for a shell (default), the engine, a module, a runtime with CDI",
+        help="format: for a shell (default), the engine, a module, a runtime with CDI",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help=JSON)
 

@@ -52,7 +52,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--fresh",
         action="store_true",
-        help="build the base again with today's packages; layers above it are built again if it came out differently",
+        help="build without the cache: the base, with today's packages; layers above it are built again if it came out differently",
     )
     how.add_argument("--locked", action="store_true", help="build exactly what the lock says, or fail")
     how.add_argument(
@@ -65,7 +65,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that tell how it is built."""
     how = parser.add_argument_group("how")
-    add_output(how, "image file to write (default: RECIPE.sif, or image.sif)")
+    add_output(how, "the image (default: RECIPE.sif, or image.sif)")
     how.add_argument(
         "--lock",
         metavar="FILE",
@@ -86,12 +86,12 @@ def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def add_result(how: Options) -> None:
     """Add the options that say what comes out, and how it is reported."""
-    how.add_argument("--force", action="store_true", help="overwrite the output file")
+    how.add_argument("--force", action="store_true", help="overwrite: the output file")
     how.add_argument(
         "--format",
         choices=("flat", "layered"),
         default="flat",
-        help="image format: flat, one file system (default); or layered, one file system per layer, so that only "
+        help="format: flat, one file system (default); or layered, one file system per layer, so that only "
         "changed layers are written",
     )
     how.add_argument(

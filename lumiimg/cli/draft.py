@@ -21,9 +21,9 @@ from lumiimg.errors import BadInputError, ExitCode
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="DOCKERFILE", type=Path, help="the file")
     parser.add_argument("--target", metavar="STAGE", help="a stage by its name or number (default: the last)")
-    what = "set an argument: an ARG, as docker build --build-arg does (may be repeated)"
+    what = "argument to set: an ARG, as docker build --build-arg does (may be repeated)"
     add_repeated(parser, "--arg", "NAME=VALUE", what)
-    add_output(parser, "folder of the new layer; its name becomes the layer's", "DIR")
+    add_output(parser, "the folder of the new layer; its name becomes the layer's", "DIR")
     add_json(parser)
 
 

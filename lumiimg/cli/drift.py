@@ -41,7 +41,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="image to judge (may be repeated)",
+        help="image: one to judge (may be repeated)",
     )
     add_machine(parser, "its binds and driver window apply")
     add_quiet(parser)

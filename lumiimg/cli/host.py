@@ -39,7 +39,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "the file on any machine.",
         epilog=_EPILOG,
     )
-    scan.add_argument("-o", "--output", metavar="FILE", help="snapshot to write; - for standard output")
+    scan.add_argument("-o", "--output", metavar="FILE", help="output: the snapshot; - for standard output")
     include = "library, or folder of libraries, that the scan would not find (may be repeated)"
     add_repeated(scan, "--include", "PATH", include, Path)
     scan.add_argument(

@@ -57,7 +57,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "image, by the path that the job will see")
     add_machine(parser, "its rank binding and settings apply")
     parser.add_argument(
-        "--nodes", metavar="N", type=number_to(_MOST), default=1, help="number of nodes of the job (default: 1)"
+        "--nodes", metavar="N", type=number_to(_MOST), default=1, help="number of nodes: of the job (default: 1)"
     )
     parser.add_argument("--gpus", metavar="N", type=number_to(_MOST), help="GPUs per node (default: all)")
     parser.add_argument("--framework", choices=_FRAMEWORKS, metavar="NAME", help="how to start the program (below)")
@@ -82,7 +82,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--caches", metavar="DIR", help="folder for models and compiled kernels (default: the site's scratch)"
     )
     add_host(parser)
-    add_output(parser, "script to write, instead of printing it")
+    add_output(parser, "the script, instead of printing it")
     parser.add_argument("--annotate", action="store_true", help="print the reason for each choice")
     parser.add_argument(
         "--robust",

@@ -33,7 +33,7 @@ LOCK = "lumiimg.lock"
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_request(parser)
     how = parser.add_argument_group("how")
-    add_output(how, f"lock to write ({LOCK})", default=Path(LOCK))
+    add_output(how, f"the lock ({LOCK})", default=Path(LOCK))
     what = "layer or Python distribution to upgrade to its newest version; all: everything (may be repeated)"
     add_repeated(how, "--upgrade", "NAME", what)
     how.add_argument("--offline", action="store_true", help=OFFLINE)

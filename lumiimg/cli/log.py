@@ -48,7 +48,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--image",
         metavar="IMAGE",
         type=Path,
-        help="image of the job, to find the library that made the plugin fail",
+        help="image: that of the job, to find the library that made the plugin fail",
     )
     add_host(parser)
     add_machine(parser, "its expected bandwidth is the reference")

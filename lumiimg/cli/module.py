@@ -24,7 +24,7 @@ from lumiimg.errors import ExitCode
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "a SIF, squashfs file or sandbox folder")
-    add_output(parser, "folder of your modules, for any number of images", "DIR", required=True)
+    add_output(parser, "the folder of your modules, for any number of images", "DIR", required=True)
     parser.add_argument(
         "--name",
         metavar="NAME[/VERSION]",
@@ -32,7 +32,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add_host(parser)
     add_machine(parser, "its file systems are bound and its job variables set")
-    parser.add_argument("--force", action="store_true", help="replace a module of this name that is for another image")
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite: a module of this name that is for another image"
+    )
     add_quiet(parser)
     add_json(parser)
 

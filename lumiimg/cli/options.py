@@ -36,7 +36,7 @@ def add_repeated(parser: Options, option: str, metavar: str, what: str, kind: Ca
 
 
 def add_output(parser: Options, what: str, metavar: str = "FILE", **more: Any) -> None:  # noqa: ANN401 - argparse's
-    parser.add_argument("-o", "--output", metavar=metavar, type=Path, help=what, **more)
+    parser.add_argument("-o", "--output", metavar=metavar, type=Path, help=f"output: {what}", **more)
 
 
 def add_json(parser: Options) -> None:

@@ -38,15 +38,17 @@ if TYPE_CHECKING:
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "image built by lumiimg")
-    add_output(parser, "image to write", required=True)
-    parser.add_argument("--base", metavar="FILE", type=Path, help="file or folder that the image was built on")
+    add_output(parser, "the image", required=True)
+    parser.add_argument(
+        "--base", metavar="FILE", type=Path, help="starting point: the file or folder that the image was built on"
+    )
     add_mirror(parser)
-    add_host(parser, ", for the bind manifest, like the snapshot of the old image")
+    add_host(parser, ": for the bind manifest, like the snapshot of the old image")
     parser.add_argument("--offline", action="store_true", help=OFFLINE)
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="build without the cache and compare the files; exits 1 if they differ",
+        help="build without the cache: all of it, and compare the files; exits 1 if they differ",
     )
     add_result(parser)
 

@@ -38,7 +38,7 @@ def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
     what.add_argument(
         "--base",
         metavar="NAME|IMAGE",
-        help="what to start from: a name (`lumiimg list`), or an image, which is read first",
+        help="starting point: a name (`lumiimg list`), or an image, which is read first",
     )
     what.add_argument("--recipe", metavar="NAME|FILE", help="named stack; --base and --add change or extend it")
     add_layers_and_sources(what)
@@ -63,14 +63,14 @@ def add_layers_and_sources(what: Options) -> None:
     add_repeated(what, "--add", "LAYER|pip:PACKAGE", f"{layer} (may be repeated)")
     own = "packages of your own: requirements file, pyproject.toml or uv.lock; torch and the packages below stay"
     what.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
-    add_repeated(what, "--arg", "LAYER.NAME=VALUE", "argument of a layer to set (`lumiimg show` lists them)")
+    add_repeated(what, "--arg", "LAYER.NAME=VALUE", "argument to set: of a layer (`lumiimg show` lists them)")
     source = "where to get a source archive; append #sha256=HEX to verify it"
     add_repeated(what, "--source", "NAME=FILE|URL", source)
     add_mirror(what)
     add_site(what)
     add_host(
         what,
-        "; it overrides the site's defaults; with the fabric of the host, the plugin is compiled against its libfabric",
+        ": it overrides the site's defaults; with the fabric of the host, the plugin is compiled against its libfabric",
     )
     add_layers(what)
 

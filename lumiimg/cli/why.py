@@ -26,7 +26,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
-        help="how to build layers (default: as `build` chooses)",
+        help="how to build layers: as for `build` (default: as it chooses)",
     )
     add_quiet(parser)
     add_json(parser)

@@ -336,7 +336,10 @@ def test_blanks_without_an_end_are_no_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "fault"),
-    [pytest.param(gzip.compress(SOCKET), "compressed", id="gzip"), pytest.param(b"\x7fELF\0\0", "no text", id="elf")],
+    [
+        pytest.param(gzip.compress(SOCKET), "compressed", id="gzip"),
+        pytest.param(b"\x7fELF\0\0", "is not text", id="elf"),
+    ],
 )
 def test_what_does_not_grow_line_by_line_is_not_followed(data: bytes, fault: str, tmp_path: Path) -> None:
     log = tmp_path / "job.out"
