@@ -32,9 +32,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add_host(parser)
     add_machine(parser, "its file systems are bound and its job variables set")
-    parser.add_argument(
-        "--force", action="store_true", help="overwrite: a module of this name that is for another image"
-    )
+    parser.add_argument("--force", action="store_true", help="overwrite: a module of this name of another image")
     add_quiet(parser)
     add_json(parser)
 

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_image(parser, "image built by lumiimg")
     add_output(parser, "the image", required=True)
-    parser.add_argument(
-        "--base", metavar="FILE", type=Path, help="starting point: the file or folder that the image was built on"
-    )
+    parser.add_argument("--base", metavar="FILE", type=Path, help="starting point: the file or folder it was built on")
     add_mirror(parser)
     add_host(parser, ": for the bind manifest, like the snapshot of the old image")
     parser.add_argument("--offline", action="store_true", help=OFFLINE)
