@@ -52,7 +52,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--fresh",
         action="store_true",
-        help="build without the cache: the base, with today's packages; layers above it follow if it came out differently",
+        help="build without the cache: the base, with today's packages, and what stands on it if it differs",
     )
     how.add_argument("--locked", action="store_true", help="build exactly what the lock says, or fail")
     how.add_argument(
