@@ -327,7 +327,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nobody's login or proxy, and no patience."""
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(web_room, "TIMEOUT_S", (5.0, 0.2))
+    monkeypatch.setattr(web_room, "TIMEOUT_S", (5.0, 1.0))
     monkeypatch.setattr(web_room, "_ATTEMPTS", 1)
 
 
