@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumiimg.toml import TomlError, parse_toml
@@ -83,6 +83,7 @@ _QUOTED = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(_QUOTED, min_size=1, max_size=4))
 @pytest.mark.threat("S28")
 def test_no_text_or_comment_hides_a_key_or_is_taken_for_one(texts: list[str]) -> None:
