@@ -56,7 +56,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         found.add(
             Code.LIBRARY_CUT_OFF,
             Severity.PROBLEM,
-            "a library of the fabric path is truncated: it loads, and reading the missing part is fatal (SIGBUS)",
+            "a library of the fabric path is cut off: it loads, and reading the missing part is fatal (SIGBUS)",
             where=cut[0].path,
             evidence=tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut),
             remedy=("copy the file, or build the image, again",),
