@@ -146,7 +146,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def check_options(arguments: argparse.Namespace) -> None:
     """Refuse what does not go together, and what would be lost. Raises BadInputError."""
     if getattr(arguments, "trust_lock", False) and not arguments.locked:
-        raise BadInputError("--trust-lock without --locked", hint="there is no lock to read")
+        raise BadInputError("--trust-lock needs --locked", hint="add --locked, or leave --trust-lock out")
     if arguments.lock and arguments.dry_run and not arguments.locked:
         raise BadInputError("--dry-run and --lock", hint="`lumiimg lock` only writes the lock")
     if arguments.definitions is not None:

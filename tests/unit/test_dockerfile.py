@@ -336,7 +336,7 @@ def test_scratch_is_told_and_makes_no_layer(tmp_path: Path, capsys: pytest.Captu
     file.write_text("FROM scratch\nCOPY a /\n")
     assert told(capsys, str(file))["base"] is None
     assert main(["draft", str(file), "-o", str(tmp_path / "x")]) == ExitCode.BAD_INPUT
-    assert "FROM scratch: there is no image to add a layer to" in capsys.readouterr().err
+    assert "the stage is FROM scratch, so it has no base image for a layer" in capsys.readouterr().err
 
 
 # ---- what the catalogue has

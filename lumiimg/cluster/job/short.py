@@ -42,7 +42,6 @@ def short_script(plan: JobPlan, *, annotate: bool) -> str:
     Raises BadInputError for a path that no engine takes.
     """
     refuse_unprintable(plan.binds)
-    binds = ["$LUMIIMG_JOB", *map(spec, plan.binds)]
     rank = [*_plain(numbers(plan, SLURM)), *_plain(visible(plan)), *_folder(plan)]
     rank += _exports([*plan.in_scope(SettingScope.NODE), *plan.in_scope(SettingScope.RANK)], plan)
     rank += _plain(joined(plan, SLURM))
@@ -59,7 +58,7 @@ def short_script(plan: JobPlan, *, annotate: bool) -> str:
         WRITTEN=AS_WRITTEN,
         STEP=" ".join(options),
         ENGINE=plan.program,
-        BINDS=f'--bind "$LUMIIMG_JOB",{",".join(map(word, binds[1:]))}' if binds[1:] else '--bind "$LUMIIMG_JOB"',
+        BINDS=",".join(['--bind "$LUMIIMG_JOB"', *(word(spec(bind)) for bind in plan.binds)]),
         IMAGE=image_word(plan),
         RANK=inside,
         COMMAND=" ".join(map(word, plan.command)),

@@ -121,7 +121,8 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
         raise BadInputError(f"{folder.name!r} is already in the catalogue", where=where, hint=hint)
     if draft.path.base is None:
         where = draft.path.dockerfile.where(draft.path.stages[0].line)
-        raise BadInputError("FROM scratch: there is no image to add a layer to", where=where, hint="--target STAGE")
+        what = "the stage is FROM scratch, so it has no base image for a layer"
+        raise BadInputError(what, where=where, hint="--target STAGE")
 
 
 def _layer(draft: Draft, layer: str) -> str:
