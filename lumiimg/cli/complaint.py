@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import printable
@@ -14,8 +11,7 @@ from lumiimg.errors import printable
 if TYPE_CHECKING:
     from typing import TextIO
 
-_ERROR, _HINT, _PLAIN = "\x1b[1;31m", "\x1b[1;36m", "\x1b[0m"
-_NARROWEST, _WIDEST = 40, 100
+_NARROWEST = 40
 
 
 def complain(program: str, line: str, sentence: str, hint: str | None) -> None:
@@ -33,16 +29,11 @@ def _complain(stream: TextIO | None, program: str, line: str, sentence: str, hin
     if not stream.isatty():
         print(printable(f"{program}: {line}"), file=stream, flush=True)
         return
-    width = max(_NARROWEST, min(shutil.get_terminal_size().columns, _WIDEST))
-    has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in {None, "dumb"}
-    for word, colour, text in (("error:", _ERROR, sentence), ("hint:", _HINT, hint)):
+    from lumiimg.report.console import console, wrapped  # where something is wrong
+
+    out = console(stderr=True)
+    out.width = max(out.width, _NARROWEST)
+    for word, style, text in (("error:", "bold red", sentence), ("hint:", "bold cyan", hint)):
         if text:
-            lines = textwrap.wrap(
-                f"{word} {printable(text)}",
-                width,
-                subsequent_indent=" " * (len(word) + 1),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            told = "\n".join(lines)
-            print(told.replace(word, f"{colour}{word}{_PLAIN}", 1) if has_colour else told, file=stream)
+            told = wrapped(out, printable(text), first=f"{word} ", rest=" " * (len(word) + 1))
+            print(told.replace(word, out.styled(word, style), 1), file=stream)

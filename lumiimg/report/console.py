@@ -58,11 +58,13 @@ class Console:
         if self.quiet or self._stream is None:
             return
         lines = _harmless(text).split("\n")
-        if style and self._has_colours:
-            codes = ";".join(_CODES[word] for word in style.split())
-            lines = [f"\x1b[{codes}m{line}\x1b[0m" if line else line for line in lines]
-        self._stream.write("\n".join(lines) + "\n")
+        self._stream.write("\n".join(self.styled(line, style) if style and line else line for line in lines) + "\n")
         self._stream.flush()
+
+    def styled(self, text: str, style: str) -> str:
+        """Return a line in a style, where this takes colours."""
+        codes = ";".join(_CODES[word] for word in style.split())
+        return f"\x1b[{codes}m{text}\x1b[0m" if self._has_colours else text
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
