@@ -1,4 +1,4 @@
-"""Requests near one that is refused: each gives something up, and those that give up least come first."""
+"""Requests near one that is refused: each adds or gives something up, and those that change least come first."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ def _on_its_base(asked: Request, shelf: Shelf) -> Iterator[Request]:
     missing = tuple(text for text in asked.add if name_of(text) not in has)
     if missing != asked.add:
         yield replace(asked, add=missing)
+    for at, layer in shelf.lacking(asked):
+        yield replace(asked, add=(*asked.add[:at], layer, *asked.add[at:]))
     if asked.fabric is not None:
         yield replace(asked, fabric=None)
     # the one version at fault alone, then all of them

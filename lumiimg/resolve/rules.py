@@ -335,8 +335,8 @@ def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
         needs = " or ".join(dict.fromkeys(entry.need for entry in found))
         have = " or ".join(dict.fromkeys(entry.have for entry in found))
         releases = dict.fromkeys(entry.version for entry in found if entry.version)
-        because = found[0].because
-        if len(releases) > 1:
+        [because, *others] = dict.fromkeys(entry.because for entry in found)
+        if others and len(releases) > 1:
             because = f"no release of {layer} fits ({', '.join(releases)})"
         elif needs != found[0].need:
             because = f"{' '.join((layer, *releases))} requires {needs}"

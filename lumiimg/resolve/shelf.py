@@ -78,6 +78,14 @@ class Shelf:
         found = [name for name, layer in self.layers() if component in {name, *layer.provides, *layer.has}]
         return found[0] if len(found) == 1 else None
 
+    def lacking(self, request: Request) -> Iterator[tuple[int, str]]:
+        """Yield the layers without which one of a request is refused, each with that one's place."""
+        for at, name in enumerate(request.unpinned):
+            fatal = (trouble for trouble in self.layer(name).troubles if trouble.refused)
+            wanted = {need.component for trouble in fatal for need in trouble.unless}
+            found = (self.provider_of(component) for component in sorted(wanted))
+            yield from ((at, layer) for layer in found if layer is not None and layer not in request.unpinned)
+
     def plugins(self, request: Request) -> list[str]:
         """Return the layers of a request that bring a net plugin."""
         return [name for name in request.unpinned if PLUGIN_COMPONENT in self.layer(name).provides]

@@ -86,12 +86,6 @@ def llvm(folder: Path, program: str, *words: str) -> str:
     return subprocess.run(argv, env=environment, check=True, capture_output=True, text=True).stdout
 
 
-def test_a_layer_that_needs_the_mathematical_libraries_names_the_layer_that_has_them() -> None:
-    told = lumiimg("explain", "--base", "debian-rocm", "--add", "jax", "--site", "generic")
-    assert told.code == ExitCode.NO
-    assert "--add debian-rocm-libraries" in told.out + told.err
-
-
 if EVERYTHING:  # JAX is in the whole image alone
 
     def test_the_plugin_of_jax_is_loaded_with_all_its_libraries(engine: Engine, image: Path) -> None:
