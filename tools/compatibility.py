@@ -51,7 +51,7 @@ def compatibility() -> Iterator[str]:
 
 def contents() -> Iterator[str]:
     catalogue = open_catalogue(HOME)
-    yield "# Bases, layers, recipes, sites\n\nWhat the catalogue has, each as its file says (`lumiimg show NAME` has the sources)."
+    yield "# Bases, layers, recipes, sites\n\nWhat the catalogue has, each as its file says (`lumiimg show NAME --json` has the sources)."
     yield f"\n{WRITTEN}"
     yield f"How far each was tried: {LEGEND}."
     yield from bases(catalogue)
@@ -127,13 +127,13 @@ def layers(catalogue: Catalogue) -> Iterator[str]:
 
 
 def releases(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Releases of layers, the preferred first\n\n| layer | release | needs as well | brings as well | status | source |\n|---|---|---|---|---|---|"
+    yield "\n## Releases of layers, the preferred first\n\n| layer | release | needs as well | brings as well | status |\n|---|---|---|---|---|"
     for name in catalogue.layer_names():
         layer = catalogue.entry(name)
         for release in layer.releases:
             needs = ", ".join(map(str, release.requires))
             brings = ", ".join(f"{key} {value}" for key, value in release.has.items() if key != name)
-            yield f"| {name} | {release.version} | {cell(needs)} | {cell(brings)} | {release.status} | {cell(release.source)} |"
+            yield f"| {name} | {release.version} | {cell(needs)} | {cell(brings)} | {release.status} |"
 
 
 def troubles(catalogue: Catalogue) -> Iterator[str]:

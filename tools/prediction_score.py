@@ -67,10 +67,6 @@ The generator is `tests/shared/job/`. It has {bases} known-good images, {changes
 nodes that binds come from, and {variables} variables that a user sets. A pair is each image alone, each image with each change, each image with each variable, and
 1,000 drawn ones: with a node, with two changes at once, with a change and a variable. Nothing in it says which change does harm: that is what the job shows.
 
-| known-good images | changes |
-|---|---|
-| {base_names} | {change_names} |
-
 ## What it does not show
 The network itself. That RCCL opens its plugin here is what the stand-in does by the same facts about each generation that lumiimg has; with real
 ones (2.13.4, 2.27.7) the engine tests compare. A call that a library binds at its first use (JAX's plugin, a program that is not Python) may meet a symbol that
@@ -134,8 +130,6 @@ def page(pairs: list[Pair], wrong: list[Pair], by_glibc: dict[str, list[Pair]], 
         changes=len(CHANGES),
         nodes=len(NODES),
         variables=len([name for name in VARIABLES if name]),
-        base_names=", ".join(name.replace("-", " ") for name in BASES),
-        change_names=", ".join(name.replace("-", " ") for name in CHANGES),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,14 @@ PACKAGE = ROOT / "lumiimg"
 REFERENCE = ROOT / "docs" / "reference"
 WRITTEN = "Written by `make docs` from the program and its data; a test fails when it is old."
 
+
+_OFTEN = 3
+"""Commands with the same option, from which on it is described once."""
+
+_MESSAGE = re.compile(
+    r"^.{0,60}?NCCL (?:WARN|INFO) +|^libfabric:.{0,90}?<(?:warn|info|error)> \w+: +|^.{0,60}?\|CCL_\w+\| +"
+)
+"""What stands before the message in an example: node, process, place in the source."""
 
 _EXIT_CODES = """
 `lumiimg COMMAND --help` has them for the commands that answer a question. With `--json` the result is on standard output, and text for people on standard error.
@@ -116,10 +126,23 @@ def exit_codes() -> Iterator[str]:
 def commands() -> Iterator[str]:
     yield "# Commands\n\nEvery command with its options, as `lumiimg COMMAND --help` has them.\n"
     yield WRITTEN
-    yield from commands_of(make_parser(), "lumiimg")
+    found = list(commands_of(make_parser(), "lumiimg"))
+    often = Counter(pair for _, _, options in found for pair in options if pair[0].startswith("-")).most_common()
+    shared: dict[str, str] = {}
+    for (words, meaning), count in often:
+        if count >= _OFTEN:
+            shared.setdefault(words, meaning)
+    yield "\n## Options of several commands\n\nWith the commands that list them:\n"
+    yield from (f"- `{words}`: {meaning}" for words, meaning in sorted(shared.items()))
+    for name, description, options in found:
+        yield f"\n## {name}\n\n{description}\n"
+        yield from (f"- `{words}`: {meaning}" for words, meaning in options if shared.get(words) != meaning)
+        if above := [f"`{words.split()[0].rstrip(',')}`" for words, meaning in options if shared.get(words) == meaning]:
+            yield f"- as [above](#options-of-several-commands): {', '.join(above)}"
 
 
-def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
+def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Yield each command's name, what it does, and its options, each with what it is."""
     subparsers = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
     told = {action.dest for action in subparsers._choices_actions} if subparsers else set()
     for name, command in subparsers.choices.items() if subparsers else ():
@@ -128,36 +151,38 @@ def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:
         if any(isinstance(action, argparse._SubParsersAction) for action in command._actions):
             yield from commands_of(command, f"{above} {name}")
             continue
-        yield f"\n## {above} {name}\n\n{' '.join((command.description or '').split())}\n\n| option | |\n|---|---|"
-        for action in command._actions:
-            if "--help" in action.option_strings or action.help == argparse.SUPPRESS:
-                continue
-            words = ", ".join(action.option_strings) or str(action.metavar)
-            choices = f"{{{','.join(action.choices)}}}" if action.choices else ""
-            value = (
-                f" {choices or action.metavar or ''}".rstrip() if action.option_strings and action.nargs != 0 else ""
-            )
-            yield f"| `{cell(words + value)}` | {cell(action.help or '')} |"
+        yield f"{above} {name}", " ".join((command.description or "").split()), list(_options(command))
+
+
+def _options(command: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    for action in command._actions:
+        if "--help" in action.option_strings or action.help == argparse.SUPPRESS:
+            continue
+        words = ", ".join(action.option_strings) or str(action.metavar)
+        choices = f"{{{','.join(action.choices)}}}" if action.choices else ""
+        value = f" {choices or action.metavar or ''}".rstrip() if action.option_strings and action.nargs != 0 else ""
+        yield words + value, " ".join((action.help or "").split())
 
 
 _FINDINGS = """
-A line of `check` ends with the id of its finding and the level that found it: `[plugin.absent, static]`. The columns *static*, *probe* and *run* show
-how grave a finding of that [level](../explanation/levels.md) can be: `ok` is evidence for the fast path, `info` has no weight, `unknown` is an open
-question, `problem` is an obstacle. *Part* is the part of the fabric path that a problem breaks.
+A line of `check` ends with the id of its finding and the level that found it: `[plugin.absent, static]`. Behind each id here: the part of the fabric
+path that a problem breaks, and how grave the finding can be at each [level](../explanation/levels.md). `ok` is evidence for the fast path, `info` has
+no weight, `unknown` is an open question, `problem` is an obstacle.
 
 A collective that goes over Slingshot (`run.network` with `ok`) answers every open question and outweighs every obstacle of a lower level. A probe answers a finding
-of level static if it finds the same id, or the id under *answered by* with `ok`. What is answered is left out, is printed as `info`, or does not keep
-the answer open any more.
+of level static if it finds the same id, or the id behind *answered by*, with `ok`. What is answered is left out, is printed as `info`, or does not
+keep the answer open any more.
 """
 
 
 def findings() -> Iterator[str]:
     yield "# Findings of `check`\n\nFor whoever reads the output of `lumiimg check`: what each id means, how grave it can be, and what answers it.\n"
-    yield f"{WRITTEN}\n{_FINDINGS}\n| id | meaning | part | static | probe | run | answered by |\n|---|---|---|---|---|---|---|"
+    yield f"{WRITTEN}\n{_FINDINGS}"
     for code, meaning in sorted(meanings().items()):
-        columns = ([severity for severity in Severity if severity in meaning.severities(level)] for level in Level)
-        graveness = " | ".join(map(", ".join, columns))
-        yield f"| `{code}` | {cell(meaning.text)} | {meaning.part or meaning.decided_by or ''} | {graveness} | {_answered_by(meaning)} |"
+        grave = (f"{level} {'/'.join(found)}" for level in Level if (found := meaning.severities(level)))
+        answer = _answered_by(meaning)
+        notes = filter(None, (meaning.part or meaning.decided_by, *grave, answer and f"answered by {answer}"))
+        yield f"- `{code}` ({'; '.join(notes)}): {cell(meaning.text)}"
 
 
 def _answered_by(meaning: Meaning) -> str:
@@ -171,11 +196,22 @@ def _answered_by(meaning: Meaning) -> str:
 
 
 def signatures() -> Iterator[str]:
-    yield "# Log signatures\n\nThe messages that `lumiimg log` knows: what each means, and where that is known from. Causes and remedies are"
-    yield "printed with the answer (`lumiimg log --signatures` lists them, too).\n"
-    yield f"{WRITTEN} [How to add one](../extend/signature.md).\n\n| id | meaning | source |\n|---|---|---|"
+    yield "# Log signatures\n\nThe messages that `lumiimg log` knows: the id of each, what it means, a line as it was printed, and words of other lines. `lumiimg log FILE` prints"
+    yield "causes and remedies; `lumiimg log --signatures` lists all of them, with their sources.\n"
+    yield f"{WRITTEN} [How to add one](../extend/signature.md).\n"
+    patterns = {entry.id: entry for entry in vocabulary().entries if entry.is_trouble}
     for signature in vocabulary().signatures.values():
-        yield f"| `{signature.id}` | {cell(signature.summary)} | {cell(signature.source)} |"
+        line = _MESSAGE.sub("", signature.example.strip())
+        others = [
+            hint.strip(" :") for hint in patterns[signature.id].hints if hint.lower() not in signature.example.lower()
+        ]
+        also = ", ".join(_code(hint) for hint in others if " " in hint)
+        yield f"- `{signature.id}`: {cell(signature.summary)}. {_code(line)}{also and f'; also {also}'}"
+
+
+def _code(text: str) -> str:
+    mark = "``" if "`" in text else "`"
+    return f"{mark}{text}{mark}"
 
 
 def engine_failures() -> Iterator[str]:
