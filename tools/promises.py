@@ -1,7 +1,7 @@
 """`make mutate MODULE=promises`: does a test fail when a promise of docs/security.md is broken? Never part of a test.
 
 promises.toml has, for each promise, guards that carry it, and what each looks like when it is gone. A mutation is put
-into a copy of the tree, and the tests that docs/security.md names for its promise run until one fails: it is caught.
+into a copy of the tree, and the tests that carry its promise's number run until one fails: it is caught.
 Tests that need an engine do not run here; a promise that has no others is shown as not tried.
 
 As in mutation.py each mutation has a forked process, so that nothing is imported and collected again: its functions
@@ -36,12 +36,10 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from tests.shared.promises import marked, promises
 from tools.mutation import ROOT, functions_below, in_child, load_profile, say, set_constant
 
-PAGE = ROOT / "docs/security.md"
 MUTATIONS = ROOT / "tools/promises.toml"
-LINE = re.compile(r"^\| (S\d\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
-TEST = re.compile(r"`(\w+/test_\w+\.py)::(test_\w+)`")
 _WORKERS = 2
 _LEFT_OUT = {".git", ".venv", ".mutation", ".mypy_cache", ".ruff_cache", ".hypothesis", "build", "dist"}
 """Of the tree, in a copy."""
@@ -91,10 +89,13 @@ def read_mutations() -> list[Mutation]:
 
 
 def named_tests() -> dict[str, tuple[str, ...]]:
-    """Return the tests that the page names for each promise, as pytest calls them; none where all need an engine."""
+    """Return the tests that carry each promise's number, as pytest calls them; none where all need an engine."""
+    carried = sorted(marked())
     return {
-        promise: tuple(f"tests/{file}::{name}" for file, name in TEST.findall(tests) if file.startswith("unit/"))
-        for promise, _, tests in LINE.findall(PAGE.read_text())
+        promise: tuple(
+            f"tests/{file}::{name}" for of, file, name in carried if of == promise and file.startswith("unit/")
+        )
+        for promise in promises()
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import http.server
 import io
@@ -48,6 +47,7 @@ from lumiimg.resolve.request import Request
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.promises import marked, promises
 from tests.shared.tls import certified
 
 if TYPE_CHECKING:
@@ -56,35 +56,12 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
 
 ROOT = Path(__file__).parents[2]
-_LINE = re.compile(r"^\| (S\d\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
-_TEST = re.compile(r"`(\w+/test_\w+\.py)::(test_\w+)`")
 
 
-def marked() -> set[tuple[str, str, str]]:
-    """Promise, file and name of every test that carries a promise's number."""
-    found = set()
-    for file in sorted((ROOT / "tests").glob("*/test_*.py")):
-        text = file.read_text()
-        if "mark.threat" not in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.FunctionDef):
-                continue
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.threat":
-                    for number in decorator.args:
-                        found.add((ast.literal_eval(number), f"{file.parent.name}/{file.name}", node.name))
-    return found
-
-
-def test_every_promise_names_its_tests_and_every_such_test_its_promise() -> None:
-    text = (ROOT / "docs" / "security.md").read_text()
-    lines = _LINE.findall(text)
-    numbers = [number for number, _, _ in lines]
+def test_every_promise_has_its_tests_and_every_such_test_a_promise() -> None:
+    numbers = promises()
     assert numbers == [f"S{n:02}" for n in range(1, len(numbers) + 1)], "numbered from S01, without a hole"
-    assert all(_TEST.search(tests) for _, _, tests in lines), "each promise names a test"
-    told = {(number, *test) for number, _, tests in lines for test in _TEST.findall(tests)}
-    assert told == marked()
+    assert {number for number, *_ in marked()} == set(numbers)
 
 
 # ---- an image
