@@ -144,6 +144,7 @@ docs: $(VENV)/.docs
 	rm -rf docs/_build
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m tools.site docs/_build/html
+	$(BIN)/pytest -m documents tests/unit/test_site.py
 
 clean:
 	rm -rf build dist docs/_build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,94 @@
+"""The site that `make docs` builds: whoever pastes an error message into its search finds the page about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import pytest
+
+from lumiimg import __version__
+from tests.shared.browser import Browser, browser, program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SITE = Path(__file__).parents[2] / "docs" / "_build" / "html"
+pytestmark = [
+    pytest.mark.documents,
+    pytest.mark.skipif(program() is None, reason="no Chromium on PATH"),
+    pytest.mark.skipif(not SITE.exists(), reason="the site is built by `make docs`"),
+]
+
+PASTED = {
+    "NCCL WARN NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented": "howto/rc-38",
+    "RC: -38": "howto/rc-38",
+    "nid005012:61423:61689 [3] NCCL INFO Using network Socket": "howto/using-network-socket",
+    "nid005012:61423:61423 [0] NCCL INFO NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.": (
+        "reference/signatures"
+    ),
+    "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /opt/cray/lib64/libfabric.so.1)": (
+        "explanation/binds"
+    ),
+    ":1:hip_fatbin.cpp :117 : 8802962845 us: [pid:19349 tid:0x14dec9d33080] Missing CO for these ISAs - ": (
+        "reference/signatures"
+    ),
+    "RuntimeError: HIP error: invalid device function": "reference/signatures",
+    "RuntimeError: No HIP GPUs are available": "explanation/visible-devices",
+    "(APIServer pid=115369) RuntimeError: Please use HIP_VISIBLE_DEVICES instead of ROCR_VISIBLE_DEVICES": (
+        "explanation/visible-devices"
+    ),
+    "nid005012:61423:61423 [0] src/bootstrap.cc:41 NCCL WARN Bootstrap : no socket interface found": "explanation/hsn",
+    "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 11.24 GiB.": "reference/signatures",
+    "[rank7]:[E1126 10:12:01.100 ProcessGroupNCCL.cpp:616] [Rank 7] Watchdog caught collective operation timeout:": (
+        "reference/signatures"
+    ),
+    "FATAL: could not open image /scratch/project_465000001/me/vllm.sif: no such file": "reference/signatures",
+}
+"""As people paste it, and the page that is to be among the first three."""
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+@pytest.mark.parametrize(("message", "page"), PASTED.items())
+def test_an_error_message_pasted_whole_is_found(message: str, page: str, reader: Browser) -> None:
+    reader.open(SITE / "search.html")
+    reader.call("Page.navigate", url=f"{(SITE / 'search.html').as_uri()}?{urlencode({'q': message})}")
+    found = reader.ask(
+        """new Promise(done => { let turns = 0; const look = () => {
+            const links = [...document.querySelectorAll("ul.search li a")].map(a => a.href);
+            const over = document.querySelector(".search-summary")?.textContent;
+            over || ++turns > 200 ? done(links) : setTimeout(look, 50) }; look() })"""
+    )
+    pages = [link.partition("_build/html/")[2].partition(".html")[0] for link in found]
+    assert page in pages[:3], pages
+
+
+def test_whoever_comes_from_the_search_sees_the_place(reader: Browser) -> None:
+    reader.open(SITE / "index.html")
+    reader.ask("localStorage.setItem('sphinx_highlight_terms', 'missing co isas')")
+    reader.open(SITE / "reference" / "signatures.html")
+    shown = """new Promise(done => setTimeout(() => done(
+        document.elementFromPoint(innerWidth / 2, innerHeight / 2).closest("li").textContent), 300))"""
+    assert "gpu-code-missing" in reader.ask(shown)
+
+
+def test_each_page_names_its_version(reader: Browser) -> None:
+    for page in ("index.html", "howto/rc-38.html"):
+        reader.open(SITE / page)
+        assert __version__ in reader.ask("document.querySelector('.sidebar-brand-text').textContent")
+
+
+def test_a_console_is_copied_as_its_commands(reader: Browser) -> None:
+    reader.open(SITE / "howto" / "rc-38.html")
+    copied = reader.ask(
+        """(async () => { let text = ""; navigator.clipboard.writeText = async what => { text = what };
+            document.querySelector(".highlight-console button.copy").click();
+            await new Promise(done => setTimeout(done, 50)); return text })()"""
+    )
+    assert copied == "lumiimg log slurm-123.out\n"
