@@ -28,10 +28,10 @@ const sought = typeof Search === "undefined" && !location.hash && localStorage.g
 
 /* Return the length of the longest piece of the sought words that a text has. */
 function agreement(text, words) {
-  const plain = text.toLowerCase().replace(/[^\p{L}\p{N}_]+/gu, " ");
+  const plain = ` ${text.toLowerCase().replace(/[^\p{L}\p{N}_]+/gu, " ")} `;
   const lengths = words.map((_, from) => {
     let to = from;
-    while (to < words.length && plain.includes(words.slice(from, to + 1).join(" "))) to++;
+    while (to < words.length && plain.includes(` ${words.slice(from, to + 1).join(" ")} `)) to++;
     return words.slice(from, to).join(" ").length;
   });
   return Math.max(0, ...lengths);
