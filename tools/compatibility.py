@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.layers import Layer, Release
     from lumiimg.resolve.plan import Plan
 
 HOME = {"HOME": "/nonexistent"}
@@ -127,13 +127,17 @@ def layers(catalogue: Catalogue) -> Iterator[str]:
 
 
 def releases(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Releases of layers, the preferred first\n\n| layer | release | needs as well | brings as well | status |\n|---|---|---|---|---|"
+    yield "\n## Releases of layers, the preferred first\n\n`lumiimg show NAME` also has the Pythons and C libraries that they fit, and what else they bring.\n"
     for name in catalogue.layer_names():
-        layer = catalogue.entry(name)
-        for release in layer.releases:
-            needs = ", ".join(map(str, release.requires))
-            brings = ", ".join(f"{key} {value}" for key, value in release.has.items() if key != name)
-            yield f"| {name} | {release.version} | {cell(needs)} | {cell(brings)} | {release.status} |"
+        found = [f"{release.version}{_on(release)} {release.status}" for release in catalogue.entry(name).releases]
+        if found:
+            yield f"- **{name}**: {', '.join(found)}"
+
+
+def _on(release: Release) -> str:
+    """Return what a release needs of what else is a layer or in a base, but for Python and the C library."""
+    needs = [str(need) for need in release.requires if not str(need).startswith(("python", "glibc"))]
+    return f" ({', '.join(needs)})" if needs else ""
 
 
 def troubles(catalogue: Catalogue) -> Iterator[str]:
