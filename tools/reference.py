@@ -42,21 +42,20 @@ Evidence at the level that was taken ([what each level proves](../explanation/le
 doubts, too: its first line says "with doubts", and each has a `?`.
 
 ## 1: the answer is no, or the work failed
-A command that **answers** (`check`, `log`, `explain`, `bind`, `drift`, `verify`, `ldd`, `doctor`) has found what stands against it. Do what the
+A command that **answers** (`check`, `log`, `explain`, `bind`, `drift`, `verify`, `ldd`, `doctor`) has found what stands against it: do what the
 lines `do:` say, from the first on. `diff` says 1 where two locks differ, `why` where a layer would be built again.
 
 A command that **makes** something could not make it; a line on standard error says what, where, and what to do:
 
-- **a build that failed**: a script of a layer ended with an error, or a server refused, or gave another file than the lock says, or a
-  layer here is another than when the lock was made. What was built and downloaded before it is kept: mend it, and run the same command again;
+- **a build that failed**: a script of a layer ended with an error, a server refused, or a file or a layer here is another than the lock says. What
+  was built and downloaded before is kept: mend it, and run the same command again;
 - **a disk that is full**, or a quota: free some room, or name another place (`-o`, `LUMIIMG_CACHE`);
 - **a file that cannot be written**. Under that name is nothing, or what was there before.
 
 ## 2: wrong usage or bad input
-Nothing was done. The line names the word or the file, and what would be right: a file that is not there, cannot be read or is something else (no
-image, no snapshot); a name that is not known, with the nearest one; an output that is there already (`--force` replaces it). The folder
-of `-o` of `build`, `lock`, `job` and `host scan`, of `--html` and of `--junit` is looked for before the work, and is made by nobody;
-`module -o`, `draft -o` and `build --definitions` make theirs.
+Nothing was done. The line names the word or the file, and what would be right: a file that is not there or is something else, a name that is not
+known (with the nearest), an output that is there already (`--force` replaces it). The folder of `-o` of `build`, `lock`, `job` and `host scan`, of `--html`
+and of `--junit` must be there; `module -o`, `draft -o` and `build --definitions` make theirs.
 
 ## 3: cannot decide
 Something that it hangs on is not known here. That is not a yes: a script that waits for a good image waits on. The answer names what would
@@ -64,14 +63,14 @@ decide it, mostly in a line `do:`
 
 | command | what is not known | what decides it |
 |---|---|---|
-| `check` | what stands after a `?`; below, `level …` says which levels were not taken, and why | the `do:` of that `?`: `--host host.json` for what comes from the machine, or the same check where the job will run. With `--nodes`: the nodes that gave no answer are named; where Slurm did not take the job, its own words say why (`--sbatch`) |
+| `check` | what stands after a `?`; `level …` says which levels were not taken, and why | the `do:` of that `?`: `--host host.json` for what comes from the machine, or the same check where the job will run. With `--nodes`: the nodes that gave no answer are named; where Slurm did not take the job, its own words say why (`--sbatch`) |
 | `log` | no line names the network, or the fast one was selected and no line shows traffic | a run on two nodes with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV` |
 | `explain IMAGE` | what the image gets from the host; with `--host`, what stands after a `?` | `lumiimg host scan -o host.json` on a compute node, then `--host host.json`; else the `do:` of that `?` |
 | `bind`, `module` | which libraries must be bound: the snapshot has no libfabric for Slingshot, or the image no glibc | a snapshot of a compute node, with the modules of the job loaded |
 | `drift` | the two snapshots are of nodes of different kinds, or one has no fabric or no known driver | both snapshots from nodes of one partition |
 | `verify` | who signed: the key is not in the keyring here | the key, from somebody you trust: the answer has its fingerprint, and the engine's command that takes it |
 | `host scan` | the network: there is no libfabric for Slingshot. The snapshot is written, and says so | a compute node, with the module of the site loaded |
-| `ldd` | musl's loader, which is not the one that is modelled | the container itself |
+| `ldd` | musl's loader, which is not modelled | the container itself |
 | `bench import` | a part of the counts: the engine is set-user-id, or the kernel reads the image | what the line on standard error says |
 | `adapt` | whether nothing has to be added | what its doubts say |
 | `doctor` | whether builds work here: the engine starts no container, for a reason that lumiimg does not know | the engine's own words behind the `?` |
@@ -79,8 +78,8 @@ decide it, mostly in a line `do:`
 ## 4: something needed is missing here
 The same command can do its work elsewhere. The line names what is missing, how to get it, and what goes without: a container engine (`build`,
 `verify`, `doctor`, `check --level probe`; without it go `--dry-run`, `--definitions` and `check --level static`); GPUs
-(`check --level run`); Slurm (`check --nodes`); strace (`bench import`); a network (`lock`, and what a build has to fetch: make the lock where there is
-one, [then carry it over](../howto/mirrors.md#without-a-network)). A server that was reached, and says no, is a 1.
+(`check --level run`); Slurm (`check --nodes`); strace (`bench import`); a network (`lock`, and what a build has to fetch:
+[carry the lock over](../howto/mirrors.md#without-a-network)). A server that was reached, and says no, is a 1.
 
 ## In a script
 
