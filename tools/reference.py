@@ -28,6 +28,7 @@ WRITTEN = "Written by `make docs` from the program and its data; a test fails wh
 
 _OFTEN = 3
 """Commands with the same option, from which on it is described once."""
+_FEW = 5
 
 _MESSAGE = re.compile(
     r"^.{0,60}?NCCL (?:WARN|INFO) +|^libfabric:.{0,90}?<(?:warn|info|error)> \w+: +|^.{0,60}?\|CCL_\w+\| +"
@@ -136,8 +137,13 @@ def commands() -> Iterator[str]:
     for name, description, options in found:
         yield f"\n## {name}\n\n{description}\n"
         yield from (f"- `{words}`: {meaning}" for words, meaning in options if shared.get(words) != meaning)
-        if above := [f"`{words.split()[0].rstrip(',')}`" for words, meaning in options if shared.get(words) == meaning]:
-            yield f"- as [above](#options-of-several-commands): {', '.join(above)}"
+        own = {words for words, meaning in options if shared.get(words) == meaning}
+        if own:
+            all_but = len(shared) - len(own) <= _FEW
+            named = ", ".join(
+                f"`{words.split()[0].rstrip(',')}`" for words in sorted(shared) if (words in own) != all_but
+            )
+            yield f"- as [above](#options-of-several-commands): {'all but ' if all_but else ''}{named}"
 
 
 def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
