@@ -51,10 +51,9 @@ def compatibility() -> Iterator[str]:
 
 def contents() -> Iterator[str]:
     catalogue = open_catalogue(HOME)
-    yield "# Bases, layers, recipes, sites\n\nWhat the catalogue has, each as its file says (`lumiimg show NAME --json` has the sources)."
+    yield "# Layers, recipes, sites\n\nWhat the catalogue has beside [bases](compatibility.md), each as its file says (`lumiimg show NAME --json` has the sources)."
     yield f"\n{WRITTEN}"
     yield f"How far each was tried: {LEGEND}."
-    yield from bases(catalogue)
     yield from layers(catalogue)
     yield from releases(catalogue)
     yield from recipes(catalogue)
@@ -79,20 +78,25 @@ def recipes(catalogue: Catalogue) -> Iterator[str]:
 
 def on_lumi(catalogue: Catalogue) -> Iterator[str]:
     """Yield what each base gives on LUMI: whether it runs there, and the newest release of each that fits."""
-    yield "\n## On LUMI, with the newest release that fits each base\n"
-    yield f"| base | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|{'---|' * len(NEWEST)}"
+    yield "\n## Bases, and on LUMI the newest release that fits each\n"
+    yield "What is not named is not known until the base is read.\n"
+    yield f"| base | has | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|---|{'---|' * len(NEWEST)}"
     planner = Planner(Ground(catalogue, Mirrors({}), "", find_site("lumi", HOME)))
     fitting = {layer: {p.base.name: p for p in planner.working(Request("", (layer,)))[0]} for layer in NEWEST}
     for name in natural(catalogue.base_names()):
         plan = planner.plan(Request(name))
         if plan.refused:
             against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
-            yield f"| {name} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"
+            yield f"| {name} | {holding(catalogue.base(name))} | no: {cell(against.have)} | | {' | ' * (len(NEWEST) - 1)} |"
             continue
         cells = [newest(catalogue.base(name), layer, fitting[layer]) for layer in NEWEST]
-        doubts = dict.fromkeys(cell(rule.have) for rule in plan.rules if rule.outcome is not RuleOutcome.OK)
+        doubts = dict.fromkeys(
+            cell(rule.have).replace(f"{name} (net", "plugin (net")
+            for rule in plan.rules
+            if rule.outcome is not RuleOutcome.OK
+        )
         answer = f"with doubts: {'; '.join(doubts)}" if doubts else "yes"
-        yield f"| {name} | {answer} | {plan.fabric.value} | {' | '.join(cells)} |"
+        yield f"| {name} | {holding(catalogue.base(name))} | {answer} | {plan.fabric.value} | {' | '.join(cells)} |"
 
 
 def newest(base: Layer, layer: str, fitting: Mapping[str, Plan]) -> str:
@@ -109,13 +113,10 @@ def natural(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
 
 
-def bases(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Bases\n\nWhat is empty is not known until the base is read.\n"
-    yield "| base | system | glibc | Python | ROCm | RCCL | torch | status |\n|---|---|---|---|---|---|---|---|"
-    for name in natural(catalogue.base_names()):
-        base = catalogue.base(name)
-        versions = " | ".join(base.has.get(key, "") for key in ("os", "glibc", "python", "rocm", "rccl", "torch"))
-        yield f"| {name} | {versions} | {base.status} |"
+def holding(base: Layer) -> str:
+    """Return what is known of what a base has, and how far it was tried."""
+    names = {"os": "", "glibc": "glibc ", "python": "Python ", "rocm": "ROCm ", "rccl": "RCCL "}
+    return ", ".join([f"{word}{base.has[key]}" for key, word in names.items() if key in base.has] + [str(base.status)])
 
 
 def layers(catalogue: Catalogue) -> Iterator[str]:
