@@ -12,12 +12,12 @@ from tools.reference import REFERENCE, cell, text
 
 _WORDS = re.compile(r"`[^`]+`: .*")
 _EMPTY = re.compile(r"\b(?:null|None|empty)\b", re.IGNORECASE)
-_LINE = re.compile(rf"{_EMPTY.pattern}|`|(?:\S+\s+){{9}}")
+_LINE = re.compile(rf"{_EMPTY.pattern}|`|(?:\S+\s+){{11}}")
 _NOT_KNOWN = re.compile(
     r"(?:^|[;.,]? )(?:may be absent|(?:null|none)(?: where|:) [^;:.]*\b(?:not|none|nobody|unless|only|without|no)\b[^;:.]*)$",
     re.IGNORECASE,
 )
-"""Sentences worth their room: what an empty value means; of a key with a line of its own also a value, or more than nine words."""
+"""Sentences worth their room: what an empty value means; of a key with a line of its own also a value, or more than eleven words."""
 _HEAD = """\
 # The JSON of `--json`
 
