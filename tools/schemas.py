@@ -77,7 +77,8 @@ def page() -> Iterator[str]:
     shared = _shared(schemas.values())
     for name, schema in schemas.items():
         command = cell(schema["title"]).replace("lumiimg ", "").replace(" --json", "")
-        yield f"\n## {name}\n\n`{command}`: {cell(schema['description'])}\n"
+        printed_by = command if command.startswith("/") else f"`{command}`"
+        yield f"\n## {name}\n\n{printed_by}: {cell(schema['description'])}\n"
         yield from _Kind(schema.get("$defs", {}), frozenset(shared)).lines(schema, kind_of(name).number_key)
     yield "\n## Shapes that are in several places"
     for name, (shape, shapes) in sorted(shared.items()):
