@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lumiimg"
 REFERENCE = ROOT / "docs" / "reference"
-WRITTEN = "Written by `make docs` from the program and its data; a test fails when it is old."
+WRITTEN = "Written by `make docs` from the program and its data."
 
 
 _OFTEN = 3
