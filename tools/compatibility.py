@@ -120,11 +120,14 @@ def holding(base: Layer) -> str:
 
 
 def layers(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Layers\n\n| layer | needs | not with | what it is | status |\n|---|---|---|---|---|"
+    yield "\n## Layers\n"
     for name in catalogue.layer_names():
         layer = catalogue.entry(name)
         if not layer.is_base:
-            yield f"| {name} | {cell(', '.join(map(str, layer.requires)))} | {', '.join(layer.conflicts)} | {cell(layer.summary)} | {layer.status} |"
+            needs = f"needs {', '.join(map(str, layer.requires))}" if layer.requires else ""
+            conflicts = f"not with {', '.join(layer.conflicts)}" if layer.conflicts else ""
+            notes = "; ".join(filter(None, (needs, conflicts, str(layer.status))))
+            yield f"- **{name}** ({notes}): {cell(layer.summary)}"
 
 
 def releases(catalogue: Catalogue) -> Iterator[str]:
@@ -142,14 +145,14 @@ def _on(release: Release) -> str:
 
 
 def troubles(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Known troubles\n\n| of | with | outcome | because | source |\n|---|---|---|---|---|"
+    yield "\n## Known troubles\n"
     told = set()
     for name in catalogue.layer_names():
         entry = catalogue.entry(name)
         for trouble in entry.troubles:
             given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
             outcome = "refused" if trouble.refused else "warning"
-            row = f"| {entry.folder.name} | {cell(given)} | {outcome} | {cell(trouble.because)} | {cell(trouble.source)} |"
+            row = f"- **{entry.folder.name}** with {given}: {outcome}. {cell(trouble.because)} ({cell(trouble.source)})"
             if row not in told:
                 told.add(row)
                 yield row

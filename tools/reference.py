@@ -221,9 +221,9 @@ def _code(text: str) -> str:
 
 def engine_failures() -> Iterator[str]:
     yield "# Failures of the engine\n\nSingularityCE and Apptainer end with 255 whatever went wrong; what they print is matched with these.\n"
-    yield f"{WRITTEN}\n\n| id | meaning | what helps |\n|---|---|---|"
+    yield f"{WRITTEN}\n"
     for entry in tomllib.loads((PACKAGE / "engine" / "failures.toml").read_text())["failure"]:
-        yield f"| `{entry['id']}` | {cell(entry['meaning'])} | {cell(entry['remedy'])} |"
+        yield f"- `{entry['id']}`: {cell(entry['meaning'])}. Do: {cell(entry['remedy'])}"
 
 
 def engines() -> Iterator[str]:
