@@ -108,7 +108,7 @@ def text(lines: Callable[[], Iterator[str]]) -> str:
 
 
 def exit_codes() -> Iterator[str]:
-    yield "# Exit codes\n\nFor whoever got a number, or writes scripts: what it says, and what to do then.\n"
+    yield "# Exit codes\n\nFor whoever got a number, or writes scripts.\n"
     yield f"{WRITTEN}\n\n| code | meaning |\n|---|---|"
     meanings = (
         "good",
@@ -181,7 +181,7 @@ keep the answer open any more.
 
 
 def findings() -> Iterator[str]:
-    yield "# Findings of `check`\n\nFor whoever reads the output of `lumiimg check`: what each id means, how grave it can be, and what answers it.\n"
+    yield "# Findings of `check`\n\nFor whoever reads the output of `lumiimg check`.\n"
     yield f"{WRITTEN}\n{_FINDINGS}"
     for code, meaning in sorted(meanings().items()):
         grave = (f"{level} {'/'.join(found)}" for level in Level if (found := meaning.severities(level)))
