@@ -165,7 +165,8 @@ def resolve(
 
 def _project(layers: Sequence[LayerWants], of: Mapping[str, str], indexes: Indexes) -> _Project:
     pins = _pins(layers)
-    return _Project(layers, pins, _there(layers, pins), {name: of[name] for name in pins}, indexes.general)
+    index_of = {name: of[name] for name in pins}
+    return _Project(layers, pins, _there(layers, pins), index_of, indexes.general, offline=indexes.web.offline)
 
 
 def _as_of(
@@ -266,6 +267,7 @@ class _Project:
     there: Mapping[str, tuple[str, LayerWants]]
     index_of: Mapping[str, str]
     general: str
+    offline: bool
 
     @property
     def is_plain(self) -> bool:
@@ -299,6 +301,7 @@ class _Project:
             left_out.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
         settings: dict[str, Any] = {
             "no-build": True,
+            "offline": self.offline,
             "index": [{"name": "general", "url": self.general, "default": True}],
             "override-dependencies": [f"{name} ; {_NEVER}" for name in sorted(left_out)],
         }

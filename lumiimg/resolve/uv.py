@@ -35,6 +35,7 @@ APART = "these do not go together: "
 _NO_SOLUTION = "No solution found when resolving dependencies"
 _FETCHING = "Failed to fetch: "
 _CERTIFICATE = "invalid peer certificate"
+_OFFLINE = "the network was disabled"
 _NO_TIMES = "missing an upload date"
 _LIST = re.compile(
     r"(?:(?:all|one) of|(only) the following versions of \S+ are available):((?:\s+(?!we )\S+[<>=!]\S+)+)"
@@ -127,7 +128,7 @@ def compile_versions(
 
     Returns the versions by project, `held.txt` as uv then writes it (who requires what), and what a person should know
     of them, each a sentence. Raises FailedError for what does not go together or cannot be had, NoTimesError where a
-    date is to bound what has none.
+    date is to bound what has none, MissingHereError for what only a network would have.
     """
     done = _run(["--annotation-style", "line", "--output-file", "held.txt"], folder, target, cache, environ)
     _check(done)
@@ -184,6 +185,11 @@ def _check(completed: Completed) -> None:
         return
     if completed.timed_out:
         raise FailedError(f"the wheels were not resolved within {_LIMIT_S:.0f} s", hint="is the index slow? try again")
+    if _OFFLINE in completed.output:
+        what = (
+            "the requirements cannot be resolved from earlier downloads alone, and --offline forbids to ask the index"
+        )
+        raise MissingHereError(what, hint="once without --offline")
     if _NO_TIMES in completed.output:
         raise NoTimesError("an index gives no times of upload")
     what = in_one_line(completed.output) or f"uv ended with status {completed.exit_code}"

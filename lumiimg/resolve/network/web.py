@@ -90,7 +90,7 @@ class Web:
 
     def __init__(self, *, offline: bool = False, patient: bool = True) -> None:
         """`patient` is for what must come: where something else will do, one try of few seconds is enough."""
-        self._offline = offline
+        self.offline = offline
         self._attempts, self._connect_s = (_ATTEMPTS, TIMEOUT_S[0]) if patient else (0, _SOON_S)
         self._of_thread = threading.local()
         self._stopped = threading.Event()
@@ -199,7 +199,7 @@ class Web:
         import requests
         from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-        if self._offline:
+        if self.offline:
             raise MissingHereError(
                 "would be needed from the network, which --offline forbids",
                 where=place(url),
