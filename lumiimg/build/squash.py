@@ -34,19 +34,24 @@ def squash(
 
     Raises MissingHereError without mksquashfs, FailedError if it fails.
     """
-    if machine.mksquashfs is None:
+    # Debian 12 and Ubuntu 22.04 have an older one; userns_helper.py takes them off layers
+    options = ["-xattrs-exclude", _OWN_XATTRS] if _is_at_least(machine.mksquashfs_version, (4, 6)) else []
+    options += ["-offset", str(offset)] if offset else []
+    options += [] if machine.maps_ids else ["-all-root"]
+    # engines mount their own /dev over it, and leave what an image has there out of a SIF
+    pack(machine.mksquashfs, folder, target, *options, "-wildcards", "-e", "dev/*", within=within)
+
+
+def pack(
+    program: Path | None, folder: Path, target: Path, *options: str, within: Callable[[list[str | Path]], Completed]
+) -> None:
+    """Write a folder as a squashfs by the mksquashfs that is `program`. Raises as `squash` does."""
+    if program is None:
         raise MissingHereError(
             "mksquashfs is not on PATH", hint="install squashfs-tools, or load the site's module of it"
         )
-    argv: list[str | Path] = [machine.mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet"]
-    argv += [*PACKED, "-processors", str(len(os.sched_getaffinity(0)))]
-    # Debian 12 and Ubuntu 22.04 have an older one; userns_helper.py takes them off layers
-    argv += ["-xattrs-exclude", _OWN_XATTRS] if _is_at_least(machine.mksquashfs_version, (4, 6)) else []
-    argv += ["-offset", str(offset)] if offset else []
-    argv += [] if machine.maps_ids else ["-all-root"]
-    # engines mount their own /dev over it, and leave what an image has there out of a SIF
-    argv += ["-wildcards", "-e", "dev/*"]
-    completed = within(argv)
+    argv: list[str | Path] = [program, folder, target, "-noappend", "-no-progress", "-quiet"]
+    completed = within([*argv, *PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options])
     if not completed.ok and _FULL.search(completed.output):
         raise FailedError(
             "No space left on device", where=str(target.parent), hint="free some space, or write elsewhere"

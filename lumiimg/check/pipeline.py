@@ -21,11 +21,13 @@ from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.machine import with_machine
+from lumiimg.check.static.venv import with_faults_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level
 from lumiimg.host.container_view import read_on
+from lumiimg.resolve.venv import with_venv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
+    from lumiimg.resolve.venv import Venv
 
 _NOT_ASKED = "not asked for"
 
@@ -51,6 +54,7 @@ def check_image(
     program: str | None = None,
     machine: Sequence[str] = (),
     built_with: Sequence[str] = (),
+    venv: Venv | None = None,
 ) -> CheckReport:
     """Check an image up to `level`, or as far as is possible here if it is None; with what a host offers, if given.
 
@@ -58,14 +62,16 @@ def check_image(
     code, and whose bandwidths count, on GPUs.
     `program`: what jobs start, by its path or name; None for the Python on the image's PATH.
     `machine`: the options that name the machine, `built_with` those that the image was built with, for commands that
-    are proposed.
+    are proposed. `venv`: a Python environment that jobs bind, whose programs come first.
 
     Raises BadInputError for what is not an image, MissingHereError if `level` or the simulation needs what is not
     here.
     """
     named = f"./{path}" if str(path).startswith("-") else str(path)
-    with opened(path, environment, snapshot) as image:
-        boundary = check_files(path, image, environment, snapshot, program, site)
+    with opened(path, environment, snapshot) as plain, with_venv(plain, venv) as image:
+        boundary = with_faults_of_venv(
+            check_files(path, image, environment, snapshot, program, site), venv, path, plain
+        )
         static, manifest = boundary.static, boundary.manifest
         probe_level = run_level = _NOT_ASKED
         probed: ProbeResult | None = None
@@ -81,7 +87,9 @@ def check_image(
                 engine = find_engine(environment)
                 with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
                     folder = Path(scratch)
-                    task = make_task(engine, path, image, static, manifest, environment, folder, simulate=simulate)
+                    task = make_task(
+                        engine, path, image, static, manifest, environment, folder, simulate=simulate, venv=venv
+                    )
                     probed = carry_out(task, engine, environment)
                 probe_level = simulation.DONE if simulate else "done"
             except MissingHereError as error:
@@ -124,7 +132,11 @@ def check_image(
             level=taken,
             limited=level is not None,
             site=site,
-            machine=(*machine, *(("--program", program) if program is not None else ())),
+            machine=(
+                *machine,
+                *(("--program", program) if program is not None else ()),
+                *(("--venv", str(venv.path)) if venv is not None else ()),
+            ),
             environment=environment,
         ),
         level=taken,

@@ -47,12 +47,14 @@ from lumiimg.cli.options import (
     add_page,
     add_program,
     add_quiet,
+    add_venv,
     add_verbose,
     machine_options,
     number_to,
     refuse_places,
     site_of,
     snapshot_of,
+    venv_of,
 )
 from lumiimg.errors import BadInputError, LumiimgError, printable
 
@@ -71,6 +73,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help=IMAGES)
     add_host(parser)
     add_program(parser)
+    add_venv(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="highest level of the check")
     add_machine(parser, "run with the settings of its jobs, and compare the bandwidth with its reference")
     parser.add_argument(
@@ -134,7 +137,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
     level = Level(arguments.level) if arguments.level else None
     if arguments.simulate_gpu and level is Level.STATIC:
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
-    snapshot, site = snapshot_of(arguments), site_of(arguments)
+    snapshot, site, venv = snapshot_of(arguments), site_of(arguments), venv_of(arguments)
 
     def check(image: Path) -> CheckReport:
         return check_image(
@@ -147,6 +150,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
             program=arguments.starts,
             machine=machine_options(arguments, anywhere=False),
             built_with=asked_for(image),
+            venv=venv,
         )
 
     return check
@@ -213,6 +217,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             program=arguments.starts,
             machine=machine_options(arguments, anywhere=False),
             built_with=asked_for(arguments.images[0]),
+            venv=venv_of(arguments),
         )
 
         def keep(report: NodesReport) -> None:
@@ -241,10 +246,12 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
         options = shlex.split(arguments.sbatch)
     except ValueError as error:
         raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
+    venv_of(arguments)
     with opened(arguments.images[0]):
         pass  # what is not an image is reported now, not when the job has waited for its nodes
     words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
     words += ["--program", arguments.starts] if arguments.starts else []
+    words += ["--venv", str(arguments.venv.absolute())] if arguments.venv else []
     words += ["--simulate-gpu"] if arguments.simulate_gpu else []
     words += ["--level", arguments.level] if arguments.level else []
     words += machine_options(arguments)

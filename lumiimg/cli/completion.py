@@ -156,6 +156,8 @@ _BY_OPTION: dict[str, Completer] = {
 _BY_VALUE: dict[str, Completer] = {
     "IMAGE": _images,
     "FILE": _any_file,
+    "FILE|DIR": _any_file,
+    "FILE|DIR/": _any_file,
     "A": _any_file,
     "B": _any_file,
     "DIR": _folders,

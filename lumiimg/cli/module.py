@@ -18,7 +18,18 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.cli.options import add_host, add_image, add_json, add_machine, add_output, add_quiet, site_of, snapshot_of
+from lumiimg.cli.options import (
+    add_host,
+    add_image,
+    add_json,
+    add_machine,
+    add_output,
+    add_quiet,
+    add_venv,
+    site_of,
+    snapshot_of,
+    venv_of,
+)
 from lumiimg.errors import ExitCode
 
 
@@ -33,6 +44,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_host(parser)
     add_machine(parser, "its file systems are bound and its job variables set")
     parser.add_argument("--force", action="store_true", help="overwrite: a module of this name of another image")
+    add_venv(parser)
     add_quiet(parser)
     add_json(parser)
 
@@ -46,7 +58,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.module import json_keys, print_module
 
     site, snapshot = site_of(arguments), snapshot_of(arguments)
-    module = plan_module(arguments.image, arguments.output, arguments.name, snapshot, site, os.environ)
+    module = plan_module(
+        arguments.image, arguments.output, arguments.name, snapshot, site, os.environ, venv_of(arguments)
+    )
     if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
         print_refusals(module.boundary)
         return module.boundary.decision.exit_code

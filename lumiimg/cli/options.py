@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.host.container_view import ContainerView
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.resolve.venv import Venv
 
     Options = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its options
 
@@ -68,6 +69,20 @@ def add_program(parser: Options) -> None:
         dest="starts",  # `program` is what stands after `--`
         help="program that jobs start, by its path or name in the container (default: the python on the image's PATH)",
     )
+
+
+def add_venv(parser: Options) -> None:
+    what = "Python environment over the image: a file or folder of `lumiimg venv`, or a venv of your own"
+    parser.add_argument("--venv", metavar="FILE|DIR", type=Path, help=what)
+
+
+def venv_of(arguments: argparse.Namespace) -> Venv | None:
+    """Return the environment that --venv names, if it is given. Raises BadInputError."""
+    if arguments.venv is None:
+        return None
+    from lumiimg.resolve.venv import open_venv
+
+    return open_venv(arguments.venv)
 
 
 def add_page(parser: Options) -> None:

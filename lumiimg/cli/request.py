@@ -42,11 +42,16 @@ def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
     )
     what.add_argument("--recipe", metavar="NAME|FILE", help="named stack; --base and --add change or extend it")
     add_layers_and_sources(what)
+    add_newest(what, "; else that of the newest release")
+
+
+def add_newest(what: Options, otherwise: str = "") -> None:
+    """Add --exclude-newer; `otherwise`: what holds without it."""
     what.add_argument(
         "--exclude-newer",
         type=_date,
         metavar="DATE",
-        help="latest upload date of packages to use, such as 2026-01-31; else that of the newest release",
+        help=f"latest upload date of packages to use, such as 2026-01-31{otherwise}",
     )
 
 

@@ -33,9 +33,10 @@ def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> 
 def spec(bind: Bind) -> str:
     """Return a bind as `--bind` takes it."""
     text = str(BindSpec(bind.source, bind.target))
-    if not bind.read_only:
+    options = [*(["image-src=/"] if bind.of_image else []), *(["ro"] if bind.read_only else [])]
+    if not options:
         return text
-    return f"{text}:ro" if bind.source != bind.target else f"{text}:{text}:ro"
+    return ":".join([text, *([text] if bind.source == bind.target else []), ",".join(options)])
 
 
 def is_path(text: str) -> bool:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from lumiimg.engine import namespaces
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import MissingHereError, one_line
+from lumiimg.files import read_beginning
+from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,7 @@ PROBE_TIMEOUT_S = 20.0
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
 """How mksquashfs packs all that goes into an image, for every engine (docs/decisions/0026-images-are-gzip.md)."""
 _FAKEROOT, _NO_OCI = "--fakeroot", "--no-oci"
+_APART = ("--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/")
 _HINT = (
     "install Apptainer (apptainer.org/docs), load your site's module, or name the program "
     "in LUMIIMG_ENGINE; --dry-run, --definitions and `check --level static` need no engine"
@@ -257,8 +260,7 @@ def run_script(
     `build` runs; `hosts` is shown as /etc/hosts; `within` makes the command one that is run as root of a namespace.
     """
     is_kernels = engine.kind is EngineKind.NAMESPACES
-    words: list[str | Path] = [*engine.words, "exec", "--no-home", "--cleanenv", "--no-mount", "bind-paths"]
-    words += ["--pwd", "/", *_native(engine)]
+    words: list[str | Path] = [*engine.words, "exec", *_APART, *_native(engine)]
     words += _as_root(engine) if is_kernels or within is None else []
     words += ["--writable"] if writable else []
     words += ["--pid"] if own_processes or is_kernels else []
@@ -322,13 +324,28 @@ def exec_words(
     *,
     binds: Sequence[tuple[Path | str, str]] = (),
     writable: Sequence[tuple[Path | str, str]] = (),
+    apart: bool = False,
 ) -> list[str | Path]:
-    """Return the command that runs a program in the image; of what is bound only `writable` can be written to."""
+    """Return the command that runs a program in the image; of what is bound only `writable` can be written to.
+
+    Of a squashfs file what it holds is bound; the kernel's own engine takes none.
+
+    `apart`: without the user's home and environment, and without what a configuration binds.
+    """
     words: list[str | Path] = [*engine.words, "exec"]
+    words += [*_APART, *_native(engine)] if apart else []
     for (source, target), options in [*((bind, ["ro"]) for bind in binds), *((bind, []) for bind in writable)]:
         # --mount takes CSV, so that a comma, a colon or a quote in a path stays part of it.
-        words += ["--mount", _csv("type=bind", f"source={source}", f"destination={target}", *options)]
+        whole = ["image-src=/"] if _is_squashfs(source) else []
+        words += ["--mount", _csv("type=bind", f"source={source}", f"destination={target}", *whole, *options)]
     return [*words, image, *argv]
+
+
+def _is_squashfs(source: Path | str) -> bool:
+    try:
+        return read_beginning(source, len(_SQUASHFS)) == _SQUASHFS
+    except (OSError, ValueError):  # a folder; the engine says what else it is
+        return False
 
 
 def _csv(*fields: str) -> str:

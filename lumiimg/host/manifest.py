@@ -21,6 +21,8 @@ class Bind:
     chain: tuple[str, ...] = ()
     """Names from the program to this library, each needed by the one before."""
     read_only: bool = False
+    of_image: bool = False
+    """Whether the source is a squashfs file, of which what it holds is bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
+from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.mounts import Mounted
 from lumiimg.image.oci import tar
@@ -71,6 +72,7 @@ class Image:
         self.covers: tuple[Cover, ...] = ()
         """What an engine mounts over folders of it, as far as `root` shows that, or may have it."""
         self._description = description
+        self._first = ""
         self._held = held.pop_all()
 
     def __enter__(self) -> Self:
@@ -99,6 +101,16 @@ class Image:
         shown.whole, shown.covers = self.whole, tuple(there)
         return shown
 
+    def with_mounted(self, target: str, other: Image, *, first: str) -> Image:
+        """Return this image with all of another mounted in it, and the folder `first` first on PATH.
+
+        Both hold their files. Raises OSError for a target that no engine mounts at.
+        """
+        mounts = [(target, other.whole.source("/"))]
+        shown = Image(self.kind, self.root.mounted(mounts), self._description, ExitStack())
+        shown.whole, shown.covers, shown._first = self.whole.mounted(mounts), self.covers, first
+        return shown
+
     @property
     def architecture(self) -> str | None:
         """Return the architecture that the image names, as Go calls it (`amd64`); None where it names none."""
@@ -122,7 +134,10 @@ class Image:
     @property
     def environment(self) -> dict[str, str]:
         """Return what the environment scripts of the image export, or what its OCI config sets."""
-        return self._description.environment
+        environment = self._description.environment
+        if self._first:
+            return environment | {"PATH": f"{self._first}:{environment.get('PATH', DEFAULT_PATH)}"}
+        return environment
 
     @property
     def warnings(self) -> tuple[str, ...]:

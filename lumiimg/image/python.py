@@ -24,6 +24,7 @@ _TEXT_BYTES = 64 * 1024
 _MOST_PTH = 200
 _MOST_FOLDERS = 200
 _NAMED = re.compile(r"python(3\.[0-9]{1,2})[a-z]*")
+_ADDS_SITE = re.compile(r"import site; site\.addsitedir\('(/[^'\\]{1,500})'\)")
 _CUSTOMIZE = ("sitecustomize.py", "usercustomize.py")
 _CHANGES_PATH = re.compile(r"\bsys\s*\.\s*path\b|\baddsitedir\b|\bmeta_path\b")
 _LIBRARY = re.compile(r"python3\.[0-9]{1,2}t?")
@@ -73,9 +74,10 @@ def read_python(root: RootFileSystem, path: str, environment: Mapping[str, str])
         folders += _site_folders(root, own, library)
     if own is None or configuration.get("include-system-site-packages", "").lower() == "true":
         folders += _site_folders(root, base, library)
+    folders = list(dict.fromkeys(_with_sites(root, folders)))
     libraries = [f"{base}/{lib}/{library}" for lib in ("lib", "lib64")]
     doubt = next(_changing_the_path(root, libraries, folders), None)
-    return Interpreter(path, executable, tuple(_with_paths_of(root, list(dict.fromkeys(folders)))), doubt)
+    return Interpreter(path, executable, tuple(_with_paths_of(root, folders)), doubt)
 
 
 def _resolved(root: RootFileSystem, path: str) -> str:
@@ -155,7 +157,16 @@ def _changing_the_path(root: RootFileSystem, libraries: list[str], folders: list
 
 
 def _is_code(line: str) -> bool:
-    return line.startswith(("import ", "import\t"))
+    return line.startswith(("import ", "import\t")) and not _ADDS_SITE.fullmatch(line.strip())
+
+
+def _with_sites(root: RootFileSystem, folders: list[str]) -> Iterator[str]:
+    """Yield the folders, and behind each those that a line in it adds as sites, as `lumiimg venv` does."""
+    for folder in folders:
+        yield folder
+        for _, line in _lines_of_pth(root, [folder]):
+            if (added := _ADDS_SITE.fullmatch(line.strip())) is not None and root.is_dir(added[1]):
+                yield added[1]
 
 
 def _with_paths_of(root: RootFileSystem, folders: list[str]) -> Iterator[str]:
@@ -164,7 +175,7 @@ def _with_paths_of(root: RootFileSystem, folders: list[str]) -> Iterator[str]:
     seen = {*folders}
     for path, line in _lines_of_pth(root, folders):
         added = line.strip()
-        if not added or added.startswith("#") or _is_code(added):
+        if not added or added.startswith("#") or _is_code(added) or _ADDS_SITE.fullmatch(added):
             continue
         added = added if added.startswith("/") else f"{path.rpartition('/')[0]}/{added}"
         if added not in seen and len(seen) < _MOST_FOLDERS and root.is_dir(added):

@@ -36,7 +36,7 @@ _MODULES = {
     "draft": "draft",
     "fabric": "bind bind-manifest drift explain-image host ldd",
     "gpu": "show-gpu",
-    "job": "job module prolog reframe",
+    "job": "job module prolog reframe venv",
     "log": "log signatures",
     "machine": "bench-import doctor verify",
     "releases": "refresh",

@@ -71,7 +71,12 @@ class Inventory:
     @property
     def stack(self) -> Stack:
         """What the image offers, for rules that ask a stack."""
-        versions = dict.fromkeys(self.provides) | dict(self.has)
+        return self.stack_with({})
+
+    def stack_with(self, packages: Mapping[str, str]) -> Stack:
+        """Return the same with Python packages that are laid over the image, where it has none of these names."""
+        own = {name: version for name, version in packages.items() if name not in NOT_PYTHON}
+        versions = own | dict.fromkeys(self.provides) | dict(self.has)
         return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 

@@ -130,8 +130,10 @@ class OwnPackages:
         return f"{self.told}; what they take from the index is not settled before lock"
 
 
-def read_own(files: Sequence[str], words: Sequence[str]) -> OwnPackages:
+def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION) -> OwnPackages:
     """Return what files and words like `pip:einops==0.8.1` ask for; lines that are there twice count once.
+
+    `where` says of words where they are from.
 
     Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
     """
@@ -144,7 +146,7 @@ def read_own(files: Sequence[str], words: Sequence[str]) -> OwnPackages:
         else:
             reader.requirements(Path(file), ())
     for word in words:
-        reader.add(requirement_of(word.removeprefix(PACKAGE), OF_OPTION), OF_OPTION)
+        reader.add(requirement_of(word.removeprefix(PACKAGE), where), where)
     if files and not reader.found:
         raise BadInputError("requires nothing", where=", ".join(files)[:_LONGEST], hint="leave it out")
     return OwnPackages(tuple(reader.found.values()), tuple(files), tuple(reader.pythons), reader.kept)

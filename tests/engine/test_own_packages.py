@@ -5,7 +5,9 @@ torch is a stand-in: a module that says of itself what ROCm's says. Everything e
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -85,6 +87,8 @@ def made(images: Path) -> Iterator[Made]:
         write_wheel(folder, "torch", TORCH, (), torch),
         write_wheel(folder, "little_tool", "1.5", ("torch>=2", "helper"), "from helper import greeting\n"),
         write_wheel(folder, "helper", "0.1", (), "def greeting():\n    return 'hello'\n"),
+        write_wheel(folder, "beside", "1.0", ("torch>=2", "helper"), "from helper import greeting\n"),
+        write_wheel(folder, "other_torch", "1.0", ("torch==9.9",), ""),
     )
     (folder / "requirements.txt").write_text("# mine\nLittle.Tool>=1\ntorch\n")
     with serve(World(files=files)) as world:
@@ -132,3 +136,39 @@ def test_what_is_read_in_a_finished_image_is_held_too(made: Made) -> None:
     (made.folder / "more.txt").write_text("helper\ntorch>=2.9\n")
     assert made.run(*request).code == ExitCode.GOOD
     assert "packages" not in tomllib.loads((made.folder / "more.lock").read_text()).get("python", {})
+
+
+def test_an_environment_over_it_sees_its_torch_and_what_else_it_has(made: Made, engine: Engine) -> None:
+    """The Python of the image is a venv itself, which a venv over it looks past."""
+    mirrors = made.common[2:]
+    done = lumiimg("venv", "image.sif", "beside", "-o", "env.sqsh", *mirrors, cwd=made.folder, env=made.env)
+    assert done.code == ExitCode.GOOD, done.err
+    assert f"its torch {TORCH} stays" in " ".join(done.err.split()) + done.out
+    record = json.loads(
+        subprocess.run(
+            ["unsquashfs", "-cat", made.folder / "env.sqsh", "lumiimg-venv.json"], capture_output=True, check=True
+        ).stdout
+    )
+    assert record["torch"] == TORCH
+    assert record["packages"] == {"beside": "1.0"}
+    bind = ["--bind", f"{made.folder / 'env.sqsh'}:/user-software:image-src=/,ro"]
+
+    def run(*argv: str) -> str:
+        words: list[str | Path] = [engine.path, "exec", *bind, made.image, *argv]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    use = "import beside, torch, little_tool; print(beside.greeting(), torch.__version__, torch.__file__)"
+    said = run("/user-software/bin/python", "-c", use).split()
+    assert said == ["hello", TORCH, "/opt/venv/lib/python3.13/site-packages/torch/__init__.py"]
+    assert run("head", "-1", "/user-software/bin/pip").strip() == "#!/user-software/bin/python"
+    assert "No broken requirements found" in run("/user-software/bin/pip", "check")
+
+
+def test_an_environment_never_brings_another_torch(made: Made) -> None:
+    mirrors = made.common[2:]
+    for package in ("other-torch", "torch==2.9.0", "little-tool==1.4"):
+        done = lumiimg("venv", "image.sif", package, "-o", "no.sqsh", *mirrors, cwd=made.folder, env=made.env)
+        assert done.code == ExitCode.NO, done.err
+        name = "little-tool 1.5" if "little" in package else f"torch {TORCH}"
+        assert f"the image has {name}" in done.err
+        assert not (made.folder / "no.sqsh").exists()

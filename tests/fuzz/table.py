@@ -19,6 +19,7 @@ NOT_FOREIGN = {
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
+    "cluster.job.frameworks": _OWN_TABLE,
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "host.scan_facts": _OWN_TABLE,

@@ -59,6 +59,7 @@ from lumiimg.resolve.lock_diff import LockChange
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
+from lumiimg.resolve.venv import VenvRecord
 from tests.shared import fabric_builder
 from tests.shared.node_answers import OTHER_CXI, answer, summed
 from tests.shared.release_index import ReleaseIndex, serving
@@ -213,6 +214,9 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "refresh": lambda _: _refresh(),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
+    "venv": lambda at: print_json(
+        "venv", VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder
+    ),
     "verify": lambda at: print_signed(at.folder / "x.sif", _SIGNED, ENGINE, as_json=True),
     "why": lambda at: cache_report.print_why(
         CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True

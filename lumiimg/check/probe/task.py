@@ -17,6 +17,7 @@ from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import version_of_code
 from lumiimg.findings import Code, Severity
+from lumiimg.resolve.venv import BIN, MOUNT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.host.manifest import BindManifest
     from lumiimg.image import Image
+    from lumiimg.resolve.venv import Venv
 
 _DEVICES = Path("/dev")
 
@@ -56,18 +58,28 @@ def make_task(
     scratch: Path,
     *,
     simulate: bool,
+    venv: Venv | None = None,
 ) -> ProbeTask:
     """Return the task of an image with binds and variables of a manifest; what is compiled for it goes to `scratch`.
 
-    Raises MissingHereError if there are no probe programs.
+    `venv`: an environment that jobs bind. Raises MissingHereError if there are no probe programs.
     """
+    if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
+        hint = "make it as a folder for this: lumiimg venv IMAGE … -o env/"
+        raise MissingHereError(f"{engine.family} bind no squashfs file, as {venv.path.name} is", hint=hint)
     programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
     return ProbeTask(
         image=str(path),
         static=static,
         tools=provide_tools(engine, path, image, environment, scratch, programs),
-        binds=tuple((bind.source, bind.target) for bind in manifest.binds) if manifest else (),
-        variables=tuple((item.name, item.value) for item in manifest.variables) if manifest else (),
+        binds=(
+            *((bind.source, bind.target) for bind in (manifest.binds if manifest else ())),
+            *([(str(venv.path), MOUNT)] if venv else []),
+        ),
+        variables=(
+            *((item.name, item.value) for item in (manifest.variables if manifest else ())),
+            *([("PREPEND_PATH", BIN)] if venv else []),
+        ),
         simulate=simulate,
     )
 

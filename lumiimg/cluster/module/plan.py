@@ -13,7 +13,6 @@ from lumiimg.check.opening import opened
 from lumiimg.check.static.boundary import study_open
 from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
-from lumiimg.cluster.python import Python, python_of
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.carried_account import without_node
@@ -22,9 +21,11 @@ from lumiimg.host.digests import fingerprint
 from lumiimg.host.manifest import Bind
 from lumiimg.image import ImageKind
 from lumiimg.image.programs import Program, find_program, search_path
+from lumiimg.resolve.image_python import Python, python_of
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment as variables_for
+from lumiimg.resolve.venv import BIN, notes_of_venv, with_venv
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
     from lumiimg.resolve.inventory import Inventory
+    from lumiimg.resolve.venv import Venv
 
 NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
 VENV = "LUMIIMG_VENV"
@@ -102,6 +104,8 @@ class ImageModule:
     """A folder of one job on its node, in which some of these variables are; None where none is."""
     programs: tuple[Program, ...]
     python: Python | None
+    venv: Path | None
+    """A Python environment that is bound."""
     shell: str | None
     origin: tuple[str, ...]
     notes: tuple[str, ...]
@@ -134,8 +138,11 @@ def plan_module(
     snapshot: Snapshot | None,
     site: Site | None,
     environment: Mapping[str, str],
+    venv: Venv | None = None,
 ) -> ImageModule:
     """Return the module of an image in a folder of modules; `name` is NAME or NAME/VERSION.
+
+    `venv`: a Python environment that is bound, whose programs come first.
 
     Raises BadInputError for what is not an image that engines run, or no name; FailedError for what cannot be written.
     """
@@ -147,7 +154,7 @@ def plan_module(
     if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
         what = f"module systems interpret {sign[0]}, and would not find the file"
         raise BadInputError(what, where=str(folder), hint="name another folder")
-    with opened(file, environment, snapshot) as image:
+    with opened(file, environment, snapshot) as image, with_venv(image, venv) as whole:
         if image.kind in _NOT_RUNNABLE:
             hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
             raise BadInputError(
@@ -161,7 +168,11 @@ def plan_module(
             (carried, of_manifest), boundary = without_node(boundary.carried), None
         contents = read_contents(image)
         python = python_of(image, contents)
-        folders = (*([python.folder] if python and python.folder else []), *search_path(image))
+        folders = (
+            *([BIN] if venv else []),
+            *([python.folder] if python and python.folder else []),
+            *search_path(image),
+        )
         bash = find_program(image.root, "bash", folders) or find_program(image.root, "sh", folders)
         variables = tuple(_job_variables(image, contents, site))
         module = ImageModule(
@@ -172,19 +183,29 @@ def plan_module(
             title=": ".join(filter(None, (file.name, _told(contents)))),
             engine=variables_of_engine(snapshot, site),
             boundary=boundary,
-            binds=_binds(boundary, carried, site),
+            binds=(*_binds(boundary, carried, site), *([venv.bind(read_only=False)] if venv else [])),
             container_variables=manifest.variables if (manifest := boundary.manifest if boundary else carried) else (),
             job_variables=variables,
             caches=_caches(site, variables),
-            programs=tuple(_programs(image, folders, python)),
-            python=python,
+            programs=tuple(_programs(whole, folders, python)),
+            python=_of_venv(python) if venv else python,
+            venv=venv.path if venv else None,
             shell=bash.path if bash else None,
             origin=origin_of(str(file), snapshot, site),
-            notes=(*([of_manifest] if of_manifest else []), *_notes(image, boundary, carried, site)),
+            notes=(
+                *(notes_of_venv(venv, file, contents.has) if venv else []),
+                *([of_manifest] if of_manifest else []),
+                *_notes(image, boundary, carried, site),
+            ),
             taken=snapshot.taken[:10] if snapshot else None,
         )
     refuse_unsafe(module.binds, module.container_variables, "lmod")
     return module
+
+
+def _of_venv(python: Python | None) -> Python:
+    """Return the Python of an environment, whose folder comes before that of the image's."""
+    return Python(f"{BIN}/python", ":".join([BIN, *([python.folder] if python and python.folder else [])]))
 
 
 def _binds(boundary: Boundary | None, carried: BindManifest | None, site: Site | None) -> tuple[Bind, ...]:

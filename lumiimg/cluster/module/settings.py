@@ -35,7 +35,8 @@ def module_file(module: ImageModule) -> ModuleFile:
         why = ("packages in ~/.local do not belong to an image: they are hidden",)
         settings.append(ModuleSetting(Act.SET, f"{module.engine}ENV_{NO_USER_SITE}", "1", why))
         if module.python.folder:
-            why = (f"the image has its Python there, and its own PATH does not lead to it: {module.python.path}",)
+            whose = f"the environment {module.venv}" if module.venv else "the image"
+            why = (f"{whose} has its Python there, and the image's own PATH does not lead to it: {module.python.path}",)
             settings.append(ModuleSetting(Act.PREPEND, f"{module.engine}ENV_PREPEND_PATH", module.python.folder, why))
     settings += [
         ModuleSetting(Act.SET, item.name, item.value, (f"{item.because} ({item.source})",))
@@ -95,7 +96,9 @@ def _variables_left(module: ImageModule) -> Iterator[str]:
 def _usage(module: ImageModule) -> Iterator[str]:
     yield f"Commands of the image: {', '.join(module.commands) or 'none that lumiimg knows'}"
     yield "Any other: singularity exec $SIF COMMAND"
-    if any(program.name.startswith("pip") for program in module.programs):
+    if module.venv:
+        yield f"Packages of your own are those of {module.venv}; for others: lumiimg venv, then the module again"
+    elif any(program.name.startswith("pip") for program in module.programs):
         yield f"Packages of your own: export {VENV}=FOLDER (new, one for each image), then: pip install NAME"
     if not module.boundary or module.boundary.fabric is Fabric.NONE:
         return

@@ -65,7 +65,7 @@ def _enter(module: ImageModule) -> str:
         FIRST=first,
         SECOND=second,
         OUTSIDE="\n".join(f"    {line}" for line in _outside(module)),
-        VENV=filled("module/venv.sh", ENGINE=module.engine) if python else "",
+        VENV=filled(f"module/{'packed' if module.venv else 'venv'}.sh", ENGINE=module.engine) if python else "",
     )
 
 
@@ -77,6 +77,8 @@ def _outside(module: ImageModule) -> list[str]:
         lines.append(f"for file in \\\n        {files}; do")
         hint = shlex.quote(f" is not on this node: {missing_hint(module.taken)}")
         lines += [f'    [ -e "$file" ] || fail "$file"{hint}', "done"]
+    if module.venv:
+        lines.append(f"[ -e {shlex.quote(str(module.venv))} ] || fail {shlex.quote(f'{module.venv} has gone')}")
     lines += exports(module.engine, module.binds, module.container_variables)
     if module.python is not None:
         lines += [

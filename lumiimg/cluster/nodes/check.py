@@ -22,6 +22,7 @@ from lumiimg.check.pipeline import check_files, conclude
 from lumiimg.check.probe.task import ProbeTask, make_task
 from lumiimg.check.run.execution import provide_all_reduce
 from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.static.venv import with_faults_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
@@ -36,6 +37,7 @@ from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_li
 from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
 from lumiimg.nccl.node_names import folded
+from lumiimg.resolve.venv import with_venv
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Step
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.resolve.venv import Venv
 
 _OUTPUT_LINES = 6
 _LONG_NAMES = 200
@@ -128,6 +131,8 @@ class NodesRequest:
     """The options that name the machine, for commands that are proposed."""
     built_with: tuple[str, ...] = ()
     """The options that the image was built with, for the same."""
+    venv: Venv | None = None
+    """A Python environment that jobs bind."""
 
 
 def own_command() -> list[str]:
@@ -189,8 +194,13 @@ def check_nodes(
     path, machine = request.image.absolute(), request.machine
     asked = str(path), allocation.job
     engine = find_engine(environment)
-    with opened(path, environment, request.snapshot) as image, shared_folder() as folder:
+    with (
+        opened(path, environment, request.snapshot) as plain,
+        with_venv(plain, request.venv) as image,
+        shared_folder() as folder,
+    ):
         boundary = check_files(path, image, environment, request.snapshot, request.program, request.site)
+        boundary = with_faults_of_venv(boundary, request.venv, path, plain)
         static, manifest = boundary.static, boundary.manifest
         files = static.findings
         if static.path.rccl is None:
@@ -202,7 +212,17 @@ def check_nodes(
         programs, run = folder / "programs", folder / "run"
         programs.mkdir()
         run.mkdir()
-        probes = make_task(engine, path, image, static, manifest, environment, programs, simulate=request.simulate)
+        probes = make_task(
+            engine,
+            path,
+            image,
+            static,
+            manifest,
+            environment,
+            programs,
+            simulate=request.simulate,
+            venv=request.venv,
+        )
         told = probes.told(engine, environment)
         owes_run = request.level is Level.RUN
         counter, ran, why = None, None, NOT_ASKED

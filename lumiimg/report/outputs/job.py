@@ -213,3 +213,24 @@ class Reframe(Output):
     """Variables that it sets."""
     text: str
     """The test."""
+
+
+class Venv(Output):
+    """The environment over an image that was made."""
+
+    printed_by = "lumiimg venv IMAGE -o FILE --json"
+
+    path: Path
+    """Absolute path of the file, or of the folder."""
+    image: str
+    """Absolute path of the image."""
+    image_mark: str | None
+    """Short name of the image's content, as it is in the environment; null for a folder."""
+    python: str
+    """Of the image: `3.12`."""
+    torch: str | None
+    """Of the image, which stays; null where it has none."""
+    requirements: tuple[str, ...]
+    """That were asked for, as in PEP 508."""
+    packages: dict[str, str]
+    """Versions of what was put in, by name."""

@@ -16,9 +16,11 @@ from unittest import mock
 
 from packaging.version import Version
 
+from lumiimg.build.venv import _listed
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import row_of
 from lumiimg.catalog.unlisted import ReadFact
+from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
 from lumiimg.resolve import closure, uv
 from lumiimg.resolve.closure import CudaError
@@ -34,6 +36,7 @@ from lumiimg.resolve.own_requirements import read_own
 from lumiimg.resolve.releases.kept import kept_rows, rows_text
 from lumiimg.resolve.releases.reading import needs_of, value_of
 from lumiimg.resolve.requirement_files import project_in, requirements_in
+from lumiimg.resolve.venv import RECORD, VenvRecord, faults_of, open_venv, record_text
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
 from tests.shared.world import archive_of, wheel
@@ -67,6 +70,24 @@ def _own_requirements(data: bytes) -> str:
     written(more, "own/more.txt")
     files = [("own.txt", own), ("pyproject.toml", project), ("uv.lock", lock)]
     return read_own([f"{written(one, f'own/{name}')}" for name, one in files if one], ["pip:egg==1"]).told
+
+
+def _venv(data: bytes) -> str:
+    """An environment that somebody hands over: its record and configuration; and what its Python says of it."""
+    record, configuration, said = parts(data, 3)
+    folder = written(record, f"venv/{RECORD}").parent
+    written(configuration, "venv/pyvenv.cfg")
+    written(b"", "venv/bin/python")
+    with suppress(FailedError):
+        _listed(Completed(("python",), 0, text_of(said), 0.0))
+    return " ".join(text for _, text in faults_of(open_venv(folder), folder, {"python": "3.12", "torch": "2.9.1"}))
+
+
+def _venv_seeds() -> Iterator[bytes]:
+    record = VenvRecord("/x.sif", "a1", "3.12", "2.9.1+rocm6.4", ("einops",), {"einops": "0.8.1"})
+    said = b'{"there": {"einops": "0.8.1"}, "unmet": []}'
+    for one in (record, replace(record, python="3.11", torch=None, image_mark=None)):
+        yield BORDER.join((record_text(one, "lumiimg").encode(), b"home = /usr/bin\n", said))
 
 
 def _of_uv(data: bytes) -> str:
@@ -345,6 +366,12 @@ TARGETS = (
         (FailedError,),
     ),
     Target("own-requirements", ("resolve.own_requirements.read_own",), _own_requirements, _own_seeds, (BadInputError,)),
+    Target(
+        "venv",
+        ("resolve.venv.open_venv", "resolve.venv.faults_of", "build.venv._listed"),
+        _venv,
+        _venv_seeds,
+    ),
     Target("uv-answer", ("resolve.uv.in_one_line", "resolve.closure._parents"), _of_uv, _uv_seeds, ()),
     Target(
         "registry",

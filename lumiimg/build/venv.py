@@ -1,0 +1,263 @@
+"""`lumiimg venv`: a Python environment over an image, made in a container of it, and packed.
+
+What the image has stays as it is: packages are resolved beside it before anything is fetched (`resolve/own_packages`),
+pip in the container gets the very wheels and no index, and afterwards the image's distributions are counted again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg import __version__
+from lumiimg.build.capabilities import program_of
+from lumiimg.build.squash import pack
+from lumiimg.catalog.needs import version_of
+from lumiimg.engine.engine import clean_environment, exec_words, find_engine
+from lumiimg.engine.process import run
+from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
+from lumiimg.image import ImageKind, open_image, refuse_empty
+from lumiimg.resolve.closure import Indexes, LayerWants
+from lumiimg.resolve.image_python import python_of
+from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.network.mirrors import general_index
+from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
+from lumiimg.resolve.own_requirements import OwnRequirement
+from lumiimg.resolve.python_target import PythonTarget
+from lumiimg.resolve.shelf import Shelf
+from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, record_text, seen_by
+from lumiimg.wording import count, word
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.engine.engine import Engine
+    from lumiimg.engine.process import Completed
+    from lumiimg.resolve.closure import FoundWheel
+    from lumiimg.resolve.own_requirements import OwnPackages
+    from lumiimg.resolve.pin import Sources
+
+_RUNNABLE = (ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER)
+_WHEELS, _SCRIPT = "/lumiimg-wheels", "/lumiimg-venv.py"
+_PIP = (
+    "--isolated",
+    "--no-index",
+    "--no-deps",
+    "--no-cache-dir",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--no-warn-script-location",
+)
+_LIMIT_S = 3600.0
+_SHOWN = 8
+_OF_VENV = "what every environment has"
+
+
+@dataclass(frozen=True, slots=True)
+class VenvPlan:
+    """What an environment over an image will have."""
+
+    image: Path
+    python: str
+    """Path in the image."""
+    target: PythonTarget
+    has: Mapping[str, str]
+    """Versions of the distributions of the image, which stay."""
+    torch: str | None
+    """Of the image, as far as it has one."""
+    wheels: tuple[FoundWheel, ...]
+    own: OwnPackages
+    doubt: str | None
+    """Why the image may have more than is known."""
+
+
+def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sources, until: dt.date | None) -> VenvPlan:
+    """Resolve packages beside those of an image.
+
+    Raises BadInputError for what is not an image with a Python, RefusedError or FailedError where they do not go
+    together, MissingHereError without an index.
+    """
+    with open_image(image) as opened:
+        refuse_empty(image, opened)
+        if opened.kind not in _RUNNABLE:
+            hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
+            raise BadInputError(
+                f"{opened.kind.value}: engines do not run this kind directly", where=str(image), hint=hint
+            )
+        contents = read_contents(opened)
+        python = python_of(opened, contents)
+        if python is None:
+            raise BadInputError("has no Python, over which an environment could be made", where=str(image))
+        has, doubt = seen_by(opened, python.path)
+    version, glibc = (version_of(contents.has.get(name)) for name in ("python", "glibc"))
+    if version is None or glibc is None:
+        raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
+    target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
+    layers = (layer for _, layer in Shelf(catalogue, {}, None).layers())
+    own = replace(own, brought=brought_by_layers(layers))
+    if "pip" not in has:
+        own = replace(own, requirements=(*own.requirements, OwnRequirement("pip", _OF_VENV)))
+    wanted = count(len(own.requirements), "requirement")
+    sources.on_line(f"resolving {wanted} beside what {image.name} has, for {target}")
+    there = LayerWants("image", "", has=has, told="the image", is_there=True)
+    try:
+        wheels = resolve_own(
+            [there],
+            own,
+            target,
+            Indexes(general_index(sources.mirrors), sources.web, sources.cache / "uv"),
+            until=until,
+            held={},
+            on_line=sources.on_line,
+        )
+    except FailedError as error:
+        raise type(error)(
+            _by_adapt(error.what, image), where=error.where, hint=_by_adapt(error.hint or "", image) or None
+        ) from error
+    if not any(wheel.name != "pip" for wheel in wheels):
+        named = dict.fromkeys(one.name for one in own.requirements)
+        there_already = [f"{name} {has[name]}" for name in named if name in has]
+        raise RefusedError(
+            f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
+            where=str(image),
+        )
+    return VenvPlan(image.absolute(), python.path, target, has, contents.has.get("torch"), wheels, own, doubt)
+
+
+def _by_adapt(text: str, image: Path) -> str:
+    """Return what a refusal proposes as a command: a layer goes into an image, not into an environment."""
+    return text.replace("--add ", f"lumiimg adapt {word(str(image))} --add ")
+
+
+def make_venv(
+    plan: VenvPlan, output: Path, sources: Sources, environment: Mapping[str, str], *, as_folder: bool
+) -> VenvRecord:
+    """Make the environment, under a name of its own until it is whole.
+
+    Raises FailedError where it cannot be made, MissingHereError without an engine or mksquashfs.
+    """
+    engine = find_engine(environment)
+    mksquashfs = program_of("mksquashfs", environment.get("PATH"))
+    if mksquashfs is None and not as_folder:
+        hint = "install squashfs-tools, or load the site's module of it; -o FOLDER/ needs none"
+        raise MissingHereError("mksquashfs is not on PATH", hint=hint)
+    mark = mark_of(plan.image)
+    made = sources.store.digests([wheel.url for wheel in plan.wheels if wheel.sha256 is None], sources.on_line)
+    locked = [
+        LockedSource(one.name, "", one.file, one.sha256 or made[one.url], one.url, "", one.version)
+        for one in plan.wheels
+    ]
+    refuse_other_files(plan.own, [one for one in locked if one.name != "pip"])
+    files = sources.store.sources(locked, sources.on_line)
+    with scratch_folder(output.absolute().parent if as_folder else sources.cache / "venv") as scratch:
+        folder, wheels = scratch / "venv", scratch / "wheels"
+        folder.mkdir()
+        folder.chmod(0o755)
+        wheels.mkdir()
+        for source, path in files.items():
+            _link(path, wheels / source.file)
+        sources.on_line(f"making the environment in a container of {plan.image.name}: {len(files)} packages")
+        _fill(plan, engine, folder, wheels, environment)
+        record = VenvRecord(
+            image=str(plan.image),
+            image_mark=mark,
+            python=f"{plan.target.version[0]}.{plan.target.version[1]}",
+            torch=plan.torch,
+            requirements=tuple(one.text for one in plan.own.requirements if one.where != _OF_VENV),
+            packages={one.name: one.version for one in plan.wheels},
+        )
+        _write_record(folder / RECORD, record_text(record, f"lumiimg {__version__}"))
+        if as_folder:
+            try:
+                folder.rename(output)
+            except OSError as error:
+                raise FailedError(f"cannot be written: {error.strerror}", where=str(output)) from error
+            return record
+        with written_by_rename(output) as partial:
+            pack(
+                mksquashfs,
+                folder,
+                partial,
+                "-all-root",
+                "-no-xattrs",
+                within=lambda argv: run(argv, env=dict(environment), timeout_s=_LIMIT_S),
+            )
+    return record
+
+
+def _write_record(path: Path, text: str) -> None:
+    """Write a new file: what the image's Python may have put there, such as a link to a file of the user's, goes."""
+    path.unlink(missing_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        os.fchmod(file.fileno(), 0o644)
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:  # another file system
+        shutil.copyfile(path, target)
+
+
+def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environment: Mapping[str, str]) -> None:
+    """Make the environment, and hold what it has against what the image has. Raises FailedError."""
+    with resources.as_file(resources.files("lumiimg.build").joinpath("venv_inside.py")) as script:
+        binds = ((wheels, _WHEELS), (script, _SCRIPT))
+
+        def inside(*argv: str) -> Completed:
+            words = exec_words(engine, plan.image, argv, binds=binds, writable=((folder, MOUNT),), apart=True)
+            # its files are root's in a squashfs file: what their owner alone may read, nobody could
+            masked = ["/bin/sh", "-c", 'umask 022; exec "$@"', "sh", *words]
+            return run(masked, env=clean_environment(environment), timeout_s=_LIMIT_S)
+
+        before = _listed(inside(plan.python, "-s", _SCRIPT, "list"))
+        names = sorted(path.name for path in wheels.iterdir())
+        pip = next(([f"{_WHEELS}/{name}/pip"] for name in names if name.startswith("pip-")), ["-m", "pip"])
+        put_in = [f"{MOUNT}/bin/python", "-s", *pip, "install", *_PIP, *(f"{_WHEELS}/{name}" for name in names)]
+        for words in ([plan.python, "-s", _SCRIPT, "make", MOUNT], put_in):
+            if not (done := inside(*words)).ok:
+                raise FailedError(f"in the container: {one_line(done.last_line)[:300]}", where=str(plan.image))
+        after = _listed(inside(f"{MOUNT}/bin/python", "-s", _SCRIPT, "list", "--unmet"))
+    there = after.there
+    lost = [f"{name} {was} ({there.get(name, 'gone')})" for name, was in before.there.items() if there.get(name) != was]
+    if lost:
+        hint = "leave out what brings it: what the image has stays as it is"
+        raise FailedError(f"these of the image would be replaced: {', '.join(lost[:_SHOWN])}", hint=hint)
+    own = {wheel.name: wheel.version for wheel in plan.wheels}
+    if unseen := [f"{name} {version}" for name, version in own.items() if there.get(name) != version]:
+        hint = "does the image set PYTHONHOME or PYTHONPATH?"
+        raise FailedError(f"its Python does not see what was put in: {', '.join(unseen[:_SHOWN])}", hint=hint)
+    if unmet := [line for line in after.unmet if line.partition(" ")[0] in own]:
+        hint = "the index says something else of a wheel than the wheel itself: name another version"
+        raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What the Python in a container sees."""
+
+    there: Mapping[str, str]
+    """Versions by name."""
+    unmet: tuple[str, ...]
+
+
+def _listed(done: Completed) -> _Listing:
+    """Return what the Python in the container says. Raises FailedError where it does not."""
+    try:
+        found = json.loads(done.last_line) if done.ok else None
+        if isinstance(found, dict):
+            there, unmet = found["there"].items(), found["unmet"]
+            return _Listing({str(name): str(version) for name, version in there}, tuple(map(str, unmet)))
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        pass
+    raise FailedError(f"the Python of the image does not answer in a container: {one_line(done.last_line)[:300]}")

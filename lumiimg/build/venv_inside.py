@@ -1,0 +1,93 @@
+"""Runs in the container, by the Python of the image: makes an environment over it, or lists what one has.
+
+Usage: venv_inside.py make FOLDER, or venv_inside.py list [--unmet], which prints what is there as JSON, last.
+It stands alone, for Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import site
+import sys
+import sysconfig
+import venv
+from importlib import metadata
+from pathlib import Path
+
+_MOST_SCRIPT_BYTES = 64 * 1024
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def _there() -> dict[str, str]:
+    """Return the versions of the distributions that this Python imports; of two, the first counts."""
+    found: dict[str, str] = {}
+    for one in metadata.distributions():
+        if one.metadata["Name"]:
+            found.setdefault(_name(one.metadata["Name"]), one.version)
+    return found
+
+
+def _unmet(there: dict[str, str]) -> list[str]:
+    """Return the requirements of what is there that nothing there meets."""
+    try:
+        from packaging import requirements
+    except ImportError:  # pip brings its own
+        from pip._vendor.packaging import requirements  # type: ignore[no-redef]
+    found = set()
+    for one in metadata.distributions():
+        for text in one.requires or []:
+            wanted = requirements.Requirement(text)
+            if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
+                continue
+            have = there.get(_name(wanted.name))
+            if have is None or not wanted.specifier.contains(have, prereleases=True):
+                whose = f"{_name(one.metadata['Name'])} {one.version} requires {wanted.name}{wanted.specifier}"
+                found.add(f"{whose}, and there is {have or 'none'}")
+    return sorted(found)
+
+
+def _make(folder: Path) -> None:
+    own = site.getsitepackages([sys.base_prefix])
+    venv.create(folder, system_site_packages=any(path in sys.path for path in own), symlinks=True, with_pip=False)
+    if sys.prefix != sys.base_prefix:
+        # the Python of the image is an environment itself, and a venv looks past it: to the Python that it is made of
+        library = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        paths = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+        text = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
+        (library / "_image.pth").write_text(text, encoding="utf-8")
+    _copy_scripts(folder / "bin", folder / "bin" / "python")
+
+
+def _copy_scripts(folder: Path, python: Path) -> None:
+    """Copy the image's own scripts of Python (torchrun, vllm), to be run by the environment's Python.
+
+    They name the image's, which does not see what the environment has.
+    """
+    scripts = Path(sysconfig.get_path("scripts"))
+    entries = (entry for one in metadata.distributions() for entry in one.entry_points)
+    for name in {entry.name for entry in entries if entry.group == "console_scripts"}:
+        source, target = scripts / name, folder / name
+        if "/" in name or not source.is_file() or target.is_symlink() or target.exists():
+            continue
+        first, _, text = source.read_bytes()[:_MOST_SCRIPT_BYTES].partition(b"\n")
+        if first.startswith(b"#!") and b"python" in first:
+            target.write_bytes(f"#!{python}\n".encode() + text)
+            target.chmod(0o755)
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    if sys.argv[1] == "make":
+        _make(Path(sys.argv[2]))
+        return
+    there = _there()
+    found = {"there": there, "unmet": _unmet(there) if sys.argv[2:] == ["--unmet"] else []}
+    sys.stdout.write(f"\n{json.dumps(found)}\n")
+
+
+if __name__ == "__main__":
+    main()

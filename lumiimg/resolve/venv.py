@@ -1,0 +1,275 @@
+"""A Python environment over an image, in a file or a folder of its own: what it was made for, and what it has.
+
+As LUMI's guide teaches it, it is bound to one place, which is written into its scripts (LUMI-AI-Guide, chapter 2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from lumiimg.errors import BadInputError, RefusedError
+from lumiimg.host.manifest import Bind
+from lumiimg.host.root_queries import names_in, read_text
+from lumiimg.image import ImageError, ImageKind, open_image
+from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.python import NoPythonError, read_python
+from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.resolve.own_requirements import OF_TORCH
+from lumiimg.wording import typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from lumiimg.image import Image, RootFileSystem
+
+MOUNT = "/user-software"
+"""Where it is in the container."""
+BIN = f"{MOUNT}/bin"
+RECORD = "lumiimg-venv.json"
+"""In the environment: what it was made for."""
+_EDGE_BYTES = 1 << 20
+_MOST_PACKAGES = 5_000
+_MOST_NAMED = 6
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][ -~]{0,100}")
+_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,64}")
+_DIST_INFO = re.compile(r"([A-Za-z0-9._]{1,128})-([A-Za-z0-9.+!_]{1,64})(?:-py3[.0-9]*)?\.(?:dist|egg)-info")
+_LIBRARY = re.compile(r"python(3\.[0-9]{1,2})")
+
+
+class VenvFault(StrEnum):
+    """What stands against an environment over an image."""
+
+    OWN_TORCH = "own torch"
+    OWN_PART = "own part of torch"
+    OTHER_PYTHON = "other Python"
+    OTHER_IMAGE = "other image"
+    NOT_KNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class VenvRecord:
+    """What an environment was made for."""
+
+    image: str
+    """Path of the image then."""
+    image_mark: str | None
+    """Of the image (`mark_of`); None of a folder."""
+    python: str
+    """`3.12`: its packages are for no other."""
+    torch: str | None
+    """Of the image; None where it has none."""
+    requirements: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions of what was put in, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Venv:
+    """An environment as it is found."""
+
+    path: Path
+    """Absolute."""
+    is_file: bool
+    """Whether it is a squashfs file; else a folder."""
+    python: str | None
+    """`3.12`, by its folder of packages; None without one."""
+    packages: Mapping[str, str]
+    """Versions of what it has itself, by name."""
+    record: VenvRecord | None
+    """None where lumiimg did not make it."""
+
+    def bind(self, *, read_only: bool) -> Bind:
+        """Return what binds it. Raises BadInputError for a path that no engine takes with options behind it."""
+        if not str(self.path).isprintable() or set(str(self.path)) & set(",:\\"):
+            raise BadInputError("a path with such characters cannot be bound", where=str(self.path), hint="rename it")
+        why = "the Python environment, at the place that it was made for (LUMI-AI-Guide chapter 2)"
+        return Bind(str(self.path), MOUNT, why, read_only=read_only, of_image=self.is_file)
+
+
+def open_venv(path: Path) -> Venv:
+    """Return an environment. Raises BadInputError for what is not one."""
+    try:
+        image = open_image(path)
+    except ImageError as error:
+        raise _no_venv(path, error.what) from error
+    with image:
+        if image.kind not in (ImageKind.SQUASHFS, ImageKind.FOLDER):
+            raise _no_venv(path, f"it is a {image.kind.value}")
+        root = image.root
+        if read_text(root, "/pyvenv.cfg") is None or not any(
+            name.startswith("python") for name in names_in(root, "/bin")
+        ):
+            raise _no_venv(path, "it has no pyvenv.cfg or no bin/python")
+        library = next(filter(None, map(_LIBRARY.fullmatch, names_in(root, "/lib"))), None)
+        folder = f"/lib/{library[0]}/site-packages" if library else ""
+        return Venv(
+            path=path.absolute(),
+            is_file=image.kind is ImageKind.SQUASHFS,
+            python=library[1] if library else None,
+            packages=distributions(root, [folder]) if folder else {},
+            record=_record(root, path),
+        )
+
+
+def _no_venv(path: Path, why: str) -> BadInputError:
+    hint = "make one: lumiimg venv IMAGE -r requirements.txt -o env.sqsh"
+    return BadInputError(
+        f"is not a Python environment in a squashfs file or a folder: {why}", where=str(path), hint=hint
+    )
+
+
+def _record(root: RootFileSystem, path: Path) -> VenvRecord | None:
+    """Return what it was made for. Raises BadInputError for a record that was changed by hand."""
+    if (text := read_text(root, f"/{RECORD}")) is None:
+        return None
+    try:
+        found = json.loads(text)
+        return VenvRecord(
+            image=_text(found["image"]["path"]),
+            image_mark=_version(found["image"]["mark"]) if found["image"]["mark"] is not None else None,
+            python=_version(found["python"]),
+            torch=_version(found["torch"]) if found["torch"] is not None else None,
+            requirements=tuple(map(_text, found["requirements"])),
+            packages={_version(name): _version(version) for name, version in found["packages"].items()},
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        hint = "make the environment again: lumiimg venv"
+        raise BadInputError(f"{RECORD} in it cannot be read", where=str(path), hint=hint) from error
+
+
+def _text(found: object) -> str:
+    if not isinstance(found, str) or len(found) > 4096:
+        raise TypeError
+    return found
+
+
+def _version(found: object) -> str:
+    if not isinstance(found, str) or not _VERSION.fullmatch(found):
+        raise TypeError
+    return found
+
+
+def record_text(record: VenvRecord, made_by: str) -> str:
+    """Return a record as it lies in the environment."""
+    document = {
+        "schema": 1,
+        "made_by": made_by,
+        "image": {"path": record.image, "mark": record.image_mark},
+        "python": record.python,
+        "torch": record.torch,
+        "requirements": list(record.requirements),
+        "packages": dict(sorted(record.packages.items())),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def mark_of(path: Path) -> str | None:
+    """Return a short name of the content of an image, which no other image has; None of a folder.
+
+    It is made of the size, beginning and end of its file systems, where squashfs has the time of its making and the
+    sizes and times of all files: so it is there in milliseconds, and a signature does not change it. It proves nothing
+    against somebody who forges one.
+    """
+    if not path.is_file():
+        return None
+    digest = hashlib.sha256()
+    with closing(ByteSource.open(path)) as source:
+        parts = [source]
+        if source.size > MAGIC_OFFSET + len(MAGIC) and source.read_at(MAGIC_OFFSET, len(MAGIC)) == MAGIC:
+            sif = read_sif(source)
+            parts = [
+                source.slice(one.offset, one.size_bytes) for one in (sif.root_partition(str(path)), *sif.overlays())
+            ]
+        for part in parts:
+            length = min(part.size, _EDGE_BYTES)
+            digest.update(f"{part.size}\n".encode())
+            digest.update(part.read_at(0, length))
+            digest.update(part.read_at(part.size - length, length))
+    return digest.hexdigest()[:32]
+
+
+def distributions(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the Python distributions in some folders; of two, that of the first folder counts."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        for name in names_in(root, folder):
+            if (info := _DIST_INFO.fullmatch(name)) is not None and len(found) < _MOST_PACKAGES:
+                found.setdefault(canonicalize_name(info[1]), info[2])
+    return found
+
+
+def seen_by(image: Image, python: str) -> tuple[dict[str, str], str | None]:
+    """Return the distributions that a Python of an image imports, and why others may be there, where they may.
+
+    Raises BadInputError for what is not a Python.
+    """
+    try:
+        interpreter = read_python(image.root, python, image.environment)
+    except NoPythonError as error:
+        raise BadInputError(str(error), hint="an environment is made over a Python of the image") from error
+    return distributions(image.root, interpreter.folders), interpreter.doubt
+
+
+def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[VenvFault, str]]:
+    """Yield what stands against an environment over an image, which has these versions, worst first."""
+    name, torch = venv.path.name, has.get("torch")
+    python = venv.record.python if venv.record else venv.python
+    if python is not None and has.get("python") not in (None, python):
+        yield VenvFault.OTHER_PYTHON, f"{name} was made for Python {python}, and the image has Python {has['python']}"
+    own = [f"{one} {venv.packages[one]}" for one in sorted(OF_TORCH & venv.packages.keys())]
+    if "torch" in venv.packages:
+        instead = f"the image's torch {torch}" if torch else "any of the image"
+        yield VenvFault.OWN_TORCH, f"{name} carries {', '.join(own)}, which is imported instead of {instead}"
+    elif own:
+        yield (
+            VenvFault.OWN_PART,
+            f"{name} carries {', '.join(own)}; the index has that for CUDA, not for the image's torch",
+        )
+    if venv.record is None:
+        yield VenvFault.NOT_KNOWN, f"{name} does not say which image it was made for"
+        return
+    mark, here = mark_of(path), str(path.absolute())
+    if venv.record.torch != torch:
+        made, this = (f"torch {version}" if version else "no torch" for version in (venv.record.torch, torch))
+        yield VenvFault.OTHER_IMAGE, f"{name} was made for an image with {made}, and this one has {this}"
+    elif mark != venv.record.image_mark or (mark is None and venv.record.image != here):
+        made, this = (
+            f"{path} ({mark[:12] if mark else 'a folder'})"
+            for path, mark in ((venv.record.image, venv.record.image_mark), (here, mark))
+        )
+        yield VenvFault.OTHER_IMAGE, f"{name} was made for another image, {made}; this is {this}"
+
+
+def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is to be known of an environment over an image. Raises RefusedError where no job would use it."""
+    for fault, sentence in faults_of(venv, path, has):
+        if fault is VenvFault.OTHER_PYTHON:
+            raise RefusedError(sentence, where=str(venv.path), hint=f"make it for this image: {made_again(venv, path)}")
+        yield sentence
+
+
+def made_again(venv: Venv, image: Path) -> str:
+    """Return the command that makes an environment for an image, with what is known of its packages."""
+    known = venv.record.requirements if venv.record else ()
+    named = known if 0 < len(known) <= _MOST_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
+    output = (str(venv.path), "--force") if venv.is_file else (f"{venv.path}-new/",)
+    return typed(["lumiimg", "venv", str(image), *(named or ("-r", "requirements.txt")), "-o", *output])
+
+
+@contextmanager
+def with_venv(image: Image, venv: Venv | None) -> Iterator[Image]:
+    """Yield an image as a job has it that binds an environment, whose programs come first; without one, as it is."""
+    if venv is None:
+        yield image
+        return
+    with open_image(venv.path) as inside:
+        yield image.with_mounted(MOUNT, inside, first=BIN)
