@@ -36,24 +36,27 @@ from lumiimg.cli.options import (
     add_json,
     add_machine,
     add_output,
+    add_venv,
     number_to,
     refuse_places,
     site_to_make_for,
     snapshot_of,
+    venv_of,
 )
 from lumiimg.errors import ExitCode, RefusedError
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
-    from lumiimg.cluster.job.plan import JobPlan
+    from lumiimg.cluster.job.plan import JobPlan, JobRequest
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.resolve.stack import Stack
 
 _FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 _MOST = 100_000
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lumiimg job IMAGE [options] -- COMMAND [ARGUMENT ...]"
+    parser.usage = "lumiimg job IMAGE [options] [--] COMMAND [ARGUMENT ...]"
     add_image(parser, "image, by the path that the job will see")
     add_machine(parser, "its rank binding and settings apply")
     parser.add_argument(
@@ -81,6 +84,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--caches", metavar="DIR", help="folder for models and compiled kernels (default: the site's scratch)"
     )
+    add_venv(parser)
+    parser.add_argument(
+        "--profile", action="store_true", help="profile the first rank with rocprofv3, where the image has it"
+    )
     add_host(parser)
     add_output(parser, "the script, instead of printing it")
     parser.add_argument("--annotate", action="store_true", help="print the reason for each choice")
@@ -107,66 +114,28 @@ def _time(text: str) -> int:
 
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.sites import find_site
-    from lumiimg.check.opening import opened
     from lumiimg.check.static.boundary import study
-    from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
-    from lumiimg.check.static.machine import wrong_processors
-    from lumiimg.cluster.job.gpu_notes import notes_of_gpu
-    from lumiimg.cluster.job.mounts import absent_paths
-    from lumiimg.cluster.job.plan import JobRequest, by_carried, loading, plan_job
-    from lumiimg.cluster.job.shape import ShapeRequest
-    from lumiimg.cluster.python import note_of_program, python_of
+    from lumiimg.cluster.job.plan import by_carried, loading, plan_job
     from lumiimg.files import write_text
-    from lumiimg.host.carried_manifest import MANIFEST_PATH
-    from lumiimg.host.job_process import loaded_in_jobs
     from lumiimg.report.boundary import print_doubts
     from lumiimg.report.console import print_json
     from lumiimg.report.job import explain_job, json_keys, print_job
-    from lumiimg.resolve.inventory import read_contents
 
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     site = find_site(site_to_make_for(arguments), os.environ)
-    wish = ShapeRequest(
-        nodes=arguments.nodes,
-        gpus=arguments.gpus,
-        partition=arguments.partition,
-        account=arguments.account,
-        time_s=arguments.time,
-        exclusive=arguments.exclusive,
-    )
-    words = tuple(arguments.program) or (("true",) if arguments.explain else ())
-    caches = arguments.caches and str(Path(arguments.caches).absolute())
-    with opened(arguments.image) as image:
-        if (lacking := wrong_processors(image, (), None, site)) is not None:
-            raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
-        contents, variables = read_contents(image), image.environment
-        python = python_of(image, contents)
-        absent = absent_paths([*words, *filter(None, [caches])], image.root, _mounted())
-        note = note_of_program(words[0], image, python) if words else None
-        carries, owner = image.root.exists(MANIFEST_PATH), gpu_owner(site, snapshot := snapshot_of(arguments))
-        of_gpu = tuple(notes_of_gpu(judge_gpu_code(image, os.environ, loaded_in_jobs(image), owner)))
-    manifest, of_manifest = None, None
+    snapshot = snapshot_of(arguments)
+    request, stack, carries = _request(arguments, site, snapshot)
+    manifest = None
     if snapshot is not None or carries:
         boundary = study(arguments.image, os.environ, snapshot, site)
-        manifest, of_manifest = (loading(boundary), None) if snapshot else by_carried(boundary, site)
+        if snapshot is not None:
+            manifest = loading(boundary)
+        else:
+            manifest, of_manifest = by_carried(boundary, site)
+            request = replace(request, of_manifest=of_manifest)
         if manifest is not None and snapshot is not None:
             print_doubts(boundary)
-    request = JobRequest(
-        image=str(arguments.image.absolute()),
-        command=words,
-        wish=wish,
-        framework=arguments.framework,
-        torchrun=arguments.launch == "torchrun",
-        python=python,
-        binds=tuple(arguments.bind),
-        absent=absent,
-        note=note,
-        variables=variables,
-        of_gpu=of_gpu,
-        of_manifest=of_manifest,
-        caches=caches,
-    )
-    plan = plan_job(request, contents.stack, _as_seen(site, snapshot), manifest)
+    plan = plan_job(request, stack, _as_seen(site, snapshot), manifest)
     script = _script(plan, arguments)
     if arguments.json:
         print_json("job", plan, **json_keys(plan), script=script)
@@ -180,6 +149,62 @@ def execute(arguments: argparse.Namespace) -> int:
         print(script, end="")
     print_job(plan, arguments.output)
     return ExitCode.GOOD
+
+
+def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | None) -> tuple[JobRequest, Stack, bool]:
+    """Return what is asked for with what the image says of it, what it has, and whether it carries a manifest."""
+    from lumiimg.check.opening import opened
+    from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
+    from lumiimg.check.static.machine import wrong_processors
+    from lumiimg.cluster.job.frameworks import facts
+    from lumiimg.cluster.job.gpu_notes import notes_of_gpu
+    from lumiimg.cluster.job.mounts import absent_paths
+    from lumiimg.cluster.job.plan import JobRequest
+    from lumiimg.cluster.job.shape import ShapeRequest
+    from lumiimg.host.carried_manifest import MANIFEST_PATH
+    from lumiimg.host.job_process import loaded_in_jobs
+    from lumiimg.image.programs import find_program, search_path
+    from lumiimg.resolve.image_python import note_of_program, python_of
+    from lumiimg.resolve.inventory import read_contents
+    from lumiimg.resolve.venv import notes_of_venv, with_venv
+
+    wish = ShapeRequest(
+        nodes=arguments.nodes,
+        gpus=arguments.gpus,
+        partition=arguments.partition,
+        account=arguments.account,
+        time_s=arguments.time,
+        exclusive=arguments.exclusive,
+    )
+    words = tuple(arguments.program) or (("true",) if arguments.explain else ())
+    caches = arguments.caches and str(Path(arguments.caches).absolute())
+    venv, profiler = venv_of(arguments), facts().profiler
+    with opened(arguments.image) as image, with_venv(image, venv) as whole:
+        if (lacking := wrong_processors(image, (), None, site)) is not None:
+            raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
+        contents = read_contents(image)
+        found = find_program(image.root, profiler.program, (*search_path(image), profiler.folder))
+        python = python_of(image, contents)
+        owner = gpu_owner(site, snapshot)
+        request = JobRequest(
+            image=str(arguments.image.absolute()),
+            command=words,
+            wish=wish,
+            framework=arguments.framework,
+            torchrun=arguments.launch == "torchrun",
+            python=python,
+            binds=tuple(arguments.bind),
+            absent=absent_paths([*words, *filter(None, [caches])], whole.root, _mounted()),
+            note=note_of_program(words[0], whole, python) if words else None,
+            variables=image.environment,
+            of_gpu=tuple(notes_of_gpu(judge_gpu_code(image, os.environ, loaded_in_jobs(image), owner))),
+            caches=caches,
+            venv=venv,
+            of_venv=tuple(notes_of_venv(venv, arguments.image, contents.has)) if venv else (),
+            profile=arguments.profile,
+            profiler=found.path if found else None,
+        )
+        return request, contents.stack_with(venv.packages if venv else {}), image.root.exists(MANIFEST_PATH)
 
 
 def _script(plan: JobPlan, arguments: argparse.Namespace) -> str:

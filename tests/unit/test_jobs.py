@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -1089,11 +1090,24 @@ def test_vllm_without_ray_connects_the_nodes_itself(robust: tuple[str, ...], tmp
     tail = "\n".join(line for line in lines[start:] if "exec" not in line)
     for node, headless in (("0", []), ("1", ["--headless"])):
         environment = {"PATH": os.environ["PATH"], "SLURM_NODEID": node, "MASTER_ADDR": "a", "MASTER_PORT": "7"}
+        environment |= {"USER": "me", "SLURM_JOB_ID": "5"}
         program = f'{tail}\nprintf "%s\\n" "$@"'
         done = subprocess.run(
             ["sh", "-c", program, "sh", "vllm", "serve"], env=environment, capture_output=True, text=True, check=True
         )
-        expected = ["--nnodes", "2", "--node-rank", node, "--master-addr", "a", "--master-port", "7", *headless]
+        expected = [
+            "--uds",
+            "/tmp/me-5/vllm",
+            "--nnodes",
+            "2",
+            "--node-rank",
+            node,
+            "--master-addr",
+            "a",
+            "--master-port",
+            "7",
+            *headless,
+        ]
         assert done.stdout.splitlines() == ["vllm", "serve", *expected]
     assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend mp" in script
     older = rocm_image(tmp_path / "older", "7.2.0", "vllm-0.10.1")
@@ -1147,3 +1161,135 @@ def test_caches_that_no_bind_brings_are_named_and_a_plain_program_has_them(image
     assert "HF_HOME=/nowhere/x/huggingface" in script
     assert "/nowhere/x is not in the image, nor under a bind of the job" in " ".join(capsys.readouterr().err.split())
     assert "HF_HOME" not in short(image, "--framework", "plain", "--gpus", "2", command=("./program",))
+
+
+# -- who reaches a server of vLLM --
+
+
+def served(image: Path, folder: Path, *command: str, **more: str) -> tuple[list[str], str]:
+    """Run what a rank runs by a real shell; return the words of its program, and the key that clients need."""
+    text = short(image, command=command).partition("sh -c '\n")[2].partition('exec "$@"\' sh')[0].replace("'\\''", "'")
+    environment = {"PATH": os.environ["PATH"], "USER": ME, "SLURM_JOB_ID": "5", "SLURM_NODEID": "0"} | more
+    environment |= {"LUMIIMG_JOB": str(folder), "SLURM_JOB_ACCOUNT": "p"}
+    program = f'{text.replace("/scratch", str(folder))}\nprintf "%s\\n" "$@"; printf "%s" "$VLLM_API_KEY" >&2'
+    done = subprocess.run(
+        ["sh", "-c", program, "sh", *command], env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "place"),
+    [
+        ("0.18.0", (), "socket"),
+        ("0.10.1", (), "socket"),
+        ("0.10.0", (), "key"),
+        ("0.18.0", ("--port", "8001"), "key"),
+        ("0.18.0", ("--host=0.0.0.0",), "key"),
+        ("0.18.0", ("--api-key", "x"), None),
+        ("0.18.0", ("--uds", "/x"), None),
+        ("0.18.0", ("--config", "c.yaml"), None),
+    ],
+)
+def test_a_server_of_vllm_is_open_to_its_user_alone(
+    version: str, more: tuple[str, ...], place: str | None, tmp_path: Path, capsys: Capture
+) -> None:
+    image = rocm_image(tmp_path / "image", "6.4.4", f"vllm-{version}")
+    words, key = served(image, tmp_path, "vllm", "serve", "m", *more)
+    notes = " ".join(capsys.readouterr().err.split())
+    try:
+        assert words[:3] == ["vllm", "serve", "m"]
+        assert (words[-2:] == ["--uds", f"/tmp/{ME}-5/vllm"]) is (place == "socket")
+        assert ("vLLM serves on a socket that only you can use" in notes) is (place == "socket")
+        assert ("clients need the key" in notes) is (place == "key")
+        if place == "socket":
+            assert Path(f"/tmp/{ME}-5").stat().st_mode & 0o077 == 0
+        if place == "key":
+            file = tmp_path / "vllm.key"
+            assert re.fullmatch(r"[0-9a-f]{48}", key)
+            assert file.read_text() == key
+            assert file.stat().st_mode & 0o077 == 0
+    finally:
+        shutil.rmtree(f"/tmp/{ME}-5", ignore_errors=True)
+
+
+def test_a_private_folder_that_another_user_has_made_ends_the_rank(tmp_path: Path) -> None:
+    image = rocm_image(tmp_path / "image", "6.4.4", "vllm-0.18.0")
+    place = Path(f"/tmp/{ME}-6")
+    place.symlink_to(tmp_path)
+    try:
+        words, said = served(image, tmp_path, "vllm", "serve", "m", SLURM_JOB_ID="6")
+    finally:
+        place.unlink()
+    assert words == []
+    assert "another user has" in said
+
+
+@pytest.mark.parametrize("robust", [(), ("--robust",)])
+def test_what_keeps_a_server_to_its_user_has_a_reason(robust: tuple[str, ...], tmp_path: Path) -> None:
+    image = rocm_image(tmp_path / "image", "6.4.4", "vllm-0.18.0")
+    text = short(image, "--annotate", *robust, command=("vllm", "serve", "m"))
+    assert "vLLM serves on a socket that only you can use" in text.replace("\n# ", " ")
+    assert "a socket in a folder of this user alone: all who reach the node reach a port" in text.replace("\n# ", " ")
+
+
+# -- a profile of one rank --
+
+
+def with_profiler(image: Path) -> Path:
+    program = image / "opt/rocm/bin/rocprofv3"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return image
+
+
+@pytest.mark.parametrize("words", [(), ("--launch", "torchrun"), ("--framework", "plain")])
+def test_the_first_rank_alone_is_profiled(words: tuple[str, ...], image: Path, tmp_path: Path) -> None:
+    text = job(with_profiler(image), "--profile", *words, "--gpus", "2").replace(
+        "/opt/rocm/bin/rocprofv3", str(tmp_path / "rocprofv3")
+    )
+    profiler = tmp_path / "rocprofv3"
+    profiler.write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$@" >"$RECORD/profiled"\nwhile [[ $1 != -- ]]; do shift; done\nshift\nexec "$@"\n'
+    )
+    profiler.chmod(0o755)
+    run = Run(text, tmp_path / "run")
+    assert len(run.ranks) == 2
+    profiled = (tmp_path / "run/record/profiled").read_text().splitlines()
+    assert profiled[:3] == ["--hip-trace", "--kernel-trace", "--memory-copy-trace"]
+    assert profiled[profiled.index("-d") + 1].endswith("/profile")
+
+
+def test_where_there_is_no_profiler_or_no_rank_of_the_job_that_is_said(image: Path, capsys: Capture) -> None:
+    assert "rocprof" not in "".join(line for line in job(image, "--profile").splitlines() if not line.startswith("#"))
+    assert "no rocprofv3 (ROCm 6.2 and later have it), so no rank is profiled" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    why = refused(with_profiler(image), capsys, "--profile", "--framework", "vllm", code=ExitCode.BAD_INPUT)
+    assert "no rank can be profiled; set VLLM_TORCH_PROFILER_DIR" in why
+
+
+# -- a program without `--` before it --
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("IMAGE", "--site", "lumi", "python", "x.py", "--lr", "1"), ["python", "x.py", "--lr", "1"]),
+        (("--site=lumi", "--annotate", "IMAGE", "--gpus", "8", "python", "-c", "pass"), ["python", "-c", "pass"]),
+        (("--site", "lumi", "IMAGE", "vllm"), ["vllm"]),
+    ],
+)
+def test_the_dashes_before_the_program_may_be_left_out(
+    words: tuple[str, ...], command: list[str], image: Path, capsys: Capture
+) -> None:
+    assert main(["job", "--json", *(str(image) if word == "IMAGE" else word for word in words)]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["command"] == command
+
+
+@pytest.mark.parametrize("word", ["--nodes", "--nodes=2", "-o", "--json", "--site"])
+def test_a_word_that_the_job_takes_too_needs_the_dashes(word: str, image: Path, capsys: Capture) -> None:
+    assert main(["job", str(image), "--site", "lumi", "python", "x.py", word, "2"]) == ExitCode.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{word} may be of lumiimg job, or of python; put `--` before the program: -- python" in line

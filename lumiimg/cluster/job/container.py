@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.cluster.job.frameworks import facts
 from lumiimg.cluster.job.plan import RAY, VISIBLE, SettingScope
+from lumiimg.cluster.job.vllm import ServingPlace
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
+from lumiimg.wording import word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +26,8 @@ _ARE_HERE = (
     "import ray; ray.init(address=sys.argv[1], log_to_driver=False); "
     'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
 )
+
+_PROFILED = "the first rank is profiled: ui.perfetto.dev shows what is in profile/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def files(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
         return [_ray(plan, scheduler)]
     about = "In the container, each rank: its numbers, its variables, then the program"
     lines = [*numbers(plan, scheduler), *visible(plan), *_caches(plan)]
-    lines += [*_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK), *joined(plan, scheduler)]
+    lines += [*_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK), *started(plan, scheduler)]
     return [JobFile("rank.sh", about, _text([*lines, "", 'exec "$@"']))]
 
 
@@ -113,12 +118,32 @@ def visible(plan: JobPlan) -> Iterator[str]:
         yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(plan.shape.gpus)))}"
 
 
-def joined(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
-    """Yield what gives vLLM the number of its node, as lines of a shell: all but the first serve no clients."""
+def started(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
+    """Yield what is added to the command of a task, as lines of a shell."""
+    if plan.profiler:
+        yield from comment(f"{_PROFILED} ({facts().profiler.source})")
+        words = " ".join(map(word, plan.profiler))
+        yield f'[ "$RANK" != 0 ] || set -- {words} -d "$LUMIIMG_JOB/profile" -- "$@"'
+    if plan.serving is ServingPlace.KEY:
+        yield from comment("a key, as all who reach the node reach its port: clients send it as a bearer token")
+        made = 'od -An -N24 -tx1 /dev/urandom | tr -d " \\n" >"$key"'
+        yield f'key=$LUMIIMG_JOB/vllm.key; [ "${scheduler.node}" != 0 ] || (umask 077; {made})'
+        yield 'export VLLM_API_KEY="$(cat "$key" 2>/dev/null)"'
+    more = []
+    if plan.serving is ServingPlace.SOCKET:
+        yield from comment("on a socket in a folder of this user alone: all who reach the node reach a port")
+        if plan.caches is None:
+            folder = value(plan.private)
+            yield f"mkdir -p -m 700 {folder}"
+            yield f'[ -O {folder} ] && [ ! -L {folder} ] || {{ echo "another user has" {folder} >&2; exit 1; }}'
+        more = ["--uds", value(plan.socket)]
     if plan.connects_itself:
         yield from comment("the image has no Ray: vLLM connects the nodes itself (vLLM docs, parallelism and scaling)")
-        yield f'set -- "$@" --nnodes {plan.shape.nodes} --node-rank "${scheduler.node}" \\'
-        yield '    --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+        more += ["--nnodes", str(plan.shape.nodes), "--node-rank", f'"${scheduler.node}"', "\\\n   "]
+        more += ["--master-addr", '"$MASTER_ADDR"', "--master-port", '"$MASTER_PORT"']
+    if more:
+        yield from f'set -- "$@" {" ".join(more)}'.split("\n")
+    if plan.connects_itself:  # all but the first serve no clients
         yield f'[ "${scheduler.node}" = 0 ] || set -- "$@" --headless'
 
 
@@ -153,7 +178,7 @@ def _reason(setting: JobSetting) -> str:
 
 def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
     """Return node.sh, which starts torchrun, and rank.py, through which each of its ranks goes, if it has to."""
-    per_rank = plan.topology is not None or plan.in_scope(SettingScope.RANK)
+    per_rank = plan.topology is not None or plan.in_scope(SettingScope.RANK) or plan.profiler
     rank = 'python3 "$LUMIIMG_JOB/rank.py" "$@"' if per_rank else '"$@"'
     text = filled(
         "job/torchrun.sh",
@@ -186,7 +211,13 @@ def _rank_program(plan: JobPlan) -> JobFile:
             "else:",
             '    print(f"rank {rank} stays unbound: not all cores of {cores[rank]} are in this job", file=sys.stderr)',
         ]
-    lines += ["", "os.execvp(sys.argv[1], sys.argv[1:])"]
+    lines += ["", "command = sys.argv[1:]"]
+    if plan.profiler:
+        lines += comment(f"{_PROFILED} ({facts().profiler.source})")
+        lines += ['if os.environ["RANK"] == "0":']
+        lines += [f'    profiler = [*{list(plan.profiler)!r}, "-d", os.path.expandvars("$LUMIIMG_JOB/profile"), "--"]']
+        lines += ["    command = [*profiler, *command]"]
+    lines += ["os.execvp(command[0], command)"]
     about = "In the container, each rank of torchrun: bind, then the program"
     return JobFile("rank.py", about, _text(lines))
 
@@ -194,6 +225,7 @@ def _rank_program(plan: JobPlan) -> JobFile:
 def _ray(plan: JobPlan, scheduler: Scheduler) -> JobFile:
     """Return node.sh, which makes a Ray cluster of all nodes. Source: Ray docs, deploying on Slurm; `ray start`."""
     settings = [*visible(plan), *_caches(plan), *_exports(plan, SettingScope.NODE), *_exports(plan, SettingScope.RANK)]
+    settings += started(plan, scheduler)
     text = filled(
         "job/ray.sh",
         SETTINGS="\n".join(settings),

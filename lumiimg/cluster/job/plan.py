@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
-from lumiimg.catalog.needs import version_of
-from lumiimg.cluster.job.frameworks import framework_of, frameworks, launcher_of, told_of_vllm
+from lumiimg.cluster.job.frameworks import facts, framework_of, frameworks, launcher_of
 from lumiimg.cluster.job.mounts import unbound, with_own
+from lumiimg.cluster.job.profiler import profiled_by
 from lumiimg.cluster.job.shape import shape_of
 from lumiimg.cluster.job.topology import bind_ranks, cores_of_a_gpu
+from lumiimg.cluster.job.vllm import ServingPlace, lacks_ray, note_of, serving_of, told_of_vllm
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.carried_account import without_node
@@ -24,6 +23,7 @@ from lumiimg.host.manifest import Bind
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
 from lumiimg.resolve.rules import RuleOutcome, environment
+from lumiimg.resolve.venv import BIN
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from lumiimg.cluster.job.mounts import MissingPath
     from lumiimg.cluster.job.shape import Shape, ShapeRequest
     from lumiimg.cluster.job.topology import Topology
-    from lumiimg.cluster.python import Python
     from lumiimg.host.manifest import BindManifest
+    from lumiimg.resolve.image_python import Python
     from lumiimg.resolve.stack import Stack
+    from lumiimg.resolve.venv import Venv
 
 VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
 """The variable that leaves a process one GPU, by who makes it; None is AMD."""
@@ -45,8 +46,6 @@ RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
 """Where Ray keeps what belongs to its session."""
 CONTAINER_ENGINE = "CSCS Container Engine"
 """The engine that starts containers by a file and by srun: no job script is written for it."""
-_CONNECTS = Version("0.12")
-"""The vLLM whose `serve` takes --nnodes and --node-rank: vLLM docs, parallelism and scaling."""
 _OF_RANK = re.compile(r"\$\{?(SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK)\b")
 
 
@@ -116,6 +115,10 @@ class JobPlan:
     notes: tuple[str, ...]
     connects_itself: bool = False
     """Whether vLLM connects the nodes by itself, without Ray."""
+    serving: ServingPlace | None = None
+    """How a server of vLLM is kept to its user; None where there is none, or the command says it."""
+    profiler: tuple[str, ...] = ()
+    """Program and options by which the first rank is started; none: it is not profiled."""
 
     @property
     def ray(self) -> bool:
@@ -143,9 +146,20 @@ class JobPlan:
         return self.site.caches if any(self.site.is_cache(setting.value) for setting in self.settings) else None
 
     @property
+    def private(self) -> str:
+        """The folder of the job on a node, for its user alone: for caches, and for the socket of a server."""
+        return self.caches or f"/tmp/$USER-{'$PBS_JOBID' if self.by_pbs else '$SLURM_JOB_ID'}"  # noqa: S108 - as above
+
+    @property
+    def socket(self) -> str:
+        """Where a server of vLLM listens on its node, as a shell reads it."""
+        return f"{self.private}/vllm"
+
+    @property
     def leftovers(self) -> tuple[str, ...]:
         """Folders of this job that are left on each node, as a shell reads them."""
-        return (*([self.caches] if self.caches else []), *([RAY] if self.ray else []))
+        is_private = self.caches or self.serving is ServingPlace.SOCKET
+        return (*([self.private] if is_private else []), *([RAY] if self.ray else []))
 
     def in_scope(self, scope: SettingScope) -> tuple[JobSetting, ...]:
         """Return the variables that get their value there."""
@@ -176,6 +190,14 @@ class JobRequest:
     """Where the binds are from, where no node was looked at."""
     caches: str | None = None
     """A folder that stays, for models and compiled kernels; None: the site's scratch."""
+    venv: Venv | None = None
+    """A Python environment to be bound."""
+    of_venv: tuple[str, ...] = ()
+    """What is to be said of it."""
+    profile: bool = False
+    """Whether the first rank is to be profiled."""
+    profiler: str | None = None
+    """The program for that in the image; None where it has none."""
 
 
 def starter_of(site: Site) -> str:
@@ -203,12 +225,15 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
     cores = cores_of_a_gpu(site.binding, sparing=_spares(framework)) if site.binding else None
     memory = site.binding.memory_gib if site.binding else None
     ranks = shape.gpus if framework.task_a_gpu else 1
-    alone = framework.name == "vllm" and shape.nodes > 1 and _lacks_ray(stack)
+    alone = framework.name == "vllm" and shape.nodes > 1 and lacks_ray(stack)
     command, untold = request.command, None
     if framework.name == "vllm":
         command, untold = told_of_vllm(request.command, shape, by_ray=not alone)
+    serving = serving_of(command, stack) if framework.name == "vllm" else None
+    profiler, unprofiled = profiled_by(request.profiler, framework, site) if request.profile else ((), None)
     settings = _settings(stack, site, shape, framework, cores, manifest)
     binds = with_own(manifest.binds if manifest else tuple(map(_bind, site.binds)), request.binds)
+    binds += (request.venv.bind(read_only=True),) if request.venv else ()
     return JobPlan(
         image=request.image,
         site=site,
@@ -226,7 +251,7 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
         request_gpus=shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus,
         mpi=_mpi(stack, site),
         settings=(
-            *_of_python(request.python),
+            *_of_python(request.python, request.venv),
             *(one for one in settings if not (alone and one.name.startswith("RAY_"))),
             *_kept(request.caches, site, framework),
         ),
@@ -235,17 +260,14 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
             *request.of_gpu,
             *_harmful(request.variables, site),
             *_notes(stack, site, shape, framework, manifest),
-            *filter(None, (untold, request.note, request.of_manifest)),
+            *request.of_venv,
+            *filter(None, (untold, request.note, request.of_manifest, note_of(serving), unprofiled)),
             *unbound(request.absent, binds),
         ),
         connects_itself=alone,
+        serving=serving,
+        profiler=profiler,
     )
-
-
-def _lacks_ray(stack: Stack) -> bool:
-    """Whether an image has a vLLM that can connect nodes, and no Ray, on which it no longer depends from 0.18 on."""
-    vllm = version_of(stack.version("vllm") or "")
-    return vllm is not None and vllm >= _CONNECTS and "ray" not in stack.offers
 
 
 def by_carried(boundary: Boundary, site: Site) -> tuple[BindManifest | None, str | None]:
@@ -319,8 +341,12 @@ def _mpi(stack: Stack, site: Site) -> JobOption | None:
     return JobOption(found.value, f"{found.because} ({found.source})") if found else None
 
 
-def _of_python(python: Python | None) -> Iterator[JobSetting]:
-    if python is not None and python.folder is not None:
+def _of_python(python: Python | None, venv: Venv | None) -> Iterator[JobSetting]:
+    if venv is not None:
+        path = ":".join([BIN, *([python.folder] if python and python.folder else []), "$PATH"])
+        why = f"python, and scripts of Python, are those of {venv.path.name}: they see its packages and the image's"
+        yield JobSetting("PATH", path, why, "LUMI-AI-Guide chapter 2", SettingScope.NODE)
+    elif python is not None and python.folder is not None:
         why = f"torch is in the Python of {python.folder}, which is not on the image's own search path"
         yield JobSetting("PATH", f"{python.folder}:$PATH", why, "", SettingScope.NODE)
 
@@ -366,12 +392,10 @@ def _kept(folder: str | None, site: Site, framework: Framework) -> Iterator[JobS
     where, because = folder or site.scratch, "on scratch, because homes have no room for models or compiled kernels"
     if where is None or (folder is None and framework.name == "plain"):
         return
-    kept = {"HF_HOME": "huggingface"}
-    if framework.name == "vllm":
-        kept |= {"HF_XET_CACHE": "huggingface/xet", "VLLM_CACHE_ROOT": "vllm"}
-    for name, below in kept.items():
-        text = f"{where}/{below}"
-        yield JobSetting(name, text, because, "LUMI-AI-Guide chapter 10", SettingScope.NODE, literal=folder is not None)
+    for entry in facts().cache:
+        if entry.framework in (None, framework.name):
+            text = f"{where}/{entry.folder}"
+            yield JobSetting(entry.name, text, because, entry.source, SettingScope.NODE, literal=folder is not None)
 
 
 def _scope(name: str, value: str) -> SettingScope:

@@ -117,7 +117,7 @@ def _program(plan: JobPlan) -> Iterator[str]:
 
 
 def _variables(plan: JobPlan) -> Iterator[str]:
-    if any("$USER" in setting.value for setting in plan.settings) or plan.ray:
+    if any("$USER" in text for text in (*(setting.value for setting in plan.settings), *plan.leftovers)):
         yield from comment("folders are named by it, and a job that was submitted with few variables has none")
         yield 'export USER="${USER:-$(id -un)}"'
     for setting in plan.in_scope(SettingScope.JOB):

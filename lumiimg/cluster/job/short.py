@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
-from lumiimg.cluster.job.container import SLURM, joined, numbers, visible
+from lumiimg.cluster.job.container import SLURM, numbers, started, visible
 from lumiimg.cluster.job.plan import SettingScope
 from lumiimg.cluster.job.script import AS_WRITTEN, image_word, refuse_unprintable, slurm_directives, srun_options
 from lumiimg.cluster.shell_quote import comment, value
@@ -44,7 +44,7 @@ def short_script(plan: JobPlan, *, annotate: bool) -> str:
     refuse_unprintable(plan.binds)
     rank = [*_plain(numbers(plan, SLURM)), *_plain(visible(plan)), *_folder(plan)]
     rank += _exports([*plan.in_scope(SettingScope.NODE), *plan.in_scope(SettingScope.RANK)], plan)
-    rank += _plain(joined(plan, SLURM))
+    rank += _plain(started(plan, SLURM))
     inside = "\n".join(f"{_INSIDE}{line}" for line in _folded(rank)).replace("'", r"'\''")
     options = [option.strip() for option in ("--kill-on-bad-exit=1", *_plain(srun_options(plan, _masks(plan))))]
     reasons = list(_reasons(plan)) if annotate else []
@@ -133,6 +133,7 @@ def _reasons(plan: JobPlan) -> Iterator[str]:
         yield from comment(f"{setting.name}: {setting.because}{source}")
     for bind in plan.binds:
         yield from comment(f"{bind.source}: {bind.reason}")
+    yield from (line for line in started(plan, SLURM) if line.startswith("#"))
     yield from comment(plan.binding)
     if plan.topology is not None:
         yield from comment(f"the masks: the cores beside each GPU, one bit per core ({plan.topology.binding.source})")

@@ -1,0 +1,395 @@
+"""A Python environment over an image: what of it is refused, and how job, check and module take it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.image import open_image
+from lumiimg.image.python import read_python
+from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, record_text, with_venv
+from tests.shared import fabric_builder
+from tests.shared.elf_builder import library
+from tests.shared.programs import needs
+from tests.shared.python_image import SITE, python, torch
+from tests.shared.world import World, serve
+
+Capture = pytest.CaptureFixture[str]
+TORCH = "2.9.1+rocm6.4"
+
+
+def image_at(root: Path, torch_version: str = TORCH) -> Path:
+    """An image with RCCL, a plugin, and torch in the system's Python."""
+    fabric_builder.image(root)
+    python(root, "usr")
+    torch(root, "usr", version="2.22.3")
+    dist(root / "usr" / SITE, f"torch-{torch_version}")
+    dist(root / "usr" / SITE, "numpy-2.1.0")
+    return root
+
+
+def dist(folder: Path, name: str) -> None:
+    (folder / f"{name}.dist-info").mkdir(parents=True)
+    (folder / f"{name}.dist-info/METADATA").touch()
+
+
+def venv_at(folder: Path, image: Path | None, *, python_version: str = "3.12", made_beside: str | None = TORCH) -> Path:
+    """Write what an environment over an image is known by; `image`: the one that it says it was made for."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").symlink_to(f"/usr/bin/python{python_version}")
+    (folder / "bin/tool").write_text("#!/user-software/bin/python\n")
+    (folder / "bin/tool").chmod(0o755)
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
+    dist(folder / f"lib/python{python_version}/site-packages", "einops-0.8.1")
+    if image is not None:
+        record = VenvRecord(str(image), mark_of(image), python_version, made_beside, ("einops",), {"einops": "0.8.1"})
+        (folder / RECORD).write_text(record_text(record, "the tests"))
+    return folder
+
+
+def packed(folder: Path, file: Path) -> Path:
+    needs("mksquashfs")
+    subprocess.run(["mksquashfs", folder, file, "-noappend", "-quiet", "-no-progress", "-all-root"], check=True)
+    return file
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return image_at(tmp_path / "image")
+
+
+# -- what an environment is --
+
+
+@pytest.mark.parametrize("name", ["text", "empty", "folder", "squashfs", "nothing", "record"])
+@pytest.mark.parametrize("command", ["check", "job", "module"])
+def test_what_is_no_environment_is_refused_in_one_line(
+    name: str, command: str, image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / f"it's {name}.sqsh"
+    if name == "text":
+        path.write_text("hsqs and no more")
+    elif name == "empty":
+        path.touch()
+    elif name == "folder":
+        path.mkdir()
+    elif name == "squashfs":
+        (tmp_path / "x/etc").mkdir(parents=True)
+        packed(tmp_path / "x", path)
+    elif name == "record":
+        venv_at(path, image)
+        (path / RECORD).write_text('{"image": {"path": "x", "mark": "\\u001b[2J"}}')
+    words = {"module": ["-o", str(tmp_path / "modules")], "job": ["--site", "lumi"], "check": ["--level", "static"]}
+    tail = ["--", "true"] if command == "job" else []
+    assert main([command, str(image), "--venv", str(path), *words[command], *tail]) == ExitCode.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+    assert line.isprintable()
+
+
+def test_an_image_is_known_by_its_content_and_not_by_its_name(tmp_path: Path, image: Path) -> None:
+    first = packed(image, tmp_path / "a.sqsh")
+    shutil.copy(first, tmp_path / "b.sqsh")
+    (image / "etc/more").write_text("x")
+    assert mark_of(first) == mark_of(tmp_path / "b.sqsh")
+    assert mark_of(first) != mark_of(packed(image, tmp_path / "c.sqsh"))
+    assert mark_of(image) is None
+
+
+def test_packages_of_a_venv_that_the_image_is_itself_are_seen(tmp_path: Path, image: Path) -> None:
+    """As `lumiimg venv` writes it: a venv over a venv looks past that one to its Python, but for this line."""
+    dist(image / "opt/venv" / SITE, "inner-1.0")
+    (image / "opt/venv" / SITE / "paths.pth").write_text("/opt/more\n")
+    (image / "opt/more").mkdir()
+    over = venv_at(tmp_path / "env", image)
+    (over / SITE / "_image.pth").write_text(f"import site; site.addsitedir('/opt/venv/{SITE}')\n")
+    with open_image(image) as plain, with_venv(plain, open_venv(over)) as whole:
+        found = read_python(whole.root, "/user-software/bin/python", {})
+    assert found.doubt is None
+    assert found.folders[:2] == (f"/user-software/{SITE}", f"/opt/venv/{SITE}")
+    assert "/opt/more" in found.folders
+
+
+# -- job --
+
+
+def script(image: Path, venv: Path, *words: str, code: int = ExitCode.GOOD) -> str:
+    path = image.with_name("job.sh")
+    words = (*words, "-o", str(path), "--", "python", "train.py")
+    assert main(["job", str(image), "--site", "lumi", "--venv", str(venv), *words]) == code
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("robust", [(), ("--robust",), ("--launch", "torchrun")])
+def test_a_job_binds_the_environment_and_starts_its_python(
+    robust: tuple[str, ...], image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file = packed(venv_at(tmp_path / "env", image), tmp_path / "my $env's.sqsh")
+    text = script(image, file, *robust)
+    assert robust or text.count("\n") <= 40
+    assert 'PATH="/user-software/bin:$PATH"' in text
+    # as bash reads it
+    bound = subprocess.run(
+        ["bash", "-c", f"f() {{ printf '%s\\n' \"$@\"; }}; {_line_with(text, 'image-src')}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"{file}:/user-software:image-src=/,ro" in bound.stdout
+    subprocess.run(["bash", "-n", image.with_name("job.sh")], check=True)
+    assert "environment" not in capsys.readouterr().err, "nothing stands against it"
+
+
+def _line_with(text: str, part: str) -> str:
+    """Return the words of the line that binds, as arguments of a function `f`."""
+    line = next(line for line in text.splitlines() if part in line and not line.lstrip().startswith("#"))
+    words = line.strip().removesuffix("\\").replace("singularity exec", "").partition(" sh -c '")[0]
+    return f"LUMIIMG_JOB=x; f {words}"
+
+
+def test_a_folder_is_bound_as_one_and_programs_of_it_are_known(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    over = venv_at(tmp_path / "env", image)
+    path = image.with_name("job.sh")
+    words = ["job", str(image), "--site", "lumi", "--venv", str(over), "-o", str(path), "--", "tool"]
+    assert main(words) == ExitCode.GOOD
+    assert f"{over}:/user-software:ro" in path.read_text()
+    assert "tool is in no folder" not in capsys.readouterr().err
+
+
+def test_a_job_with_packages_of_another_python_is_refused_with_both(
+    image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    over = venv_at(tmp_path / "env", image, python_version="3.11")
+    assert script(image, over, code=ExitCode.NO) == ""
+    error = capsys.readouterr().err
+    assert "env was made for Python 3.11, and the image has Python 3.12" in error
+    assert f"make it for this image: lumiimg venv {image} einops -o {over}-new/" in error
+
+
+def test_a_job_says_what_else_stands_against_the_environment(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    other = packed(image_at(tmp_path / "other"), tmp_path / "other.sqsh")
+    script(image, venv_at(tmp_path / "a", other))
+    assert "made for another image" in " ".join(capsys.readouterr().err.split())
+    script(image, venv_at(tmp_path / "b", image, made_beside="2.7.1+rocm6.3"))
+    told = " ".join(capsys.readouterr().err.split())
+    assert "made for an image with torch 2.7.1+rocm6.3, and this one has torch 2.9.1+rocm6.4" in told
+    own = venv_at(tmp_path / "c", image)
+    dist(own / SITE, "torch-2.9.0")
+    script(image, own)
+    assert "carries torch 2.9.0, which is imported instead of the image's torch" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    script(image, venv_at(tmp_path / "d", None))
+    assert "does not say which image it was made for" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_a_stranger_wrote_into_a_record_is_no_option_of_a_command(
+    image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    over = venv_at(tmp_path / "env", image, python_version="3.11")
+    record = VenvRecord("/x.sif", None, "3.11", TORCH, ("--mirror=pypi=http://x.example",), {})
+    (over / RECORD).write_text(record_text(record, "a stranger"))
+    script(image, over, code=ExitCode.NO)
+    error = capsys.readouterr().err
+    assert "-r requirements.txt" in error
+    assert "x.example" not in error
+
+
+def test_a_path_that_no_engine_binds_with_options_is_refused(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    for name in ("a,b", "a:b", "a\\b"):
+        script(image, venv_at(tmp_path / name, image), code=ExitCode.BAD_INPUT)
+        assert "cannot be bound; rename it" in capsys.readouterr().err
+
+
+# -- check --
+
+
+def findings(image: Path, venv: Path, capsys: Capture, code: int) -> dict[str, str]:
+    capsys.readouterr()
+    assert main(["check", str(image), "--level", "static", "--json", "--venv", str(venv)]) == code
+    data = json.loads(capsys.readouterr().out)
+    return {one["id"]: f"{one['severity']} {one['summary']}" for one in data["findings"]} | {
+        "rccl": data["path"]["rccl"]
+    }
+
+
+def test_a_check_judges_the_process_with_the_python_of_the_environment(
+    image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    over = venv_at(tmp_path / "env", image)
+    found = findings(image, over, capsys, ExitCode.UNDECIDED)
+    assert found["rccl"] == f"/usr/{SITE}/torch/lib/librccl.so"
+    assert not [one for one in found if one.startswith("program.")]
+    own = venv_at(tmp_path / "own", image)
+    torch(own, "", version="2.22.3")
+    dist(own / SITE, "torch-2.9.0+rocm6.4")
+    found = findings(image, own, capsys, ExitCode.NO)
+    assert found["rccl"] == f"/user-software/{SITE}/torch/lib/librccl.so"
+    assert found["program.venv-torch"].startswith("problem own carries torch 2.9.0+rocm6.4, which is imported instead")
+
+
+def test_a_torch_for_cuda_in_the_environment_is_a_no(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    over = venv_at(tmp_path / "env", image)
+    package = over / SITE / "torch"
+    cuda = library(package / "lib/libtorch_cuda.so", source="int cuda;")
+    library(package / "_C.cpython-312-x86_64-linux-gnu.so", cuda, source="int PyInit__C;")
+    dist(over / SITE, "torch-2.9.0+cu128")
+    found = findings(image, over, capsys, ExitCode.NO)
+    assert "carries torch 2.9.0+cu128" in found["program.venv-torch"]
+
+
+def test_a_part_of_torch_alone_is_a_doubt(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    over = venv_at(tmp_path / "env", image)
+    dist(over / SITE, "triton-3.5.1")
+    found = findings(image, over, capsys, ExitCode.UNDECIDED)
+    assert found["program.venv-torch"].startswith("unknown env carries triton 3.5.1; the index has that for CUDA")
+
+
+def test_a_check_names_both_images_and_both_pythons(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    other = packed(image_at(tmp_path / "other"), tmp_path / "other.sqsh")
+    found = findings(image, venv_at(tmp_path / "a", other), capsys, ExitCode.UNDECIDED)
+    assert found["program.venv-image"] == (
+        f"unknown a was made for another image, {other} ({(mark_of(other) or '')[:12]}); this is {image} (a folder)"
+    )
+    found = findings(image, venv_at(tmp_path / "b", image, python_version="3.11"), capsys, ExitCode.NO)
+    assert found["program.venv-python"] == "problem b was made for Python 3.11, and the image has Python 3.12"
+
+
+# -- module --
+
+
+def test_a_module_has_the_programs_of_the_environment(image: Path, tmp_path: Path) -> None:
+    file = packed(venv_at(tmp_path / "env", image), tmp_path / "env.sqsh")
+    words = ["-o", str(tmp_path / "modules"), "--name", "x/1", "--site", "lumi", "--venv", str(file)]
+    assert main(["module", str(image), *words]) == ExitCode.GOOD
+    lmod = (tmp_path / "modules/modulefiles/x/1.lua").read_text()
+    assert f'append_path("SINGULARITY_BIND", "{file}:/user-software:image-src=/", ",")' in lmod
+    assert 'prepend_path("SINGULARITYENV_PREPEND_PATH", "/user-software/bin")' in lmod
+    home = tmp_path / "modules/software/x/1"
+    assert "/user-software/bin/python" in (home / "bin/python").read_text()
+    engine = tmp_path / "programs/singularity"
+    engine.parent.mkdir()
+    engine.write_text('#!/bin/bash\nprintf "%s\\n" "$@" "$SINGULARITY_BIND" "$SINGULARITYENV_PREPEND_PATH"\n')
+    engine.chmod(0o755)
+
+    def run(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": f"{engine.parent}:/usr/bin:/bin", "HOME": "/"}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+    started = run(home / "bin/python", "train.py").stdout.splitlines()
+    assert started[:4] == ["exec", str(image), "/user-software/bin/python", "train.py"]
+    assert f"{file}:/user-software:image-src=/" in started[4]
+    assert started[5] == "/user-software/bin"
+    refused = run(home / "enter", "pip", "pip", "/usr/bin/pip", "install", "x")
+    assert refused.returncode == 1
+    assert "the environment is read-only: lumiimg venv makes another" in refused.stderr
+    listed = run(home / "enter", "pip", "pip", "/usr/bin/pip", "list").stdout.splitlines()
+    assert listed[:5] == ["exec", str(image), "/user-software/bin/python", "-m", "pip"]
+
+
+# -- venv, as far as it goes without an engine --
+
+
+@pytest.fixture
+def world(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    del clean_home
+    monkeypatch.setattr("lumiimg.resolve.network.web._PAUSE_S", 0.0)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    wheels: dict[str, dict[str, tuple[str, ...]]] = {
+        "torch": {"2.9.0": ("nvidia-cublas-cu12",), "2.9.1": ()},
+        "numpy": {"1.26.0": (), "2.1.0": ()},
+        "einops": {"0.8.1": ()},
+        "old": {"1.0": ("numpy<2",)},
+        "cudaful": {"1.0": ("nvidia-cublas-cu12",)},
+        "nvidia-cublas-cu12": {"1.0": ()},
+        "trainer": {"1.0": ("vllm",)},
+        "vllm": {"0.12.0": ()},
+        "pip": {"25.0": ()},
+    }
+    with serve(World(wheels=wheels)) as world:
+        yield world
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torch==2.9.0", f"requires torch==2.9.0, and the image has torch {TORCH}"),
+        ("old", "numpy<2"),
+        ("cudaful", "nvidia-cublas-cu12, which is for NVIDIA's GPUs"),
+        ("vllm", "/image --add vllm"),
+        ("trainer", "/image --add vllm"),
+        ("numpy>=2", "no environment is needed: the image has all of it already (numpy 2.1.0)"),
+        ("nowhere-at-all", "no package index has nowhere-at-all"),
+    ],
+)
+def test_what_the_image_has_is_never_replaced(
+    line: str, said: str, world: World, image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "r.txt").write_text(f"{line}\n")
+    output = tmp_path / "env.sqsh"
+    words = ["venv", str(image), "-r", str(tmp_path / "r.txt"), "-o", str(output), *world.mirrors]
+    assert main(words) == ExitCode.NO
+    (refusal,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("lumiimg:")]
+    assert said in refusal
+    assert not output.exists()
+
+
+def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, capsys: Capture) -> None:
+    words = ["venv", str(image), "einops", "-o", str(tmp_path / "x.sqsh"), "--offline", *world.mirrors]
+    assert main(words) == ExitCode.MISSING_HERE
+    assert "--offline forbids to ask the index" in capsys.readouterr().err
+    assert world.asked == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://user:s3cretpassw0rd@x.example/simple",
+        "--extra-index-url https://download.pytorch.org/whl/cu128",
+        "git+https://github.com/x/y",
+        "x @ https://x.example/x.whl",
+        "-e .",
+        "--find-links /tmp",
+        "../x.whl",
+        "x; import os",
+        "a\x1b[2Jb",
+        "\u202egnp",
+    ],
+)
+def test_a_line_that_no_index_answers_is_refused_by_its_number(
+    line: str, image: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "r.txt").write_text(f"einops\n{line}\n")
+    words = ["venv", str(image), "-r", str(tmp_path / "r.txt"), "-o", str(tmp_path / "env.sqsh")]
+    assert main(words) == ExitCode.BAD_INPUT
+    (refusal,) = capsys.readouterr().err.splitlines()
+    assert f"line 2 of {tmp_path / 'r.txt'}" in refusal
+    assert refusal.isprintable()
+    assert "s3cret" not in refusal
+
+
+@pytest.mark.parametrize("output", ["image", "there.sqsh", "there/", "nowhere/env.sqsh", "folder"])
+def test_nothing_is_overwritten(output: str, image: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "there.sqsh").write_text("mine")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "folder").mkdir()
+    words = ["venv", str(image), "einops", "-o", f"{tmp_path}/{output}"]
+    assert main(words) == ExitCode.BAD_INPUT
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert (tmp_path / "there.sqsh").read_text() == "mine"
+
+
+def test_an_image_without_a_python_or_no_image_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    bare = fabric_builder.image(tmp_path / "bare")
+    for path, said in ((bare, "has no Python"), (tmp_path / "none.sif", "cannot be opened")):
+        assert main(["venv", str(path), "einops", "-o", str(tmp_path / "x.sqsh")]) == ExitCode.BAD_INPUT
+        assert said in capsys.readouterr().err
+    with pytest.raises(BadInputError, match="is not a Python environment"):
+        open_venv(bare)
