@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from lumiimg import __version__
 from lumiimg.cli.complaint import complain
-from lumiimg.errors import ExitCode
+from lumiimg.errors import BadInputError, ExitCode
 
 GROUPS = {
     "build": {
@@ -25,6 +25,7 @@ GROUPS = {
         "lock": "resolve every version, address and digest of an image, and write them to a lock",
         "diff": "compare two locks or two images",
         "why": "say why a layer would be built again",
+        "venv": "make a Python environment over an image, for packages of your own: its torch stays",
         "draft": "read a Dockerfile: list what the catalogue has, and draft a layer for the rest",
     },
     "prove": {
@@ -82,6 +83,29 @@ class Parser(argparse.ArgumentParser):
         """The names of the commands below this one."""
         return self.below
 
+    @property
+    def options(self) -> Iterable[str]:
+        """The options of this command, as they are written."""
+        return self._option_string_actions
+
+    def behind_command(self, words: Sequence[str]) -> list[str]:
+        """Return words with options that stand before a command behind it: `--offline explain` is `explain --offline`.
+
+        Its own options stay, and so does what names no command.
+        """
+        at, named, moved = self, list[str](), list[str]()
+        for number, word in enumerate(words):
+            if not at.below:
+                return [*named, *moved, *words[number:]]
+            if word in at.below:
+                at = at.below[word]
+                named.append(word)
+            elif word.partition("=")[0] in at.options or not (moved or word.startswith("-")):
+                break
+            else:
+                moved.append(word)
+        return [*named, *moved] if named and not at.below else list(words)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
             raise argparse.ArgumentError(None, f"there is no command {value!r}{meant(value, self.commands)}")
@@ -92,6 +116,28 @@ class Parser(argparse.ArgumentParser):
         first = words[0].partition("=")[0]
         options = self._option_string_actions if first.startswith("-") else ()
         self.error(f"unrecognized arguments: {' '.join(words)}{meant(first, options)}")
+
+    def program_in(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the words of this command, and those from its second positional on, which are a program's.
+
+        Raises BadInputError where the program has a word that may be an option of this command.
+        """
+        options, positions, takes = self._option_string_actions, 0, 0
+        for number, word in enumerate(words):
+            if takes:
+                takes -= 1
+            elif word.startswith("-") and word != "-":
+                action = options.get(word)
+                takes = 0 if action is None or action.nargs == 0 else 1
+            else:
+                positions += 1
+                if positions > 1:
+                    program = list(words[number:])
+                    if both := next((one for one in program if one.partition("=")[0] in options), None):
+                        what = f"{both} may be of {self.prog}, or of {program[0]}"
+                        raise BadInputError(what, hint=f"put `--` before the program: -- {program[0]} …")
+                    return list(words[:number]), program
+        return list(words), []
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and leave with 2."""
@@ -115,6 +161,15 @@ class MainParser(Parser):
     def commands(self) -> Iterable[str]:
         """The names of all commands."""
         return COMMANDS
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Print what cannot be understood; an option of a command stands behind that."""
+        option = words[0].partition("=")[0]
+        if option.startswith("-"):
+            takes = (name for name, command in make_parser().below.items() if option in command.options)
+            if name := next(takes, None):
+                self.error(f"{option} is an option of commands, such as {name}: lumiimg {name} {option}")
+        super().refuse(words)
 
     def format_help(self) -> str:
         """Return the help."""
@@ -153,5 +208,5 @@ def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
 
 def parser_for(words: Iterable[str]) -> MainParser:
     """Return the parser of the program with the command that a command line names, and no other."""
-    name = next((word for word in words if not word.startswith("-")), None)
-    return make_parser((name,) if name in COMMANDS or name == INTERNAL else ())
+    name = next((word for word in words if word in COMMANDS or word == INTERNAL), None)
+    return make_parser((name,) if name else ())

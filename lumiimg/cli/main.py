@@ -62,27 +62,39 @@ def _refuse_words(words: Sequence[str]) -> None:
 
 
 def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return our words, and those of the program that a job runs: argparse would mix them."""
+    """Return our words, and those of the program that a job runs, behind `--` or where it begins without.
+
+    argparse would mix them. Raises BadInputError where a word may be of either.
+    """
     words = list(argv)
-    if words[:1] != ["job"] or "--" not in words:
+    if words[:1] != ["job"]:
         return words, []
-    cut = words.index("--")
-    return words[:cut], words[cut + 1 :]
+    if "--" in words:
+        cut = words.index("--")
+        return words[:cut], words[cut + 1 :]
+    own, program = parser_for(words).below["job"].program_in(words[1:])
+    return ["job", *own], program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    words, program = without_program(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     parser = parser_for(words)
+    try:
+        words, program = without_program(parser.behind_command(words))
+    except BadInputError as error:
+        complain("lumiimg", str(error), error.sentence, error.hint)
+        return error.exit_code
     arguments, rest = parser.parse_known_args(words)
     arguments.program = program
     if rest:
         # argparse gives positional words up once an option has come between them
-        if not hasattr(arguments, "paths") or any(word.startswith("-") for word in rest):
+        many = next((name for name in ("paths", "packages") if hasattr(arguments, name)), None)
+        if many is None or any(word.startswith("-") for word in rest):
             _command_of(parser, words).refuse(rest)
-        arguments.paths = [*arguments.paths, *rest]
+        setattr(arguments, many, [*getattr(arguments, many), *rest])
     if not hasattr(arguments, "execute"):
         from lumiimg.cli.start import print_start
 

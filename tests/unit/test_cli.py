@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.cli.commands import COMMANDS, GROUPS
+from lumiimg.cli.commands import COMMANDS, GROUPS, INTERNAL, Parser, make_parser
 from lumiimg.cli.main import FAULT, main
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 from lumiimg.wording import engine_word
@@ -45,6 +45,7 @@ NAMES = [
     "verify",
     "cache",
     "refresh",
+    "venv",
     "why",
     "doctor",
     "schema",
@@ -518,3 +519,57 @@ def test_nothing_waits_for_a_pipe_that_nobody_writes_to(
     assert code == ExitCode.BAD_INPUT
     assert error.count("\n") == 1
     assert "not a file" in error or "neither a file" in error
+
+
+def _leaves() -> list[tuple[tuple[str, ...], Parser]]:
+    """Return the words that name each command which does something, with its parser."""
+    found: list[tuple[tuple[str, ...], Parser]] = []
+    waiting: list[tuple[tuple[str, ...], Parser]] = [((), make_parser())]
+    while waiting:
+        words, parser = waiting.pop()
+        if parser.below:
+            waiting += [((*words, name), below) for name, below in parser.below.items() if name != INTERNAL]
+        else:
+            found.append((words, parser))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "parser"), _leaves(), ids=lambda one: "-".join(one) if isinstance(one, tuple) else ""
+)
+def test_an_option_before_its_command_is_as_good_as_one_behind_it(words: tuple[str, ...], parser: Parser) -> None:
+    tail = ["PLACE", "--x"]
+    for option, action in parser._option_string_actions.items():
+        if option in ("-h", "--help"):
+            continue
+        given = [option] if action.nargs == 0 else [option, "VALUE"]
+        for cut in range(len(words)):  # before the first word, or between two
+            before = [*words[:cut], *given, *words[cut:], *tail]
+            assert make_parser().behind_command(before) == [*words, *given, *tail], before
+        if action.nargs != 0 and option.startswith("--"):
+            assert make_parser().behind_command([f"{option}=V", *words]) == [*words, f"{option}=V"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--offline"], "--offline is an option of commands, such as build: lumiimg build --offline"),
+        (["--offlin", "explain", "x"], "unrecognized arguments: --offlin, did you mean --offline?"),
+        (["--zzz"], "unrecognized arguments: --zzz (see `lumiimg --help`)"),
+        (["nonsense", "check", "x"], "there is no command 'nonsense'"),
+    ],
+)
+def test_an_option_without_its_command_says_where_it_goes(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == ExitCode.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_an_option_before_its_command_works(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json", "show", "lumi"]) == ExitCode.GOOD
+    assert json.loads(capsys.readouterr().out)["name"] == "lumi"
+    assert main(["--site", "lumi", "--offline", "explain", "--base", "rocm-6.4.4"]) == ExitCode.GOOD
