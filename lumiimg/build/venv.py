@@ -102,12 +102,15 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     if version is None or glibc is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
     target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
+    for wanted in own.pythons:
+        if not wanted.requirement.specifier.contains(target.full_version):
+            raise RefusedError(f"{wanted.where} is for {wanted.text}, and {image.name} has {target}")
     layers = (layer for _, layer in Shelf(catalogue, {}, None).layers())
     own = replace(own, brought=brought_by_layers(layers))
     if "pip" not in has:
         own = replace(own, requirements=(*own.requirements, OwnRequirement("pip", _OF_VENV)))
-    wanted = count(len(own.requirements), "requirement")
-    sources.on_line(f"resolving {wanted} beside what {image.name} has, for {target}")
+    asked = count(len(own.requirements), "requirement")
+    sources.on_line(f"resolving {asked} beside what {image.name} has, for {target}")
     there = LayerWants("image", "", has=has, told="the image", is_there=True)
     try:
         wheels = resolve_own(
@@ -170,7 +173,7 @@ def make_venv(
         record = VenvRecord(
             image=str(plan.image),
             image_mark=mark,
-            python=f"{plan.target.version[0]}.{plan.target.version[1]}",
+            python=_python_of(plan),
             torch=plan.torch,
             requirements=tuple(one.text for one in plan.own.requirements if one.where != _OF_VENV),
             packages={one.name: one.version for one in plan.wheels},
@@ -192,6 +195,10 @@ def make_venv(
                 within=lambda argv: run(argv, env=dict(environment), timeout_s=_LIMIT_S),
             )
     return record
+
+
+def _python_of(plan: VenvPlan) -> str:
+    return ".".join(map(str, plan.target.version))
 
 
 def _write_record(path: Path, text: str) -> None:
@@ -229,6 +236,10 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
                 raise FailedError(f"in the container: {one_line(done.last_line)[:300]}", where=str(plan.image))
         after = _listed(inside(f"{MOUNT}/bin/python", "-s", _SCRIPT, "list", "--unmet"))
     there = after.there
+    if (python := _python_of(plan)) != after.python:
+        raise FailedError(
+            f"its Python is {after.python}, and its files are those of Python {python}", where=str(plan.image)
+        )
     lost = [f"{name} {was} ({there.get(name, 'gone')})" for name, was in before.there.items() if there.get(name) != was]
     if lost:
         hint = "leave out what brings it: what the image has stays as it is"
@@ -246,6 +257,8 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
 class _Listing:
     """What the Python in a container sees."""
 
+    python: str
+    """`3.12`."""
     there: Mapping[str, str]
     """Versions by name."""
     unmet: tuple[str, ...]
@@ -257,7 +270,8 @@ def _listed(done: Completed) -> _Listing:
         found = json.loads(done.last_line) if done.ok else None
         if isinstance(found, dict):
             there, unmet = found["there"].items(), found["unmet"]
-            return _Listing({str(name): str(version) for name, version in there}, tuple(map(str, unmet)))
+            versions = {str(name): str(version) for name, version in there}
+            return _Listing(str(found["python"]), versions, tuple(map(str, unmet)))
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
         pass
     raise FailedError(f"the Python of the image does not answer in a container: {one_line(done.last_line)[:300]}")

@@ -85,8 +85,9 @@ def main() -> None:
         _make(Path(sys.argv[2]))
         return
     there = _there()
-    found = {"there": there, "unmet": _unmet(there) if sys.argv[2:] == ["--unmet"] else []}
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+    unmet = _unmet(there) if sys.argv[2:] == ["--unmet"] else []
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    sys.stdout.write(f"\n{json.dumps({'python': python, 'there': there, 'unmet': unmet})}\n")
 
 
 if __name__ == "__main__":

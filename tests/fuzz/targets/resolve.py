@@ -85,7 +85,7 @@ def _venv(data: bytes) -> str:
 
 def _venv_seeds() -> Iterator[bytes]:
     record = VenvRecord("/x.sif", "a1", "3.12", "2.9.1+rocm6.4", ("einops",), {"einops": "0.8.1"})
-    said = b'{"there": {"einops": "0.8.1"}, "unmet": []}'
+    said = b'{"python": "3.12", "there": {"einops": "0.8.1"}, "unmet": []}'
     for one in (record, replace(record, python="3.11", torch=None, image_mark=None)):
         yield BORDER.join((record_text(one, "lumiimg").encode(), b"home = /usr/bin\n", said))
 
