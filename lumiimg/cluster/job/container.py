@@ -128,7 +128,7 @@ def started(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
         yield from comment("a key, as all who reach the node reach its port: clients send it as a bearer token")
         made = 'od -An -N24 -tx1 /dev/urandom | tr -d " \\n" >"$key"'
         yield f'key=$LUMIIMG_JOB/vllm.key; [ "${scheduler.node}" != 0 ] || (umask 077; {made})'
-        yield 'export VLLM_API_KEY="$(cat "$key" 2>/dev/null)"'
+        yield 'VLLM_API_KEY=$(cat "$key" 2>/dev/null); export VLLM_API_KEY'
     more = []
     if plan.serving is ServingPlace.SOCKET:
         yield from comment("on a socket in a folder of this user alone: all who reach the node reach a port")
