@@ -9,6 +9,7 @@ from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.report import FAST, Cause, Channels, DifferentValue, Stall, Verdict
 from lumiimg.nccl.vocabulary import Occasion, vocabulary
 from lumiimg.secret import hidden, is_secret_name
+from lumiimg.wording import word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,11 @@ def some_nodes(verdict: Verdict, groups: Sequence[VerdictGroup]) -> Cause | None
     if verdict is not Verdict.MIXED or not slow or fast < len(slow):
         return None
     (advice,) = (advice for advice in vocabulary().advice if advice.when is Occasion.SOME_NODES)
-    filled = {"{slow}": f"{len(slow)}", "{all}": f"{fast + len(slow)}", "{fast}": f"{fast}", "{nodes}": folded(slow)}
+    names = folded(slow)
+    filled = {"{slow}": f"{len(slow)}", "{all}": f"{fast + len(slow)}", "{fast}": f"{fast}"}
+    # names in brackets are a pattern for a shell, and those of a log are anybody's
+    filled |= {"{without}": word(f"--exclude={names}"), "{only}": word(f"--nodelist={names} --gpus-per-node=8")}
+    filled["{nodes}"] = names
     texts = [advice.summary, *advice.because, *advice.remedy]
     for name, value in filled.items():
         texts = [text.replace(name, value) for text in texts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,11 +47,30 @@ def test_nodes_that_differ_lead_with_how_to_go_on_without_them_and_how_to_look_a
     assert lead.id == "some-nodes"
     assert lead.summary.startswith("3 of 16 nodes did not use the fast network: nid[005103-005104,005109]")
     assert "took it on 13" in lead.summary
-    assert lead.remedy[0].endswith("sbatch --exclude=nid[005103-005104,005109] job.sh")
+    assert lead.remedy[0].endswith("sbatch '--exclude=nid[005103-005104,005109]' job.sh")
     assert "--nodes 3 --sbatch='--nodelist=nid[005103-005104,005109]" in lead.remedy[1]
     absent = next(cause for cause in others if cause.id == "plugin-absent")
     assert (absent.because, absent.remedy) == ((), lead.remedy[1:])
     assert absent.evidence
+
+
+def test_the_nodes_to_leave_out_are_one_word_where_brackets_are_a_pattern() -> None:
+    lead = read(job(16, slow=(3, 4, 9))).causes[0]
+    for remedy in lead.remedy:
+        command = remedy.partition(": ")[2]
+        shell = [
+            "bash",
+            "--norc",
+            "-O",
+            "failglob",
+            "-c",
+            f'sbatch() {{ printf "%s\n" "$@"; }}; lumiimg() {{ sbatch "$@"; }}; {command}',
+        ]
+        words = subprocess.run(shell, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert [w for w in words if "nid[005103-005104,005109]" in w] in (
+            ["--exclude=nid[005103-005104,005109]"],
+            ["--sbatch=--nodelist=nid[005103-005104,005109] --gpus-per-node=8"],
+        )
 
 
 @pytest.mark.parametrize("slow", [tuple(range(9)), tuple(range(16)), ()])
