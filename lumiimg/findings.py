@@ -184,7 +184,7 @@ class Advice:
     next: str | None = None
     """One command to go on with, with the names of this case; null where none helps."""
     where: str | None = None
-    """Where to type it; null: here."""
+    """Where to type it, or what for; null: here, and it shows."""
 
 
 NO_ADVICE = Advice()

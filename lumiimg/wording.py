@@ -30,6 +30,11 @@ def word(text: str) -> str:
     return f"$'{spelled}'"
 
 
+def operand(name: str) -> str:
+    """Return the name of a file as a command takes it for no option."""
+    return f"./{name}" if name.startswith("-") else name
+
+
 def typed(words: Iterable[str]) -> str:
     """Return words as a command for bash, on one line."""
     return " ".join(map(word, words))

@@ -28,6 +28,7 @@ from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level
 from lumiimg.host.container_view import read_on
 from lumiimg.resolve.venv import with_venv
+from lumiimg.wording import operand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +68,7 @@ def check_image(
     Raises BadInputError for what is not an image, MissingHereError if `level` or the simulation needs what is not
     here.
     """
-    named = f"./{path}" if str(path).startswith("-") else str(path)
+    named = operand(str(path))
     with opened(path, environment, snapshot) as plain, with_venv(plain, venv) as image:
         boundary = with_faults_of_venv(
             check_files(path, image, environment, snapshot, program, site), venv, path, plain

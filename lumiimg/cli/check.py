@@ -56,7 +56,7 @@ from lumiimg.cli.options import (
     snapshot_of,
     venv_of,
 )
-from lumiimg.errors import BadInputError, LumiimgError, printable
+from lumiimg.errors import BadInputError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,33 +157,22 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
 
 
 def _several(arguments: argparse.Namespace) -> int:
-    """Check one image after the other; one that cannot be checked does not keep the others from it."""
+    from lumiimg.cli.several import answer_each
     from lumiimg.report.console import print_json_line
-    from lumiimg.report.images import ImageAnswer, answer_of, print_images, worst
+    from lumiimg.report.images import ImageAnswer, of_check
 
-    given = {"--nodes": arguments.nodes, "--junit": arguments.junit, "--html": arguments.html}
+    given = {"--nodes": arguments.nodes, "--junit": arguments.junit}
     if option := next((option for option, value in given.items() if value is not None), None):
         raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
     check = _checker(arguments)
-    answers: list[ImageAnswer] = []
-    told_at = time.monotonic()
-    for image in arguments.images:
-        try:
-            report = check(image)
-        except LumiimgError as error:
-            sentence = "; ".join(filter(None, (error.what, error.hint)))
-            answers.append(ImageAnswer(str(image), error.exit_code, sentence))
-        else:
-            answers.append(answer_of(report))
-            if arguments.json:
-                print_json_line("check", report)
-        if time.monotonic() - told_at > _SOON_S:
-            told_at = time.monotonic()
-            print(
-                printable(f"{len(answers)} of {len(arguments.images)} images are checked"), file=sys.stderr, flush=True
-            )
-    print_images(answers, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return worst(answers)
+
+    def answer(image: Path) -> ImageAnswer:
+        report = check(image)
+        if arguments.json:
+            print_json_line("check", report)
+        return of_check(report)
+
+    return answer_each("check", arguments, answer)
 
 
 def _on_nodes(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ examples:
 exit codes: 0 no change breaks an image, or nothing changed
             1 an image breaks, or the binds made for it before; without
               images: something changed that can break one
-            2 not a snapshot, or not an image
+            2 not a snapshot, or one of the images is not an image
             3 cannot be decided: nodes of different kinds, no fabric in the new
               snapshot, or an unknown driver
 """
@@ -19,7 +19,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_machine, add_quiet, add_verbose, named_site, site_in_force, site_of
+from lumiimg.cli.options import (
+    add_json,
+    add_machine,
+    add_page,
+    add_quiet,
+    add_verbose,
+    named_site,
+    refuse_places,
+    site_in_force,
+    site_of,
+)
+from lumiimg.errors import ExitCode, LumiimgError
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +55,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="image: one to judge (may be repeated)",
     )
     add_machine(parser, "its binds and driver window apply")
+    add_page(parser)
     add_quiet(parser)
     add_verbose(parser, "every change, also those of the build alone")
     add_json(parser)
@@ -51,24 +63,40 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.drift import follow, judge
+    from lumiimg.check.static.comparisons import Outcome
     from lumiimg.host.drift import compare
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.report.drift import Words, json_keys, print_drift
+    from lumiimg.report.images import of_error
 
+    refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
     # two snapshots may be of another machine than this
     site = named_site(arguments) if arguments.now else site_of(arguments)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     drift = compare(before, now)
     # of nodes of different kinds nothing follows for an image
-    images = [] if drift.kinds else [follow(path, os.environ, drift, site) for path in arguments.image]
-    answer = judge(drift, images)
+    images, unread = [], []
+    for path in () if drift.kinds else arguments.image:
+        try:
+            images.append(follow(path, os.environ, drift, site))
+        except LumiimgError as error:
+            if len(arguments.image) == 1:
+                raise
+            unread.append(of_error(path, error))  # it does not keep the others from an answer
+    answer = judge(drift, images) if images or not unread else Outcome.UNKNOWN
     words = Words(str(arguments.now) if arguments.now else None, site_in_force(arguments))
+    if arguments.html:
+        from lumiimg.files import write_text
+        from lumiimg.report.html.drift import drift_page
+
+        write_text(arguments.html, drift_page(drift, images, answer, words, unread))
     if arguments.json:
-        print_json("drift", drift, **json_keys(drift, images, answer, words))
-    print_drift(drift, images, answer, words, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return answer.exit_code
+        print_json("drift", drift, **json_keys(drift, images, answer, words, unread))
+    shown = {"verbose": arguments.verbose, "quiet": arguments.quiet, "stderr": arguments.json}
+    print_drift(drift, images, answer, words, unread, **shown)
+    return ExitCode.BAD_INPUT if unread and answer is not Outcome.REFUSED else answer.exit_code
 
 
 def _this_machine(before: Snapshot) -> Snapshot:

@@ -7,6 +7,7 @@ fact; what stands against it, and the nearest request that works.
 examples:
   lumiimg explain image.sif --host host.json
   lumiimg explain image.sif --site lumi        # whether its GPU runs the code
+  lumiimg explain *.sif --host host.json       # equal answers as one group
   lumiimg explain --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   lumiimg explain --add vllm --site lumi       # on which bases?
 
@@ -16,6 +17,7 @@ exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
             2 not an image, no snapshot, or a name that is not there
             3 a host snapshot would decide it, or something is not known here
             4 the base of a request cannot be had on this machine
+            of several images, that of the worst: 1, 2, 4, 3, 0
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import (
     IMAGES,
@@ -41,9 +44,14 @@ from lumiimg.cli.options import (
 from lumiimg.cli.request import add_request, ground_of, planned, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumiimg.check.static.boundary import Boundary
+
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("image", metavar="IMAGE", type=Path, nargs="?", help=IMAGES)
+    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help=IMAGES)
     add_program(parser)
     add_request(parser, "of a request")
     parser.add_argument("--offline", action="store_true", help=OFFLINE)
@@ -57,34 +65,30 @@ def execute(arguments: argparse.Namespace) -> int:
     is_request = bool(arguments.base or arguments.recipe or arguments.add or arguments.requirements)
     if is_request and arguments.starts:
         raise BadInputError("--program is of an image", hint="leave it out")
-    if (arguments.image is None) != is_request:
+    if bool(arguments.images) == is_request:
         raise BadInputError(
             "name either an image or a request, not both",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
-    refuse_places({"--html": arguments.html}, (arguments.image, arguments.host))
-    if arguments.image is not None:
+    refuse_places({"--html": arguments.html}, (*arguments.images, arguments.host))
+    if arguments.images:
         _refuse_options_of_requests(arguments)
-        return _image(arguments)
+        return _several(arguments) if len(arguments.images) > 1 else _image(arguments)
     return _request(arguments) if arguments.base or arguments.recipe else _bases(arguments)
 
 
 def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
     given = [f"--{name}" for name in ("arg", "source", "mirror", "layers") if getattr(arguments, name)]
     if given or arguments.fabric != "auto":
-        hint = f"of an image: --host FILE; of a request on it: --base {arguments.image}"
+        hint = f"of an image: --host FILE; of a request on it: --base {arguments.images[0]}"
         raise BadInputError(f"{(given or ['--fabric'])[0]} says nothing about a finished image", hint=hint)
 
 
 def _image(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.provenance import asked_for
-    from lumiimg.check.static.boundary import study
     from lumiimg.report.boundary import json_keys, print_boundary
     from lumiimg.report.console import print_json
 
-    snapshot, site = snapshot_of(arguments), site_of(arguments)
-    names = {"machine": machine_options(arguments, anywhere=False), "built_with": asked_for(arguments.image)}
-    boundary = study(arguments.image, os.environ, snapshot, site, arguments.starts, **names)
+    boundary = _studier(arguments)(arguments.images[0])
     if arguments.html:
         from lumiimg.check.steps import boundary_steps
         from lumiimg.files import write_text
@@ -95,6 +99,37 @@ def _image(arguments: argparse.Namespace) -> int:
         print_json("explain-image", boundary, **json_keys(boundary))
     print_boundary(boundary, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return boundary.decision.exit_code
+
+
+def _several(arguments: argparse.Namespace) -> int:
+    from lumiimg.cli.several import answer_each
+    from lumiimg.report.boundary import json_keys
+    from lumiimg.report.console import print_json_line
+    from lumiimg.report.images import ImageAnswer, of_boundary
+
+    study = _studier(arguments)
+
+    def answer(image: Path) -> ImageAnswer:
+        boundary = study(image)
+        if arguments.json:
+            print_json_line("explain-image", boundary, **json_keys(boundary))
+        return of_boundary(boundary)
+
+    return answer_each("explain", arguments, answer)
+
+
+def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:
+    """Return what looks at an image beside the machine that is named. Raises BadInputError."""
+    from lumiimg.build.provenance import asked_for
+    from lumiimg.check.static.boundary import study
+
+    snapshot, site = snapshot_of(arguments), site_of(arguments)
+    machine = machine_options(arguments, anywhere=False)
+
+    def look(image: Path) -> Boundary:
+        return study(image, os.environ, snapshot, site, arguments.starts, machine=machine, built_with=asked_for(image))
+
+    return look
 
 
 def _request(arguments: argparse.Namespace) -> int:

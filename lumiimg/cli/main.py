@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
@@ -22,13 +23,15 @@ from lumiimg.secret import has_login
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
 
     from lumiimg.cli.commands import Parser
 
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
+_SEVERAL: dict[str, Callable[[str], object]] = {"paths": str, "packages": str, "images": Path}
+"""Positional words of which a command takes any number."""
 _PLAIN = {"✓": "+", "✗": "x", "·": "-", "→": "->", "…": "...", "█": "#", "└": "`", "├": "|", "│": "|", "─": "-"}
 
 
@@ -91,10 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.program = program
     if rest:
         # argparse gives positional words up once an option has come between them
-        many = next((name for name in ("paths", "packages") if hasattr(arguments, name)), None)
-        if many is None or any(word.startswith("-") for word in rest):
+        several = next((name for name in _SEVERAL if hasattr(arguments, name)), None)
+        if several is None or any(word.startswith("-") for word in rest):
             _command_of(parser, words).refuse(rest)
-        setattr(arguments, many, [*getattr(arguments, many), *rest])
+        setattr(arguments, several, [*getattr(arguments, several), *map(_SEVERAL[several], rest)])
     if not hasattr(arguments, "execute"):
         from lumiimg.cli.start import print_start
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 from lumiimg.nccl.causes import likelihood
 from lumiimg.nccl.events import first_sightings
-from lumiimg.nccl.report import Communicator, LoggedLibrary, RankResult, Told, Transport, Verdict, VerdictGroup, weakest
+from lumiimg.nccl.report import (
+    FAST,
+    Communicator,
+    LoggedLibrary,
+    RankResult,
+    Told,
+    Transport,
+    Verdict,
+    VerdictGroup,
+    weakest,
+)
 from lumiimg.nccl.vocabulary import Ends
 from lumiimg.secret import HIDDEN, hidden, is_secret_name
 
@@ -61,7 +71,10 @@ def component(processes: Sequence[ProcessState], event: str, name: str | None = 
 def node_groups(
     processes: Sequence[ProcessState], findings: Sequence[Judgement], troubles: Sequence[Sequence[Trouble]]
 ) -> tuple[VerdictGroup, ...]:
-    """Return the nodes by what their ranks came to, the largest group first; `mixed` where ranks of a node differ."""
+    """Return the nodes by what their ranks came to; `mixed` where ranks of a node differ.
+
+    Those without a fast network come first, then the largest group.
+    """
     by_node: dict[str, set[tuple[Verdict, str | None, str | None, str | None]]] = {}
     least: dict[str, Confidence] = {}
     for process, finding, found in zip(processes, findings, troubles, strict=True):
@@ -74,7 +87,9 @@ def node_groups(
     groups: dict[tuple[Verdict, str | None, str | None, str | None], list[str]] = {}
     for node, results in by_node.items():
         groups.setdefault(_common(results), []).append(node)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0][0], min(group[1])))
+    ordered = sorted(
+        groups.items(), key=lambda group: (group[0][0] in FAST, -len(group[1]), group[0][0], min(group[1]))
+    )
     return tuple(
         VerdictGroup(*result, weakest(map(least.__getitem__, of)), tuple(sorted(of))) for result, of in ordered
     )

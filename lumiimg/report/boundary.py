@@ -10,7 +10,7 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import printable
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.report.console import advise, branch, console, detail, evidence, headline, marked, remedies, say
+from lumiimg.report.console import advise, branch, console, detail, evidence, headline, marked, remedies, say, screen
 from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import count
 
@@ -50,27 +50,27 @@ def json_keys(boundary: Boundary) -> dict[str, Any]:
 
 def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the account for a person."""
-    out = console(stderr=stderr, quiet=quiet)
-    headline(out, f"{boundary.image}: {sentence(boundary)}", KINDS[boundary.decision])
-    advise(out, boundary.advice)
-    detail(out, sides_line(boundary), style="dim")
-    if boundary.gpu is not None:
-        detail(out, summary_of(boundary.gpu), style="dim")
-    out.print()
-    if boundary.loaded:
-        _print_path(out, boundary)
-    for rule in boundary.rules:
-        if rule.outcome is not Outcome.OK:
-            marked(out, KINDS[rule.outcome], f"{rule}  [{rule.id}]")
-            if rule.because:
-                detail(out, rule.because)
-    if any(rule.outcome is not Outcome.OK for rule in boundary.rules):
+    with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
+        headline(out, f"{boundary.image}: {sentence(boundary)}", KINDS[boundary.decision])
+        advise(out, boundary.advice)
+        detail(out, sides_line(boundary), style="dim")
+        if boundary.gpu is not None:
+            detail(out, summary_of(boundary.gpu), style="dim")
         out.print()
-    _print_margins(out, boundary, verbose=verbose)
-    for note in boundary.manifest.notes if boundary.manifest else ():
-        marked(out, "unknown", note)
-    # where nothing loads, each way out is enough; what findings ask for is all to be done
-    remedies(out, boundary.remedies, then="or" if boundary.fabric is Fabric.NONE else "do")
+        if boundary.loaded:
+            _print_path(out, boundary)
+        for rule in boundary.rules:
+            if rule.outcome is not Outcome.OK:
+                marked(out, KINDS[rule.outcome], f"{rule}  [{rule.id}]")
+                if rule.because:
+                    detail(out, rule.because)
+        if any(rule.outcome is not Outcome.OK for rule in boundary.rules):
+            out.print()
+        _print_margins(out, boundary, verbose=verbose)
+        for note in boundary.manifest.notes if boundary.manifest else ():
+            marked(out, "unknown", note)
+        # where nothing loads, each way out is enough; what findings ask for is all to be done
+        remedies(out, boundary.remedies, then="or" if boundary.fabric is Fabric.NONE else "do")
 
 
 def print_refusals(boundary: Boundary) -> None:

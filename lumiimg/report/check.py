@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.answer import Answer
 from lumiimg.errors import ExitCode, printable
 from lumiimg.findings import NO_ADVICE, Family, Finding, Level, Severity
-from lumiimg.report.console import advise, console, detail, evidence, headline, marked, remedies, say
+from lumiimg.report.console import INDENT, Priority, advise, detail, evidence, headline, marked, remedies, say, screen
 from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import command_in
 
@@ -28,28 +28,28 @@ KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: 
 
 def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the report for a person."""
-    out = console(stderr=stderr, quiet=quiet)
-    headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
-    advise(out, report.advice)
-    out.print()
-    detail(out, path_line(report.path), style="dim")
-    if report.gpu is not None:
-        detail(out, summary_of(report.gpu), style="dim")
-    out.print()
-    for finding in report.findings:
-        is_told = verbose or finding.level is Level.RUN or finding.id.family in _ALWAYS
-        if finding.severity is Severity.INFO and not is_told:
-            continue
-        print_finding(out, finding, report.advice, verbose=verbose)
-    taken = {level.value: report.levels.of(level) for level in Level}
-    print_levels(out, taken)
+    with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
+        headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
+        advise(out, report.advice)
+        out.print()
+        detail(out, path_line(report.path), style="dim")
+        if report.gpu is not None:
+            detail(out, summary_of(report.gpu), style="dim")
+        out.print()
+        for finding in report.findings:
+            is_told = verbose or finding.level is Level.RUN or finding.id.family in _ALWAYS
+            if finding.severity is Severity.INFO and not is_told:
+                continue
+            print_finding(out, finding, report.advice, verbose=verbose)
+        taken = {level.value: report.levels.of(level) for level in Level}
+        print_levels(out, taken)
 
 
 def print_levels(out: Console, taken: Mapping[str, str]) -> None:
     """Print what became of each level; of several the same only once."""
     for text in dict.fromkeys(taken.values()):
         same = [level for level in taken if taken[level] == text]
-        say(out, f"level {' and '.join(same)}: {text}", first="  ", style="dim")
+        say(out, f"level {' and '.join(same)}: {text}", first="  ", style="dim", priority=Priority.ALWAYS)
 
 
 def print_finding(out: Console, finding: Finding, advice: Advice = NO_ADVICE, *, verbose: bool = True) -> None:
@@ -61,7 +61,7 @@ def print_finding(out: Console, finding: Finding, advice: Advice = NO_ADVICE, *,
     for line in finding.evidence if kept else ():
         evidence(out, line)
     if len(finding.chain) > 1:
-        detail(out, "via " + " -> ".join(finding.chain))
+        say(out, "via " + " -> ".join(finding.chain), first=INDENT, priority=Priority.MORE)
     if finding.cause:
         detail(out, f"why: {finding.cause}")
     shown = advice.next if is_said else None

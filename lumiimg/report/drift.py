@@ -12,7 +12,19 @@ from lumiimg.check.static.comparisons import Outcome
 from lumiimg.errors import printable
 from lumiimg.host.node_change import ChangeKind, Subject
 from lumiimg.report.boundary import KINDS
-from lumiimg.report.console import INDENT, console, cut, detail, heading, headline, marked, remedies, say
+from lumiimg.report.console import (
+    INDENT,
+    Priority,
+    cut,
+    detail,
+    heading,
+    headline,
+    marked,
+    remedies,
+    say,
+    screen,
+)
+from lumiimg.report.images import print_groups
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
     from lumiimg.host.node_change import NodeChange
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.report.console import Console
+    from lumiimg.report.images import ImageAnswer
 
 _SEVERITIES = {
     Fate.FINE: "ok",
@@ -41,6 +54,7 @@ _SENTENCES = {
     Fate.UNKNOWN: "CANNOT TELL",
 }
 _WORST_FIRST = (Fate.BREAKS, Fate.STALE_BINDS, Fate.UNKNOWN, Fate.BROKEN_BEFORE, Fate.MENDED, Fate.FINE)
+OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
 _SHOWN = 10
 """Of the changes of one subject, without --verbose."""
 
@@ -59,12 +73,15 @@ class Words:
         return self.now or "now.json"
 
 
-def json_keys(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words) -> dict[str, Any]:
+def json_keys(
+    drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words, unread: Sequence[ImageAnswer] = ()
+) -> dict[str, Any]:
     """Return the keys of the JSON beside the attributes of the drift."""
     return {
         "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[answer],
-        "sentence": _sentence(drift, images, answer),
+        "sentence": sentence_of(drift, images, answer, unread),
         "images": [_image_data(image, words) for image in images],
+        "unread": [{"image": one.image, "why": one.sentence} for one in unread],
     }
 
 
@@ -92,37 +109,45 @@ def print_drift(
     images: Sequence[ImageDrift],
     answer: Outcome,
     words: Words,
+    unread: Sequence[ImageAnswer] = (),
     *,
     verbose: bool,
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
-    """Print it for a person."""
-    out = console(stderr=stderr, quiet=quiet)
-    headline(out, _sentence(drift, images, answer), KINDS[answer])
-    detail(out, f"before: {_node(drift.before)}", style="dim")
-    detail(out, f"now:    {_node(drift.now)}", style="dim")
-    for change in drift.kinds:
-        marked(out, "unknown", f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}")
-    if drift.kinds:
-        remedies(out, ["take both snapshots on nodes of one kind: of one partition, with its drivers loaded"])
-    for subject, group in itertools.groupby(drift.changes, lambda change: change.subject):
-        _print_subject(out, subject, list(group), verbose=verbose)
-    if drift.notes:
-        out.print()
-    for note in drift.notes:
-        marked(out, "unknown", note)
-    ordered = sorted(images, key=_alike)
-    for _, alike in itertools.groupby(ordered, _alike):
-        out.print()
-        _print_images(out, list(alike), words, verbose=verbose)
-    named = (remedy for image in images for remedy in remedies_of(image, words.snapshot, words.site))
-    if words.now is None and any(words.snapshot in remedy for remedy in named):
-        out.print()
-        say(out, "(`lumiimg host scan -o now.json`, here, writes now.json)", style="dim")
+    """Print it for a person: images first, then what changed."""
+    with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
+        headline(out, sentence_of(drift, images, answer, unread), KINDS[answer])
+        for line in nodes_of(drift):
+            detail(out, line, style="dim")
+        for group in groups_of(images, words):
+            _print_group(out, group, verbose=verbose)
+        print_groups(out, unread, verbose=verbose)
+        for change in drift.kinds:
+            marked(out, "unknown", f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}")
+        if drift.kinds:
+            remedies(out, [OF_ONE_KIND])
+        for subject, of_subject in itertools.groupby(drift.changes, lambda change: change.subject):
+            _print_subject(out, subject, list(of_subject), verbose=verbose)
+        if drift.notes:
+            out.print()
+        for note in drift.notes:
+            marked(out, "unknown", note)
+        named = (remedy for image in images for remedy in remedies_of(image, words.snapshot, words.site))
+        if words.now is None and any(words.snapshot in remedy for remedy in named):
+            out.print()
+            say(out, "(`lumiimg host scan -o now.json`, here, writes now.json)", style="dim")
 
 
-def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Outcome) -> str:
+def nodes_of(drift: Drift) -> tuple[str, str]:
+    """Return which nodes are compared, in two lines."""
+    return f"before: {_node(drift.before)}", f"now:    {_node(drift.now)}"
+
+
+def sentence_of(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, unread: Sequence[ImageAnswer] = ()) -> str:
+    """Return the answer for a person."""
+    if unread:
+        return f"{sentence_of(drift, images, answer)}; {count(len(unread), 'image')} cannot be read"
     if drift.kinds:
         return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
     broken = [image for image in images if image.fate is Fate.BREAKS]
@@ -161,19 +186,21 @@ def _print_subject(out: Console, subject: Subject, changes: list[NodeChange], *,
     shown = changes if verbose else [change for change in changes if change.kind is not ChangeKind.REBUILT]
     shown = sorted(shown, key=lambda change: not change.may_break)
     for change in shown if verbose else shown[:_SHOWN]:
-        for number, line in enumerate(_lines(change)):
+        for number, line in enumerate(lines_of(change)):
             if number == 0:
-                marked(out, "problem" if change.may_break else "info", line)
+                mark = "problem" if change.may_break else "info"
+                marked(out, mark, line, priority=Priority.REASON if change.may_break else Priority.WELL)
             else:
-                detail(out, line)
+                detail(out, line, priority=Priority.MORE)
     if not verbose and len(shown) > _SHOWN:
-        out.print(f"  and {len(shown) - _SHOWN} more (--verbose)", style="dim")
+        out.print(f"  and {len(shown) - _SHOWN} more (--verbose)", style="dim", priority=Priority.WELL)
     if rebuilt and not verbose:
         names = "the same version" if subject is Subject.GLIBC else count(len(rebuilt), "name")
-        out.print(f"  another build behind {names}", style="dim")
+        out.print(f"  another build behind {names}", style="dim", priority=Priority.WELL)
 
 
-def _lines(change: NodeChange) -> Iterator[str]:
+def lines_of(change: NodeChange) -> Iterator[str]:
+    """Yield a change in a sentence, and its details in others."""
     what = change.what
     if change.kind is ChangeKind.RENAMED:
         yield f"{change.before} -> {change.now}"
@@ -191,24 +218,58 @@ def _lines(change: NodeChange) -> Iterator[str]:
 # -- images --
 
 
+@dataclass(frozen=True, slots=True)
+class DriftGroup:
+    """Images of one fate."""
+
+    kind: str
+    """The key of its mark."""
+    sentence: str
+    """Which image, or how many, and what becomes of it."""
+    names: tuple[str, ...]
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    remedies: tuple[str, ...]
+    """For the first of them; one is enough."""
+
+    @property
+    def whose(self) -> str | None:
+        """For which of several images the remedies are; None where there is one."""
+        return f"for the first of {len(self.names)}" if len(self.names) > 1 else None
+
+
+def groups_of(images: Sequence[ImageDrift], words: Words) -> Iterator[DriftGroup]:
+    """Yield images of one fate together, the worst first."""
+    for _, alike in itertools.groupby(sorted(images, key=_alike), _alike):
+        same = list(alike)
+        image = same[0]
+        who = image.image if len(same) == 1 else count(len(same), "image")
+        yield DriftGroup(
+            _SEVERITIES[image.fate],
+            f"{who}: {_fate(image)}",
+            tuple(each.image for each in same),
+            tuple(_reasons(image)),
+            image.notes,
+            tuple(remedies_of(image, words.snapshot, words.site)),
+        )
+
+
 def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:
     """Return what images have in common that are shown together; the worst sorts first."""
     return _WORST_FIRST.index(image.fate), _fate(image), (*_reasons(image), *image.notes)
 
 
-def _print_images(out: Console, images: Sequence[ImageDrift], words: Words, *, verbose: bool) -> None:
-    image = images[0]
-    names = printable(", ".join(each.image for each in images))
-    if len(images) == 1:
-        marked(out, _SEVERITIES[image.fate], f"{image.image}: {_fate(image)}")
-    else:
-        marked(out, _SEVERITIES[image.fate], f"{count(len(images), 'image')}: {_fate(image)}")
-        detail(out, names if verbose else cut(out, names, INDENT))
-    for line in _reasons(image):
+def _print_group(out: Console, group: DriftGroup, *, verbose: bool) -> None:
+    out.print()
+    marked(out, group.kind, group.sentence, priority=Priority.SENTENCE)
+    if len(group.names) > 1:
+        names = printable(", ".join(group.names))
+        say(out, names if verbose else cut(out, names, INDENT), first=INDENT)
+    for line in group.reasons:
         detail(out, line)
-    for note in image.notes:
+    for note in group.notes:
         detail(out, f"note: {note}", style="dim")
-    remedies(out, list(remedies_of(image, words.snapshot, words.site)), then="or")
+    remedies(out, group.remedies, first=f"do, {group.whose}" if group.whose else "do", then="or")
 
 
 def _fate(image: ImageDrift) -> str:

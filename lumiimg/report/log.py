@@ -11,7 +11,19 @@ from lumiimg.findings import NO_ADVICE, Advice, Severity
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.check import print_finding
-from lumiimg.report.console import INDENT, advise, console, cut, detail, heading, remedies, say, verbatim
+from lumiimg.report.console import (
+    INDENT,
+    Priority,
+    advise,
+    console,
+    cut,
+    detail,
+    heading,
+    remedies,
+    say,
+    screen,
+    verbatim,
+)
 from lumiimg.report.console import evidence as print_evidence
 from lumiimg.report.console import headline as print_headline
 from lumiimg.wording import count
@@ -51,6 +63,8 @@ _CHOSEN = {
 """Of a job that ended before any rank was connected."""
 KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
+_NAMES = frozenset({"Slingshot", "Slurm"})
+"""That keep their capital within a sentence."""
 _CAUSES_SHOWN, _LINES_SHOWN, _GROUPS_SHOWN, _RUNS_SHOWN = 3, 3, 12, 5
 
 
@@ -104,6 +118,7 @@ def json_keys(
     """Return the keys of the JSON beside the attributes of the report."""
     return {
         "answer": answer.name.lower(),
+        "advice": advice_of(report),
         "ranks": dict(_keyed(report.ranks)),
         **asdict(report.transport),
         "environment": dict(report.environment),
@@ -152,51 +167,53 @@ def print_log(
     stderr: bool = False,
 ) -> None:
     """Print the report for a person."""
-    out = console(stderr=stderr, quiet=quiet)
-    print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
-    causes = list(report.causes)
-    first = causes.pop(0) if causes and report.answer is not ExitCode.GOOD else None
-    if first is not None:
-        advise(out, advice_of(report))
-        out.print()
-    if report.ended is not None:
-        say(out, f"network: {network(report)}")
-    stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
-    for line in [*filter(None, [stall]), *known(report)]:
-        detail(out, line, style="dim")
-    proof = report.proof[: 1 if report.ended is not None else _LINES_SHOWN]
-    for evidence in proof:
-        print_evidence(out, place(evidence))
-    if first is not None:
-        if report.ended is not None or report.proof or stall or known(report):
+    with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
+        print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
+        causes = list(report.causes)
+        first = causes.pop(0) if causes and report.answer is not ExitCode.GOOD else None
+        if first is not None:
+            advise(out, advice_of(report))
             out.print()
-        _print_rest(out, first, proof)
-    # on one node a plugin that is not there is no reason to worry
-    few = report.single_node or report.ended is not None
-    limit = (
-        len(causes)
-        if verbose
-        else max(0, (2 if report.ended else 1) - (first is not None))
-        if few
-        else (_CAUSES_SHOWN - (first is not None))
-    )
-    word = "note" if report.answer is ExitCode.GOOD or report.ended is not None else "why"
-    for cause in causes[:limit]:
-        _print_cause(out, cause, word)
-    if len(causes) > limit:
-        out.print(f"\n{len(causes) - limit} more with --verbose", style="dim")
-    _print_nodes(out, report, verbose=verbose)
-    _print_differences(out, report, verbose=verbose)
-    if shown := [f for f in measured if verbose or f.severity is not Severity.INFO or len(measured) < _GROUPS_SHOWN]:
-        out.print()
-        for finding in shown:
-            print_finding(out, finding)
-    if image is not None:
-        _print_image(out, image)
-    if verbose and report.environment:
-        heading(out, "variables in the log")
-        for name, value in report.environment:
-            verbatim(out, f"{INDENT}{name}={value}")
+        if report.ended is not None:
+            say(out, f"network: {network(report)}", priority=Priority.ALWAYS)
+        stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
+        for line in [*filter(None, [stall]), *known(report)]:
+            detail(out, line, style="dim")
+        proof = report.proof[: 1 if report.ended is not None else _LINES_SHOWN]
+        for evidence in proof:
+            print_evidence(out, place(evidence))
+        if first is not None:
+            if report.ended is not None or report.proof or stall or known(report):
+                out.print()
+            _print_rest(out, first, proof, next(iter(first.remedy), None))
+        # on one node a plugin that is not there is no reason to worry
+        few = report.single_node or report.ended is not None
+        limit = (
+            len(causes)
+            if verbose
+            else max(0, (2 if report.ended else 1) - (first is not None))
+            if few
+            else (_CAUSES_SHOWN - (first is not None))
+        )
+        word = "note" if report.answer is ExitCode.GOOD or report.ended is not None else "why"
+        for cause in causes[:limit]:
+            _print_cause(out, cause, word)
+        if len(causes) > limit:
+            out.print(f"\n{len(causes) - limit} more with --verbose", style="dim")
+        _print_nodes(out, report, verbose=verbose)
+        _print_differences(out, report, verbose=verbose)
+        if shown := [
+            f for f in measured if verbose or f.severity is not Severity.INFO or len(measured) < _GROUPS_SHOWN
+        ]:
+            out.print()
+            for finding in shown:
+                print_finding(out, finding)
+        if image is not None:
+            _print_image(out, image)
+        if verbose and report.environment:
+            heading(out, "variables in the log")
+            for name, value in report.environment:
+                verbatim(out, f"{INDENT}{name}={value}")
 
 
 def known(report: LogReport) -> list[str]:
@@ -230,11 +247,14 @@ def _parts_of_log(report: LogReport) -> list[str]:
     return lines
 
 
-def next_command(remedy: Sequence[str]) -> str:
-    """Return the first thing to do, as it is typed, without what it is for."""
+def next_command(remedy: Sequence[str]) -> tuple[str, str | None]:
+    """Return (the first thing to do, as it is typed; where, or what for)."""
     step = remedy[0]
     reason, colon, command = step.partition(": ")
-    return command if colon and reason[:1].isupper() and not reason.startswith("LD_") else step
+    if not colon or not reason[:1].isupper() or reason.startswith("LD_"):
+        return step, None
+    is_name = not reason[1:2].islower() or reason.partition(" ")[0] in _NAMES
+    return command, reason if is_name else f"{reason[0].lower()}{reason[1:]}"
 
 
 def advice_of(report: LogReport) -> Advice:
@@ -244,7 +264,7 @@ def advice_of(report: LogReport) -> Advice:
     cause = report.causes[0]
     is_end = report.ended is not None and cause.because
     why = cause.because[0] if is_end else f"{cause.summary}  [{cause.id}]"
-    return Advice(why, next_command(cause.remedy) if cause.remedy else None)
+    return Advice(why, *next_command(cause.remedy)) if cause.remedy else Advice(why)
 
 
 def _print_cause(out: Console, cause: Cause, word: str) -> None:
@@ -253,14 +273,15 @@ def _print_cause(out: Console, cause: Cause, word: str) -> None:
     _print_rest(out, cause)
 
 
-def _print_rest(out: Console, cause: Cause, shown: Sequence[Evidence] = ()) -> None:
+def _print_rest(out: Console, cause: Cause, shown: Sequence[Evidence] = (), said: str | None = None) -> None:
+    """Print what stands behind a cause, but for evidence and a remedy that are printed already."""
     for evidence in cause.evidence[:_LINES_SHOWN]:
         if evidence not in shown:
             print_evidence(out, place(evidence))
     for number, reason in enumerate(cause.because, 1):
-        say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ")
-    remedies(out, cause.remedy)
-    detail(out, f"source: {cause.source}", style="dim")
+        say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ", priority=Priority.REASON)
+    remedies(out, [remedy for remedy in cause.remedy if remedy != said])
+    say(out, f"source: {cause.source}", first=INDENT, style="dim", priority=Priority.MORE)
 
 
 def _print_nodes(out: Console, report: LogReport, *, verbose: bool) -> None:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.report.console import INDENT, console, detail, headline, marked, proposal, say, verbatim
+from lumiimg.report.console import (
+    INDENT,
+    Priority,
+    console,
+    detail,
+    heading,
+    headline,
+    marked,
+    proposal,
+    say,
+    screen,
+    verbatim,
+)
 from lumiimg.report.reach import never_built
 from lumiimg.resolve.plan import outcome_of
 from lumiimg.resolve.request import in_short, options_of
@@ -52,34 +64,35 @@ def json_keys(plan: Plan) -> dict[str, Any]:
 
 def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
     """Print the plan for a person."""
-    out = console(stderr=stderr, quiet=quiet)
-    kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
-    headline(out, sentence(plan), kind)
-    if not plan.refused:
-        detail(out, _chosen(plan))
-    if plan.site is None or plan.site.is_any:
-        note = "no machine is named, so neither its driver nor its network was judged: --site lumi"
-        detail(out, note, style="yellow")
-    for rule in plan.rules:
-        _print_rule(out, rule, verbose=verbose)
-    if plan.refused:
-        out.print()
-        for title, command in told_nearest(plan):
-            say(out, title)
+    with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
+        kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
+        headline(out, sentence(plan), kind)
+        if not plan.refused:
+            detail(out, _chosen(plan), priority=Priority.ALWAYS)
+        if plan.site is None or plan.site.is_any:
+            note = "no machine is named, so neither its driver nor its network was judged: --site lumi"
+            detail(out, note, style="yellow", priority=Priority.ALWAYS)
+        if plan.missing is not None and not plan.refused:
+            say(out, f"not here: {plan.missing}", style="yellow", priority=Priority.ALWAYS)
+        against = [rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED]
+        for rule in against:
+            _print_rule(out, rule, verbose=verbose)
+        if plan.refused:
+            out.print()
+        for word, command in told_nearest(plan) if plan.refused else told_next(plan):
             if command:
-                verbatim(out, f"{INDENT}{command}")
-    else:
-        _print_jobs(out, plan, verbose=verbose)
-    if plan.changes:
-        out.print("\nthe same request:", style="dim")
-        for what, told in plan.changes:
-            detail(out, f"{what}: {told}", style="dim")
-    if not plan.refused:
-        out.print()
-        if plan.missing is not None:
-            say(out, f"not here: {plan.missing}", style="yellow")
-        for word, command in told_next(plan):
-            proposal(out, command, word=word)
+                proposal(out, command, word=word)
+            else:
+                say(out, word, priority=Priority.ALWAYS)
+        others = [rule for rule in plan.rules if rule not in against]
+        for rule in sorted(others, key=lambda rule: list(RuleOutcome)[::-1].index(rule.outcome)):
+            _print_rule(out, rule, verbose=verbose)
+        if not plan.refused:
+            _print_jobs(out, plan, verbose=verbose)
+        if plan.changes:
+            heading(out, "the same request:")
+            for what, told in plan.changes:
+                detail(out, f"{what}: {told}", style="dim", priority=Priority.WELL)
 
 
 def told_next(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -108,9 +121,9 @@ def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
     out.print()
     told = rule.sides if is_doubt or verbose else rule.have
     marked(out, KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{told}  [{rule.id}]")
-    detail(out, rule.because)
+    detail(out, rule.because, priority=Priority.REASON if is_doubt else Priority.MORE)
     if is_doubt or verbose:
-        detail(out, f"source: {rule.source}", style="dim")
+        say(out, f"source: {rule.source}", first=INDENT, style="dim", priority=Priority.MORE)
 
 
 def told_nearest(plan: Plan) -> Iterator[tuple[str, str | None]]:
@@ -124,7 +137,7 @@ def told_nearest(plan: Plan) -> Iterator[tuple[str, str | None]]:
         if other is not None:
             left = _left_out(plan.asked, other.asked) if other is plan.nearest else ""
             where = ", where its base is" if other.missing else ""
-            yield f"{title}{left}{where}:", f"lumiimg build {options_of(other.asked)} -o image.sif"
+            yield f"next, {title}{left}{where}", f"lumiimg build {options_of(other.asked)} -o image.sif"
 
 
 def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:
@@ -133,9 +146,10 @@ def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:
         say(out, note, style="yellow")
     if not plan.environment or plan.site is None:
         return
-    out.print(f"\nfor jobs on {plan.site.name}:", style="dim")
+    heading(out, f"for jobs on {plan.site.name}:")
     for variable in plan.environment:
-        verbatim(out, f"{INDENT}export {variable.name}={variable.value}{when_of(variable)}")
+        line = f"{INDENT}export {variable.name}={variable.value}{when_of(variable)}"
+        verbatim(out, line, priority=Priority.WELL)
         if verbose:
             say(out, f"{variable.because} ({variable.source})", first=INDENT * 2, rest=INDENT * 2, style="dim")
 

@@ -1,4 +1,4 @@
-"""`lumiimg check` of several images: equal answers together, the worst first, a line of JSON for each that was read."""
+"""`lumiimg check` and `explain` of several images: equal answers together, the worst first, a line of JSON for each that was read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_commands_that_are_proposed_name_an_image_of_their_fate(
 ) -> None:
     del images
     _, out, _ = check(capsys, "--site", "lumi", "--", "-no-plugin", "no plugin", "needs-host-0")
-    (adapts,) = [line.partition("lumiimg ")[2] for line in out.splitlines() if line.startswith("next:")]
+    (adapts,) = [line.partition("lumiimg ")[2] for line in out.splitlines() if "for the first of 2:" in line]
     assert main([*shlex.split(adapts), "--dry-run"]) == ExitCode.GOOD
     assert "would build no-plugin + " in capsys.readouterr().out
     on_a_node = next(line for line in out.splitlines() if line.startswith("next, on a GPU node of lumi:"))
@@ -82,7 +82,54 @@ def test_one_that_is_not_an_image_does_not_keep_the_others_from_it(
     assert check(capsys, "needs-host-2", "a.txt", "--quiet")[1].count("\n") == 1
 
 
-@pytest.mark.parametrize("option", [["--nodes", "2"], ["--html", "x.html"], ["--junit", "x.xml"]], ids=lambda o: o[0])
+def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["explain", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_forty_images_are_explained_on_one_screen_with_the_worst_first(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = str(fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)))
+    fabric_builder.image(images / "old", glibc=34)
+    names = sorted(path.name for path in images.iterdir() if path.suffix != ".stub")
+    code, out, _ = explain(capsys, "--host", node, "--", *names)
+    assert code == ExitCode.NO
+    lines = out.splitlines()
+    assert lines[0] == "NO for 3 images, 2 cannot be read, no obstacle found for 33 (of 38)"
+    assert len(lines) <= 24
+    assert "lumiimg adapt ./-no-plugin " in out
+    assert out.index("1 image: REFUSED: GLIBC_2.38") < out.index("neither a SIF") < out.index("33 images: no obstacle")
+    assert explain(capsys, "needs-host-0", "--host", node, "needs-host-1")[0] == ExitCode.GOOD
+    code, out, err = explain(capsys, "needs-host-0", "old", "a.txt", "--json", "--host", node)
+    assert (code, "1 cannot be read" in err) == (ExitCode.NO, True)
+    told = [validated(line, "explain-image") for line in out.splitlines()]
+    assert [(one["image"], one["decision"]) for one in told] == [("needs-host-0", "ok"), ("old", "refused")]
+
+
+def test_a_command_that_takes_several_images_is_proposed_with_all_of_them(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del images
+    _, out, _ = explain(capsys, "needs-host-0", "needs-host-1", "no plugin")
+    (scan,) = [line for line in out.splitlines() if line.startswith("next, on a GPU node:  ")]
+    assert scan.endswith("lumiimg explain needs-host-0 needs-host-1 --site generic --host host.json")
+    _, out, _ = explain(capsys, *(f"needs-host-{number}" for number in range(33)))
+    assert "next, on a GPU node, for the first of 33:  " in out
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_the_page_of_several_images_names_each_with_its_fate(
+    command: str, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([command, "needs-host-0", "no plugin", "a.txt", "needs-host-1", "--html", "page.html"])
+    page = (images / "page.html").read_text()
+    assert capsys.readouterr().out.splitlines()[0] in page
+    assert page.index("no plugin<") < page.index("a.txt<") < page.index("needs-host-0<br>needs-host-1<")
+
+
+@pytest.mark.parametrize("option", [["--nodes", "2"], ["--junit", "x.xml"]], ids=lambda o: o[0])
 def test_what_is_for_one_image_is_refused_for_several(
     option: list[str], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

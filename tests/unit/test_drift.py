@@ -280,7 +280,7 @@ def test_another_driver_is_judged_by_a_window_that_is_its_own(
     write_snapshot(now, file)
     image = bundled(tmp_path / "image")
     put_files(image, {"opt/rocm/.info/version": f"{rocm}\n"})
-    code, data, err = drift(capsys, nodes[0], file, "--image", image, *(["--site", site] if site else []))
+    code, data, err = drift(capsys, nodes[0], file, "--verbose", "--image", image, *(["--site", site] if site else []))
     assert data["images"][0]["fate"] == fate
     assert code == {"fine": 0, "breaks": 1, "unknown": 3}[fate]
     assert driver in err
@@ -350,6 +350,20 @@ def test_this_machine_is_read_where_no_second_file_is_named(tmp_path: Path, caps
     assert (change["kind"], change["now"]) == ("rebuilt", str(own))
 
 
+def test_a_file_that_is_not_an_image_keeps_no_other_from_its_answer(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    text, page = tmp_path / "text.sif", tmp_path / "page.html"
+    text.write_text("text")
+    own, old = bundled(tmp_path / "own"), fabric_builder.image(tmp_path / "old", glibc=35)
+    code, data, err = drift(capsys, *nodes, "--image", text, own, "--html", page)
+    assert (code, [image["fate"] for image in data["images"]]) == (2, ["fine"])
+    assert [unread["image"] for unread in data["unread"]] == [str(text)]
+    assert err.splitlines()[0].endswith("; 1 image cannot be read")
+    assert str(text) in page.read_text()
+    assert drift(capsys, *nodes, "--image", text, own, old)[0] == 1, "a no is worse"
+
+
 def test_images_of_one_fate_are_shown_together_the_worst_first(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
@@ -362,7 +376,8 @@ def test_images_of_one_fate_are_shown_together_the_worst_first(
     out = capsys.readouterr().out
     assert out.index("12 images: BREAKS") < out.index("12 images: no obstacle found")
     assert out.count("needs GLIBC_2.38") <= 3
-    assert out.count("do:  ") == 1
+    assert out.count("do, for the first of 12:  ") == 1
+    assert len(out.splitlines()) < 24
     main(["drift", *map(str, nodes), *words, "--verbose"])
     shown = capsys.readouterr().out
     assert all(image.name in shown for image in images)

@@ -229,7 +229,7 @@ def test_an_argument_that_the_user_gives_is_judged_too(capsys: pytest.CaptureFix
 def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(
     argument: str, is_doubtful: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["explain", "--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "lumi"]
+    words = ["explain", "--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "lumi", "--verbose"]
     assert main([*words, "--arg", f"fabric-bundled.{argument}"]) == ExitCode.GOOD
     out = capsys.readouterr().out
     assert ("the Slingshot release of the image's libcxi is not known" in out) == is_doubtful

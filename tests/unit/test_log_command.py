@@ -70,8 +70,8 @@ def test_nodes_that_differ_are_named_folded_with_their_cause(tmp_path: Path, cap
     code, data, page = ask(tmp_path, capsys, b"".join(job_log(64, 0, sick=frozenset({3}))))
     assert (code, data["verdict"], data["confidence"]) == (ExitCode.NO, "mixed", "proved")
     assert [(g["verdict"], g["count"], g["names"], g["cause"]) for g in data["nodes"]] == [
-        ("ofi-cxi", 7, "nid[005000-005002,005004-005007]", None),
         ("socket", 1, "nid005003", "plugin-absent"),
+        ("ofi-cxi", 7, "nid[005000-005002,005004-005007]", None),
     ]
     assert data["told"] == {"ranks": 64, "of_ranks": 64, "nodes": 8, "of_nodes": 8}
     assert "nid[005000-005002,005004-005007]" in page

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -38,16 +40,30 @@ def test_each_death_has_its_verdict_its_reason_and_one_command_first(
     shown = screen(capsys.readouterr().out)
     assert shown[0].startswith(f"{DEATHS[name].id}: ")
     (why,) = [number for number, row in enumerate(shown) if row.startswith("why: ")]
-    (command,) = [number for number, row in enumerate(shown) if row.startswith("next:  ")]
+    (command,) = [number for number, row in enumerate(shown) if re.match("next(, [^:]+)?:  ", row)]
     assert 0 < why < command <= 6
-    assert COMMAND.match(shown[command].removeprefix("next:  "))
+    assert COMMAND.match(shown[command].partition(":  ")[2])
     assert any(row.startswith("network: ") for row in shown)
 
 
 def test_each_known_trouble_has_a_command_that_can_be_typed() -> None:
     known = vocabulary()
     remedies = [one.remedy for one in known.signatures.values()] + [one.remedy for one in known.advice]
-    assert [remedy for remedy in remedies if not COMMAND.match(next_command(remedy))] == []
+    assert [remedy for remedy in remedies if not COMMAND.match(next_command(remedy)[0])] == []
+
+
+def test_the_first_cure_is_printed_once_with_what_it_is_for(tmp_path: Path, capsys: Capture) -> None:
+    log = tmp_path / "job.out"
+    for name in DEATHS:
+        log.write_text("".join(f"{line}\n" for line in [*job("cxi", 0, 3, 9), *died(name, 3)]))
+        main(["log", str(log), "--json"])
+        captured = capsys.readouterr()
+        cause, advice = (json.loads(captured.out)[key] for key in ("causes", "advice"))
+        command = cause[0]["remedy"][0]
+        assert advice["next"] in command
+        assert captured.err.count(advice["next"]) == 1, name
+        purpose = command.removesuffix(advice["next"]).removesuffix(": ")
+        assert (advice["where"] or "").lower() == purpose.lower()
 
 
 def test_a_good_answer_needs_no_command(tmp_path: Path, capsys: Capture) -> None:

@@ -32,7 +32,7 @@ MAY_BE_WIDER = re.compile(
     r"""
       \s+>\ .*                                # evidence, as it was printed
     | \s+(do|or):\ \ .*                       # a remedy, to be copied
-    | [A-Za-z ,]+:\ \ \S.*                       # a command to go on with, to be copied
+    | (next|[A-Za-z ,]+)[^:]*:\ \ \S.*           # a command to go on with, to be copied
     | \s+(export|lumiimg|apptainer|module)\ .*  # the same, below its title
     | \s*(\S+\s+)?\S+                         # one long word, behind its title
     """,

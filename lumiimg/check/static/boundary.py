@@ -34,7 +34,7 @@ from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.wording import command_in, typed
+from lumiimg.wording import command_in, operand, typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ class Boundary:
         if self.decision is Outcome.UNKNOWN and (self.manifest is None or not self.manifest.host_has_fabric):
             found.append(f"on a compute node, with the job's modules: `{SCAN}`; then --host host.json")
         if self.machine is not None:
-            found = [ready_to_paste(remedy, self.image, site_of(self.machine)) for remedy in found]
+            found = [ready_to_paste(remedy, operand(self.image), site_of(self.machine)) for remedy in found]
         return tuple(dict.fromkeys(found))
 
     @property
@@ -111,10 +111,10 @@ class Boundary:
         """The command of the first remedy, else the one to go on with; why is a part of the answer."""
         machine = self.machine or ()
         if self.decision is Outcome.OK and self.manifest is not None:
-            return Advice(None, bind_command(self.image, machine))
+            return Advice(None, bind_command(operand(self.image), machine))
         command = command_in(self.remedies[:1])
         if self.decision is Outcome.UNKNOWN and (self.manifest is None or command == SCAN):
-            again = typed(["lumiimg", "explain", self.image, *without_host(machine), "--host", "host.json"])
+            again = typed(["lumiimg", "explain", operand(self.image), *without_host(machine), "--host", "host.json"])
             return Advice(None, f"{SCAN} && {again}", "on a GPU node")
         return Advice(None, command)
 
@@ -142,7 +142,7 @@ def study(
         static = with_machine(image, check_static(image, environment, program), snapshot, site)
         owner = gpu_owner(site, snapshot)
         found = study_open(str(path), image, environment, snapshot, static, site, owner=owner)
-    findings = with_commands(found.static.findings, str(path), built_with, machine)
+    findings = with_commands(found.static.findings, operand(str(path)), built_with, machine)
     of_program = ("--program", program) if program is not None else ()
     return replace(found, static=replace(found.static, findings=findings), machine=(*machine, *of_program))
 

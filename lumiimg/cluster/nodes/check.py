@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 _OUTPUT_LINES = 6
 _LONG_NAMES = 200
 """Characters of names of nodes, above which too many are at fault to go on without them."""
+_WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
 NOT_ASKED = "not asked for"
 NOTHING = "there is no RCCL to run"
 _CUT_OFF = "not done: the job ended before it did"
@@ -101,7 +102,7 @@ class NodesReport:
     levels: dict[str, str]
     """What became of each level, by its name: `done`, or why it was not taken."""
     groups: tuple[NodeGroup, ...]
-    """The largest first."""
+    """Those that say no first, then the largest."""
     silent: tuple[SilentNodes, ...]
     """Nodes that gave no answer."""
     output: tuple[str, ...]
@@ -301,7 +302,8 @@ def sum_up(
     `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
     without one the question is open. `output` is that of the step. `machine` are the options that name the machine.
     """
-    groups = tuple(_groups(image, gathered, files, built_with, ran, machine))
+    found = _groups(image, gathered, files, built_with, ran, machine)
+    groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
     silent = gathered.silent
     answer = _answer(groups, silent)
     told = told_of(ran) if ran is not None else None
@@ -408,7 +410,8 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Sile
     if len(groups) == 1 and not silent:
         return f"{groups[0].sentence} ({count(total, 'node')}{', all the same' if total > 1 else ''})"
     tally = [
-        f"{len(group.nodes)} {'the same' if number == 0 else group.differs[0]}" for number, group in enumerate(groups)
+        f"{len(group.nodes)} {group.differs[0] if group.differs else 'the same'}"
+        for group in sorted(groups, key=lambda group: bool(group.differs))
     ]
     tally += [f"{len(entry.nodes)} {entry.why}" for entry in silent]
     concerned = [group for group in groups if group.answer is answer]

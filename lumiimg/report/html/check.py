@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
 from lumiimg.findings import Level, Severity
 from lumiimg.report.check import KINDS
 from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
@@ -77,23 +76,18 @@ def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[E
     if len(paths) == 1:
         yield path_figure(paths[0], "path")
         return
-    for number in _ordered(report)[:_PATHS]:
+    for number in range(min(len(paths), _PATHS)):
         of = named(number, report.groups[number].nodes)
         yield element("h3", of)
         yield path_figure(paths[number], f"path-{number}", of)
-
-
-def _ordered(report: NodesReport) -> list[int]:
-    """Return the groups, those that are not well first."""
-    return sorted(range(len(report.groups)), key=lambda n: report.groups[n].answer is Answer.NO_OBSTACLE)
 
 
 def _findings(report: NodesReport) -> Iterator[ET.Element]:
     """Yield the findings of each group that none before it has."""
     told: set[tuple[str, str]] = set()
     groups = shown = 0
-    for number in _ordered(report)[:_GROUPS]:
-        group, groups = report.groups[number], groups + 1
+    for number, group in enumerate(report.groups[:_GROUPS]):
+        groups += 1
         fresh = [f for f in group.findings if (f.id, f.summary) not in told]
         told |= {(finding.id, finding.summary) for finding in fresh}
         if fresh and len(report.groups) > 1:

@@ -45,8 +45,8 @@ def block(
     *,
     kind: str,
     summary: str,
-    identity: str,
     is_open: bool,
+    identity: str | None = None,
     word: str | None = None,
     where: str | None = None,
     evidence: Iterable[str] = (),
@@ -54,18 +54,20 @@ def block(
     reasons: Sequence[str] = (),
     remedy: Sequence[str] = (),
     source: str | None = None,
+    content: Sequence[Node] = (),
 ) -> ET.Element:
     """Return one thing that was found, whatever found it; `kind` is one of MARKS, `word` what it is called instead."""
-    content: list[Node] = [
+    named: list[Node] = [" ", element("span", f"[{identity}]", class_="quiet")] if identity else []
+    inner: list[Node] = [
         element(
             "summary",
             element("span", f"{MARKS[kind]} ", class_="mark", aria_hidden="true"),
             element("span", f"{word or WORDS[kind]}: ", class_="word"),
             summary,
-            " ",
-            element("span", f"[{identity}]", class_="quiet"),
+            *named,
         ),
         *lines(evidence, _EVIDENCE, "lines"),
+        *content,
     ]
     rows: list[tuple[str, Node]] = []
     if where:
@@ -79,10 +81,10 @@ def block(
     if source:
         rows.append(("source", element("span", source, class_="quiet")))
     if rows:
-        content.append(
+        inner.append(
             element("dl", *(part for name, value in rows for part in (element("dt", name), element("dd", value))))
         )
-    made = element("details", *content, class_=f"finding {kind}")
+    made = element("details", *inner, class_=f"finding {kind}")
     if is_open:
         made.set("open", "open")
     return made

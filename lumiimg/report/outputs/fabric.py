@@ -255,6 +255,15 @@ class ImageDrift(Shape):
     """What to do, a command or a sentence each."""
 
 
+class UnreadImage(Shape):
+    """An image that cannot be read."""
+
+    image: str
+    """As it was named."""
+    why: str
+    """What is wrong with it."""
+
+
 class Drift(Output):
     """What a host update changed, and what that does to images."""
 
@@ -275,7 +284,9 @@ class Drift(Output):
     notes: tuple[str, ...]
     """What is worth knowing and changes nothing."""
     images: tuple[ImageDrift, ...]
-    """Each image that was named."""
+    """Each image that was named and can be read."""
+    unread: tuple[UnreadImage, ...]
+    """Each other one."""
 
 
 class File(Shape):

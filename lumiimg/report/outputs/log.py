@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from lumiimg.check.run.job_log import ImageOfJob
-from lumiimg.findings import Finding
+from lumiimg.findings import Advice, Finding
 from lumiimg.nccl.report import (
     Cause,
     Channels,
@@ -53,6 +53,8 @@ class Log(Output):
 
     answer: Literal["good", "no", "undecided"]
     """As the exit code: `good` 0, `no` 1, `undecided` 3."""
+    advice: Advice
+    """Why, and what to do first."""
     verdict: Verdict
     """Which network, or why the plugin gave none; `lumiimg log --signatures` has what is behind it."""
     confidence: Confidence

@@ -1,0 +1,66 @@
+"""`drift --html`: the images of each fate, and what changed on the node."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from lumiimg.findings import Advice
+from lumiimg.report.boundary import KINDS
+from lumiimg.report.drift import OF_ONE_KIND, groups_of, lines_of, nodes_of, sentence_of
+from lumiimg.report.html.findings import block
+from lumiimg.report.html.images import image_groups, images_part
+from lumiimg.report.html.page import Section, element, left_out, listed, page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.check.drift import ImageDrift
+    from lumiimg.check.static.comparisons import Outcome
+    from lumiimg.host.drift import Drift
+    from lumiimg.report.drift import Words
+    from lumiimg.report.html.page import Node
+    from lumiimg.report.images import ImageAnswer
+
+_GROUPS, _CHANGES = 200, 200
+
+
+def drift_page(
+    drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words, unread: Sequence[ImageAnswer]
+) -> str:
+    """Return what an update changed, and what that does to images, as a page."""
+    kinds: list[Node] = [f"{one.what}: {one.before or 'none'} → {one.now or 'none'}" for one in drift.kinds]
+    parts = [
+        Section("The images", [*_images(images, words), *image_groups(unread)]),
+        Section("Nodes of different kinds", [listed(map(str, kinds)), element("p", OF_ONE_KIND)] if kinds else []),
+        Section("What changed", list(_changes(drift))),
+    ]
+    subject = f"{drift.before.host} and {drift.now.host}"
+    sentence = sentence_of(drift, images, answer, unread)
+    return page("drift", subject, KINDS[answer], sentence, nodes_of(drift), parts)
+
+
+def _images(images: Sequence[ImageDrift], words: Words) -> Iterator[Node]:
+    groups = list(groups_of(images, words))
+    for group in groups[:_GROUPS]:
+        notes = [f"note: {note}" for note in group.notes]
+        advice = Advice(None, group.remedies[0] if group.remedies else None, group.whose)
+        content = images_part(group.names if group.whose else (), [*group.reasons, *notes], advice)
+        others = [listed(group.remedies[1:], "remedy")] if group.remedies[1:] else []
+        yield block(kind=group.kind, summary=group.sentence, is_open=True, content=[*content, *others])
+    yield from left_out(len(groups), _GROUPS, "groups")
+
+
+def _changes(drift: Drift) -> Iterator[Node]:
+    for subject, group in itertools.groupby(drift.changes, lambda change: change.subject):
+        changes = sorted(group, key=lambda change: not change.may_break)
+        yield element("h3", subject.value)
+        for change in changes[:_CHANGES]:
+            first, *details = lines_of(change)
+            kind = "problem" if change.may_break else "info"
+            word = "can break images" if change.may_break else None
+            yield block(
+                kind=kind, word=word, summary=first, is_open=False, content=[listed(details)] if details else []
+            )
+        yield from left_out(len(changes), _CHANGES, "changes")
+    yield from (element("p", f"Not known: {note}") for note in drift.notes)

@@ -1,0 +1,47 @@
+"""`--html` of several images: those of one fate together, the worst first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.report.html.findings import block
+from lumiimg.report.html.page import Section, element, left_out, lines, listed, page
+from lumiimg.report.images import counted, groups_of, kind_of, worst
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from xml.etree import ElementTree as ET
+
+    from lumiimg.findings import Advice
+    from lumiimg.report.images import ImageAnswer
+
+_NAMES, _GROUPS = 1000, 200
+
+
+def images_page(command: str, answers: Sequence[ImageAnswer]) -> str:
+    """Return what a command came to for several images as a page."""
+    parts = [Section("The images", list(image_groups(answers)))]
+    return page(command, count(len(answers), "image"), kind_of(worst(answers)), counted(answers), (), parts)
+
+
+def image_groups(answers: Sequence[ImageAnswer]) -> Iterator[ET.Element]:
+    """Yield images of one fate together."""
+    groups = groups_of(answers)
+    for group in groups[:_GROUPS]:
+        content = images_part(group.names, [group.advice.why] if group.advice.why else [], group.advice)
+        yield block(kind=group.kind, summary=group.sentence, is_open=True, content=content)
+    yield from left_out(len(groups), _GROUPS, "groups")
+
+
+def images_part(names: Sequence[str], reasons: Sequence[str], advice: Advice) -> list[ET.Element]:
+    """Return images of one fate: why it is theirs, what to do, and their names."""
+    return [*_rows(reasons, advice), *lines(names, _NAMES, "images")]
+
+
+def _rows(reasons: Sequence[str], advice: Advice) -> Iterator[ET.Element]:
+    if reasons:
+        yield element("p", "why: ", *([reasons[0]] if len(reasons) == 1 else [listed(reasons)]))
+    if advice.next:
+        yield element("p", f"next, {advice.where}:" if advice.where else "next:")
+        yield listed([advice.next], "remedy")
