@@ -10,7 +10,19 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.errors import printable
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.report.console import advise, branch, console, detail, evidence, headline, marked, remedies, say, screen
+from lumiimg.report.console import (
+    Priority,
+    advise,
+    branch,
+    console,
+    detail,
+    evidence,
+    headline,
+    marked,
+    remedies,
+    say,
+    screen,
+)
 from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import count
 
@@ -63,7 +75,7 @@ def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, st
             if rule.outcome is not Outcome.OK:
                 marked(out, KINDS[rule.outcome], f"{rule}  [{rule.id}]")
                 if rule.because:
-                    detail(out, rule.because)
+                    detail(out, rule.because, priority=Priority.WELL)
         if any(rule.outcome is not Outcome.OK for rule in boundary.rules):
             out.print()
         _print_margins(out, boundary, verbose=verbose)
@@ -176,7 +188,12 @@ def _print_margins(out: Console, boundary: Boundary, *, verbose: bool) -> None:
     chosen = list(boundary.margins if verbose else _tightest(boundary.margins))
     if not chosen:
         return
-    say(out, "every pair of versions" if verbose else "what meets at the boundary", style="bold")
+    say(
+        out,
+        "every pair of versions" if verbose else "what meets at the boundary",
+        style="bold",
+        priority=Priority.REASON,
+    )
     for margin in chosen if verbose else chosen[:_SHOWN_MARGINS]:
         left = f"; {margin_left(margin)}" if margin_left(margin) else ""
         detail(

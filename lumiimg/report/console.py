@@ -239,15 +239,15 @@ def verbatim(out: Console, text: str, *, style: str | None = None, priority: Pri
 def branch(out: Console, left: str, right: str, *, below: str, style: str | None = None) -> None:
     """Print a row of a tree: two parts in one line if there is room, else the second one behind `below` in a line."""
     if len(left) + 1 + len(right) <= min(out.width, WIDEST):
-        verbatim(out, f"{left} {right}", style=style)
+        verbatim(out, f"{left} {right}", style=style, priority=Priority.WELL)
     else:
-        verbatim(out, left, style=style)
-        verbatim(out, f"{below}  {right}", style=style)
+        verbatim(out, left, style=style, priority=Priority.WELL)
+        verbatim(out, f"{below}  {right}", style=style, priority=Priority.WELL)
 
 
-def evidence(out: Console, line: str) -> None:
+def evidence(out: Console, line: str, *, priority: Priority = Priority.MORE) -> None:
     """Print a line that something else printed: it is the proof, and never wrapped."""
-    verbatim(out, f"{INDENT}> {line.strip()}", priority=Priority.MORE)
+    verbatim(out, f"{INDENT}> {line.strip()}", priority=priority)
 
 
 def remedies(out: Console, found: Sequence[str], *, first: str = "do", then: str = "do") -> None:

@@ -266,7 +266,7 @@ def _print_group(out: Console, group: DriftGroup, *, verbose: bool) -> None:
         names = printable(", ".join(group.names))
         say(out, names if verbose else cut(out, names, INDENT), first=INDENT)
     for line in group.reasons:
-        detail(out, line)
+        detail(out, line, priority=Priority.MORE if line.startswith(" ") else Priority.REASON)
     for note in group.notes:
         detail(out, f"note: {note}", style="dim")
     remedies(out, group.remedies, first=f"do, {group.whose}" if group.whose else "do", then="or")

@@ -181,7 +181,7 @@ def print_log(
             detail(out, line, style="dim")
         proof = report.proof[: 1 if report.ended is not None else _LINES_SHOWN]
         for evidence in proof:
-            print_evidence(out, place(evidence))
+            print_evidence(out, place(evidence), priority=Priority.REASON)
         if first is not None:
             if report.ended is not None or report.proof or stall or known(report):
                 out.print()
@@ -279,7 +279,7 @@ def _print_rest(out: Console, cause: Cause, shown: Sequence[Evidence] = (), said
         if evidence not in shown:
             print_evidence(out, place(evidence))
     for number, reason in enumerate(cause.because, 1):
-        say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ", priority=Priority.REASON)
+        say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ", priority=Priority.WELL)
     remedies(out, [remedy for remedy in cause.remedy if remedy != said])
     say(out, f"source: {cause.source}", first=INDENT, style="dim", priority=Priority.MORE)
 

@@ -85,6 +85,7 @@ def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool =
             else:
                 say(out, word, priority=Priority.ALWAYS)
         others = [rule for rule in plan.rules if rule not in against]
+        out.print()
         for rule in sorted(others, key=lambda rule: list(RuleOutcome)[::-1].index(rule.outcome)):
             _print_rule(out, rule, verbose=verbose)
         if not plan.refused:
@@ -118,7 +119,8 @@ def sentence(plan: Plan) -> str:
 
 def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
     is_doubt = rule.outcome is not RuleOutcome.OK
-    out.print()
+    if is_doubt or verbose:
+        out.print()
     told = rule.sides if is_doubt or verbose else rule.have
     marked(out, KINDS[rule.outcome], f"{_WORDS[rule.outcome]}{told}  [{rule.id}]")
     detail(out, rule.because, priority=Priority.REASON if is_doubt else Priority.MORE)
