@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 _ENGINES = ("apptainer", "singularity")
 _COMMAND = re.compile(r"(?:export|unset|lumiimg(?! list)|srun|source) \S")
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
-_NOTE = re.compile(r"   \(.*\)\Z")
 
 
 def count(number: int, noun: str) -> str:
@@ -51,8 +50,9 @@ def command_in(remedies: Iterable[str]) -> str | None:
     """Return the first command among remedies, to be pasted: one that is nothing else, or the last that one quotes."""
     for remedy in remedies:
         parts = [remedy, *reversed(re.findall("`([^`]+)`", remedy)), remedy.rpartition(": ")[2]]
-        if found := next((part for part in parts if _COMMAND.match(part) and "…" not in part), None):
-            return _NOTE.sub("", found)
+        for part in parts:
+            if _COMMAND.match(part) and "…" not in part:
+                return str(part)
     return None
 
 

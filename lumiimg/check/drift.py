@@ -116,12 +116,12 @@ def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[str
     on_site = f" --site {shlex.quote(site)}" if site else ""
     name, host = shlex.quote(image.image), f"--host {shlex.quote(snapshot)}"
     if image.fate in {Fate.STALE_BINDS, Fate.MENDED}:
-        yield f"source <(lumiimg bind {name} {host}{on_site})   (--format lmod for a module)"
+        yield f"source <(lumiimg bind {name} {host}{on_site})"
     if image.fate is Fate.BREAKS:
         if any(rule.id in {"glibc-gate", "library"} for rule in image.refused):
             adapted = shlex.quote(f"{Path(image.image).stem}-adapted.sif")
             at = on_site or " --site NAME"
-            yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}   (a fabric of its own)"
+            yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}"
         yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
         if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
             yield "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"

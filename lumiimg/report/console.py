@@ -253,7 +253,7 @@ def evidence(out: Console, line: str, *, priority: Priority = Priority.MORE) -> 
 def remedies(out: Console, found: Sequence[str], *, first: str = "do", then: str = "do") -> None:
     """Print what to do, to be copied; `then` is `or` where one of several is enough."""
     for position, remedy in enumerate(found):
-        priority = Priority.MORE if position else Priority.REASON
+        priority = Priority.MORE if position else Priority.SENTENCE
         verbatim(out, f"{INDENT}{then if position else first}:  {remedy}", priority=priority)
 
 

@@ -190,7 +190,7 @@ def nodes() -> str:
         Answer.NO,
         what,
         levels,
-        (well, ill),
+        (ill, well),
         silent,
         ("srun: error: nid005063: task 63: Killed",),
         gpu=on_gpu(),

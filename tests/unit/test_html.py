@@ -193,7 +193,7 @@ def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) 
         "libcxi.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image), which offers up to GLIBC_2.41: 3 versions left",
     ):
         assert part in words
-    assert "B: 2 nodes ✗ NO: here the plugin would carry the traffic over TCP" in written["nodes"].words
+    assert "A: 2 nodes ✗ NO: here the plugin would carry the traffic over TCP" in written["nodes"].words
     assert "03-vllm took 21 min 51 s from 2 min 13 s on" in written["build"].words
     assert "01-rocm-6.4.4 kept from an earlier build" in written["build"].words
 

@@ -31,9 +31,9 @@ _GROUPS = 40
 def check_page(report: CheckReport) -> str:
     """Return the report of a check as a page."""
     parts = [
-        Section(PATH, [path_figure(report.steps, "path")]),
+        Section(PATH, [path_figure(report.steps, "path", said=report.advice.next)]),
         Section(GPU_CODE, gpu_boxes(report.gpu)),
-        Section(FINDINGS, findings_list(report.findings)),
+        Section(FINDINGS, findings_list(report.findings, report.advice.next)),
         Section(LEVELS, [_levels([(level.value, report.levels.of(level)) for level in Level])]),
     ]
     facts = [f"looked as far as level {report.level.value}"]
@@ -74,12 +74,12 @@ def _kind(group: NodeGroup) -> NodeKind:
 
 def _figures(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Iterator[ET.Element]:
     if len(paths) == 1:
-        yield path_figure(paths[0], "path")
+        yield path_figure(paths[0], "path", said=report.advice.next)
         return
     for number in range(min(len(paths), _PATHS)):
         of = named(number, report.groups[number].nodes)
         yield element("h3", of)
-        yield path_figure(paths[number], f"path-{number}", of)
+        yield path_figure(paths[number], f"path-{number}", of, report.advice.next)
 
 
 def _findings(report: NodesReport) -> Iterator[ET.Element]:
@@ -93,7 +93,7 @@ def _findings(report: NodesReport) -> Iterator[ET.Element]:
         if fresh and len(report.groups) > 1:
             yield element("h3", named(number, group.nodes))
         fresh.sort(key=lambda finding: finding.severity is Severity.INFO)
-        yield from findings_list(fresh)
+        yield from findings_list(fresh, report.advice.next)
         shown += len(fresh)
         if shown >= FINDINGS_SHOWN:
             break

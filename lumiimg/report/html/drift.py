@@ -45,10 +45,21 @@ def _images(images: Sequence[ImageDrift], words: Words) -> Iterator[Node]:
     for group in groups[:_GROUPS]:
         notes = [f"note: {note}" for note in group.notes]
         advice = Advice(None, group.remedies[0] if group.remedies else None, group.whose)
-        content = images_part(group.names if group.whose else (), [*group.reasons, *notes], advice)
-        others = [listed(group.remedies[1:], "remedy")] if group.remedies[1:] else []
-        yield block(kind=group.kind, summary=group.sentence, is_open=True, content=[*content, *others])
+        names = group.names if group.whose else ()
+        content = images_part(names, [*_whole(group.reasons), *notes], advice, group.remedies[1:])
+        yield block(kind=group.kind, summary=group.sentence, is_open=True, content=content)
     yield from left_out(len(groups), _GROUPS, "groups")
+
+
+def _whole(reasons: Sequence[str]) -> list[str]:
+    """Return reasons with what stands behind each in the same line."""
+    whole: list[str] = []
+    for line in reasons:
+        if line.startswith(" ") and whole:
+            whole[-1] += f"; {line.strip()}"
+        else:
+            whole.append(line)
+    return whole
 
 
 def _changes(drift: Drift) -> Iterator[Node]:

@@ -9,7 +9,7 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.report.boundary import KINDS, margin_left, sentence, sides_line
 from lumiimg.report.html.bars import Bar, bars_figure
 from lumiimg.report.html.check import FINDINGS, PATH
-from lumiimg.report.html.findings import block, findings_list
+from lumiimg.report.html.findings import block, findings_list, unsaid
 from lumiimg.report.html.gpu_code import GPU_CODE, gpu_boxes
 from lumiimg.report.html.page import Section, element, left_out, listed, page, table
 from lumiimg.report.html.picture import path_figure
@@ -25,16 +25,19 @@ if TYPE_CHECKING:
 _BARS = 40
 _RULES = 100
 _FILES = 400
+_SUBJECTS = {"plugin-name": "RCCL", "plugin-api": "RCCL"}
+_NEEDS_IT = " needs it"
 
 
 def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
     """Return the account of an image as a page."""
+    said = boundary.advice.next
     parts = [
-        Section(PATH, [path_figure(steps, "path"), *_remedies(boundary, steps)]),
+        Section(PATH, [path_figure(steps, "path", said=said), *_remedies(boundary, steps)]),
         Section(GPU_CODE, gpu_boxes(boundary.gpu)),
         Section("Versions at the boundary", list(_margins(boundary))),
         Section("Rules", list(_rules(boundary))),
-        Section(FINDINGS, findings_list(boundary.static.findings)),
+        Section(FINDINGS, findings_list(boundary.static.findings, said)),
         Section("Whose file each library is", list(_files(boundary))),
     ]
     kind = KINDS[boundary.decision]
@@ -43,9 +46,10 @@ def boundary_page(boundary: Boundary, steps: Sequence[Step]) -> str:
 
 def _remedies(boundary: Boundary, steps: Sequence[Step]) -> Iterator[Node]:
     """Yield what to do, unless the picture says it all."""
-    if not {remedy for step in steps for remedy in step.remedy}.issuperset(boundary.remedies):
-        yield element("p", "What to do, the nearest way first:")
-        yield listed(boundary.remedies, "remedy")
+    in_picture = {remedy for step in steps for remedy in step.remedy}
+    if more := [one for one in unsaid(boundary.remedies, boundary.advice.next) if one not in in_picture]:
+        yield element("p", "Other ways, the nearest first:")
+        yield listed(more, "remedy")
 
 
 def _margins(boundary: Boundary) -> Iterator[Node]:
@@ -95,7 +99,9 @@ def _rules(boundary: Boundary) -> Iterator[Node]:
     for rule in ordered[:_RULES]:
         yield block(
             kind=KINDS[rule.outcome],
-            summary=str(rule),
+            summary=f"{_SUBJECTS.get(rule.id) or rule.because.removesuffix(_NEEDS_IT)} {rule}"
+            if rule.id in _SUBJECTS or rule.because.endswith(_NEEDS_IT)
+            else str(rule),
             identity=rule.id,
             is_open=rule.outcome is not Outcome.OK,
             reasons=(rule.because,) if rule.because else (),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lumiimg.findings import Severity
 from lumiimg.report.console import MARKS
 from lumiimg.report.html.page import WORDS, element, left_out, lines, listed
+from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,12 +22,19 @@ _EVIDENCE = 20
 REMEDIES = 8
 
 
-def findings_list(findings: Sequence[Finding]) -> list[ET.Element]:
-    """Return findings, in their order."""
-    return [*map(_finding, findings[:FINDINGS]), *left_out(len(findings), FINDINGS, "findings")]
+def findings_list(findings: Sequence[Finding], said: str | None = None) -> list[ET.Element]:
+    """Return findings, in their order; `said` is the command at the top of the page, which is not repeated."""
+    shown = [_finding(finding, said) for finding in findings[:FINDINGS]]
+    return [*shown, *left_out(len(findings), FINDINGS, "findings")]
 
 
-def _finding(finding: Finding) -> ET.Element:
+def unsaid(remedies: Sequence[str], said: str | None) -> tuple[str, ...]:
+    """Return remedies but for the one whose command is said already."""
+    commands = ({one, command_in([one]), one.partition(": ")[2]} for one in remedies)
+    return tuple(one for one, of in zip(remedies, commands, strict=True) if said is None or said not in of)
+
+
+def _finding(finding: Finding, said: str | None) -> ET.Element:
     return block(
         kind=finding.severity.value,
         summary=finding.summary,
@@ -36,7 +44,7 @@ def _finding(finding: Finding) -> ET.Element:
         evidence=finding.evidence,
         chain=finding.chain,
         reasons=(finding.cause,) if finding.cause else (),
-        remedy=finding.remedy,
+        remedy=unsaid(finding.remedy, said),
         source=finding.source,
     )
 

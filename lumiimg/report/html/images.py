@@ -34,14 +34,19 @@ def image_groups(answers: Sequence[ImageAnswer]) -> Iterator[ET.Element]:
     yield from left_out(len(groups), _GROUPS, "groups")
 
 
-def images_part(names: Sequence[str], reasons: Sequence[str], advice: Advice) -> list[ET.Element]:
-    """Return images of one fate: why it is theirs, what to do, and their names."""
-    return [*_rows(reasons, advice), *lines(names, _NAMES, "images")]
+def images_part(
+    names: Sequence[str], reasons: Sequence[str], advice: Advice, others: Sequence[str] = ()
+) -> list[ET.Element]:
+    """Return images of one fate: why it is theirs, what to do (else one of the others), and their names."""
+    return [*_rows(reasons, advice, others), *lines(names, _NAMES, "images")]
 
 
-def _rows(reasons: Sequence[str], advice: Advice) -> Iterator[ET.Element]:
+def _rows(reasons: Sequence[str], advice: Advice, others: Sequence[str]) -> Iterator[ET.Element]:
     if reasons:
         yield element("p", "why: ", *([reasons[0]] if len(reasons) == 1 else [listed(reasons)]))
     if advice.next:
         yield element("p", f"next, {advice.where}:" if advice.where else "next:")
         yield listed([advice.next], "remedy")
+    if others:
+        yield element("p", "or:")
+        yield listed(others, "remedy")

@@ -8,7 +8,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.html.check import PATH
-from lumiimg.report.html.findings import block, findings_list
+from lumiimg.report.html.findings import block, findings_list, unsaid
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Section, element, left_out, lines, page, short, table
 from lumiimg.report.html.picture import path_figure
@@ -83,11 +83,11 @@ def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) 
 
 def _figure(report: LogReport, path: JobPath) -> Iterator[Node]:
     if path.group is None:
-        yield path_figure(path.steps, "path")
+        yield path_figure(path.steps, "path", said=advice_of(report).next)
     else:
         of = named(path.group, report.nodes[path.group].nodes)
         yield element("h3", of)
-        yield path_figure(path.steps, f"path-{path.group}", of)
+        yield path_figure(path.steps, f"path-{path.group}", of, advice_of(report).next)
 
 
 def _nodes(report: LogReport) -> Iterator[Node]:
@@ -112,7 +112,7 @@ def _cause(cause: Cause, report: LogReport) -> Node:
         is_open=cause is report.causes[0],
         evidence=map(place, cause.evidence),
         reasons=cause.because,
-        remedy=cause.remedy,
+        remedy=unsaid(cause.remedy, advice_of(report).next),
         source=cause.source,
     )
 

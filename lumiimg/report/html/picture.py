@@ -14,8 +14,8 @@ from xml.etree import ElementTree as ET
 
 from lumiimg.check.steps import in_one_sentence
 from lumiimg.fabric.path import State
-from lumiimg.report.html.findings import REMEDIES
-from lumiimg.report.html.page import element, listed, short, shown, without_folders
+from lumiimg.report.html.findings import unsaid
+from lumiimg.report.html.page import element, short, shown, without_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,8 +47,10 @@ _WIDE = _Layout("wide", 1096, 162, 24, across=True, why_lines=5)
 _NARROW = _Layout("narrow", 340, 337, 26, across=False, why_lines=3)
 
 
-def path_figure(steps: Sequence[Step], identity: str, of: str = "") -> ET.Element:
+def path_figure(steps: Sequence[Step], identity: str, of: str = "", said: str | None = None) -> ET.Element:
     """Return the picture of a path with its words; `identity` is its id on the page, `of` whose it is.
+
+    `said` is the command at the top of the page, which is not repeated.
 
     The words of a path that is one of several are folded where nothing is wrong with it.
     """
@@ -62,9 +64,9 @@ def path_figure(steps: Sequence[Step], identity: str, of: str = "") -> ET.Elemen
     title = f"Fabric path{f' of {of}' if of else ''}"
     return element(
         "figure",
-        *(_drawing(steps, layout, f"{identity}-{layout.name}", title, sentence) for layout in (_WIDE, _NARROW)),
-        element("figcaption", sentence),
-        words,
+        *(_drawing(steps, layout, f"{identity}-{layout.name}", title, sentence, said) for layout in (_WIDE, _NARROW)),
+        element("div", element("figcaption", sentence), words),
+        class_="path",
     )
 
 
@@ -79,14 +81,14 @@ def _in_words(step: Step) -> ET.Element:
     if step.file:
         content += [" · ", element("code", step.file)]
     content += [ET.Element("br"), step.why]
-    if step.remedy and step.state is not State.HOLDS:
-        content.append(listed(step.remedy[:REMEDIES], "remedy"))
     return element("li", *content, class_=_CLASSES[step.state])
 
 
-def _drawing(steps: Sequence[Step], layout: _Layout, identity: str, title: str, sentence: str) -> ET.Element:
+def _drawing(
+    steps: Sequence[Step], layout: _Layout, identity: str, title: str, sentence: str, said: str | None
+) -> ET.Element:
     call = _called_out(steps)
-    called = _call_lines(call, layout.width - 3 * _PAD) if call is not None else []
+    called = _call_lines(call, layout.width - 3 * _PAD, said) if call is not None else []
     texts = [_texts(step, layout) for step in steps]
     heights = [_height(lines, layout) for lines in texts]
     if layout.across:
@@ -193,9 +195,9 @@ def _called_out(steps: Sequence[Step]) -> Step | None:
     return next(broken, None) or next(undecided, None)
 
 
-def _call_lines(step: Step, room: int) -> list[tuple[str, str]]:
+def _call_lines(step: Step, room: int, said: str | None) -> list[tuple[str, str]]:
     found = [("strong", line) for line in _wrapped(f"{_MARKS[step.state]} {step.why}", int(room / _BOLD), 4)]
-    for remedy in step.remedy[:2]:
+    for remedy in unsaid(step.remedy, said)[:2]:
         found += [("do", line) for line in _wrapped(f"do: {remedy}", int(room / _MONO), 5)]
     return found
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.findings import Advice
 from lumiimg.report.html.findings import block
-from lumiimg.report.html.page import Section, element, page, table
+from lumiimg.report.html.page import Section, element, listed, page, table
 from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, told_unbuilt, when_of
 from lumiimg.report.reach import LEGEND
 from lumiimg.resolve.plan import outcome_of
@@ -33,7 +34,7 @@ def request_page(plan: Plan) -> str:
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
     facts = [f"site {site.name}" if site else "no machine is named: neither its driver nor its network was judged"]
     subject = in_short(plan.asked)
-    return page("explain", subject, kind, sentence(plan), facts, parts)
+    return page("explain", subject, kind, sentence(plan), facts, parts, _advice(plan))
 
 
 def bases_page(plans: Sequence[Plan], add: Sequence[str], site: Site | None) -> str:
@@ -46,12 +47,26 @@ def bases_page(plans: Sequence[Plan], add: Sequence[str], site: Site | None) -> 
     return page("explain", asked, "ok" if plans else "problem", found, [], parts)
 
 
+def _advice(plan: Plan) -> Advice:
+    """Return why, and the first command; the others stand below."""
+    against = [rule for rule in plan.rules if rule.outcome is not RuleOutcome.OK]
+    against.sort(key=lambda rule: rule.outcome is not RuleOutcome.REFUSED)
+    why = f"{against[0].sides}: {against[0].because}" if against else None
+    word, command = next(iter(told_nearest(plan) if plan.refused else told_next(plan)))
+    where = word.removeprefix("next").removeprefix(", ")
+    return Advice(why, command, where or None) if command else Advice(f"{why}; {word}")
+
+
+def _others(plan: Plan) -> Iterator[Node]:
+    for word, command in list(told_nearest(plan) if plan.refused else told_next(plan))[1:]:
+        if command:
+            yield element("p", f"{word[0].upper()}{word[1:]}:")
+            yield listed([command], "remedy")
+
+
 def _chosen(plan: Plan) -> Iterator[Node]:
     if plan.refused:
-        for title, command in told_nearest(plan):
-            yield element("p", title)
-            if command:
-                yield element("ul", element("li", command), class_="remedy")
+        yield from _others(plan)
         return
     rows: list[Sequence[Node]] = [("base", plan.base.name, plan.base.status)]
     rows += [(c.layer.name, c.version or "", c.status) for c in (plan.stack.layers if plan.stack else ())]
@@ -62,22 +77,17 @@ def _chosen(plan: Plan) -> Iterator[Node]:
         yield element("p", f"{note[0].upper()}{note[1:]}.")
     if plan.missing is not None:
         yield element("p", f"Not here: {plan.missing}")
-    for word, command in told_next(plan):
-        yield element("p", f"{word[0].upper()}{word[1:]}:")
-        yield element("ul", element("li", command), class_="remedy")
+    yield from _others(plan)
 
 
 def _rules(plan: Plan) -> Iterator[Node]:
     for rule in sorted(plan.rules, key=lambda rule: list(RuleOutcome)[::-1].index(rule.outcome)):
-        # what is refused by its name needs nothing: the reason says it better
-        need = () if rule.need.startswith("not ") or rule.need == "nothing" else (f"needs {rule.need}",)
         yield block(
             kind=KINDS[rule.outcome],
-            summary=rule.because,
+            summary=f"{rule.have if rule.outcome is RuleOutcome.OK else rule.sides}: {rule.because}",
             identity=rule.id,
             word={RuleOutcome.WARNING: "warning", RuleOutcome.REFUSED: "refused"}.get(rule.outcome),
             is_open=rule.outcome is not RuleOutcome.OK,
-            reasons=(*need, f"there is {rule.have}"),
             source=rule.source,
         )
 
@@ -90,7 +100,7 @@ def _changes(plan: Plan) -> Iterator[Node]:
 def _environment(plan: Plan) -> Iterator[Node]:
     if plan.environment and not plan.refused:
         rows = [
-            (element("code", f"{v.name}={v.value}"), f"{v.because}{when_of(v).replace('  #', ',')}")
+            (element("code", f"{v.name}=", element("br"), v.value), f"{v.because}{when_of(v).replace('  #', ',')}")
             for v in plan.environment
         ]
         yield table("What jobs with such an image want", ("variable", "because"), rows)
