@@ -87,7 +87,7 @@ def _in_words(step: Step) -> ET.Element:
 def _drawing(
     steps: Sequence[Step], layout: _Layout, identity: str, title: str, sentence: str, said: str | None
 ) -> ET.Element:
-    call = _called_out(steps)
+    call = _called_out(steps, said)
     called = _call_lines(call, layout.width - 3 * _PAD, said) if call is not None else []
     texts = [_texts(step, layout) for step in steps]
     heights = [_height(lines, layout) for lines in texts]
@@ -188,11 +188,15 @@ def _edge(step: Step, x: int, y: int, layout: _Layout) -> Iterator[ET.Element]:
         yield element("path", d=arrow, class_=f"edge {kind} head")
 
 
-def _called_out(steps: Sequence[Step]) -> Step | None:
-    """Return the step that the picture explains: the first broken one, else the first that something would decide."""
+def _called_out(steps: Sequence[Step], said: str | None) -> Step | None:
+    """Return the step that the picture explains: the first broken one, else the first that something would decide.
+
+    None where nothing is left to do about it but what the top of the page says.
+    """
     broken = (step for step in steps if step.state is State.BROKEN)
     undecided = (step for step in steps if step.state is State.UNKNOWN and step.remedy)
-    return next(broken, None) or next(undecided, None)
+    found = next(broken, None) or next(undecided, None)
+    return found if found is not None and unsaid(found.remedy, said) else None
 
 
 def _call_lines(step: Step, room: int, said: str | None) -> list[tuple[str, str]]:
