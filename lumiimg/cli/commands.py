@@ -11,7 +11,7 @@ import argparse
 import functools
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from lumiimg import __version__
 from lumiimg.cli.complaint import complain
@@ -57,6 +57,8 @@ GROUPS = {
 }
 """The commands and what each is for, as `--help` groups them."""
 COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
+_WORDS = 8
+"""That are named of those that a command does not take."""
 INTERNAL = "node"
 """What `check --nodes` starts on each node: in no list of commands."""
 _EPILOG = """\
@@ -68,6 +70,9 @@ the next step here: lumiimg      help on a command: lumiimg help COMMAND
 
 class Parser(argparse.ArgumentParser):
     """argparse, but an error is one line: what is wrong, what was meant perhaps, and where the help is."""
+
+    words: ClassVar[Sequence[str]] = ()
+    """The command line, for hints."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as argparse has them
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
@@ -108,14 +113,21 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
-            raise argparse.ArgumentError(None, f"there is no command {value!r}{meant(value, self.commands)}")
+            from lumiimg.cli import slips  # only where something is wrong
+
+            hint = slips.of_command(value, self.words[1:]) if self.commands is COMMANDS else None
+            self.error(f"there is no command {value!r}{'' if hint else slips.meant(value, self.commands)}", hint)
         super()._check_value(action, value)
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
+        from lumiimg.cli import slips  # only where something is wrong
+
         first = words[0].partition("=")[0]
-        options = self._option_string_actions if first.startswith("-") else ()
-        self.error(f"unrecognized arguments: {' '.join(words)}{meant(first, options)}")
+        options = self._option_string_actions
+        question = slips.meant(first, options) if first.startswith("-") else ""
+        told = f"{' '.join(words[:_WORDS])}{' …' if len(words) > _WORDS else ''}"
+        self.error(f"unrecognized arguments: {told}{question}", slips.of_words(words, self.words, options))
 
     def program_in(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the words of this command, and those from its second positional on, which are a program's.
@@ -139,19 +151,13 @@ class Parser(argparse.ArgumentParser):
                     return list(words[:number]), program
         return list(words), []
 
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str, hint: str | None = None) -> NoReturn:
         """Print what is wrong and leave with 2."""
-        hint = f"see `{self.prog} --help`"
+        if hint is None and message.endswith("arguments are required: --host"):
+            hint = "on a node of the machine, `lumiimg host scan -o host.json` writes the file: --host host.json"
+        hint = hint or f"see `{self.prog} --help`"
         complain(self.prog, f"{message} ({hint})", message, hint)
         raise SystemExit(ExitCode.BAD_INPUT)
-
-
-def meant(word: str, names: Iterable[str]) -> str:
-    """Return a question that names what is spelled alike."""
-    import difflib  # only where something is wrong
-
-    close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.7)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 class MainParser(Parser):

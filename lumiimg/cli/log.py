@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     import argparse
 
     from lumiimg.nccl.reader import LogReader
+    from lumiimg.nccl.report import LogReport
+
+
+_NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
+"""Endings of files that are named in the place of a log by mistake, where nothing of a log is in them."""
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
     site = named_site(arguments)  # a log does not say where it was written
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     report = with_names(reader.report(), _names(arguments))
+    _refuse_other_files(arguments.paths, report)
     image = None
     if arguments.image:
         from lumiimg.check.run.job_log import compare
@@ -111,6 +117,17 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.site:
         names["--site lumi"] = shlex.join(["--site", arguments.site])
     return names
+
+
+def _refuse_other_files(names: list[str], report: LogReport) -> None:
+    """Refuse files of data and programs in which nothing of a job is found. Raises BadInputError."""
+    found = report.ranks or report.progress or report.measurements or any(cause.evidence for cause in report.causes)
+    if not found and all(Path(name).suffix in _NO_LOGS for name in names):
+        raise BadInputError(
+            "holds nothing of a job, nor of a dump that is known",
+            where=names[0],
+            hint="the job's output is read: lumiimg log slurm-123.out",
+        )
 
 
 def _read(names: list[str], *, quiet: bool) -> LogReader:

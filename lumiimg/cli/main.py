@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
+from lumiimg.cli.commands import INTERNAL, Parser, make_parser, parser_for
 from lumiimg.cli.complaint import complain
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
 from lumiimg.secret import has_login
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
-
-    from lumiimg.cli.commands import Parser
 
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
@@ -84,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    Parser.words = words
     parser = parser_for(words)
     try:
         words, program = without_program(parser.behind_command(words))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 from contextlib import ExitStack, closing, suppress
@@ -160,6 +162,10 @@ def open_image(path: Path) -> Image:
                 where=str(path),
                 hint=f"{engine_word()} pull image.sif {shlex.quote(whole)}",
             )
+        if not os.path.lexists(path):
+            from lumiimg.image.not_there import hint_for  # only where something is wrong
+
+            raise ImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path), hint=hint_for(path))
         if path.exists() and not path.is_file():
             raise ImageError("neither a file nor a folder", where=str(path))
         return _open_file(opened.enter_context(closing(ByteSource.open(path))), opened)

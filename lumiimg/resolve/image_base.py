@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.catalogue import UnknownNameError
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.network.mirrors import refuse_password
@@ -107,6 +109,10 @@ def read_bases(
     Raises as `read_foreign`.
     """
     origin = base
+    if "/" in base and not Path(base).exists() and not _REMOTE.match(base) and not _IN_REGISTRY.fullmatch(base):
+        names = catalogue.base_names()
+        if difflib.get_close_matches(base[:80], names, cutoff=0.8):
+            raise UnknownNameError("base", base, names)  # rocm/6.4.4
     if not is_foreign(base, catalogue):
         bootstraps = catalogue.base(base).bootstraps
         files = [one.origin for one in bootstraps if one.agent == LOCAL and Path(one.origin).is_file()]

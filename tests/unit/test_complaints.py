@@ -8,8 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.shared import fabric_builder
 
 SLIPS = {
     "show nowhere": ("nowhere", "lumiimg list"),
@@ -22,9 +25,34 @@ SLIPS = {
     "explain": ("either an image or a request", "--base NAME"),
     "log": ("no log to read", "- for standard input"),
     "log nowhere.out": ("nowhere.out", ""),
-    "bind image.sif": ("--host", "lumiimg bind --help"),
+    "bind image.sif": ("--host", "lumiimg host scan -o host.json"),
     "check image.sif --sbatch=-A": ("--sbatch", "--nodes N"),
     "job /etc/passwd --site lumi": ("", ""),
+    # of people who know uv, gh, ruff, docker or sbatch
+    "run image.sif python train.py": ("no command 'run'", "lumiimg job IMAGE --site lumi -- COMMAND"),
+    "sbatch job.sh": ("no command 'sbatch'", "lumiimg job IMAGE --site lumi -- COMMAND"),
+    "install vllm": ("no command 'install'", "lumiimg explain --add vllm"),
+    "pull rocm/pytorch": ("no command 'pull'", "lumiimg adapt docker://rocm/pytorch --site lumi"),
+    "inspect my.sif": ("no command 'inspect'", "lumiimg explain my.sif"),
+    "search vllm": ("no command 'search'", "lumiimg list"),
+    "version": ("no command 'version'", "lumiimg --version"),
+    "list vllm": ("vllm", "lumiimg show vllm"),
+    "build vllm": ("vllm", "--add vllm"),
+    "build --base rocm-6.2.4 --add vllm 0.10.1": ("0.10.1", "--add vllm==0.10.1"),
+    "build --base rocm/6.2.4 --add vllm": ("rocm/6.2.4", "did you mean rocm-6.2.4"),
+    "build --base rocm-6.2.4 --add vllm -o .": ("is a folder", "names the image file"),
+    "check my": ("my", "did you mean my.sif?"),
+    "check mi.sif": ("mi.sif", "did you mean my.sif?"),
+    "check *.nosif": ("*.nosif", "the images here: my.sif"),
+    "check rocm/pytorch:latest": ("rocm/pytorch:latest", "pull image.sif docker://rocm/pytorch:latest"),
+    "check image.sif --nodes two": ("'two'", "lumiimg check --help"),
+    "check image.sif --site LUMI": ("'LUMI'", "did you mean lumi?"),
+    "check image.sif -v": ("did you mean --verbose?", ""),
+    "check image.sif --level full": ("'full'", "'static', 'probe', 'run'"),
+    "log notes.yaml": ("notes.yaml", "lumiimg log slurm-123.out"),
+    "log data.json": ("data.json", "lumiimg log slurm-123.out"),
+    "log my.sif/lib64/libc.so.6": ("is not text", "lumiimg log reads what a job printed"),
+    "drift host.json image.sif other.sif": ("other.sif", "--image image.sif other.sif"),
 }
 
 
@@ -50,8 +78,14 @@ def at_a_terminal(words: list[str], columns: int = 60) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(slip: str, clean_home: object) -> None:
-    del clean_home
+@pytest.mark.usefixtures("clean_home")
+def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(
+    slip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fabric_builder.image(tmp_path / "my.sif")
+    (tmp_path / "notes.yaml").write_text("a: 1\n")
+    (tmp_path / "data.json").write_text('{"a": 1}\n')
     what, hint = SLIPS[slip]
     code, shown = at_a_terminal(slip.split())
     assert code in {1, 2}
@@ -68,6 +102,22 @@ def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(sli
     assert piped.returncode == code
     assert piped.stderr.count("\n") == 1
     assert "\x1b" not in piped.stderr
+
+
+@pytest.mark.parametrize(
+    "slip",
+    ["install vllm", "inspect my.sif", "search vllm", "version", "list vllm", "check my", "check mi.sif"],
+)
+@pytest.mark.usefixtures("clean_home")
+def test_the_command_of_a_hint_works(slip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fabric_builder.image(tmp_path / "my.sif")
+    hint = at_a_terminal(slip.split(), 200)[1].replace("\r", "").partition("hint:")[2].removeprefix("\x1b[0m ")
+    command = re.search(r"lumiimg ((?:--?|\w)[^;`]*?)(?: shows |$|\n)", hint)
+    found = re.search(r"did you mean (\S+)\?", hint)
+    words = command[1].split() if command else ["check", found[1] if found else "nothing"]
+    done = subprocess.run([sys.executable, "-m", "lumiimg", *words], capture_output=True, text=True, check=False)
+    assert done.returncode in {0, 3}, (words, done.stderr)
 
 
 def test_help_is_a_word_too() -> None:
@@ -93,6 +143,8 @@ def test_where_nothing_can_be_printed_the_exit_code_is_not_that_of_an_answer(end
 def test_a_name_is_text_at_a_terminal_whatever_it_holds(name: str, columns: int) -> None:
     code, shown = at_a_terminal(["check", name], columns)
     assert code == 2
-    plain = shown.replace("\r\n", "\n").removeprefix("\x1b[1;31merror:\x1b[0m ").removesuffix("\n")
-    assert all(line.isprintable() for line in plain.split("\n"))
+    head, hint = "\x1b[1;31merror:\x1b[0m ", "\n\x1b[1;36mhint:\x1b[0m "
+    plain, _, told = shown.replace("\r\n", "\n").removeprefix(head).removesuffix("\n").rpartition(hint)
+    assert all(line.isprintable() for line in [*plain.split("\n"), *told.split("\n")])
     assert all(line.startswith("       ") for line in plain.split("\n")[1:]), "none of them is a message of its own"
+    assert all(line.startswith("      ") for line in told.split("\n")[1:])
