@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+_KINDS = ("bases", "layers", "recipes", "sites")
 _RUN = "lumiimg writes the job that runs an image: lumiimg job IMAGE --site lumi -- COMMAND"
 _PULL = "an image of a registry is read from there: lumiimg adapt docker://{rest} --site lumi"
 _ADD = "software is a layer of an image: lumiimg explain --add {rest} shows the bases that take it"
@@ -19,7 +20,7 @@ _COMMANDS = {
     **dict.fromkeys(("install", "add", "pip", "sync"), _ADD),
     **dict.fromkeys(("pull", "fetch", "get"), _PULL),
     **dict.fromkeys(("inspect", "info", "view"), _EXPLAIN),
-    **dict.fromkeys(("search", "images", "ls", "layers", "bases", "recipes", "sites"), "lumiimg list"),
+    **dict.fromkeys(("search", "images", "ls", *_KINDS), "lumiimg list"),
     **dict.fromkeys(("logs", "debug", "analyze", "status"), "lumiimg log slurm-123.out"),
     **dict.fromkeys(("test", "validate", "verify-image", "lint"), "lumiimg check image.sif"),
     **dict.fromkeys(("rm", "clean", "prune", "gc"), "lumiimg cache prune"),
@@ -68,5 +69,7 @@ def of_words(words: Sequence[str], before: Sequence[str], options: Collection[st
     if "--add" in options:
         return f"software is named by --add: --add {shlex.quote(first)}"
     if before[:1] == ["list"]:
+        if first in _KINDS:
+            return "`lumiimg list` lists bases, layers, recipes and sites"
         return f"lumiimg show {shlex.quote(first)}"
     return None

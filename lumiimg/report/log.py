@@ -169,7 +169,7 @@ def print_log(
     """Print the report for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
-        causes = list(report.causes)
+        causes, said = list(report.causes), set[str]()
         first = causes.pop(0) if causes and report.answer is not ExitCode.GOOD else None
         if first is not None:
             advise(out, advice_of(report))
@@ -185,7 +185,8 @@ def print_log(
         if first is not None:
             if report.ended is not None or report.proof or stall or known(report):
                 out.print()
-            _print_rest(out, first, proof, next(iter(first.remedy), None))
+            said.update(first.remedy[:1])
+            _print_rest(out, first, said, proof)
         # on one node a plugin that is not there is no reason to worry
         few = report.single_node or report.ended is not None
         limit = (
@@ -197,7 +198,7 @@ def print_log(
         )
         word = "note" if report.answer is ExitCode.GOOD or report.ended is not None else "why"
         for cause in causes[:limit]:
-            _print_cause(out, cause, word)
+            _print_cause(out, cause, word, said)
         if len(causes) > limit:
             out.print(f"\n{len(causes) - limit} more with --verbose", style="dim")
         _print_nodes(out, report, verbose=verbose)
@@ -267,20 +268,21 @@ def advice_of(report: LogReport) -> Advice:
     return Advice(why, *next_command(cause.remedy)) if cause.remedy else Advice(why)
 
 
-def _print_cause(out: Console, cause: Cause, word: str) -> None:
+def _print_cause(out: Console, cause: Cause, word: str, said: set[str]) -> None:
     out.print()
     say(out, f"{word}: {cause.summary}  [{cause.id}]")
-    _print_rest(out, cause)
+    _print_rest(out, cause, said)
 
 
-def _print_rest(out: Console, cause: Cause, shown: Sequence[Evidence] = (), said: str | None = None) -> None:
-    """Print what stands behind a cause, but for evidence and a remedy that are printed already."""
+def _print_rest(out: Console, cause: Cause, said: set[str], shown: Sequence[Evidence] = ()) -> None:
+    """Print what stands behind a cause, but for evidence and remedies that are printed already."""
     for evidence in cause.evidence[:_LINES_SHOWN]:
         if evidence not in shown:
             print_evidence(out, place(evidence))
     for number, reason in enumerate(cause.because, 1):
         say(out, f"{number}. {reason}", first=INDENT, rest=INDENT + "   ", priority=Priority.WELL)
-    remedies(out, [remedy for remedy in cause.remedy if remedy != said])
+    remedies(out, [remedy for remedy in cause.remedy if remedy not in said])
+    said.update(cause.remedy)
     say(out, f"source: {cause.source}", first=INDENT, style="dim", priority=Priority.MORE)
 
 

@@ -108,7 +108,7 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["cache", "prun"], "did you mean prune? (see `lumiimg cache --help`)"),
         (["check", "x", "--levle=static"], "did you mean --level? (see `lumiimg check --help`)"),
         (["cache", "ls", "--jsn"], "did you mean --json? (see `lumiimg cache ls --help`)"),
-        (["list", "layers"], "unrecognized arguments: layers (see `lumiimg list --help`)"),
+        (["list", "layers"], "unrecognized arguments: layers (`lumiimg list` lists bases, layers, recipes and sites)"),
         (["--versoin"], "did you mean --version? (see `lumiimg --help`)"),
         (["build", "--add"], "expected one argument"),
         (["build", "--bas", "x"], "--bas"),

@@ -83,7 +83,10 @@ def test_digits_are_versions() -> None:
 
 
 def test_explain_says_that_only_the_name_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--base", "lumi-multitorch-latest", "--add", "transformers", "--site", "lumi"]) == 0
+    assert (
+        main(["explain", "--base", "lumi-multitorch-latest", "--add", "transformers", "--site", "lumi", "--verbose"])
+        == 0
+    )
     said = unwrapped(capsys.readouterr().out)
     assert f"--base {SEPTEMBER} --add transformers on lumi" in said
     assert "by its name, and what follows from that, it has rocm 7.2, libfabric 2.1, torch 2.11" in said

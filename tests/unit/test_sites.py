@@ -158,7 +158,7 @@ def test_jobs_are_told_how_srun_starts_the_mpi_of_the_image(
     assert main([*words, "--json"]) == ExitCode.GOOD
     found = {variable["name"]: variable["value"] for variable in json.loads(capsys.readouterr().out)["environment"]}
     assert found.get("SLURM_MPI_TYPE") == value
-    main(words)
+    main([*words, "--verbose"])
     assert ("    export SLURM_MPI_TYPE=pmi2\n" in capsys.readouterr().out) is (value is not None)
 
 
