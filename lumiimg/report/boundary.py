@@ -82,7 +82,11 @@ def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, st
         for note in boundary.manifest.notes if boundary.manifest else ():
             marked(out, "unknown", note)
         # where nothing loads, each way out is enough; what findings ask for is all to be done
-        remedies(out, boundary.remedies, then="or" if boundary.fabric is Fabric.NONE else "do")
+        if boundary.fabric is Fabric.NONE:
+            remedies(out, boundary.remedies, then="or")
+        else:
+            for remedy in boundary.remedies:
+                remedies(out, [remedy])
 
 
 def print_refusals(boundary: Boundary) -> None:
