@@ -5,6 +5,12 @@ plugin. Nothing that the image has is installed again or hidden.
 examples:
   lumiimg adapt vllm.sif --site lumi --dry-run
   lumiimg adapt vllm.sif --site lumi -o vllm-lumi.sif
+
+exit codes: 0 the image is there, or it lacks nothing
+            1 refused, or a layer failed; or nothing that is added would help
+            2 not an image
+            3 nothing is added, and something is not known here
+            4 no engine, or no network for what is to be fetched
 """
 
 from __future__ import annotations

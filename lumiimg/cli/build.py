@@ -7,6 +7,12 @@ examples:
   lumiimg build --base debian-13 --add aws-ofi-nccl --site generic \
       --source aws-ofi-nccl=aws-ofi-nccl-1.21.1.tar.gz -o plugin.sif
   lumiimg build --recipe demo --definitions defs/   # files for another machine
+
+exit codes: 0 the image is there, or with --dry-run the plan
+            1 a rule refuses it, a layer failed, or a source is another than
+              the lock says
+            2 wrong usage, or a file that is not what it should be
+            4 no engine, or no network for what is to be fetched
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ examples:
   lumiimg cache prune --keep 20G          # the longest unused go first
   lumiimg cache rm "vllm (compiled)"      # it is compiled again the next time
   lumiimg cache export layers.tar && rsync layers.tar other:
+
+exit codes: 0 done · 1 `verify` found an entry that is not what it was
+            2 no such entry, or not an archive of a cache
 """
 
 from __future__ import annotations

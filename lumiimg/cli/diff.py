@@ -1,6 +1,8 @@
 """Show how two locks differ: base, layers, releases, sources, Python
 distributions; or in which files two images differ: kind, mode, owner, content,
 hard links, device numbers, extended attributes, time.
+
+exit codes: 0 no difference · 1 they differ · 2 not a lock, or not an image
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ examples:
   lumiimg draft Dockerfile.rocm
   lumiimg draft rocm.Dockerfile --arg GPU_ARCH=gfx942 -o layers/sgl-draft
   lumiimg show --layers layers sgl-draft
+
+exit codes: 0 it was read · 2 not a Dockerfile, or no such stage
 """
 
 from __future__ import annotations

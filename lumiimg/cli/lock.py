@@ -6,6 +6,9 @@ examples:
   lumiimg lock --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
   lumiimg lock --upgrade numpy      # of what lumiimg.lock was made from
   lumiimg build --locked -o vllm.sif
+
+exit codes: 0 the lock is written · 1 refused: a rule, or no release fits
+            2 wrong usage · 4 no network for what is not known yet
 """
 
 from __future__ import annotations

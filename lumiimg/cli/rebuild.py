@@ -8,6 +8,9 @@ examples:
   lumiimg rebuild old.sif -o layered.sif --format layered
   lumiimg rebuild old.sif -o new.sif --fresh    # what comes out differently?
   lumiimg rebuild old.sif -o new.sif --base theirs.sif
+
+exit codes: 0 the image is there · 1 a layer failed, or a source changed
+            2 not an image of lumiimg · 4 no engine, or no network
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ key; `apptainer key export FILE` writes its public half, for those who verify.
 examples:
   lumiimg sign image.sif
   lumiimg sign image.sif --key 9C1F4A2B <passphrase-file
+
+exit codes: 0 it is signed · 1 the engine refused · 2 not a SIF · 4 no engine
 """
 
 from __future__ import annotations
