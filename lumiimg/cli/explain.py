@@ -175,6 +175,6 @@ def _bases(arguments: argparse.Namespace) -> int:
     if arguments.json:
         bases = [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": outcome_of(plan)} for plan in plans]
         print_json("explain-bases", bases=bases)
-    shown = {"quiet": arguments.quiet, "stderr": arguments.json}
+    shown = {"verbose": arguments.verbose, "quiet": arguments.quiet, "stderr": arguments.json}
     print_bases(plans, request, ground.site, others=others, free=free, **shown)
     return ExitCode.GOOD if plans else ExitCode.NO

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.report.console import (
     INDENT,
     Priority,
-    console,
     detail,
     heading,
     headline,
@@ -179,26 +178,25 @@ def print_bases(
     *,
     others: Sequence[Plan] = (),
     free: Sequence[Plan] = (),
+    verbose: bool,
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
     """Print on which bases a request for layers alone can be met; where on none, `free` without versions."""
-    out = console(stderr=stderr, quiet=quiet)
     asked = f"{' + '.join(request.add)}{f' on {site.name}' if site else ''}"
-    if plans:
-        headline(out, f"bases that take {asked}, those without doubts first:")
-        _print_each(out, plans)
-        out.print()
-        one = next((plan for plan in plans if plan.missing is None), plans[0])
-        proposal(out, f"lumiimg explain --base {one.base.name} {request.written}", word="more of one")
-        return
-    headline(out, f"no base of the catalogue takes {asked}", "problem")
-    if free:
-        say(out, "bases that take another version:")
-        _print_each(out, free)
-        out.print()
-    for plan in (*free, *others)[:1]:
-        proposal(out, f"lumiimg explain --base {plan.base.name} {request.written}", word="why not")
+    with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
+        if plans:
+            headline(out, f"bases that take {asked}, those without doubts first:")
+            one = next((plan for plan in plans if plan.missing is None), plans[0])
+            proposal(out, f"lumiimg explain --base {one.base.name} {request.written}", word="next, more of one")
+            _print_each(out, plans)
+            return
+        headline(out, f"no base of the catalogue takes {asked}", "problem")
+        for plan in (*free, *others)[:1]:
+            proposal(out, f"lumiimg explain --base {plan.base.name} {request.written}", word="next, why not")
+        if free:
+            say(out, "bases that take another version:")
+            _print_each(out, free)
 
 
 def _print_each(out: Console, plans: Sequence[Plan]) -> None:

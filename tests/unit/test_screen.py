@@ -88,6 +88,8 @@ def test_a_large_job_with_bad_nodes_has_room_and_names_them_first(
         "explain rocm --site lumi",
         "explain fits old bare rocm --host host.json",
         "explain --base rocm-6.2.4 --add vllm --site lumi",
+        "explain --add vllm --site lumi",
+        "explain --add sglang==0.4.1 --site lumi",
         "explain --base rocm-6.2.4 --add sglang --site lumi",
         "explain --base rocm-7.2.1 --add pytorch --fabric bundled --site lumi",
         "drift host.json now.json --image fits old bare rocm --site lumi",
