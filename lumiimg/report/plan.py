@@ -199,11 +199,15 @@ def print_bases(
             _print_each(out, free)
 
 
+_NAME = 22
+"""Columns that are kept for the name of a base; a few are longer."""
+
+
 def _print_each(out: Console, plans: Sequence[Plan]) -> None:
-    width = max(len(plan.base.name) for plan in plans)
+    width = min(max(len(plan.base.name) for plan in plans), _NAME)
     for plan in plans:
         first = f"{INDENT}{plan.base.name:<{width}}  "
-        say(out, outcome_of(plan), first=first, rest=" " * len(first))
+        say(out, outcome_of(plan), first=first, rest=INDENT * 2)
 
 
 def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:
