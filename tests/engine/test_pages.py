@@ -50,6 +50,7 @@ NAMES = (
     "check-green",
     "check-no",
     "check-with-host",
+    "drift",
     "explain-alone",
     "explain-margins",
     "explain-refused",
@@ -59,13 +60,15 @@ NAMES = (
     "nodes",
     "request",
     "request-refused",
+    "several-check",
+    "several-explain",
 )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_shows_in_light_dark_print_and_on_a_narrow_screen(chromium: Browser, folder: Path, name: str) -> None:
     page = folder / f"{name}.html"
-    for kind, width in (("light", 1200), ("dark", 1200), ("print", 1000), ("narrow", 360)):
+    for kind, width in (("light", 1400), ("dark", 1200), ("print", 1000), ("tablet", 800), ("narrow", 360)):
         chromium.open(page, width=width, dark=kind == "dark", printed=kind == "print")
         judge(chromium, page)
         # the sheet was taken, and nothing has to be scrolled sideways, opened or not

@@ -148,7 +148,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
 
 
 def test_every_page_is_whole_fetches_nothing_and_can_be_read_without_seeing_it(written: dict[str, Page]) -> None:
-    assert len(written) == 14
+    assert len(written) == 17
 
 
 def test_the_sheet_asks_for_nothing() -> None:
