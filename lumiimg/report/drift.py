@@ -78,7 +78,7 @@ def json_keys(
 ) -> dict[str, Any]:
     """Return the keys of the JSON beside the attributes of the drift."""
     return {
-        "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[answer],
+        "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[whole(answer, unread)],
         "sentence": sentence_of(drift, images, answer, unread),
         "images": [_image_data(image, words) for image in images],
         "unread": [{"image": one.image, "why": one.sentence} for one in unread],
@@ -117,7 +117,7 @@ def print_drift(
 ) -> None:
     """Print it for a person: images first, then what changed."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
-        headline(out, sentence_of(drift, images, answer, unread), KINDS[answer])
+        headline(out, sentence_of(drift, images, answer, unread), KINDS[whole(answer, unread)])
         for line in nodes_of(drift):
             detail(out, line, style="dim")
         for group in groups_of(images, words):
@@ -137,6 +137,11 @@ def print_drift(
         if words.now is None and any(words.snapshot in remedy for remedy in named):
             out.print()
             say(out, "(`lumiimg host scan -o now.json`, here, writes now.json)", style="dim")
+
+
+def whole(answer: Outcome, unread: Sequence[ImageAnswer]) -> Outcome:
+    """Return the answer for all images: those that cannot be read leave a yes open."""
+    return Outcome.UNKNOWN if unread and answer is Outcome.OK else answer
 
 
 def nodes_of(drift: Drift) -> tuple[str, str]:

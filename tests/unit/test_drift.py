@@ -360,6 +360,8 @@ def test_a_file_that_is_not_an_image_keeps_no_other_from_its_answer(
     assert (code, [image["fate"] for image in data["images"]]) == (2, ["fine"])
     assert [unread["image"] for unread in data["unread"]] == [str(text)]
     assert err.splitlines()[0].endswith("; 1 image cannot be read")
+    assert data["answer"] == "undecided"
+    assert 'h1 class="unknown"' in page.read_text()
     assert str(text) in page.read_text()
     assert drift(capsys, *nodes, "--image", text, own, old)[0] == 1, "a no is worse"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Advice
 from lumiimg.report.boundary import KINDS
-from lumiimg.report.drift import OF_ONE_KIND, groups_of, lines_of, nodes_of, sentence_of
+from lumiimg.report.drift import OF_ONE_KIND, groups_of, lines_of, nodes_of, sentence_of, whole
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.images import image_groups, images_part
 from lumiimg.report.html.page import Section, element, left_out, listed, page
@@ -37,7 +37,7 @@ def drift_page(
     ]
     subject = f"{drift.before.host} and {drift.now.host}"
     sentence = sentence_of(drift, images, answer, unread)
-    return page("drift", subject, KINDS[answer], sentence, nodes_of(drift), parts)
+    return page("drift", subject, KINDS[whole(answer, unread)], sentence, nodes_of(drift), parts)
 
 
 def _images(images: Sequence[ImageDrift], words: Words) -> Iterator[Node]:
@@ -46,20 +46,20 @@ def _images(images: Sequence[ImageDrift], words: Words) -> Iterator[Node]:
         notes = [f"note: {note}" for note in group.notes]
         advice = Advice(None, group.remedies[0] if group.remedies else None, group.whose)
         names = group.names if group.whose else ()
-        content = images_part(names, [*_whole(group.reasons), *notes], advice, group.remedies[1:])
+        content = images_part(names, [*_joined(group.reasons), *notes], advice, group.remedies[1:])
         yield block(kind=group.kind, summary=group.sentence, is_open=True, content=content)
     yield from left_out(len(groups), _GROUPS, "groups")
 
 
-def _whole(reasons: Sequence[str]) -> list[str]:
+def _joined(reasons: Sequence[str]) -> list[str]:
     """Return reasons with what stands behind each in the same line."""
-    whole: list[str] = []
+    found: list[str] = []
     for line in reasons:
-        if line.startswith(" ") and whole:
-            whole[-1] += f"; {line.strip()}"
+        if line.startswith(" ") and found:
+            found[-1] += f"; {line.strip()}"
         else:
-            whole.append(line)
-    return whole
+            found.append(line)
+    return found
 
 
 def _changes(drift: Drift) -> Iterator[Node]:

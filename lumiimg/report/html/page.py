@@ -104,7 +104,7 @@ def _advice(advice: Advice) -> Iterator[ET.Element]:
         yield element("p", f"why: {advice.why}")
     if advice.next:
         where = f"next, {advice.where}: " if advice.where else "next: "
-        yield element("p", where, element("code", advice.next), class_="next")
+        yield element("p", where, element("code", *unbroken(advice.next)), class_="next")
 
 
 def _section(number: int, part: Section) -> ET.Element:
@@ -165,7 +165,14 @@ def left_out(number: int, limit: int, what: str) -> list[ET.Element]:
 
 def listed(texts: Iterable[str], class_: str = "") -> ET.Element:
     """Return a list of texts."""
-    return element("ul", *(element("li", text) for text in texts), class_=class_)
+    is_typed = class_ == "remedy"
+    return element("ul", *(element("li", *(unbroken(text) if is_typed else [text])) for text in texts), class_=class_)
+
+
+def unbroken(command: str) -> list[Node]:
+    """Return a command whose words go to the next line as a whole: a browser breaks lines within `--add`."""
+    words = [element("span", word, class_="typed") for word in shown(command).split(" ")]
+    return [words[0], *(node for word in words[1:] for node in (" ", word))]
 
 
 # -- foreign text --

@@ -270,7 +270,7 @@ class Drift(Output):
     printed_by = "lumiimg drift before.json [now.json] --json"
 
     answer: Literal["fine", "breaks", "undecided"]
-    """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3."""
+    """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3, or 2 where an image cannot be read."""
     sentence: str
     """The answer for a person."""
     before: Taken
