@@ -112,7 +112,7 @@ def add_result(how: Options) -> None:
     )
     add_jobs(how)
     add_quiet(how)
-    add_verbose(how, "what the engine prints")
+    add_verbose(how, "the whole plan, and what the engine prints")
     add_page(how)
     how.add_argument(
         "--manifest",
@@ -177,7 +177,8 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     from lumiimg.report import build as report
 
     if arguments.dry_run:
-        report.print_plan(lock, write_chain(lock), as_json=arguments.json, quiet=arguments.quiet)
+        shown = {"as_json": arguments.json, "verbose": arguments.verbose, "quiet": arguments.quiet}
+        report.print_plan(lock, write_chain(lock), **shown)
         return ExitCode.GOOD
     if lock.bootstrap.image is not None:
         lock.bootstrap.image.refuse_unproved()

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import printable
-from lumiimg.report.console import STYLES, console, detail, headline, print_json, proposal, say, verbatim
+from lumiimg.report.console import (
+    STYLES,
+    Priority,
+    console,
+    detail,
+    headline,
+    print_json,
+    proposal,
+    say,
+    screen,
+    verbatim,
+)
 from lumiimg.report.image import print_differences
 from lumiimg.report.reach import never_built
 from lumiimg.resolve.request import words_of
@@ -15,7 +26,7 @@ from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count, duration, engine_word, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from lumiimg.build.builder import BuiltImage
@@ -24,46 +35,46 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.image.compare import FileDifference
     from lumiimg.report.console import Console
-    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.lock_diff import LockChange
     from lumiimg.resolve.request import Request
 
 _BELOW = " " * 7
 
 
-def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, quiet: bool = False) -> None:
+def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, verbose: bool, quiet: bool = False) -> None:
     """Print what would be built, without building it."""
     if as_json:
         print_json("build-plan", plan=lock, definitions=chain)
         return
-    out = console(quiet=quiet)
-    headline(out, f"would build {_stack(lock)}")
-    bootstrap = lock.bootstrap
-    if lock.site is not None:
-        say(out, f"for {lock.site}, fabric {lock.fabric.value}", first="  ")
-    base = f"1. {lock.base.layer.name}: {bootstrap.agent} {bootstrap.origin} ({bootstrap.because}) ({lock.base.status})"
-    say(out, base, first="  ", rest=_BELOW)
-    for number, layer in enumerate(lock.layers, start=2):
-        release = f" {layer.release.version}" if layer.release else ""
-        say(
-            out,
-            f"{number}. {layer.layer.name}{release}: {layer.layer.summary} ({layer.status})",
-            first="  ",
-            rest=_BELOW,
-        )
-        for name, value in ((name, value) for name, value in layer.arguments.items() if value):
-            say(out, f"{name}={shlex.quote(value)}", first=_BELOW)
-        for source in layer.sources:
-            say(out, source.location, first=_BELOW)
-            digest = f"sha256 {source.sha256} " if source.sha256 else ""
-            if told := f"{digest}{f'({source.note})' if source.note else ''}".rstrip():
-                say(out, told, first=_BELOW)
-        for pin in layer.release.wheels if layer.release else ():
-            say(out, pin, first=_BELOW)
-        if layer.wheels:
-            say(out, f"{count(len(layer.wheels), 'Python distribution')}, each by its sha256", first=_BELOW)
-    print_doubts(out, lock)
-    say(out, "nothing was built; --definitions DIR writes the definition files", style="dim")
+    with screen(verbose=verbose, quiet=quiet) as out:
+        headline(out, f"would build {_stack(lock)}")
+        bootstrap = lock.bootstrap
+        if lock.site is not None:
+            say(out, f"for {lock.site}, fabric {lock.fabric.value}", first="  ", priority=Priority.ALWAYS)
+        origin = f"{bootstrap.agent} {bootstrap.origin} ({bootstrap.because})"
+        say(out, f"1. {lock.base.layer.name}: {origin} ({lock.base.status})", first="  ", rest=_BELOW)
+        for number, layer in enumerate(lock.layers, start=2):
+            release = f" {layer.release.version}" if layer.release else ""
+            what = f"{layer.layer.name}{release}: {layer.layer.summary} ({layer.status})"
+            say(out, f"{number}. {what}", first="  ", rest=_BELOW)
+            for line in _made_of(layer):
+                say(out, line, first=_BELOW, priority=Priority.MORE)
+        print_doubts(out, lock)
+        say(out, "nothing was built; --definitions DIR writes the definition files", style="dim")
+
+
+def _made_of(layer: LockedLayer) -> Iterator[str]:
+    """Yield the arguments, sources and packages of a layer."""
+    yield from (f"{name}={shlex.quote(value)}" for name, value in layer.arguments.items() if value)
+    for source in layer.sources:
+        yield source.location
+        digest = f"sha256 {source.sha256} " if source.sha256 else ""
+        if told := f"{digest}{f'({source.note})' if source.note else ''}".rstrip():
+            yield told
+    yield from layer.release.wheels if layer.release else ()
+    if layer.wheels:
+        yield f"{count(len(layer.wheels), 'Python distribution')}, each by its sha256"
 
 
 def print_doubts(out: Console, lock: Lock) -> None:

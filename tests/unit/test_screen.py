@@ -94,6 +94,8 @@ def test_a_large_job_with_bad_nodes_has_room_and_names_them_first(
         "explain --base rocm-7.2.1 --add pytorch --fabric bundled --site lumi",
         "drift host.json now.json --image fits old bare rocm --site lumi",
         "drift now.json host.json",
+        "build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi --dry-run",
+        "adapt bare --site lumi --dry-run",
     ],
 )
 @pytest.mark.usefixtures("clean_home")
