@@ -29,6 +29,7 @@ _COMMANDS = {
     "version": "lumiimg --version",
 }
 _EXAMPLES = {_ADD: "vllm", _EXPLAIN: "image.sif"}
+_OF_ALL_TOOLS = ("--verbose", "--quiet")
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
 
 
@@ -37,7 +38,7 @@ def meant(word: str, names: Iterable[str]) -> str:
     names = list(names)
     if len(word) == 2 and word[0] == "-":
         close = [name for name in names if name.startswith(f"--{word[1]}")]
-        close = close if len(close) == 1 else []
+        close = [name for name in close if name in _OF_ALL_TOOLS] or (close if len(close) == 1 else [])
     else:
         close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.7)
     return f", did you mean {close[0]}?" if close else ""
