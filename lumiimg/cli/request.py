@@ -42,7 +42,7 @@ def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
     )
     what.add_argument("--recipe", metavar="NAME|FILE", help="named stack; --base and --add change or extend it")
     add_layers_and_sources(what)
-    add_newest(what, "; else that of the newest release")
+    add_newest(what, " (default: that of the newest release)")
 
 
 def add_newest(what: Options, otherwise: str = "") -> None:
@@ -51,7 +51,7 @@ def add_newest(what: Options, otherwise: str = "") -> None:
         "--exclude-newer",
         type=_date,
         metavar="DATE",
-        help=f"latest upload date of packages to use, such as 2026-01-31{otherwise}",
+        help=f"latest upload date of packages to use: YYYY-MM-DD{otherwise}",
     )
 
 
@@ -62,12 +62,17 @@ def _date(text: str) -> dt.date:
         raise argparse.ArgumentTypeError(f"not a valid date: {text[:40]!r}") from error
 
 
+def add_requirements(what: Options) -> None:
+    """Add -r."""
+    own = "packages of your own: requirements file, pyproject.toml or uv.lock; torch and the packages below stay"
+    what.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
+
+
 def add_layers_and_sources(what: Options) -> None:
     """Add the options that say what comes on a base."""
     layer = "layer to add, with an optional version: vllm==0.10.1; or a package of your own: pip:einops==0.8.1"
     add_repeated(what, "--add", "LAYER|pip:PACKAGE", f"{layer} (may be repeated)")
-    own = "packages of your own: requirements file, pyproject.toml or uv.lock; torch and the packages below stay"
-    what.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
+    add_requirements(what)
     add_repeated(what, "--arg", "LAYER.NAME=VALUE", "argument to set: of a layer (`lumiimg show` lists them)")
     source = "where to get a source archive; append #sha256=HEX to verify it"
     add_repeated(what, "--source", "NAME=FILE|URL", source)

@@ -21,7 +21,7 @@ import os
 from pathlib import Path
 
 from lumiimg.cli.options import OFFLINE, add_image, add_jobs, add_json, add_quiet
-from lumiimg.cli.request import add_mirror, add_newest, sources_of
+from lumiimg.cli.request import add_mirror, add_newest, add_requirements, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 
@@ -30,8 +30,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "packages", metavar="PACKAGE", nargs="*", help="package, with a version if need be: optuna==4.5"
     )
-    own = "requirements file, pyproject.toml or uv.lock (may be repeated)"
-    parser.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
+    add_requirements(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE|DIR/", required=True, help="output: a squashfs file; with a slash, a new folder"
     )
