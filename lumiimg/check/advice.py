@@ -84,6 +84,13 @@ def _on_nodes(check: str, site: Site | None, environment: Mapping[str, str]) -> 
     """Return what checks on nodes with GPUs, and where to type it: in this job, else in one that it submits."""
     if environment.get("SLURM_JOB_ID"):
         return f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}", None
+    options = " ".join(sbatch_options(site, environment))
+    where = None if shutil.which("sbatch", path=environment.get("PATH")) else "where jobs are submitted"
+    return f"{check} --nodes 2 --sbatch={shlex.quote(options)}", where
+
+
+def sbatch_options(site: Site | None, environment: Mapping[str, str]) -> list[str]:
+    """Return what Slurm must be asked for nodes with GPUs, where no variable says it: `-p dev-g -A PROJECT …`."""
     near = site.binding if site is not None else None
     options = [f"--gpus-per-node={len(near.near) if near is not None else _GPUS}"]
     if not environment.get("SBATCH_ACCOUNT"):
@@ -91,5 +98,4 @@ def _on_nodes(check: str, site: Site | None, environment: Mapping[str, str]) -> 
     if site is not None and not environment.get("SBATCH_PARTITION"):
         ordered = sorted(site.partitions, key=lambda one: not one.debug)
         options[:0] = [f"-p {partition.name}" for partition in ordered[:1]]
-    where = None if shutil.which("sbatch", path=environment.get("PATH")) else "where jobs are submitted"
-    return f"{check} --nodes 2 --sbatch={shlex.quote(' '.join(options))}", where
+    return options

@@ -35,6 +35,7 @@ import os
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ from lumiimg.errors import BadInputError, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.answer import CheckReport
     from lumiimg.cluster.nodes.check import NodesReport
     from lumiimg.cluster.nodes.watch import Waiting
@@ -96,6 +98,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     # for the job that --nodes submits: the report as far as it is, should the job end before it is whole
     parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
+    # for a trial, which asks what each variable of the site does
+    parser.add_argument("--leave-out", metavar="NAME", default="", help=argparse.SUPPRESS)
     add_junit(parser)
     add_page(parser)
     add_quiet(parser)
@@ -201,7 +205,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             nodes=arguments.nodes,
             level=Level(arguments.level) if arguments.level else None,
             snapshot=snapshot,
-            site=site,
+            site=_without(site, arguments.leave_out),
             simulate=arguments.simulate_gpu,
             program=arguments.starts,
             machine=machine_options(arguments, anywhere=False),
@@ -225,6 +229,13 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         print_json("check-nodes", report)
     print_nodes(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return report.answer.exit_code
+
+
+def _without(site: Site | None, name: str) -> Site | None:
+    """Return a site that does not set one of its variables."""
+    if site is None or not name:
+        return site
+    return replace(site, variables=tuple(variable for variable in site.variables if variable.name != name))
 
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:

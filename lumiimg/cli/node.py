@@ -1,4 +1,4 @@
-"""Carry out the task in FOLDER on this node: `lumiimg check --nodes` does."""
+"""Carry out the task in FOLDER on this node: `lumiimg check --nodes` and `lumiimg trial` do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from lumiimg.errors import ExitCode
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument("--look", metavar="SITE", help="put there what this node shows of what the site's file says")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take part; whatever the probes come to is in the answer, not in the exit code."""
+    from lumiimg.catalog.sites import find_site
     from lumiimg.cluster.nodes.node_task import take_part
+    from lumiimg.cluster.trial.look import look_here
 
-    take_part(arguments.folder, os.environ)
+    if arguments.look:
+        look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
+    else:
+        take_part(arguments.folder, os.environ)
     return ExitCode.GOOD

@@ -9,6 +9,7 @@ ON_SLURM = (
     "test_documents.py",
     "test_jobs.py",
     "test_nodes.py",
+    "test_trial.py",
     "test_a_real_srun_starts_ranks",
     "test_the_one_file_starts_itself_on_other_nodes",
 )

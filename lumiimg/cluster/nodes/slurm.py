@@ -15,6 +15,8 @@ from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
 _ASK_TIMEOUT_S = 30.0
+_SUBMIT_TIMEOUT_S = 120.0
+"""sbatch asks again for some time where the controller is busy."""
 _SIGNAL_BASE = 128
 _JOB_ID = re.compile(r"\s*\d{1,20}(?:;\S+)?\s*")
 """As `sbatch --parsable` prints it: the number, and with several clusters the name of one."""
@@ -49,7 +51,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
             f"this is one of {tasks} tasks of a job step, and each would start a step of its own",
             hint="start it once: `lumiimg check …` in the batch script or in salloc's shell, without srun",
         )
-    argv = [_program("scontrol", environment), "show", "hostnames", folded]
+    argv = [slurm_program("scontrol", environment), "show", "hostnames", folded]
     done = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S)
     nodes = tuple(done.output.split())
     if not done.ok or not nodes:
@@ -58,7 +60,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
 
 
 def _end_of(job: str, environment: Mapping[str, str]) -> float | None:
-    argv = [_program("squeue", environment), "--noheader", f"--jobs={job}", "--format=%L"]
+    argv = [slurm_program("squeue", environment), "--noheader", f"--jobs={job}", "--format=%L"]
     left_s = seconds(run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip())
     return time.monotonic() + left_s if left_s is not None else None
 
@@ -80,7 +82,7 @@ def run_step(
     should srun be gone by then; else a node that fails is its own matter, and each task ends by itself.
     `mpi`, `log`, `give_up`: as of srun, and of a process. Raises MissingHereError without srun.
     """
-    words: list[str | Path] = [_program("srun", environment)]
+    words: list[str | Path] = [slurm_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
     # The job's own shape is for its work. A task here is one process per node, with all that the job has there: a step
     # takes that where nothing implies --exact (the option --whole, which says it, is not documented everywhere).
@@ -113,20 +115,37 @@ def run_job(
             job.append(line.strip().partition(";")[0])
             on_submitted(job[0])
 
-    argv: list[str | Path] = [_program("sbatch", environment), "--parsable", "--wait", *options, script]
+    argv: list[str | Path] = [slurm_program("sbatch", environment), "--parsable", "--wait", *options, script]
     done: Completed | None = None
     try:
         done = run(argv, env=environment, on_line=hear)
     finally:
         if job and (done is None or done.exit_code > _SIGNAL_BASE):
-            cancel = [_program("scancel", environment), "--quiet", job[0]]
+            cancel = [slurm_program("scancel", environment), "--quiet", job[0]]
             run(cancel, env=environment, timeout_s=_ASK_TIMEOUT_S)
     if not job:
-        raise UndecidedError(
-            f"sbatch does not take the job: {_said(done)}",
-            hint="put its options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8 --time=15'",
-        )
+        raise _refused(done)
     return done
+
+
+def submit_job(script: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Submit a batch script, and return the number of the job; it is not waited for.
+
+    Raises MissingHereError without sbatch, UndecidedError if it refuses the script.
+    """
+    argv: list[str | Path] = [slurm_program("sbatch", environment), "--parsable", *options, script]
+    done = run(argv, env=environment, timeout_s=_SUBMIT_TIMEOUT_S)
+    number = next((line for line in done.output.splitlines() if is_job_number(line)), None)
+    if number is None:
+        raise _refused(done)
+    return number.strip().partition(";")[0]
+
+
+def _refused(done: Completed | None) -> UndecidedError:
+    return UndecidedError(
+        f"sbatch does not take the job: {_said(done) if done else 'it was ended'}",
+        hint="put its options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8'",
+    )
 
 
 def is_job_number(line: str) -> bool:
@@ -140,7 +159,8 @@ def _said(done: Completed) -> str:
     return one_line("; ".join(dict.fromkeys(lines))[:500]) or "it says nothing"
 
 
-def _program(name: str, environment: Mapping[str, str]) -> str:
+def slurm_program(name: str, environment: Mapping[str, str]) -> str:
+    """Return a program of Slurm's. Raises MissingHereError."""
     found = which(name, environment.get("PATH"))
     if found is None:
         raise MissingHereError(f"no Slurm here: {name} is not on PATH", hint=_HINT)

@@ -3,7 +3,9 @@
  * that RCCL 2.22 would have printed on the network that STANDIN_NETWORK names. Never for users: what it says of a network is made up.
  *
  *   STANDIN_NETWORK  cxi (default), socket (no plugin is found), no-vni (the plugin gets no domain)
+ *                    NCCL_NET=Socket has socket whatever it names
  *   STANDIN_GB_S     bus bandwidth that its sleeps come to (default 90)
+ *   STANDIN_SLOW_IF  the name of a variable that halves it where it is set, whatever its value
  *   STANDIN_WRONG    one element of each result of the last rank is wrong
  *   STANDIN_FAILS    making the communicator fails
  */
@@ -79,8 +81,10 @@ static void say(const char *format, ...)
 
 static int network_is(const char *name)
 {
-    const char *network = getenv("STANDIN_NETWORK");
+    const char *network = getenv("STANDIN_NETWORK"), *wished = getenv("NCCL_NET");
 
+    if (wished && strcmp(wished, "Socket") == 0)
+        network = "socket";
     return strcmp(network ? network : "cxi", name) == 0;
 }
 
@@ -180,7 +184,8 @@ int ncclCommInitRank(struct comm **comm, int ranks, struct unique_id id, int ran
 int ncclAllReduce(const void *from, void *into, size_t count, int type, int operation, struct comm *comm, void *stream)
 {
     const char *wished = getenv("STANDIN_GB_S");
-    double busbw = wished ? atof(wished) : 90;
+    const char *brake = getenv("STANDIN_SLOW_IF");
+    double busbw = (wished ? atof(wished) : 90) * (brake && getenv(brake) ? 0.5 : 1);
     size_t stride = LARGEST / sizeof(float);
     float *result = into;
 

@@ -1,0 +1,202 @@
+"""What lumiimg says of a site and of images, one claim a line, before anything is run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.sites import MeasuredEffect
+from lumiimg.check.answer import Answer
+from lumiimg.check.run.collective import same_everywhere
+from lumiimg.cluster.trial.look import site_paths
+from lumiimg.cluster.trial.values import Claim
+from lumiimg.findings import Code, Severity
+from lumiimg.gpu.rule import GpuFit
+from lumiimg.nccl.report import Verdict
+from lumiimg.resolve.inventory import read_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.catalog.sites import MeasuredVariable, Site, SiteVariable
+    from lumiimg.check.answer import CheckReport
+    from lumiimg.image import Image
+    from lumiimg.resolve.stack import Stack
+
+NODES, HERE = "nodes", "here"
+"""Names of steps: a look at each node, and at Slurm from where the trial is started."""
+THERE, RUNS, NO_CHANGE, SLOWER, ALIKE = "there", "runs", "no change", "slower, or fails", "all the same"
+_DRIVER = re.compile(r"amdgpu (\S+)")
+_KERNEL = re.compile(r"kernel ([^\s)]+)")
+_INTERFACES = "NCCL_SOCKET_IFNAME"
+_NETWORK = "SLURM_NETWORK"
+_TEST = "all_reduce_perf"
+
+
+def of_site(site: Site) -> Iterator[Claim]:
+    """Yield what the file of a site says of its nodes, and of its Slurm."""
+    for key, about, predicted, step, source, date in _facts_of(site):
+        if predicted is not None:
+            yield Claim(
+                id=f"site.{key}",
+                about=about,
+                predicted=predicted,
+                source=source or site.source,
+                date=f"{date or site.date}",
+                step=step,
+            )
+
+
+_Fact = tuple[str, str, str | None, str, str | None, dt.date | None]
+"""Key, for a person, value, step; source and date where they are not the site's."""
+
+
+def _facts_of(site: Site) -> Iterator[_Fact]:
+    yield "processors", "processors of the nodes", site.processors, NODES, None, None
+    yield "gpu", "GPU", site.arch, NODES, None, None
+    yield "engine", "container engine", site.engine, NODES, None, None
+    if (driver := site.driver) is not None:
+        for key, pattern, about in (("driver", _DRIVER, "amdgpu driver"), ("kernel", _KERNEL, "kernel")):
+            found = pattern.search(driver.name)
+            yield key, about, found[1] if found else None, NODES, driver.source, driver.date
+    if (fabric := site.fabric) is not None:
+        needs = "glibc that the nodes' libfabric and libcxi need"
+        yield "libfabric", "libfabric of the nodes", fabric.libfabric, NODES, fabric.source, fabric.date
+        yield "glibc", needs, fabric.glibc, NODES, fabric.source, fabric.date
+    yield from _hardware(site)
+    for path in site_paths(site):
+        yield f"path:{path}", f"{path} on the nodes", THERE, NODES, None, None
+    if (identity := site.identity) is not None and identity.variables:
+        about = f"{' or '.join(identity.variables)} in jobs"
+        yield "identity", about, THERE, NODES, identity.source, None
+    if site.scheduler == "Slurm":
+        yield from _of_slurm(site)
+
+
+def _hardware(site: Site) -> Iterator[_Fact]:
+    names = next((v for v in site.variables if v.name == _INTERFACES and "$" not in v.value), None)
+    if names is not None:
+        yield "interfaces", "interfaces of Slingshot", names.value, NODES, names.source, None
+    if (binding := site.binding) is not None:
+        near = " ".join(f"{gpu}:{group * binding.group}" for gpu, group in enumerate(binding.near))
+        yield "gpus", "GPUs of a node", f"{len(binding.near)}", NODES, binding.source, None
+        yield "cores", "cores of a node, without SMT", f"{binding.cores}", NODES, binding.source, None
+        yield "near", "GPU:first core beside it", near, NODES, binding.source, None
+
+
+def _of_slurm(site: Site) -> Iterator[_Fact]:
+    for one in site.partitions:
+        about = f"longest job of partition {one.name}, hours"
+        yield f"partition:{one.name}", about, f"{one.hours:g}", HERE, one.source, None
+    if (mpi := site.mpi) is not None:
+        for kind in dict.fromkeys(filter(None, (mpi.own, mpi.open, mpi.host))):
+            yield f"mpi:{kind}", f"srun --mpi={kind}", THERE, HERE, mpi.source, None
+
+
+def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iterator[Claim]:
+    """Yield what the files of an image say of jobs there. `report`: of its files, for the site."""
+    name, path = f"image-{number}", report.path
+    source = "the files of the image, by the rules of `lumiimg check`"
+
+    def claim(
+        key: str,
+        about: str,
+        predicted: str | None,
+        step: str,
+        *,
+        by: str = source,
+        least: float | None = None,
+        also: tuple[str, ...] = (),
+    ) -> Claim:
+        return Claim(
+            id=f"{name}.{key}",
+            about=f"image {number}: {about}",
+            predicted=predicted,
+            source=by,
+            step=f"{name}.{step}",
+            least=least,
+            also=also,
+        )
+
+    stack = read_contents(image).stack
+    answer = None if report.answer is Answer.UNDECIDED else report.answer.value
+    yield claim("answer", "answer of the probes on the nodes", answer, "probe")
+    for key, about, value in (
+        ("rccl", "RCCL that a process loads", path.rccl),
+        ("rccl-version", "version that RCCL says", path.rccl_version),
+        ("plugin", "net plugin that it loads", path.plugin),
+        ("libfabric", "libfabric that the plugin gets", path.libfabric),
+        ("libcxi", "libcxi in that process", path.libcxi),
+    ):
+        also = (_real(image, value),) if value is not None and value.startswith("/") else ()
+        yield claim(key, about, value, "probe", also=also)
+    yield claim("alike", "what is loaded on the nodes", ALIKE, "probe", by="nodes of one site are taken to be alike")
+    network = {Answer.NO_OBSTACLE: Verdict.OFI_CXI, Answer.NO: Verdict.SOCKET}.get(report.answer)
+    yield claim("network", "network between two nodes", network.value if network else None, "run")
+    reference = next((b for b in site.bandwidths if (b.test, b.nodes) == (_TEST, 2)), None)
+    if reference is not None and network is Verdict.OFI_CXI:
+        text = f"{reference.least_gb_s:g} GB/s or more"
+        yield claim(
+            "bandwidth", "all-reduce on two nodes", text, "run", by=reference.source, least=reference.least_gb_s
+        )
+    else:
+        yield claim("bandwidth", "all-reduce on two nodes", None, "run")
+    if report.gpu is not None:
+        fails = next((part for part in report.gpu.parts if part.stands_against), None)
+        judged = [part for part in report.gpu.parts if part.needed and part.fit is not GpuFit.UNKNOWN]
+        told = f"fails: {fails.component}" if fails else RUNS if judged else None
+        yield claim("gpu-code", f"its GPU code on {report.gpu.processor}", told, "run")
+    driver = next((f for f in report.findings if f.id is Code.IMAGE_DRIVER), None)
+    if driver is not None:
+        told = {Severity.PROBLEM: "fails", Severity.INFO: RUNS}.get(driver.severity)
+        yield claim("driver", "its ROCm on the nodes' driver", told, "run", by=driver.source or source)
+    yield claim(
+        "socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET.value, "socket", by="RCCL's own option"
+    )
+    vni = next((v for v in site.variables if v.name == _NETWORK and v.nodes == "one"), None)
+    if vni is not None:
+        yield claim("one-node", "cxi listens in a step on one node", "no", "one-node", by=vni.source)
+        yield claim("one-node-vni", f"the same with {_NETWORK}={vni.value}", "yes", "one-node-vni", by=vni.source)
+    for variable in left_out(stack, site):
+        tried = measured_of(site, variable.name)
+        yield claim(
+            f"without:{variable.name}",
+            f"all-reduce without {variable.name}",
+            NO_CHANGE if tried is not None and tried.effect is MeasuredEffect.INERT else None,
+            f"without.{variable.name}",
+            by=tried.source if tried is not None else variable.source,
+        )
+    for known in set_beside(stack, site):
+        yield claim(
+            f"with:{known.name}={known.value}",
+            f"all-reduce with {known.name}={known.value}",
+            NO_CHANGE if known.effect is MeasuredEffect.INERT else SLOWER,
+            f"with.{known.name}",
+            by=known.source,
+        )
+    yield claim("opens", "files that `import torch` asks the image's file system for, of the program", None, "import")
+
+
+def _real(image: Image, path: str) -> str:
+    """Return a path in the image without symlinks; what leads out of the image as it is."""
+    try:
+        return image.root.resolve(path)
+    except OSError:
+        return path
+
+
+def left_out(stack: Stack, site: Site) -> tuple[SiteVariable, ...]:
+    """Return the site's variables that a job on several nodes sets: each is left out once."""
+    return tuple(same_everywhere(stack, site, nodes=2))
+
+
+def set_beside(stack: Stack, site: Site) -> tuple[MeasuredVariable, ...]:
+    """Return the variables that the site does not set, as they changed nothing or did harm: each is set once."""
+    ours = {variable.name for variable in left_out(stack, site)}
+    return tuple(tried for tried in site.measured if tried.value is not None and tried.name not in ours)
+
+
+def measured_of(site: Site, name: str) -> MeasuredVariable | None:
+    """Return what is known of a variable that was tried there."""
+    return next((tried for tried in site.measured if tried.name == name), None)

@@ -1,0 +1,224 @@
+"""The steps of a trial, one after the other, inside a job; what each comes to is kept before the next begins."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.nodes.check import own_command
+from lumiimg.cluster.nodes.slurm import run_step
+from lumiimg.cluster.trial.folder import JobTime
+from lumiimg.cluster.trial.look import looks_in, snapshot_in
+from lumiimg.cluster.trial.plan import FOLDER, HOST
+from lumiimg.cluster.trial.values import Ending, Record, Step
+from lumiimg.engine.engine import find_engine
+from lumiimg.engine.process import run, which
+from lumiimg.errors import LumiimgError, MissingHereError, one_line
+from lumiimg.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lumiimg.cluster.nodes.slurm import Allocation
+    from lumiimg.cluster.trial.folder import TrialFolder
+    from lumiimg.cluster.trial.values import TrialPlan
+    from lumiimg.engine.process import Completed
+
+_LINES = 4
+_GRACE_S = 20.0
+"""That a job keeps for itself before its time is up."""
+_MPI = re.compile(r"^\s*([a-z0-9_]{1,32})\s*$", re.MULTILINE)
+_PARTITION = re.compile(r"PartitionName=(\S+)[\s\S]*?Default=(\S+)[\s\S]*?MaxTime=(\S+)")
+_DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+
+
+def run_here(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Do the steps that need no job. Raises FailedError where nothing can be kept."""
+    for step in steps_left(folder, plan):
+        if step.nodes == 0:
+            say(step.about)
+            folder.keep(_here(folder, step, environment))
+
+
+def run_in_job(
+    folder: TrialFolder,
+    plan: TrialPlan,
+    allocation: Allocation,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+) -> None:
+    """Do the steps that are left, as far as the time of this job goes, and the node minutes of the trial.
+
+    Raises FailedError where nothing can be kept.
+    """
+    nodes = allocation.nodes[: plan.nodes]
+    began, spent = time.time(), folder.spent()
+    # the nodes of the job count, also those that no step uses
+    room_s = (plan.node_minutes - spent) * 60 / len(allocation.nodes)
+    ends = time.monotonic() + max(room_s - _GRACE_S, 0)
+    if allocation.ends is not None:
+        ends = min(ends, allocation.ends - _GRACE_S)
+    taken = JobTime(job=allocation.job, nodes=len(allocation.nodes), began=began, until=began)
+    for step in steps_left(folder, plan):
+        if step.nodes == 0:
+            continue
+        left_s = ends - time.monotonic()
+        if len(nodes) < step.nodes:
+            folder.keep(_skipped(step, f"the job has {len(nodes)} of {step.nodes} nodes", allocation.job))
+            continue
+        if (reason := _shows_nothing(folder, step)) is not None:
+            folder.keep(_skipped(step, reason, allocation.job))
+            continue
+        if left_s < step.minutes * 60:
+            say(f"{step.about}: not begun, {left_s / 60:.0f} min are left and it takes {step.minutes}")
+            continue
+        if folder.tried(step.name):
+            folder.keep(Record(step=step.name, ending=Ending.CUT_OFF, job=allocation.job))
+            continue
+        limit_s = min(step.limit * 60.0, left_s)
+        folder.note(replace(taken, until=time.time() + limit_s))
+        say(step.about)
+        folder.keep(_in_job(folder, step, nodes, environment, limit_s, allocation.job))
+        folder.note(replace(taken, until=time.time()))
+
+
+def is_over(folder: TrialFolder, plan: TrialPlan) -> bool:
+    """Whether no step is left to be done."""
+    return not any(True for _ in steps_left(folder, plan))
+
+
+def steps_left(folder: TrialFolder, plan: TrialPlan) -> Iterator[Step]:
+    """Yield the steps that are not done, in their order."""
+    return (step for step in plan.steps if folder.record(step.name) is None)
+
+
+def _shows_nothing(folder: TrialFolder, step: Step) -> str | None:
+    """Return why a step would show nothing."""
+    if step.after is None:
+        return None
+    before = folder.record(step.after)
+    if before is None:
+        return f"{step.after} was not done"
+    if not folder.output(step.after).get("collective"):
+        return f"{step.after} had no collective"
+    return None
+
+
+def _skipped(step: Step, why: str, job: str = "") -> Record:
+    return Record(step=step.name, ending=Ending.SKIPPED, job=job, said=(why,), began=_now())
+
+
+def _here(folder: TrialFolder, step: Step, environment: Mapping[str, str]) -> Record:
+    if step.words:
+        return _kept(folder, step, _command(folder, step, environment, step.limit * 60.0), "")
+    began = _now()
+    write_text(folder.output_file(step.name), json.dumps(_slurm(environment)))
+    return Record(step=step.name, ending=Ending.DONE, began=began, code=0)
+
+
+def _slurm(environment: Mapping[str, str]) -> dict[str, object]:
+    """Return Slurm's partitions with their longest job in hours, and what `srun --mpi=` takes; nothing without it."""
+
+    def ask(*argv: str) -> str:
+        program = which(argv[0], environment.get("PATH"))
+        if program is None:
+            return ""
+        try:
+            return run([program, *argv[1:]], env=environment, timeout_s=30).output
+        except MissingHereError:
+            return ""
+
+    found = _PARTITION.findall(ask("scontrol", "show", "partition"))
+    default = next((name for name, is_default, _ in found if is_default == "YES"), None)
+    partitions = {name: hours(longest) for name, _, longest in found}
+    return {"partitions": partitions, "default": default, "mpi": _MPI.findall(ask("srun", "--mpi=list"))}
+
+
+def hours(text: str) -> float | None:
+    """Return a time of Slurm, `2-00:00:00`, in hours; None: there is no limit."""
+    found = _DAYS.fullmatch(text)
+    if found is None:
+        return None
+    days, hour, minute, second = (int(part or 0) for part in found.groups())
+    return days * 24 + hour + minute / 60 + second / 3600
+
+
+def _in_job(
+    folder: TrialFolder, step: Step, nodes: Sequence[str], environment: Mapping[str, str], limit_s: float, job: str
+) -> Record:
+    if step.everywhere:
+        words = [*own_command(), *_words(folder, step)]
+        began, start = _now(), time.monotonic()
+        done = run_step(nodes, words, environment, timeout_s=limit_s)
+        looks = looks_in(folder.looks)
+        missing = sorted(set(nodes) - {look.node for look in looks})
+        said = (*_said(done), *([f"no answer: {', '.join(missing)}"] if missing else []))
+        ending = Ending.DONE if looks else Ending.FAILED
+        seconds = time.monotonic() - start
+        return Record(step=step.name, ending=ending, job=job, began=began, seconds=round(seconds, 1), said=said)
+    return _kept(folder, step, _command(folder, step, environment, limit_s), job)
+
+
+def _command(folder: TrialFolder, step: Step, environment: Mapping[str, str], limit_s: float) -> Completed:
+    """Run a command of lumiimg; what it prints for machines goes into the folder, the rest is kept in the record."""
+    part = folder.output_file(step.name).with_suffix(".part")
+    words = [*own_command(), *_words(folder, step)]
+    # its output, and what it says to people, apart: one gate runs all programs, and reads them together
+    argv = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(part), *map(str, words)]
+    return run(argv, env={**environment, **step.sets}, timeout_s=limit_s)
+
+
+def _words(folder: TrialFolder, step: Step) -> Iterator[str]:
+    snapshot = snapshot_in(folder.looks)
+    words = list(step.words)
+    if snapshot is None and HOST in words:
+        place = words.index(HOST)
+        del words[place - 1 : place + 1]
+    for word in words:
+        yield word.replace(HOST, str(snapshot)) if word == HOST else word.replace(FOLDER, str(folder.path), 1)
+
+
+def _kept(folder: TrialFolder, step: Step, done: Completed, job: str) -> Record:
+    """Return the record of a command, with its output in its place where that is whole."""
+    part, place = folder.output_file(step.name).with_suffix(".part"), folder.output_file(step.name)
+    ending = Ending.TIMED_OUT if done.timed_out else Ending.FAILED
+    try:
+        if not done.timed_out and isinstance(json.loads(part.read_bytes()), dict):
+            part.replace(place)
+            ending = Ending.DONE
+    except (OSError, ValueError, RecursionError):
+        pass
+    part.unlink(missing_ok=True)
+    began = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=done.seconds)
+    return Record(
+        step=step.name,
+        ending=ending,
+        job=job,
+        began=began.isoformat(timespec="seconds"),
+        seconds=round(done.seconds, 1),
+        code=done.exit_code if done.exit_code >= 0 else None,
+        engine=_engine(),
+        said=_said(done),
+    )
+
+
+def _engine() -> str | None:
+    import os
+
+    try:
+        return find_engine(os.environ).name
+    except LumiimgError:
+        return None
+
+
+def _said(done: Completed) -> tuple[str, ...]:
+    lines = [line for line in done.output.splitlines() if line.strip()]
+    return tuple(one_line(line)[:300] for line in lines[-_LINES:])
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

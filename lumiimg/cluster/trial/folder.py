@@ -1,0 +1,150 @@
+"""The folder of a trial: its plan, a record for each step, what the nodes showed, and what its jobs have taken.
+
+All nodes share it. Each file is there whole or not at all; what a killed process leaves half done is done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lumiimg.cluster.trial.values import SCHEMA, Record, TrialPlan
+from lumiimg.errors import BadInputError
+from lumiimg.files import read_beginning, write_text
+from lumiimg.host.codec import FormError, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+PLAN = "plan.json"
+_OUTPUT = ".out"
+_MAX_BYTES = 16 << 20
+_TRIES = 2
+"""A job that ends in a step may have ended for another reason; after two, the step is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTime:
+    """What one job has taken, as it says itself."""
+
+    job: str
+    nodes: int
+    began: float
+    """Seconds since 1970."""
+    until: float
+    """The same: it has taken no more than until then, and is longer there only if it is still seen."""
+
+
+class TrialFolder:
+    """One trial on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.steps, self.looks, self.jobs = path / "steps", path / "looks", path / "jobs"
+
+    def make(self, plan: TrialPlan) -> None:
+        """Write the plan into a new folder. Raises BadInputError where something is there already, FailedError."""
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError as error:
+            raise BadInputError(
+                "is there already", where=str(self.path), hint="name a new folder; `trial run` goes on with an old one"
+            ) from error
+        except OSError as error:
+            raise BadInputError(f"cannot be made: {error.strerror}", where=str(self.path)) from error
+        for folder in (self.steps, self.looks, self.jobs):
+            folder.mkdir()
+        write_text(self.path / PLAN, json.dumps(encode(plan), indent=1))
+
+    def plan(self) -> TrialPlan:
+        """Return the plan. Raises BadInputError."""
+        plan = self._read(TrialPlan, self.path / PLAN)
+        if plan is None:
+            hint = "`lumiimg trial plan IMAGE -o FOLDER` makes one"
+            raise BadInputError("is not the folder of a trial", where=str(self.path), hint=hint)
+        if plan.schema != SCHEMA:
+            raise BadInputError(
+                f"is a trial of format {plan.schema}; this lumiimg reads {SCHEMA}", where=str(self.path)
+            )
+        return plan
+
+    def record(self, step: str) -> Record | None:
+        """Return what a step came to; None where it was not done."""
+        return self._read(Record, self.steps / f"{step}.json")
+
+    def keep(self, record: Record) -> None:
+        """Keep what a step came to. Raises FailedError."""
+        write_text(self.steps / f"{record.step}.json", json.dumps(encode(record)))
+
+    def output(self, step: str) -> dict[str, Any]:
+        """Return the JSON that a step printed; nothing where it is not there, or is something else."""
+        try:
+            found = json.loads(read_beginning(self.output_file(step), _MAX_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def output_file(self, step: str) -> Path:
+        """Return where a step's output lies once it is whole."""
+        return self.steps / f"{step}{_OUTPUT}"
+
+    def tried(self, step: str) -> bool:
+        """Note that a step begins; whether it was begun too often already."""
+        with contextlib.suppress(FileExistsError):
+            for number in range(_TRIES):
+                mark = self.steps / f"{step}.try-{number}"
+                if not mark.exists():
+                    mark.touch(exist_ok=False)
+                    return False
+        return True
+
+    def note(self, taken: JobTime) -> None:
+        """Note what a job takes. Raises FailedError."""
+        write_text(self.jobs / f"{taken.job}.json", json.dumps(encode(taken)))
+
+    def job_times(self) -> Iterator[JobTime]:
+        """Yield what the jobs have taken."""
+        for path in sorted(self.jobs.glob("*.json")):
+            if (taken := self._read(JobTime, path)) is not None:
+                yield taken
+
+    def spent(self) -> float:
+        """Return the node minutes that the jobs have taken; of one that was killed in a step, at most."""
+        return sum(one.nodes * max(one.until - one.began, 0.0) / 60 for one in self.job_times())
+
+    def _read(self, kind: type[T], path: Path) -> T | None:
+        try:
+            data = read_beginning(path, _MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
+                raise BadInputError(f"has more than {_MAX_BYTES} bytes", where=str(path))
+            return decode(kind, json.loads(data))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        except FormError as error:
+            raise BadInputError(f"is not what a trial writes: {error}", where=str(path)) from error
+        except (ValueError, RecursionError) as error:
+            raise BadInputError("is not JSON", where=str(path)) from error
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[bool]:
+    """Take a trial for this process; yields whether nobody else has it.
+
+    A lock on a file that the kernel lets go when the process ends, however it ends (flock(2)): it holds on
+    all nodes where their file system is mounted so (Lustre: `-o flock`), else on this one.
+    """
+    import fcntl
+
+    with (folder / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True

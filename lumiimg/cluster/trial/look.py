@@ -1,0 +1,142 @@
+"""What a node shows of itself: its snapshot, and the rest that a site's file says of nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.nodes.answers import file_stem
+from lumiimg.cluster.nodes.node_task import node_name
+from lumiimg.cluster.trial.values import Look
+from lumiimg.errors import LumiimgError
+from lumiimg.files import read_beginning, write_text
+from lumiimg.host.codec import FormError, decode, encode
+from lumiimg.host.root_queries import matches, names_in, read_text, read_word
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot_file import to_text
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
+from lumiimg.resolve.observed_node import seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.snapshot import Snapshot
+
+_LOOK, _SNAPSHOT = ".look.json", ".host.json"
+_MAX_BYTES = 1 << 20
+_FIRST_PERSON = 1000
+"""The lowest user id of a person: login.defs(5), UID_MIN."""
+_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_UID = re.compile(r"^Uid:\t(\d+)", re.MULTILINE)
+_MEMORY = re.compile(r"^MemTotal:\s+(\d+) kB", re.MULTILINE)
+_PCI = re.compile(r"^(location_id|domain|gfx_target_version) (\d{1,10})$", re.MULTILINE)
+_KFD = "/sys/class/kfd/kfd/topology/nodes/*/properties"
+
+
+def look_here(folder: Path, site: Site, environment: Mapping[str, str]) -> None:
+    """Put what this node shows into the folder of a trial, with its snapshot. Raises MissingHereError, FailedError."""
+    root = RootFileSystem(FolderTree(Path("/")))
+    snapshot = scan_host(environment)
+    look = look_at(root, snapshot, site, node_name(environment), environment)
+    stem = file_stem(look.node)
+    write_text(folder / f"{stem}{_SNAPSHOT}", to_text(snapshot))
+    write_text(folder / f"{stem}{_LOOK}", json.dumps(encode(look)))
+
+
+def looks_in(folder: Path) -> tuple[Look, ...]:
+    """Return what the nodes have put there, by their names; what is not one is passed over."""
+    found = []
+    for path in sorted(folder.glob(f"*{_LOOK}")):
+        try:
+            found.append(decode(Look, json.loads(read_beginning(path, _MAX_BYTES))))
+        except (OSError, FormError, ValueError, RecursionError):
+            continue
+    return tuple(found)
+
+
+def snapshot_in(folder: Path) -> Path | None:
+    """Return the snapshot of the first node that has put one there."""
+    return next(iter(sorted(folder.glob(f"*{_SNAPSHOT}"))), None)
+
+
+def look_at(root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, environment: Mapping[str, str]) -> Look:
+    """Return what the files of a node show, beside its snapshot."""
+    libfabric = glibc = no_fabric = None
+    try:
+        fabric = seen(site, snapshot, node).site.fabric
+        libfabric, glibc = (fabric.libfabric, fabric.glibc) if fabric is not None else (None, None)
+    except LumiimgError as error:
+        no_fabric = error.what
+    memory = _MEMORY.search(read_text(root, "/proc/meminfo") or "")
+    engine = snapshot.engine
+    return Look(
+        node=node,
+        clock=time.time(),
+        processors=snapshot.architecture,
+        kernel=snapshot.kernel,
+        gpu_driver=snapshot.gpu_driver,
+        gpus=snapshot.gpus,
+        near=tuple(_near(root)),
+        cores=len(_cores(root)),
+        memory_gib=int(memory[1]) >> 20 if memory else 0,
+        engine=f"{engine.name} {engine.version}" if engine is not None else None,
+        libfabric=libfabric,
+        glibc=glibc,
+        no_fabric=no_fabric,
+        interfaces=tuple(nic.netdev for nic in snapshot.nics if nic.netdev and nic.link_is_up),
+        nics=len(snapshot.nics),
+        paths={path: _is_there(path, environment) for path in site_paths(site)},
+        variables={text: _is_set(text, environment) for text in (site.identity.variables if site.identity else ())},
+        strangers=tuple(sorted(_strangers(root))),
+    )
+
+
+def site_paths(site: Site) -> tuple[str, ...]:
+    """Return the paths that a site's file names, as a shell reads them."""
+    return tuple(dict.fromkeys([*(bind.path for bind in site.binds), *([site.scratch] if site.scratch else [])]))
+
+
+def _is_there(path: str, environment: Mapping[str, str]) -> bool:
+    return Path(Template(path).safe_substitute(environment)).exists()
+
+
+def _is_set(text: str, environment: Mapping[str, str]) -> bool:
+    name, _, value = text.partition("=")
+    return environment.get(name) == value
+
+
+def _near(root: RootFileSystem) -> Iterator[str]:
+    """Yield the cores beside each GPU, as the kernel driver lists the GPUs (ROCr, topology.c: so does HIP)."""
+    for path in matches(root, _KFD):
+        found = dict(_PCI.findall(read_text(root, path) or ""))
+        if not int(found.get("gfx_target_version", 0)):
+            continue
+        place, domain = int(found.get("location_id", 0)), int(found.get("domain", 0))
+        address = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+        yield read_word(root, f"/sys/bus/pci/devices/{address}/local_cpulist") or ""
+
+
+def _cores(root: RootFileSystem) -> set[str]:
+    """Return the cores, each as the list of its threads."""
+    paths = matches(root, "/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    return {siblings for path in paths if (siblings := read_word(root, path))}
+
+
+def _strangers(root: RootFileSystem) -> set[int]:
+    """Return whose processes are here too: on a node that a job has for itself there are none."""
+    texts = (read_text(root, f"/proc/{name}/status") or "" for name in names_in(root, "/proc") if name.isdigit())
+    users = {int(found[1]) for text in texts if (found := _UID.search(text))}
+    return {user for user in users if user >= _FIRST_PERSON and user not in {os.getuid(), 65534}}
+
+
+def numbers(text: str) -> frozenset[int]:
+    """Return the numbers of `48-63,112-127`, a list of the kernel."""
+    parts = (_RANGE.fullmatch(part) for part in text.split(","))
+    return frozenset(n for part in parts if part for n in range(int(part[1]), int(part[2] or part[1]) + 1))

@@ -1,0 +1,110 @@
+"""What `lumiimg trial` says: what would be done and what it costs; then claims beside facts, the differences first."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.trial.plan import usual_minutes
+from lumiimg.cluster.trial.values import Outcome
+from lumiimg.report.console import console, detail, heading, headline, marked, proposal, say
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from lumiimg.cluster.trial.values import Row, TrialPlan, TrialReport
+
+KINDS = {Outcome.DIFFERS: "problem", Outcome.SAME: "ok", Outcome.NEWS: "info", Outcome.OPEN: "unknown"}
+TITLES = {
+    Outcome.DIFFERS: "Not as predicted",
+    Outcome.SAME: "As predicted",
+    Outcome.NEWS: "Measured, and not predicted",
+    Outcome.OPEN: "Not measured",
+}
+_SHOWN = 8
+"""Rows of one kind, without --verbose."""
+
+
+def print_plan(plan: TrialPlan, command: str, *, quiet: bool, stderr: bool) -> None:
+    """Print what would be done."""
+    out = console(stderr=stderr, quiet=quiet)
+    of = f"{plan.site} and {count(len(plan.images), 'image')}" if plan.images else plan.site
+    usual = usual_minutes(plan.steps, plan.nodes)
+    headline(
+        out,
+        f"trial of {of} on {count(plan.nodes, 'node')}: {count(len(plan.steps), 'step')}, about {usual} node minutes, "
+        f"never more than {plan.node_minutes}",
+    )
+    detail(out, f"{count(len(plan.claims), 'claim')} are written down, each with its source; nothing has run yet")
+    heading(out, "Steps")
+    for step in plan.steps:
+        where = f"{count(step.nodes, 'node')}, {step.minutes} min" if step.nodes else f"here, {step.minutes} min"
+        say(out, f"{step.about} ({where})", first="  ", rest="      ")
+    out.print()
+    proposal(out, command)
+
+
+def sentence(report: TrialReport) -> str:
+    """Return what a trial came to, in one sentence."""
+    numbers = report.counts
+    judged = numbers[Outcome.SAME] + numbers[Outcome.DIFFERS]
+    told = f"{numbers[Outcome.SAME]} of {count(judged, 'claim')} as predicted" if judged else "no claim was judged"
+    rest = [f"{numbers[Outcome.DIFFERS]} not" if numbers[Outcome.DIFFERS] else ""]
+    rest += [f"{numbers[Outcome.OPEN]} not measured" if numbers[Outcome.OPEN] else ""]
+    rest += [f"{numbers[Outcome.NEWS]} news" if numbers[Outcome.NEWS] else ""]
+    return ", ".join(filter(None, (told, *rest)))
+
+
+def facts(report: TrialReport) -> list[str]:
+    """Return what a trial was, in short."""
+    return [
+        f"{report.site}, {count(report.nodes, 'node')}, {count(len(report.images), 'image')}",
+        f"{report.steps_done} of {count(report.steps, 'step')} done",
+        f"{report.node_minutes:g} of {report.node_minutes_most} node minutes",
+        f"lumiimg {report.tool}, planned {report.made[:10]}",
+    ]
+
+
+def kind_of(report: TrialReport) -> str:
+    """Return the kind of answer, a key of MARKS."""
+    return "problem" if report.counts[Outcome.DIFFERS] else "unknown" if report.counts[Outcome.OPEN] else "ok"
+
+
+def told(row: Row) -> str:
+    """Return a claim with what came of it."""
+    if row.outcome is Outcome.SAME:
+        return f"{row.about}: {row.measured}"
+    if row.outcome is Outcome.NEWS:
+        return f"{row.about}: {row.measured}{f' ({row.why})' if row.why else ''}"
+    predicted = f"predicted {row.predicted}" if row.predicted is not None else "nothing predicted"
+    measured = f"measured {row.measured}" if row.measured is not None else row.why
+    return f"{row.about}: {predicted}; {measured}"
+
+
+def print_trial(report: TrialReport, folder: str, *, verbose: bool, quiet: bool, stderr: bool) -> None:
+    """Print the table."""
+    out = console(stderr=stderr, quiet=quiet)
+    headline(out, f"trial of {report.site}: {sentence(report)}", kind_of(report))
+    if report.stand_in is not None:
+        say(out, f"not a real machine: {report.stand_in}; this proves nothing of {report.site}")
+    detail(out, "; ".join(facts(report)))
+    for note in report.notes:
+        marked(out, "unknown", note, first="  ")
+    for kind, title in TITLES.items():
+        rows = [row for row in report.rows if row.outcome is kind]
+        if not rows:
+            continue
+        heading(out, f"{title}: {len(rows)}")
+        shown = rows if verbose or kind is Outcome.DIFFERS else rows[:_SHOWN]
+        for row in shown:
+            marked(out, KINDS[kind], told(row), first="  ")
+            if verbose or kind is Outcome.DIFFERS:
+                detail(out, f"  source: {row.source}{f' ({row.date})' if row.date else ''}")
+        if len(shown) < len(rows):
+            detail(out, f"and {len(rows) - len(shown)} more: --verbose")
+    out.print()
+    name = shlex.quote(folder)
+    left = report.steps - report.steps_done
+    if left and any(row.why == "not done yet" for row in report.rows):
+        proposal(out, f"lumiimg trial run {name}")
+    else:
+        say(out, f"To share: {folder}/trial.json, which names no person, project, node or folder. Nothing was sent.")

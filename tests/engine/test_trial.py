@@ -1,0 +1,200 @@
+"""`lumiimg trial` rehearsed on the four nodes of a real Slurm: GPUs, RCCL and the network are stand-ins, and so named in
+the file; Slurm, the containers, the ranks, their logs and the program are real. What is planted must be found."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.elf.facts import read_elf
+from lumiimg.elf.reader import BytesReader
+from tests.shared.programs import wait_until
+from tests.shared.validation import validated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.engine.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+SITE = """\
+title = "The machine of the stand-ins"
+source = "this test"
+date = 2026-11-26
+arch = "gfx90a"
+processors = "aarch64"  # planted: it is x86_64
+scheduler = "Slurm"
+engine = "{engine}"
+[fabric]
+slingshot = "12.0"
+libfabric = "1.22.0"
+glibc = "2.38"
+source = "this test"
+date = 2026-11-26
+[[bind]]
+path = "/var"
+reason = "it is there"
+[[bind]]
+path = "/nowhere"  # planted
+reason = "it is not"
+[[partition]]
+name = "four"
+nodes = 4
+hours = 2  # planted: it is 1
+whole_nodes = true
+source = "this test"
+[[environment]]
+name = "TRIAL_HARMLESS"
+value = "1"
+nodes = "several"
+because = "it does nothing"
+source = "this test"
+[[measured]]
+name = "TRIAL_HARMLESS"
+effect = "inert"
+because = "it does nothing"
+source = "this test"
+date = 2026-11-26
+[[measured]]
+name = "TRIAL_BRAKE"
+value = "1"
+effect = "inert"  # planted: it halves the bandwidth
+because = "somebody said so"
+source = "this test"
+date = 2026-11-26
+[[bandwidth]]
+test = "all_reduce_perf"
+nodes = 2
+ranks = 4
+from_bytes = 134217728
+gb_s = 4
+least_gb_s = 1
+source = "STANDIN_GB_S"
+remedy = ["none"]
+"""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A trial and the environment that it is run in."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "lumiimg", "trial", *words]
+        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False, timeout=300)
+
+    def plan(self, *words: str) -> None:
+        done = self.run("plan", *words, "-o", str(self.folder), "--stand-in", "GPUs, RCCL and NICs")
+        assert done.returncode == 0, done.stderr
+
+    def submit(self) -> None:
+        done = self.run("run", str(self.folder), "--sbatch=--partition=four")
+        assert done.returncode == 0, done.stderr
+
+    def jobs(self) -> list[str]:
+        identity = json.loads((self.folder / "plan.json").read_text())["id"]
+        argv = ["squeue", "--noheader", f"--name=lumiimg-trial-{identity}", "--format=%i"]
+        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=True).stdout.split()
+
+    def wait(self) -> None:
+        wait_until(lambda: not self.jobs(), 600)
+
+    def report(self) -> dict[str, Any]:
+        data: dict[str, Any] = validated(self.run("report", str(self.folder), "--json").stdout, "trial")
+        return data
+
+
+@pytest.fixture
+def rehearsal(slurm: dict[str, str], gpus: dict[str, str], engine: Engine, tmp_path: Path) -> Rehearsal:
+    prolog = tmp_path / "prolog"
+    # all four nodes are this machine, and RCCL counts nodes by their names
+    prolog.write_text("#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n")
+    prolog.chmod(0o755)
+    (tmp_path / "mine.toml").write_text(SITE.format(engine=engine.name))
+    standin = {"STANDIN_NETWORK": "cxi", "STANDIN_GB_S": "4", "STANDIN_SLOW_IF": "TRIAL_BRAKE"}
+    return Rehearsal(tmp_path / "trial", slurm | gpus | standin | {"SLURM_TASK_PROLOG": str(prolog)})
+
+
+def test_each_planted_difference_is_found_and_nothing_else(
+    rehearsal: Rehearsal, engine: Engine, with_plugin: Path, tmp_path: Path
+) -> None:
+    other_libfabric_on_the_second_node(rehearsal, engine, with_plugin, tmp_path)
+    rehearsal.plan(str(with_plugin), "--site", str(tmp_path / "mine.toml"))
+    rehearsal.submit()
+    rehearsal.wait()
+    report = rehearsal.report()
+    rows = {row["id"]: row for row in report["rows"]}
+    said = json.dumps(report, indent=1)
+    assert {name for name, row in rows.items() if row["outcome"] == "differs"} == {
+        "site.processors",
+        "site.path:/nowhere",
+        "site.partition:four",
+        "image-1.alike",
+        "image-1.network",  # its libfabric has no cxi: what carried it here was the stand-in
+        "image-1.with:TRIAL_BRAKE=1",
+    }, said
+    assert "another libfabric.so.1 (build 00000000 instead of " in rows["image-1.alike"]["measured"]
+    assert (rows["image-1.network"]["predicted"], rows["image-1.network"]["measured"]) == ("socket", "ofi-cxi")
+    assert rows["image-1.with:TRIAL_BRAKE=1"]["measured"].startswith("slower: ")
+    same = ("plugin", "libfabric", "gpu-code", "socket.network", "without:TRIAL_HARMLESS")
+    assert {rows[f"image-1.{name}"]["outcome"] for name in same} == {"same"}, said
+    assert rows["site.libfabric"]["why"].startswith("has no libfabric that loads with libcxi")
+    assert report["stand_in"] == "GPUs, RCCL and NICs"
+    assert report["steps_done"] == report["steps"], said
+    assert 0 < report["node_minutes"] < report["node_minutes_most"]
+    text = (rehearsal.folder / "trial.json").read_text()
+    assert not any(word in text for word in (str(tmp_path), os.environ["USER"], "nid00000"))
+    again = rehearsal.run("run", str(rehearsal.folder))
+    assert again.returncode == 1, "nothing is left to be done: the table, and its answer"
+    assert not rehearsal.jobs()
+
+
+def other_libfabric_on_the_second_node(rehearsal: Rehearsal, engine: Engine, image: Path, folder: Path) -> None:
+    path = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
+    data = subprocess.run([engine.path, "exec", image, "cat", path], capture_output=True, check=True).stdout
+    built = bytes.fromhex(read_elf(BytesReader(data)).build_id or "")
+    (folder / "other.so").write_bytes(data.replace(built, bytes(len(built))))
+    bind = f"export APPTAINER_BIND={rehearsal.environment['APPTAINER_BIND']},{folder}/other.so:{path}"
+    with (folder / "prolog").open("a") as prolog:
+        prolog.write(f"[ $SLURMD_NODENAME != nid000002 ] || echo {shlex.quote(bind)}\n")
+
+
+def test_a_trial_that_is_killed_goes_on_where_it_was_and_leaves_no_job(
+    rehearsal: Rehearsal, demo: Path, tmp_path: Path
+) -> None:
+    rehearsal.plan(str(demo), "--site", str(tmp_path / "mine.toml"), "--node-minutes", "1000")
+    kept: dict[str, bytes] = {}
+    drawn = random.Random(int(os.environ.get("LUMIIMG_TEST_SEED", "1")))  # noqa: S311 - no secret
+    for _ in range(int(os.environ.get("LUMIIMG_TEST_KILLS", "2"))):
+        rehearsal.submit()
+        (job,) = rehearsal.jobs()
+        assert rehearsal.run("run", str(rehearsal.folder)).returncode == 3, "it has a job already"
+        wait_until(lambda: list((rehearsal.folder / "jobs").glob(f"{job}.json")) or not rehearsal.jobs(), 60)  # noqa: B023
+        time.sleep(drawn.uniform(0, 20))
+        how = drawn.choice((["scancel", job], ["scancel", "--signal=KILL", "--full", job]))
+        subprocess.run(how, env=rehearsal.environment, check=False)
+        rehearsal.wait()
+        records = {path.name: path.read_bytes() for path in (rehearsal.folder / "steps").glob("*.json")}
+        assert kept.items() <= records.items(), "what was done is kept"
+        kept = records
+        rehearsal.report()
+    rehearsal.submit()
+    rehearsal.wait()
+    report = rehearsal.report()
+    cut = [row for row in report["rows"] if "the job ended in it" in row["why"]]
+    assert report["steps_done"] + len({row["step"] for row in cut}) == report["steps"], json.dumps(report, indent=1)
+    records = {path.name: path.read_bytes() for path in (rehearsal.folder / "steps").glob("*.json")}
+    assert kept.items() <= records.items()
+    assert not list((rehearsal.folder / "steps").glob("*.part"))
