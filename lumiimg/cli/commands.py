@@ -32,7 +32,7 @@ GROUPS = {
         "check": "will this image use the fast network? if not: what is missing, and what to do",
         "bind": "print the fewest binds from a machine that an image needs, each with its reason",
         "drift": "show what a system update changed, which images it breaks, and what to do",
-        "trial": "try on real nodes what lumiimg claims of them and of images: claims beside facts",
+        "trial": "try on real nodes what lumiimg claims of them and of images",
         "reframe": "write a ReFrame test of an image: does it use the fast network here, and how fast is it?",
         "sign": "sign an image with a PGP key of the engine's keyring",
         "verify": "verify who signed an image, and that it is unchanged since",

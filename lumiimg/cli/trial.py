@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from lumiimg.cli.options import (
     add_json,
     add_machine,
+    add_output,
     add_page,
     add_quiet,
     add_verbose,
@@ -54,7 +55,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "Nothing runs on nodes yet. Without an image, only what is said of the site is tried.",
     )
     plan.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help="image to try")
-    plan.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help="output: the new folder")
+    add_output(plan, "the new folder", metavar="DIR", required=True)
     add_machine(plan, "whose claims are tried (default: settings, this machine, lumi)")
     plan.add_argument(
         "--nodes",
@@ -146,7 +147,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return ExitCode.UNDECIDED
         if allocation is not None:
             run_in_job(folder, plan, allocation, os.environ, _say)
-            return _told(folder, plan)
+            return _told(folder, plan, quiet=True)
         run_here(folder, plan, os.environ, _say)
         if is_over(folder, plan):
             return _told(folder, plan)

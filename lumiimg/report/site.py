@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.questions import open_for
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.report.console import console, fact, headline, print_json, say
 from lumiimg.report.plan import when_of
@@ -19,15 +20,19 @@ NEVER_RUN = "documented by others, with their sources below; this project has ne
 
 def print_site(site: Site, *, as_json: bool) -> None:
     """Print what is known of a machine, each fact with its source and date."""
+    questions = open_for(site.name)
     if as_json:
         binding = site.binding
         sparing = binding and _near(binding, sparing=True)
-        print_json("show-site", site, cores=binding and _near(binding), cores_sparing=sparing)
+        print_json("show-site", site, cores=binding and _near(binding), cores_sparing=sparing, questions=questions)
         return
     out = console()
     headline(out, f"{site.name}: {site.title}")
     if site.status == "documented":
         fact(out, "status", NEVER_RUN, style="yellow")
+    for question in questions:
+        told = f"{question.about}: lumiimg says {question.predicted}, a trial measured {question.measured}"
+        _fact(out, "open", told, f"{question.trial}, {question.date}")
     _fact(out, "GPUs", site.arch or (f"of {site.vendor}" if site.vendor else "not known"), f"{site.source}")
     if site.identity is not None:
         _identity(out, site.identity)

@@ -6,19 +6,24 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.trial.plan import usual_minutes
-from lumiimg.cluster.trial.values import Outcome
+from lumiimg.cluster.trial.values import ClaimOutcome
 from lumiimg.report.console import console, detail, heading, headline, marked, proposal, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.cluster.trial.values import Row, TrialPlan, TrialReport
 
-KINDS = {Outcome.DIFFERS: "problem", Outcome.SAME: "ok", Outcome.NEWS: "info", Outcome.OPEN: "unknown"}
+KINDS = {
+    ClaimOutcome.DIFFERS: "problem",
+    ClaimOutcome.SAME: "ok",
+    ClaimOutcome.NEWS: "info",
+    ClaimOutcome.OPEN: "unknown",
+}
 TITLES = {
-    Outcome.DIFFERS: "Not as predicted",
-    Outcome.SAME: "As predicted",
-    Outcome.NEWS: "Measured, and not predicted",
-    Outcome.OPEN: "Not measured",
+    ClaimOutcome.DIFFERS: "Not as predicted",
+    ClaimOutcome.SAME: "As predicted",
+    ClaimOutcome.NEWS: "Measured, and not predicted",
+    ClaimOutcome.OPEN: "Not measured",
 }
 _SHOWN = 8
 """Rows of one kind, without --verbose."""
@@ -46,11 +51,11 @@ def print_plan(plan: TrialPlan, command: str, *, quiet: bool, stderr: bool) -> N
 def sentence(report: TrialReport) -> str:
     """Return what a trial came to, in one sentence."""
     numbers = report.counts
-    judged = numbers[Outcome.SAME] + numbers[Outcome.DIFFERS]
-    told = f"{numbers[Outcome.SAME]} of {count(judged, 'claim')} as predicted" if judged else "no claim was judged"
-    rest = [f"{numbers[Outcome.DIFFERS]} not" if numbers[Outcome.DIFFERS] else ""]
-    rest += [f"{numbers[Outcome.OPEN]} not measured" if numbers[Outcome.OPEN] else ""]
-    rest += [f"{numbers[Outcome.NEWS]} news" if numbers[Outcome.NEWS] else ""]
+    judged = numbers[ClaimOutcome.SAME] + numbers[ClaimOutcome.DIFFERS]
+    told = f"{numbers[ClaimOutcome.SAME]} of {count(judged, 'claim')} as predicted" if judged else "no claim was judged"
+    rest = [f"{numbers[ClaimOutcome.DIFFERS]} not" if numbers[ClaimOutcome.DIFFERS] else ""]
+    rest += [f"{numbers[ClaimOutcome.OPEN]} not measured" if numbers[ClaimOutcome.OPEN] else ""]
+    rest += [f"{numbers[ClaimOutcome.NEWS]} news" if numbers[ClaimOutcome.NEWS] else ""]
     return ", ".join(filter(None, (told, *rest)))
 
 
@@ -66,14 +71,14 @@ def facts(report: TrialReport) -> list[str]:
 
 def kind_of(report: TrialReport) -> str:
     """Return the kind of answer, a key of MARKS."""
-    return "problem" if report.counts[Outcome.DIFFERS] else "unknown" if report.counts[Outcome.OPEN] else "ok"
+    return "problem" if report.counts[ClaimOutcome.DIFFERS] else "unknown" if report.counts[ClaimOutcome.OPEN] else "ok"
 
 
 def told(row: Row) -> str:
     """Return a claim with what came of it."""
-    if row.outcome is Outcome.SAME:
+    if row.outcome is ClaimOutcome.SAME:
         return f"{row.about}: {row.measured}"
-    if row.outcome is Outcome.NEWS:
+    if row.outcome is ClaimOutcome.NEWS:
         return f"{row.about}: {row.measured}{f' ({row.why})' if row.why else ''}"
     predicted = f"predicted {row.predicted}" if row.predicted is not None else "nothing predicted"
     measured = f"measured {row.measured}" if row.measured is not None else row.why
@@ -94,10 +99,10 @@ def print_trial(report: TrialReport, folder: str, *, verbose: bool, quiet: bool,
         if not rows:
             continue
         heading(out, f"{title}: {len(rows)}")
-        shown = rows if verbose or kind is Outcome.DIFFERS else rows[:_SHOWN]
+        shown = rows if verbose or kind is ClaimOutcome.DIFFERS else rows[:_SHOWN]
         for row in shown:
             marked(out, KINDS[kind], told(row), first="  ")
-            if verbose or kind is Outcome.DIFFERS:
+            if verbose or kind is ClaimOutcome.DIFFERS:
                 detail(out, f"  source: {row.source}{f' ({row.date})' if row.date else ''}")
         if len(shown) < len(rows):
             detail(out, f"and {len(rows) - len(shown)} more: --verbose")

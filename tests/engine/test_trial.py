@@ -177,14 +177,15 @@ def test_a_trial_that_is_killed_goes_on_where_it_was_and_leaves_no_job(
     rehearsal.plan(str(demo), "--site", str(tmp_path / "mine.toml"), "--node-minutes", "1000")
     kept: dict[str, bytes] = {}
     drawn = random.Random(int(os.environ.get("LUMIIMG_TEST_SEED", "1")))  # noqa: S311 - no secret
-    for _ in range(int(os.environ.get("LUMIIMG_TEST_KILLS", "2"))):
+    for number in range(int(os.environ.get("LUMIIMG_TEST_KILLS", "2"))):
         rehearsal.submit()
         (job,) = rehearsal.jobs()
         assert rehearsal.run("run", str(rehearsal.folder)).returncode == 3, "it has a job already"
         wait_until(lambda: list((rehearsal.folder / "jobs").glob(f"{job}.json")) or not rehearsal.jobs(), 60)  # noqa: B023
         time.sleep(drawn.uniform(0, 20))
-        how = drawn.choice((["scancel", job], ["scancel", "--signal=KILL", "--full", job]))
-        subprocess.run(how, env=rehearsal.environment, check=False)
+        # as the owner of the job stops it; or so that no process of it can say a word
+        how = ["--signal=KILL", "--full"] if number % 5 == 1 else []
+        subprocess.run(["scancel", *how, job], env=rehearsal.environment, check=False)
         rehearsal.wait()
         records = {path.name: path.read_bytes() for path in (rehearsal.folder / "steps").glob("*.json")}
         assert kept.items() <= records.items(), "what was done is kept"
@@ -193,8 +194,7 @@ def test_a_trial_that_is_killed_goes_on_where_it_was_and_leaves_no_job(
     rehearsal.submit()
     rehearsal.wait()
     report = rehearsal.report()
-    cut = [row for row in report["rows"] if "the job ended in it" in row["why"]]
-    assert report["steps_done"] + len({row["step"] for row in cut}) == report["steps"], json.dumps(report, indent=1)
+    assert report["steps_done"] == report["steps"], json.dumps(report, indent=1)
     records = {path.name: path.read_bytes() for path in (rehearsal.folder / "steps").glob("*.json")}
     assert kept.items() <= records.items()
     assert not list((rehearsal.folder / "steps").glob("*.part"))

@@ -22,6 +22,7 @@ from tests.shared.programs import HEAVY, loaded_after_each
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = [
+    "trial",
     "build",
     "rebuild",
     "adapt",

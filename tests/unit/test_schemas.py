@@ -6,6 +6,7 @@ least once, without an engine: where only an engine could make the result, the p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -173,6 +174,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "show-recipe": ("show", "demo"),
     "show-site": ("show", "lumi"),
     "signatures": ("log", "--signatures"),
+    "trial-plan": ("trial", "plan", "IMAGE", "-o", "NEW", "--site", "lumi"),
 }
 """What prints a kind as its user would have it."""
 _SIGNED = Signed(
@@ -186,6 +188,12 @@ _STARTUP = Startup(
 def _refresh() -> None:
     with serving(ReleaseIndex()) as index:
         main(["refresh", "jax", "--mirror", f"pypi={index.url}", "--json"])
+
+
+def _trial(folder: Path) -> None:
+    with contextlib.redirect_stdout(None):
+        main(["trial", "plan", "-o", str(folder), "--site", "lumi"])
+    main(["trial", "report", str(folder), "--json", "--quiet"])
 
 
 PRINTED: dict[str, Callable[[Place], object]] = {
@@ -217,6 +225,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "venv": lambda at: print_json(
         "venv", VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder
     ),
+    "trial": lambda at: _trial(at.folder / "trial"),
     "verify": lambda at: print_signed(at.folder / "x.sif", _SIGNED, ENGINE, as_json=True),
     "why": lambda at: cache_report.print_why(
         CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True

@@ -13,8 +13,9 @@ from lumiimg.cluster.nodes.check import own_command
 from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.cluster.trial.folder import JobTime
 from lumiimg.cluster.trial.look import looks_in, snapshot_in
+from lumiimg.cluster.trial.measure import NO_ANSWER
 from lumiimg.cluster.trial.plan import FOLDER, HOST
-from lumiimg.cluster.trial.values import Ending, Record, Step
+from lumiimg.cluster.trial.values import Ending, Record, TrialStep
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
 from lumiimg.errors import LumiimgError, MissingHereError, one_line
@@ -82,8 +83,13 @@ def run_in_job(
         limit_s = min(step.limit * 60.0, left_s)
         folder.note(replace(taken, until=time.time() + limit_s))
         say(step.about)
-        folder.keep(_in_job(folder, step, nodes, environment, limit_s, allocation.job))
-        folder.note(replace(taken, until=time.time()))
+        try:
+            folder.keep(_in_job(folder, step, nodes, environment, limit_s, allocation.job))
+        except BaseException:  # a signal: the job was cancelled, or its time is up
+            folder.stopped(step.name)
+            raise
+        finally:
+            folder.note(replace(taken, until=time.time()))
 
 
 def is_over(folder: TrialFolder, plan: TrialPlan) -> bool:
@@ -91,12 +97,12 @@ def is_over(folder: TrialFolder, plan: TrialPlan) -> bool:
     return not any(True for _ in steps_left(folder, plan))
 
 
-def steps_left(folder: TrialFolder, plan: TrialPlan) -> Iterator[Step]:
+def steps_left(folder: TrialFolder, plan: TrialPlan) -> Iterator[TrialStep]:
     """Yield the steps that are not done, in their order."""
     return (step for step in plan.steps if folder.record(step.name) is None)
 
 
-def _shows_nothing(folder: TrialFolder, step: Step) -> str | None:
+def _shows_nothing(folder: TrialFolder, step: TrialStep) -> str | None:
     """Return why a step would show nothing."""
     if step.after is None:
         return None
@@ -108,11 +114,11 @@ def _shows_nothing(folder: TrialFolder, step: Step) -> str | None:
     return None
 
 
-def _skipped(step: Step, why: str, job: str = "") -> Record:
+def _skipped(step: TrialStep, why: str, job: str = "") -> Record:
     return Record(step=step.name, ending=Ending.SKIPPED, job=job, said=(why,), began=_now())
 
 
-def _here(folder: TrialFolder, step: Step, environment: Mapping[str, str]) -> Record:
+def _here(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str]) -> Record:
     if step.words:
         return _kept(folder, step, _command(folder, step, environment, step.limit * 60.0), "")
     began = _now()
@@ -148,7 +154,7 @@ def hours(text: str) -> float | None:
 
 
 def _in_job(
-    folder: TrialFolder, step: Step, nodes: Sequence[str], environment: Mapping[str, str], limit_s: float, job: str
+    folder: TrialFolder, step: TrialStep, nodes: Sequence[str], environment: Mapping[str, str], limit_s: float, job: str
 ) -> Record:
     if step.everywhere:
         words = [*own_command(), *_words(folder, step)]
@@ -156,14 +162,14 @@ def _in_job(
         done = run_step(nodes, words, environment, timeout_s=limit_s)
         looks = looks_in(folder.looks)
         missing = sorted(set(nodes) - {look.node for look in looks})
-        said = (*_said(done), *([f"no answer: {', '.join(missing)}"] if missing else []))
+        said = (*_said(done), *([f"{NO_ANSWER}{', '.join(missing)}"] if missing else []))
         ending = Ending.DONE if looks else Ending.FAILED
         seconds = time.monotonic() - start
         return Record(step=step.name, ending=ending, job=job, began=began, seconds=round(seconds, 1), said=said)
     return _kept(folder, step, _command(folder, step, environment, limit_s), job)
 
 
-def _command(folder: TrialFolder, step: Step, environment: Mapping[str, str], limit_s: float) -> Completed:
+def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str], limit_s: float) -> Completed:
     """Run a command of lumiimg; what it prints for machines goes into the folder, the rest is kept in the record."""
     part = folder.output_file(step.name).with_suffix(".part")
     words = [*own_command(), *_words(folder, step)]
@@ -172,7 +178,7 @@ def _command(folder: TrialFolder, step: Step, environment: Mapping[str, str], li
     return run(argv, env={**environment, **step.sets}, timeout_s=limit_s)
 
 
-def _words(folder: TrialFolder, step: Step) -> Iterator[str]:
+def _words(folder: TrialFolder, step: TrialStep) -> Iterator[str]:
     snapshot = snapshot_in(folder.looks)
     words = list(step.words)
     if snapshot is None and HOST in words:
@@ -182,7 +188,7 @@ def _words(folder: TrialFolder, step: Step) -> Iterator[str]:
         yield word.replace(HOST, str(snapshot)) if word == HOST else word.replace(FOLDER, str(folder.path), 1)
 
 
-def _kept(folder: TrialFolder, step: Step, done: Completed, job: str) -> Record:
+def _kept(folder: TrialFolder, step: TrialStep, done: Completed, job: str) -> Record:
     """Return the record of a command, with its output in its place where that is whole."""
     part, place = folder.output_file(step.name).with_suffix(".part"), folder.output_file(step.name)
     ending = Ending.TIMED_OUT if done.timed_out else Ending.FAILED

@@ -23,8 +23,8 @@ T = TypeVar("T")
 PLAN = "plan.json"
 _OUTPUT = ".out"
 _MAX_BYTES = 16 << 20
-_TRIES = 2
-"""A job that ends in a step may have ended for another reason; after two, the step is left out."""
+_TRIES = 3
+"""A job that dies in a step may have died of something else; after three, the step is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,12 @@ class TrialFolder:
                     mark.touch(exist_ok=False)
                     return False
         return True
+
+    def stopped(self, step: str) -> None:
+        """Take back that a step began: it was stopped from outside, and does not count as a try."""
+        marks = sorted(self.steps.glob(f"{step}.try-*"))
+        for mark in marks[-1:]:
+            mark.unlink(missing_ok=True)
 
     def note(self, taken: JobTime) -> None:
         """Note what a job takes. Raises FailedError."""

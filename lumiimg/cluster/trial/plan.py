@@ -15,7 +15,7 @@ from lumiimg.catalog.ledger import content_of
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_image
 from lumiimg.cluster.trial.claims import HERE, NODES, left_out, of_image, of_site, set_beside
-from lumiimg.cluster.trial.values import SCHEMA, Step, TrialImage, TrialPlan, TriedRow
+from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import open_regular
 from lumiimg.findings import Level
@@ -65,7 +65,14 @@ def plan_trial(
             stack = read_contents(image).stack
             claims += of_image(number, report, image, site)
         steps += _of_image(number, path.absolute(), stack, site, site_name, nodes)
-        images.append(TrialImage(path=str(path.absolute()), content=content(path), rows=rows_in(path, environment)))
+        images.append(
+            TrialImage(
+                path=str(path.absolute()),
+                content=content(path),
+                rows=rows_in(path, environment),
+                rocm=stack.version("rocm"),
+            )
+        )
     if build and paths:
         steps.append(_build(paths[0].absolute()))
     steps.sort(key=lambda step: _rank(step.name))
@@ -89,25 +96,25 @@ def plan_trial(
     )
 
 
-def usual_minutes(steps: Sequence[Step], nodes: int) -> int:
+def usual_minutes(steps: Sequence[TrialStep], nodes: int) -> int:
     """Return the node minutes that steps take as a rule, in one job."""
     return sum(step.minutes for step in steps if step.nodes) * nodes + _AROUND * nodes
 
 
-def _of_nodes(nodes: int, site_name: str) -> Iterator[Step]:
-    yield Step(name=HERE, about="what Slurm says of its partitions, here", words=(), nodes=0, minutes=1, limit=2)
+def _of_nodes(nodes: int, site_name: str) -> Iterator[TrialStep]:
+    yield TrialStep(name=HERE, about="what Slurm says of its partitions, here", words=(), nodes=0, minutes=1, limit=2)
     words = ("node", f"{FOLDER}/looks", "--look", site_name)
     about = "what each node shows of itself"
-    yield Step(name=NODES, about=about, words=words, nodes=nodes, minutes=1, limit=5, everywhere=True)
+    yield TrialStep(name=NODES, about=about, words=words, nodes=nodes, minutes=1, limit=5, everywhere=True)
 
 
-def _of_image(number: int, path: Path, stack: Stack, site: Site, site_name: str, nodes: int) -> Iterator[Step]:
+def _of_image(number: int, path: Path, stack: Stack, site: Site, site_name: str, nodes: int) -> Iterator[TrialStep]:
     name, on_nodes = f"image-{number}", ("--nodes", f"{nodes}")
     words = ("check", f"{path}", "--site", site_name, "--host", HOST, "--json")
     probe, run = ("--level", "probe"), ("--level", "run")
 
-    def step(key: str, about: str, more: tuple[str, ...], **options: object) -> Step:
-        plain = Step(
+    def step(key: str, about: str, more: tuple[str, ...], **options: object) -> TrialStep:
+        plain = TrialStep(
             name=f"{name}.{key}",
             about=f"image {number}: {about}",
             words=(*words, *more),
@@ -141,10 +148,10 @@ def _of_image(number: int, path: Path, stack: Stack, site: Site, site_name: str,
         yield step("import", "what `import torch` asks of file systems", (), words=counted, minutes=2)
 
 
-def _build(image: Path) -> Step:
+def _build(image: Path) -> TrialStep:
     words = ("build", "--base", f"{image}", "--add", "netprobe", "--site", "generic", "-o", f"{FOLDER}/built.sif")
     about = "a small build, on image 1, where the trial is started"
-    return Step(name="build", about=about, words=(*words, "--json"), nodes=0, minutes=5, limit=60)
+    return TrialStep(name="build", about=about, words=(*words, "--json"), nodes=0, minutes=5, limit=60)
 
 
 _ORDER = (

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.trial.measure import Case, notes, outcome, reading
+from lumiimg.cluster.trial.case import TrialCase, read_case
+from lumiimg.cluster.trial.measure import notes, outcome, reading
 from lumiimg.cluster.trial.values import (
+    ClaimOutcome,
     Ending,
-    Outcome,
     ReportedImage,
     Row,
     TrialReport,
@@ -20,10 +21,11 @@ from lumiimg.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lumiimg.cluster.trial.case import TrialCase
     from lumiimg.cluster.trial.folder import TrialFolder
     from lumiimg.cluster.trial.values import Claim, TrialPlan
 
-_ORDER = tuple(Outcome)
+_ORDER = tuple(ClaimOutcome)
 _PROJECT = re.compile(r"project_\d+")
 _OWN = re.compile(r"(/(?:home|users|u|pfs/lustre[^/\s]*/users|scratch|flash|projappl|project)/)[^/\s$][^/\s]*")
 _LEAST_NAME = 3
@@ -31,7 +33,7 @@ _LEAST_NAME = 3
 
 def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, str]) -> TrialReport:
     """Return the table. Raises BadInputError for a file that no trial has written."""
-    case = Case.of(folder, plan)
+    case = read_case(folder, plan)
     names = _Names(case, folder, environment)
     rows = sorted((_row(case, claim, names) for claim in plan.claims), key=lambda row: _ORDER.index(row.outcome))
     done = [record for record in case.records.values() if record.ending is Ending.DONE]
@@ -46,12 +48,12 @@ def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, st
         node_minutes_most=plan.node_minutes,
         stand_in=plan.stand_in or _stand_in(case),
         images=tuple(
-            ReportedImage(number=number, content=image.content, rows=image.rows)
+            ReportedImage(number=number, content=image.content, rows=image.rows, rocm=image.rocm)
             for number, image in enumerate(plan.images, 1)
         ),
         steps_done=len(done),
         steps=len(plan.steps),
-        counts={kind.value: sum(row.outcome is kind for row in rows) for kind in Outcome},
+        counts={kind.value: sum(row.outcome is kind for row in rows) for kind in ClaimOutcome},
         rows=tuple(rows),
         notes=tuple(map(names.hidden, notes(case))),
     )
@@ -59,12 +61,12 @@ def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, st
 
 def answer_of(report: TrialReport) -> ExitCode:
     """Return the exit code: 1 where something differs, 3 where something is open, else 0."""
-    if report.counts[Outcome.DIFFERS]:
+    if report.counts[ClaimOutcome.DIFFERS]:
         return ExitCode.NO
-    return ExitCode.UNDECIDED if report.counts[Outcome.OPEN] else ExitCode.GOOD
+    return ExitCode.UNDECIDED if report.counts[ClaimOutcome.OPEN] else ExitCode.GOOD
 
 
-def _row(case: Case, claim: Claim, names: _Names) -> Row:
+def _row(case: TrialCase, claim: Claim, names: _Names) -> Row:
     read = reading(case, claim)
     return Row(
         id=names.hidden(claim.id),
@@ -76,12 +78,13 @@ def _row(case: Case, claim: Claim, names: _Names) -> Row:
         source=names.hidden(claim.source),
         date=claim.date,
         step=claim.step,
+        gb_s=read.number,
     )
 
 
-def _stand_in(case: Case) -> str | None:
+def _stand_in(case: TrialCase) -> str | None:
     """Return what cannot be real: a collective on GPUs of nodes that have none."""
-    ran = any(output.get("collective") for output in case.outputs.values())
+    ran = any(report.collective for report in case.reports.values())
     if ran and not any(look.gpus or look.gpu_driver for look in case.looks):
         return "GPUs: a collective ran on nodes whose kernel has no GPU of AMD's"
     return None
@@ -90,7 +93,7 @@ def _stand_in(case: Case) -> str | None:
 class _Names:
     """What must not leave the machine, and what stands for it."""
 
-    def __init__(self, case: Case, folder: TrialFolder, environment: Mapping[str, str]) -> None:
+    def __init__(self, case: TrialCase, folder: TrialFolder, environment: Mapping[str, str]) -> None:
         words = {look.node: f"node-{number}" for number, look in enumerate(case.looks, 1)}
         words |= {environment.get(name, ""): "USER" for name in ("USER", "LOGNAME")}
         words |= {environment.get("SLURM_JOB_ACCOUNT", ""): "PROJECT", os.uname().nodename.partition(".")[0]: "login"}

@@ -9,7 +9,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TrialStep:
     """One command of lumiimg that measures something; what it prints is kept."""
 
     name: str
@@ -76,6 +76,8 @@ class TrialImage:
     """The first 16 hexadecimal digits of the SHA-256 of its size, its first and its last MiB."""
     rows: tuple[TriedRow, ...]
     """What it was built from, where lumiimg built it; else nothing."""
+    rocm: str | None = None
+    """Release of its ROCm, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,7 @@ class TrialPlan:
     """All that is decided before the trial; it does not change afterwards."""
 
     schema: int
+    """Number of this format."""
     id: str
     """A random word, in the names of its jobs."""
     made: str
@@ -92,12 +95,15 @@ class TrialPlan:
     site: str
     """Its name."""
     nodes: int
+    """Of its jobs."""
     node_minutes: int
     """That its jobs may take at most, all of them together."""
     images: tuple[TrialImage, ...]
-    steps: tuple[Step, ...]
+    """In the order of their numbers."""
+    steps: tuple[TrialStep, ...]
     """In their order: those that decide most come first."""
     claims: tuple[Claim, ...]
+    """All that is predicted."""
     stand_in: str | None = None
     """What is not real on this machine, in the words of who rehearses; such a trial proves nothing of any machine."""
 
@@ -114,7 +120,7 @@ class Ending(StrEnum):
     SKIPPED = "skipped"
     """It would have shown nothing."""
     CUT_OFF = "cut-off"
-    """The job ended in it, twice."""
+    """The job died in it, each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +180,7 @@ class Look:
     """User ids from 1000 on, not one's own, that have processes there."""
 
 
-class Outcome(StrEnum):
+class ClaimOutcome(StrEnum):
     """What a claim came to."""
 
     DIFFERS = "differs"
@@ -199,7 +205,7 @@ class Row:
     """Null: nothing was."""
     measured: str | None
     """Null: nothing was."""
-    outcome: Outcome
+    outcome: ClaimOutcome
     """What the claim came to."""
     why: str
     """Why it is open, or what else was seen; empty where there is nothing to say."""
@@ -209,6 +215,8 @@ class Row:
     """When that was looked up, ISO 8601; empty where it was computed from the image."""
     step: str
     """What measured it."""
+    gb_s: float | None
+    """The bandwidth that was measured, where one was: 1e9 bytes a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +229,8 @@ class ReportedImage:
     """The first 16 hexadecimal digits of the SHA-256 of its size, its first and its last MiB."""
     rows: tuple[TriedRow, ...]
     """What it was built from, where lumiimg built it."""
+    rocm: str | None
+    """Release of its ROCm; null where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +256,7 @@ class TrialReport:
     stand_in: str | None
     """What was not real; such a trial proves nothing of any machine. Null for a real one."""
     images: tuple[ReportedImage, ...]
+    """In the order of their numbers."""
     steps_done: int
     """That printed a result."""
     steps: int

@@ -11,7 +11,7 @@ from lumiimg.report.trial import KINDS, TITLES, facts, kind_of, sentence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.cluster.trial.values import Outcome, TrialReport
+    from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
     from lumiimg.report.html.page import Node
 
 
@@ -28,7 +28,7 @@ def _notes(report: TrialReport) -> Iterator[Node]:
     yield from (element("p", note) for note in report.notes)
 
 
-def _rows(report: TrialReport, kind: Outcome) -> Iterator[Node]:
+def _rows(report: TrialReport, kind: ClaimOutcome) -> Iterator[Node]:
     rows = [row for row in report.rows if row.outcome is kind]
     if not rows:
         return

@@ -12,6 +12,7 @@ from lumiimg.catalog.drivers import DriverEvidence, Rank
 from lumiimg.catalog.launch import SiteAnnotation, SiteModule, SiteOption
 from lumiimg.catalog.ledger import Reach, Trial
 from lumiimg.catalog.named_images import KnownImage
+from lumiimg.catalog.questions import Question
 from lumiimg.catalog.sites import MeasuredVariable, SiteAdvice, SiteBind, SiteFabric, SiteIdentity, TimeLimit
 from lumiimg.report.outputs.releases import ReadRelease
 from lumiimg.report.outputs.request import WantedVariable
@@ -237,6 +238,8 @@ class ShowSite(Output, kw_only=True):
     """Variables that jobs want."""
     modules: tuple[SiteModule, ...]
     """Modules that jobs want."""
+    questions: tuple[Question, ...]
+    """Where a trial there measured something else than stands here."""
     options: tuple[SiteOption, ...]
     """Options of the scheduler that jobs want."""
     annotations: tuple[SiteAnnotation, ...]

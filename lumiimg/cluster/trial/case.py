@@ -1,0 +1,80 @@
+"""What the steps of a trial have left, read back as what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumiimg.check.strace import Counts  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.cluster.nodes.check import NodesReport
+from lumiimg.cluster.trial.claims import HERE, NODES
+from lumiimg.cluster.trial.look import looks_in
+from lumiimg.host.codec import FormError, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.cluster.trial.folder import TrialFolder
+    from lumiimg.cluster.trial.values import Look, Record, TrialPlan
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFacts:
+    """What Slurm says of itself."""
+
+    partitions: dict[str, float | None] = field(default_factory=dict)
+    """The longest job of each in hours; None: there is no limit."""
+    default: str | None = None
+    """The partition of jobs that name none."""
+    mpi: tuple[str, ...] = ()
+    """What `srun --mpi=` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlace:
+    """What an import asked of file systems, of all that `bench import` prints."""
+
+    program: Counts
+    shared: Counts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imports:
+    """The same of each place."""
+
+    places: tuple[ImportPlace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCase:
+    """All that there is to judge claims by."""
+
+    plan: TrialPlan
+    records: Mapping[str, Record]
+    looks: tuple[Look, ...] = ()
+    slurm: SlurmFacts | None = None
+    reports: Mapping[str, NodesReport] = field(default_factory=dict)
+    """Of the steps that are a check on nodes, by their names."""
+    imports: Mapping[str, Imports] = field(default_factory=dict)
+    """Of the steps that count an import."""
+    unread: frozenset[str] = frozenset()
+    """Steps whose output is not what they print."""
+
+
+def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
+    """Read what there is; output that cannot be read is named. Raises BadInputError for a record that is none."""
+    records = {step.name: record for step in plan.steps if (record := folder.record(step.name)) is not None}
+    slurm, reports, imports, unread = None, {}, {}, set()
+    for step in plan.steps:
+        if step.name not in records or step.name == NODES or not (output := folder.output(step.name)):
+            continue
+        try:
+            if step.name == HERE:
+                slurm = decode(SlurmFacts, output)
+            elif step.words[0] == "check":
+                reports[step.name] = decode(NodesReport, output)
+            elif step.words[0] == "bench":
+                imports[step.name] = decode(Imports, output)
+        except FormError:
+            unread.add(step.name)
+    return TrialCase(plan, records, looks_in(folder.looks), slurm, reports, imports, frozenset(unread))

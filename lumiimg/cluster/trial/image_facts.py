@@ -1,0 +1,127 @@
+"""What probes and collectives of an image showed, for each claim about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import Answer
+from lumiimg.cluster.trial.claims import ALIKE, NO_CHANGE, RUNS, SLOWER
+from lumiimg.cluster.trial.reading import ClaimReading, joined
+from lumiimg.findings import Code, Family, Severity
+from lumiimg.nccl.report import FAST, TRANSPORTS
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from lumiimg.cluster.nodes.check import NodesReport
+    from lumiimg.cluster.trial.case import Imports, TrialCase
+    from lumiimg.cluster.trial.values import Claim
+
+_TOLERANCE = 0.1
+"""By which two runs alike may differ; more where the two that were made do."""
+_NO_RESULT = "the collective gave no result"
+_FAILED = "failed: "
+"""Begins what a report says of a level that was taken, and broke (`cluster/nodes/check.py`)."""
+
+
+def of_image(case: TrialCase, claim: Claim) -> ClaimReading:
+    """Return what was measured of a claim about an image."""
+    key = claim.id.partition(".")[2].partition(":")[0]
+    if key == "opens":
+        return _opens(case.imports.get(claim.step))
+    report = case.reports.get(claim.step)
+    if report is None:
+        return ClaimReading(None, "nothing was printed")
+    if key in {"without", "with"}:
+        return _changed(case, claim, report)
+    if key in {"network", "socket.network", "bandwidth", "gpu-code", "driver"}:
+        return _of_run(report, key)
+    if not report.groups:
+        return ClaimReading(None, "no node has answered")
+    if key in {"one-node", "one-node-vni"}:
+        return _listens(report)
+    if key == "alike":
+        differs = dict.fromkeys(text for group in report.groups for text in group.differs)
+        return ClaimReading("; ".join(differs) or ALIKE)
+    return _of_probe(report, key)
+
+
+def _of_run(report: NodesReport, key: str) -> ClaimReading:
+    ran = report.collective
+    if ran is None:
+        return ClaimReading(None, report.levels.get("run", "no collective was run"))
+    best = _best(report)
+    if key in {"network", "socket.network"}:
+        if ran.verdict not in TRANSPORTS:
+            return ClaimReading(None, f"its log says {ran.verdict}")
+        return ClaimReading(ran.verdict.value, f"{ran.confidence}, {count(ran.ranks, 'rank')}")
+    if best is None:
+        return ClaimReading(None, _NO_RESULT)
+    if key == "bandwidth":
+        return ClaimReading(f"{best:.4g} GB/s", number=best)
+    return ClaimReading(RUNS, "" if key == "driver" else f"of RCCL, in {ran.program}")
+
+
+def _best(report: NodesReport | None) -> float | None:
+    rows = report.collective.measurements if report is not None and report.collective is not None else ()
+    return max((row.best_gb_s for row in rows if row.best_gb_s), default=None)
+
+
+def _of_probe(report: NodesReport, key: str) -> ClaimReading:
+    silent = sum(len(entry.nodes) for entry in report.silent)
+    if key == "answer":
+        if all(group.answer is Answer.UNDECIDED for group in report.groups):
+            read = ClaimReading(None, report.groups[0].sentence)
+        else:
+            read = joined(((group.answer.value, len(group.nodes)) for group in report.groups), "")
+    else:
+        name = key.replace("-", "_")
+        found = ((getattr(group.path, name), len(group.nodes)) for group in report.groups)
+        read = joined(found, "the probes did not come so far")
+    if silent and read.same is None:
+        return ClaimReading(read.value, f"{count(silent, 'node')} gave no answer")
+    return read
+
+
+def _listens(report: NodesReport) -> ClaimReading:
+    """Return whether the plugin got onto the fabric: a handshake that failed for want of a NIC shows nothing."""
+    found = report.groups[0].findings
+    if any(finding.id is Code.PROVIDER_CXI and finding.severity is Severity.OK for finding in found):
+        return ClaimReading("yes")
+    about = [finding for finding in found if finding.id.family in {Family.PLUGIN, Family.PROVIDER}]
+    failed = next((finding for finding in about if finding.severity is Severity.PROBLEM), None)
+    if failed is not None:
+        return ClaimReading("no", failed.summary)
+    unknown = next((finding for finding in about if finding.severity is Severity.UNKNOWN), None)
+    return ClaimReading(None, unknown.summary if unknown is not None else "the plugin did not come so far")
+
+
+def _opens(imports: Imports | None) -> ClaimReading:
+    if imports is None or not imports.places:
+        return ClaimReading(None, "nothing was counted")
+    place = imports.places[0]
+    asked = f"{place.shared.metadata} of them reach the image's own file system" if place.shared else ""
+    return ClaimReading(f"{place.program.opens} opens, {place.program.metadata} calls", asked)
+
+
+def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading:
+    """Compare a collective with the one that had what jobs there have; two of the same say how far two runs differ."""
+    name = claim.step.partition(".")[0]
+    base = case.reports.get(f"{name}.run")
+    first, again, now = _best(base), _best(case.reports.get(f"{name}.again")), _best(report)
+    if base is None or base.collective is None or first is None:
+        return ClaimReading(None, "there is no run to compare it with")
+    why = report.levels.get("run", "")
+    if report.collective is None and not why.startswith(_FAILED):
+        return ClaimReading(None, why or "no collective was run")
+    bad = claim.predicted == SLOWER
+    if report.collective is None or now is None:
+        return ClaimReading("it fails", why if report.collective is None else _NO_RESULT, same=bad)
+    verdict, before = report.collective.verdict, base.collective.verdict
+    if verdict is not before:
+        return ClaimReading(f"{verdict} instead of {before}", number=now, same=bad and verdict not in FAST)
+    noise = max(_TOLERANCE, abs(first - again) / first * 2 if again is not None else 0.0)
+    ratio = now / first
+    what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
+    same = what == ("slower" if bad else NO_CHANGE)
+    told = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {first:.4g}"
+    return ClaimReading(told, f"two runs alike differ by up to {noise:.0%}", now, same)

@@ -1,0 +1,631 @@
+"""`lumiimg trial`: claims beside facts, bounded, resumed, and without names. On a real Slurm: tests/engine/test_trial.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumiimg.catalog.ledger import LEDGER
+from lumiimg.catalog.questions import QUESTIONS, read_questions
+from lumiimg.catalog.sites import find_site
+from lumiimg.check.answer import Answer
+from lumiimg.check.run.collective import CollectiveProgram
+from lumiimg.cli.main import main
+from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
+from lumiimg.cluster.nodes.slurm import Allocation
+from lumiimg.cluster.trial import driver, submit
+from lumiimg.cluster.trial.case import SlurmFacts, TrialCase, read_case
+from lumiimg.cluster.trial.claims import HERE, NODES, of_site
+from lumiimg.cluster.trial.driver import hours, run_in_job
+from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
+from lumiimg.cluster.trial.look import look_at, numbers
+from lumiimg.cluster.trial.measure import notes, outcome, reading
+from lumiimg.cluster.trial.table import answer_of, report_of
+from lumiimg.cluster.trial.values import (
+    Claim,
+    ClaimOutcome,
+    Ending,
+    Look,
+    Record,
+    TrialImage,
+    TrialPlan,
+    TrialStep,
+    TriedRow,
+)
+from lumiimg.errors import BadInputError, ExitCode, FailedError
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.host.codec import encode
+from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.report.schema import json_text
+from tests.shared import fabric_builder
+from tests.shared.validation import validated
+from tools import ledger
+from tools import trial as taken_in
+
+LUMI = find_site("lumi", {})
+CLAIMS = {claim.id: claim for claim in of_site(LUMI)}
+NODE = Look(
+    node="nid005001",
+    clock=1e9,
+    processors="x86_64",
+    kernel="6.4.0-150600.23.73_15.0.14-cray_shasta_c",
+    gpu_driver="6.3.60300",
+    gpus=("gfx90a",) * 8,
+    # four NUMA nodes of 16 cores, two GPUs beside each, as LUMI docs draw a node
+    near=("48-63", "48-63", "16-31", "16-31", "0-15", "0-15", "32-47", "32-47"),
+    cores=64,
+    memory_gib=502,
+    engine="SingularityCE 4.1.3",
+    libfabric="1.22.0",
+    glibc="2.38",
+    interfaces=("hsn0", "hsn1", "hsn2", "hsn3"),
+    nics=4,
+    paths={"/scratch": True, "/pfs": False},
+    variables={"SLURM_CLUSTER_NAME=lumi": True, "LUMI_STACK_NAME=LUMI": False},
+)
+
+
+def step(name: str, **more: Any) -> TrialStep:
+    return TrialStep(name=name, about=name, **{"words": ("check",), "nodes": 2, "minutes": 3, "limit": 15, **more})
+
+
+def plan(*claims: Claim, steps: tuple[TrialStep, ...] = (), **more: Any) -> TrialPlan:
+    every = steps or tuple(step(name) for name in dict.fromkeys(claim.step for claim in claims))
+    plain = TrialPlan(
+        schema=1,
+        id="0123abcd",
+        made="2026-11-26T10:00:00+00:00",
+        tool="0.1.0",
+        site="lumi",
+        nodes=2,
+        node_minutes=100,
+        images=(),
+        steps=every,
+        claims=claims,
+    )
+    return replace(plain, **more)
+
+
+def case(*looks: Look, slurm: SlurmFacts | None = None, **reports: NodesReport) -> TrialCase:
+    named = {name.replace("__", ".").replace("_", "-"): report for name, report in reports.items()}
+    records = {name: Record(step=name, ending=Ending.DONE) for name in (*named, NODES, HERE)}
+    return TrialCase(plan(), records, looks, slurm, named)
+
+
+def claim(key: str, predicted: str | None = None, at: str = "image-1.run", **more: Any) -> Claim:
+    return Claim(id=f"image-1.{key}", about=key, predicted=predicted, source="a test", step=at, **more)
+
+
+def on_nodes(*groups: NodeGroup, run: str = "not asked for", **more: Any) -> NodesReport:
+    return NodesReport("i.sif", "7", Answer.UNDECIDED, "", {"run": run}, groups, (), (), **more)
+
+
+def group(*findings: Finding, differs: tuple[str, ...] = (), **path: Any) -> NodeGroup:
+    return NodeGroup(("a",), Answer.UNDECIDED, "CANNOT TELL", differs, FabricPath(**path), findings, (), 5)
+
+
+def ran(best: float | None, verdict: Verdict = Verdict.OFI_CXI) -> NodesReport:
+    rows = (CollectiveBandwidth("all_reduce_perf", best),)
+    together = NodesCollective(CollectiveProgram.OWN, 2, 16, verdict, Confidence.PROVED, rows)
+    return on_nodes(group(), run="done", collective=together)
+
+
+NO_GPU = on_nodes(group(), run="not taken: HIP finds no GPU in the container")
+DIED = on_nodes(group(), run="failed: a rank died")
+
+
+# -- of the site
+
+
+def test_a_node_as_lumi_is_described_agrees_with_every_claim_about_it() -> None:
+    told = case(NODE, replace(NODE, node="nid005002"))
+    found = {name: outcome(one, reading(told, one)) for name, one in CLAIMS.items() if one.step == NODES}
+    assert found.pop("site.path:/pfs") is ClaimOutcome.DIFFERS
+    on_paths = {name for name in found if name.startswith("site.path:")} - {"site.path:/scratch"}
+    assert {found.pop(name) for name in on_paths} == {ClaimOutcome.OPEN}, "the node was not asked"
+    assert {*found.values()} == {ClaimOutcome.SAME}, found
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "measured"),
+    [
+        ({"libfabric": "2.1.0"}, "libfabric", "2.1.0"),
+        ({"gpu_driver": "6.14.14"}, "driver", "6.14.14"),
+        ({"engine": "SingularityCE 4.2.0"}, "engine", "SingularityCE 4.2.0"),
+        ({"interfaces": ("hsn0", "hsn1", "hsn2")}, "interfaces", "hsn0,hsn1,hsn2"),
+        ({"near": ("0-15", *NODE.near[1:])}, "near", "GPU 0 has 0-15"),
+        ({"variables": {"SLURM_CLUSTER_NAME=lumi": False}}, "identity", "not there"),
+        ({"cores": 128}, "cores", "128"),
+    ],
+)
+def test_what_a_node_shows_otherwise_is_a_difference(change: dict[str, Any], name: str, measured: str) -> None:
+    one = CLAIMS[f"site.{name}"]
+    read = reading(case(replace(NODE, **change)), one)
+    assert (outcome(one, read), read.value) == (ClaimOutcome.DIFFERS, measured)
+
+
+def test_one_node_of_two_that_differs_is_a_difference_with_both_values() -> None:
+    read = reading(case(NODE, replace(NODE, libfabric="2.1.0")), CLAIMS["site.libfabric"])
+    assert read.value == "1.22.0 on 1 node; 2.1.0 on 1 node"
+    assert outcome(CLAIMS["site.libfabric"], read) is ClaimOutcome.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "why"),
+    [
+        ({"gpus": ()}, "gpus", "the job was given no GPUs"),
+        ({"near": ()}, "near", "the kernel names no cores beside the GPUs"),
+        ({"near": NODE.near[:2]}, "near", "the job has 2 GPUs of 8 on a node"),
+        ({"libfabric": None, "no_fabric": "no libfabric"}, "libfabric", "no libfabric"),
+    ],
+)
+def test_what_a_node_does_not_show_is_open_and_says_why(change: dict[str, Any], name: str, why: str) -> None:
+    read = reading(case(replace(NODE, **change)), CLAIMS[f"site.{name}"])
+    assert (read.value, read.why) == (None, why)
+
+
+def test_partitions_and_mpi_are_those_of_slurm() -> None:
+    told = case(slurm=SlurmFacts({"standard-g": 48.0, "small-g": 24.0}, None, ("none", "pmi2")))
+    found = {name: reading(told, one) for name, one in CLAIMS.items() if one.step == HERE}
+    judged = {name: (read.value, outcome(CLAIMS[name], read).value) for name, read in found.items()}
+    assert judged == {
+        "site.partition:standard-g": ("48", "same"),
+        "site.partition:small-g": ("24", "differs"),
+        "site.partition:dev-g": ("no such partition", "differs"),
+        "site.mpi:pmi2": ("there", "same"),
+        "site.mpi:cray_shasta": ("not there", "differs"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("2-00:00:00", 48), ("03:00:00", 3), ("00:30:00", 0.5), ("UNLIMITED", None), ("", None)]
+)
+def test_times_of_slurm(text: str, number: float | None) -> None:
+    assert hours(text) == number
+
+
+def test_lists_of_the_kernel() -> None:
+    assert numbers("0-3,8,10-11") == {0, 1, 2, 3, 8, 10, 11}
+    assert numbers("") == numbers("x-y") == frozenset()
+
+
+def test_what_a_reader_must_know_beside_the_table() -> None:
+    told = case(replace(NODE, strangers=(1001,)), replace(NODE, clock=1e9 + 3600))
+    told = replace(
+        told,
+        records={
+            "a": Record(step="a", ending=Ending.DONE, engine="SingularityCE 4.1.3"),
+            "b": Record(step="b", ending=Ending.DONE, engine="Apptainer 1.4.5"),
+            NODES: Record(step=NODES, ending=Ending.DONE, said=("no answer: nid005003",)),
+        },
+    )
+    said = "\n".join(notes(told))
+    assert "the clocks of the nodes are 3600 s apart" in said
+    assert "others had processes on 1 node" in said
+    assert "the container engine changed during the trial: Apptainer 1.4.5, SingularityCE 4.1.3" in said
+    assert "no answer: nid005003" in said
+
+
+# -- of images
+
+
+@pytest.mark.parametrize(
+    ("one", "output", "value", "kind"),
+    [
+        # the lines of public logs: 85 GB/s over cxi, 12 over TCP, a plugin that gets no domain
+        (claim("network", "ofi-cxi"), ran(85.1), "ofi-cxi", ClaimOutcome.SAME),
+        (claim("network", "ofi-cxi"), ran(12.3, Verdict.SOCKET), "socket", ClaimOutcome.DIFFERS),
+        (claim("network", "ofi-cxi"), ran(None, Verdict.PLUGIN_INIT_ERROR), None, ClaimOutcome.OPEN),
+        (claim("network", None), ran(85.1), "ofi-cxi", ClaimOutcome.NEWS),
+        (claim("bandwidth", "29 GB/s or more", least=29.0), ran(85.1), "85.1 GB/s", ClaimOutcome.SAME),
+        (claim("bandwidth", "29 GB/s or more", least=29.0), ran(12.3), "12.3 GB/s", ClaimOutcome.DIFFERS),
+        (claim("gpu-code", "runs"), ran(85.1), "runs", ClaimOutcome.SAME),
+        (claim("gpu-code", "fails: RCCL"), ran(85.1), "runs", ClaimOutcome.DIFFERS),
+        (claim("driver", "fails"), ran(None), None, ClaimOutcome.OPEN),
+        (claim("network", "ofi-cxi"), NO_GPU, None, ClaimOutcome.OPEN),
+    ],
+)
+def test_a_run_is_judged_by_what_it_shows(
+    one: Claim, output: NodesReport, value: str | None, kind: ClaimOutcome
+) -> None:
+    read = reading(case(image_1__run=output), one)
+    assert (read.value, outcome(one, read)) == (value, kind)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "now", "again", "begins", "kind"),
+    [
+        ("no change", ran(84.0), 85.5, "no change", ClaimOutcome.SAME),
+        ("no change", ran(60.0), 85.5, "slower", ClaimOutcome.DIFFERS),
+        ("no change", ran(120.0), 85.5, "faster", ClaimOutcome.DIFFERS),
+        # two runs alike that are 15 per cent apart say nothing about 20
+        ("no change", ran(68.0), 72.0, "no change", ClaimOutcome.SAME),
+        ("slower, or fails", ran(60.0), 85.5, "slower", ClaimOutcome.SAME),
+        ("slower, or fails", ran(85.0), 85.5, "no change", ClaimOutcome.DIFFERS),
+        ("slower, or fails", DIED, 85.5, "it fails", ClaimOutcome.SAME),
+        ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
+        ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
+        (None, ran(60.0), 85.5, "slower", ClaimOutcome.NEWS),
+        (None, DIED, 85.5, "it fails", ClaimOutcome.NEWS),
+        ("slower, or fails", ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.SAME),
+        # no GPU, or no time left, is nothing that a variable did
+        ("slower, or fails", NO_GPU, 85.5, "", ClaimOutcome.OPEN),
+    ],
+)
+def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have(
+    predicted: str | None, now: NodesReport, again: float, begins: str, kind: ClaimOutcome
+) -> None:
+    one = claim("without:X", predicted, "image-1.without.X")
+    told = case(image_1__run=ran(85.0), image_1__again=ran(again), image_1__without__X=now)
+    read = reading(told, one)
+    assert (read.value or "").startswith(begins)
+    assert outcome(one, read) is kind
+
+
+def finding(code: Code, severity: Severity) -> Finding:
+    return Finding(code, severity, Level.PROBE, code.value)
+
+
+@pytest.mark.parametrize(
+    ("findings", "value"),
+    [
+        ([finding(Code.PROVIDER_CXI, Severity.OK)], "yes"),
+        ([finding(Code.PLUGIN_LOADS, Severity.OK), finding(Code.PLUGIN_LISTEN, Severity.PROBLEM)], "no"),
+        ([finding(Code.PROVIDER_OTHER, Severity.UNKNOWN)], None),
+        ([], None),
+    ],
+)
+def test_a_plugin_that_does_not_listen_for_want_of_a_nic_shows_nothing(
+    findings: list[Finding], value: str | None
+) -> None:
+    told = case(image_1__one_node=on_nodes(group(*findings)))
+    assert reading(told, claim("one-node", "no", "image-1.one-node")).value == value
+
+
+def test_a_path_by_a_link_is_the_same_file() -> None:
+    one = claim("libcxi", "/lib64/libcxi.so.1", "image-1.probe", also=("/usr/lib64/libcxi.so.1.5.0",))
+    told = case(image_1__probe=on_nodes(group(libcxi="/usr/lib64/libcxi.so.1.5.0")))
+    assert outcome(one, reading(told, one)) is ClaimOutcome.SAME
+
+
+def test_nodes_that_load_something_else_are_a_difference() -> None:
+    one = claim("alike", "all the same", "image-1.probe")
+    told = case(image_1__probe=on_nodes(group(), group(differs=("another libcxi.so.1",))))
+    assert (outcome(one, reading(told, one)), reading(told, one).value) == (ClaimOutcome.DIFFERS, "another libcxi.so.1")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "groups",
+                        "collective",
+                        "levels",
+                        "run",
+                        "path",
+                        "findings",
+                        "measurements",
+                        "best_gb_s",
+                        "nodes",
+                        "differs",
+                        "silent",
+                        "startups",
+                        "partitions",
+                        "mpi",
+                        "ranks",
+                    ]
+                ),
+                inner,
+            )
+        ),
+        max_leaves=20,
+    )
+)
+def test_whatever_a_step_printed_is_judged(tmp_path_factory: pytest.TempPathFactory, output: Any) -> None:
+    """Output that is not what a step of ours prints is open, never a way for the table to end."""
+    folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
+    every = [
+        claim(key, "x", f"image-1.{at}")
+        for key, at in (
+            ("network", "run"),
+            ("bandwidth", "run"),
+            ("rccl", "probe"),
+            ("answer", "probe"),
+            ("alike", "probe"),
+            ("one-node", "one-node"),
+            ("opens", "import"),
+            ("without:X", "run"),
+        )
+    ]
+    words = {"image-1.import": ("bench", "import")}
+    every += CLAIMS.values()
+    steps = {one.step: step(one.step, words=words.get(one.step, ("check",))) for one in every}
+    made = plan(*every, steps=tuple(steps.values()))
+    folder.make(made)
+    for name in steps:
+        folder.output_file(name).write_text(json.dumps(output))
+        folder.keep(Record(step=name, ending=Ending.DONE))
+    told = read_case(folder, made)
+    assert {outcome(one, reading(told, one)) for one in every} == {ClaimOutcome.OPEN}
+
+
+# -- the folder, jobs and time
+
+
+def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trial", "report", str(tmp_path)]) == ExitCode.BAD_INPUT
+    assert "is not the folder of a trial" in capsys.readouterr().err
+    (tmp_path / "plan.json").write_text("[" * 100_000)
+    assert main(["trial", "run", str(tmp_path)]) == ExitCode.BAD_INPUT
+    (tmp_path / "plan.json").write_text('{"schema": 1}')
+    assert main(["trial", "run", str(tmp_path)]) == ExitCode.BAD_INPUT
+    assert len(capsys.readouterr().err.strip().splitlines()) == 2
+    words = ["trial", "plan", "-o", str(tmp_path), "--site", "lumi"]
+    assert main(words) == ExitCode.BAD_INPUT
+    assert "is there already" in capsys.readouterr().err
+    new = ["trial", "plan", "-o", str(tmp_path / "new")]
+    assert main([*new, "--site", "nowhere"]) == ExitCode.BAD_INPUT
+    assert main([*new, "--site", "lumi", "--node-minutes", "1"]) == ExitCode.BAD_INPUT
+    assert not (tmp_path / "new").exists(), "nothing is half written"
+
+
+def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--json"]) == 0
+    printed = capsys.readouterr()
+    found = validated(printed.out, "trial-plan")
+    assert all(one["source"] for one in found["claims"])
+    names = {one["id"] for one in found["claims"]}
+    assert {"site.libfabric", "image-1.network", "image-1.without:NCCL_SOCKET_IFNAME"} <= names
+    assert {one["step"] for one in found["claims"]} <= {one["name"] for one in found["steps"]}
+    assert "--sbatch='-p dev-g -A PROJECT --gpus-per-node=8'" in printed.err
+    assert main(["trial", "report", str(tmp_path / "t")]) == ExitCode.UNDECIDED
+    assert "no claim was judged" in capsys.readouterr().out
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.floats(0, 40), st.booleans()), max_size=8),
+    st.integers(10, 400),
+)
+@settings(deadline=None)
+def test_the_node_minutes_of_a_trial_are_never_passed(
+    tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[int, float, bool]], most: int
+) -> None:
+    """Whatever earlier jobs took, how many nodes the next one has, and whether its steps go to their limits."""
+    folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
+    steps = tuple(step(f"s{number}") for number in range(12))
+    made = plan(steps=steps, node_minutes=most)
+    folder.make(made)
+    clock = [1000.0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.time", lambda: clock[0])
+        patch.setattr("time.monotonic", lambda: clock[0])
+        for number, (nodes, minutes, dies) in enumerate(jobs):
+
+            def work(_f: object, one: TrialStep, _n: object, _e: object, limit_s: float, job: str) -> Record:
+                clock[0] += min(minutes * 60, limit_s)  # noqa: B023
+                if dies:  # noqa: B023
+                    raise KeyboardInterrupt
+                return Record(step=one.name, ending=Ending.DONE, job=job)
+
+            patch.setattr(driver, "_in_job", work)
+            names = tuple(f"n{n}" for n in range(max(nodes, 2)))
+            with contextlib.suppress(KeyboardInterrupt):
+                run_in_job(folder, made, Allocation(f"{number}", names, None), {}, lambda _: None)
+            assert folder.spent() <= most
+            clock[0] += 100
+
+
+def test_a_job_asks_for_no_more_than_is_left_and_than_its_partition_has(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=60)
+    folder.make(made)
+
+    def minutes(*options: str, **variables: str) -> str:
+        text = submit.write_script(folder, made, options, variables).read_text()
+        return text.partition("--time=")[2].splitlines()[0]
+
+    assert minutes() == "30", "60 node minutes on 2 nodes"
+    folder.output_file(HERE).write_text(json.dumps({"partitions": {"short": 0.25, "long": 48.0}, "default": "short"}))
+    assert minutes() == "15"
+    assert minutes("-plong") == minutes("-p", "long") == minutes("--partition=long") == "30"
+    assert minutes(SBATCH_PARTITION="long") == "30"
+    assert minutes("--partition", "short", SBATCH_PARTITION="long") == "15"
+    folder.note(JobTime(job="1", nodes=2, began=0.0, until=29 * 60.0))
+    with pytest.raises(FailedError, match="58 of 60 node minutes are taken"):
+        minutes()
+    with pytest.raises(BadInputError, match="own limit decides"):
+        submit.submit(folder, made, ["--time=600"], {})
+
+
+def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    folder.make(plan(steps=(step("a"),)))
+    for _ in range(10):
+        assert not folder.tried("a")
+        folder.stopped("a")
+    assert [folder.tried("a") for _ in range(4)] == [False, False, False, True]
+
+
+def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=(step("two"), step("one", nodes=1), step("later", after="two")))
+    folder.make(made)
+    monkeypatch.setattr(driver, "_in_job", lambda _f, one, *_: Record(step=one.name, ending=Ending.DONE))
+    run_in_job(folder, made, Allocation("7", ("n1",), None), {}, lambda _: None)
+    found = {one.name: folder.record(one.name) for one in made.steps}
+    assert {name: record.ending for name, record in found.items() if record} == {
+        "two": Ending.SKIPPED,
+        "one": Ending.DONE,
+        "later": Ending.SKIPPED,
+    }
+    assert found["two"] is not None
+    assert found["two"].said == ("the job has 1 of 2 nodes",)
+
+
+def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
+    with alone(tmp_path) as first, alone(tmp_path) as second:
+        assert (first, second) == (True, False)
+    with alone(tmp_path) as again:
+        assert again
+
+
+# -- names
+
+
+@given(
+    st.from_regex(r"[a-z][a-z0-9]{3,11}", fullmatch=True),
+    st.from_regex(r"project_[0-9]{9}", fullmatch=True),
+    st.from_regex(r"nid[0-9]{6}", fullmatch=True),
+)
+def test_the_file_to_share_names_no_person_project_node_or_folder(
+    tmp_path_factory: pytest.TempPathFactory, user: str, project: str, node: str
+) -> None:
+    place = tmp_path_factory.mktemp("t") / "trial"
+    folder = TrialFolder(place)
+    home = f"/users/{user}"
+    said = f"{node}: {home}/env/lib/librccl.so.1 of {user} in {place}/x, /scratch/{project}/{user}/i.sif, {project}"
+    one = claim("rccl", f"/scratch/{project}/{user}/x.so", "image-1.probe")
+    made = plan(one, replace(CLAIMS["site.libfabric"], source=said))
+    folder.make(made)
+    printed = json_text("check-nodes", on_nodes(group(rccl=said)))
+    folder.output_file("image-1.probe").write_text(printed)
+    folder.keep(Record(step="image-1.probe", ending=Ending.DONE, said=(said,)))
+    folder.keep(Record(step=NODES, ending=Ending.FAILED, said=(said,)))
+    (folder.looks / "node-x.look.json").write_text(json.dumps(encode(replace(NODE, node=node))))
+    report = report_of(folder, made, {"USER": user, "HOME": home, "SLURM_JOB_ACCOUNT": project})
+    text = json_text("trial", report)
+    # a name may be a word of the program's own (`trial`), so it is looked for where it was put
+    for word in (f"/{user}/", project, node, str(place), f"of {user} "):
+        assert word not in text
+
+
+def test_a_collective_on_nodes_without_gpus_is_a_stand_in_whatever_was_said(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(claim("network", "ofi-cxi"))
+    folder.make(made)
+    folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
+    folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-11-26T10:00:00+00:00"))
+    report = report_of(folder, made, {})
+    assert report.stand_in is not None
+    assert answer_of(report) is ExitCode.GOOD
+
+
+# -- the ledger
+
+
+def shared(tmp_path: Path, **more: Any) -> Path:
+    """A trial as a real machine would have written it, with one difference."""
+    folder = TrialFolder(tmp_path / "trial")
+    row = next(iter(ledger.contents().items()))
+    tried = TriedRow(row[0][0], row[0][1], next(iter(ledger.contents()[(*row[0][:2], "run")])))
+    image = TrialImage(path="/i.sif", content="0123456789abcdef", rows=(tried,), rocm="6.2.4")
+    made = plan(claim("network", "ofi-cxi"), claim("driver", "runs"), CLAIMS["site.libfabric"], images=(image,), **more)
+    folder.make(made)
+    folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
+    folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-12-01T10:00:00+00:00"))
+    folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-12-01T09:00:00+00:00"))
+    (folder.looks / "node-x.look.json").write_text(json.dumps(encode(replace(NODE, libfabric="2.1.0"))))
+    (tmp_path / "trial.json").write_text(json_text("trial", report_of(folder, made, {})))
+    return tmp_path / "trial.json"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "sites").mkdir()
+    places = {"ledger_file": tmp_path / "ledger.toml", "questions": tmp_path / "questions.toml"}
+    for place, origin in zip(places.values(), (LEDGER, QUESTIONS), strict=True):
+        place.write_text(origin.read_text())
+    (tmp_path / "sites" / "lumi.toml").write_text((taken_in.SITES / "lumi.toml").read_text())
+    return places | {"sites": tmp_path / "sites"}
+
+
+def test_a_real_trial_becomes_entries_facts_and_questions_once(tmp_path: Path, data: dict[str, Path]) -> None:
+    file = shared(tmp_path)
+    said = [*taken_in.take_in(file, **data)]
+    assert any(line.endswith(": run") for line in said)
+    assert "lumi.toml: ROCm 6.2.4 runs there" in said
+    assert "question: libfabric of the nodes: predicted 1.22.0, measured 2.1.0" in said
+    site = find_site(str(data["sites"] / "lumi.toml"), {})
+    assert site.driver is not None
+    assert site.driver.evidence[-1].rank.value == "measured"
+    assert "# LUMI: what every container" in (data["sites"] / "lumi.toml").read_text(), "comments stay"
+    (question,) = read_questions(data["questions"])
+    assert (question.claim, question.measured) == ("site.libfabric", "2.1.0")
+    before = {name: path.read_bytes() for name, path in data.items() if path.is_file()}
+    text = (data["sites"] / "lumi.toml").read_text()
+    [*taken_in.take_in(file, **data)]
+    assert before == {name: path.read_bytes() for name, path in data.items() if path.is_file()}
+    assert text == (data["sites"] / "lumi.toml").read_text()
+
+
+def test_a_rehearsal_is_never_taken_in(tmp_path: Path, data: dict[str, Path]) -> None:
+    file = shared(tmp_path, stand_in="GPUs")
+    with pytest.raises(BadInputError, match="is a rehearsal"):
+        [*taken_in.take_in(file, **data)]
+    file.write_text("{}")
+    with pytest.raises(BadInputError, match="is not the report of a trial"):
+        [*taken_in.take_in(file, **data)]
+
+
+def test_open_questions_stay_visible_until_somebody_settles_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each one of the shipped data is shown with its site; and one that is made up here."""
+    for question in read_questions():
+        assert main(["show", question.site]) == 0
+        assert question.measured in capsys.readouterr().out
+    made = tmp_path / "questions.toml"
+    made.write_text(
+        '[[question]]\nsite = "lumi"\nclaim = "site.libfabric"\nabout = "libfabric of the nodes"\npredicted = "1.22.0"\n'
+        'measured = "2.1.0"\nsource = "x"\ndate = 2026-12-01\ntrial = "trial 0123abcd"\n'
+    )
+    monkeypatch.setattr("lumiimg.catalog.questions.QUESTIONS", made)
+    monkeypatch.setattr(
+        "lumiimg.report.site.open_for", lambda site: tuple(q for q in read_questions(made) if q.site == site)
+    )
+    assert main(["show", "lumi"]) == 0
+    assert "lumiimg says 1.22.0, a trial measured 2.1.0" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
+    from lumiimg.host.scan import scan_host
+    from lumiimg.image import RootFileSystem
+    from lumiimg.image.folder import FolderTree
+
+    for cpu in range(4):
+        place = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
+    kfd = tmp_path / "sys/class/kfd/kfd/topology/nodes"
+    for number, properties in enumerate(
+        ("gfx_target_version 0\n", "gfx_target_version 90010\nlocation_id 49408\ndomain 0\n")
+    ):
+        (kfd / f"{number}").mkdir(parents=True)
+        (kfd / f"{number}" / "properties").write_text(properties)
+    gpu = tmp_path / "sys/bus/pci/devices/0000:c1:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "local_cpulist").write_text("48-63\n")
+    (tmp_path / "proc/77").mkdir(parents=True)
+    (tmp_path / "proc/77/status").write_text("Name:\tpython\nUid:\t54321\t54321\t54321\t54321\n")
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       527988000 kB\n")
+    look = look_at(RootFileSystem(FolderTree(tmp_path)), scan_host(os.environ), LUMI, "nid000001", {})
+    assert (look.cores, look.near, look.memory_gib, look.strangers) == (2, ("48-63",), 503, (54321,))

@@ -1,0 +1,152 @@
+"""Takes what a trial on a real machine measured into lumiimg's data, as a change to be reviewed.
+
+python -m tools.trial trial.json
+
+What went as predicted becomes evidence: images that lumiimg built, whose all-reduce went over Slingshot, get `run` in
+lumiimg/catalog/ledger.toml, and the ROCm of an image whose collective ran becomes a fact of rank "measured" of the site's
+driver. What did not becomes a question in lumiimg/catalog/questions.toml. A rehearsal is refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from lumiimg.catalog.ledger import LEDGER, Trial
+from lumiimg.catalog.questions import QUESTIONS, read_questions
+from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
+from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.files import read_beginning, write_text
+from lumiimg.host.codec import FormError, decode
+from tools import ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.cluster.trial.values import Row
+
+_MAX_BYTES = 4 << 20
+SITES = LEDGER.parent / "sites"
+
+
+def main(words: list[str]) -> int:
+    match words:
+        case [file] if not file.startswith("-"):
+            try:
+                for line in take_in(Path(file)):
+                    print(line)
+            except LumiimgError as error:
+                print(error, file=sys.stderr)
+                return int(error.exit_code)
+            return 0
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+def take_in(
+    path: Path, *, ledger_file: Path = LEDGER, questions: Path = QUESTIONS, sites: Path = SITES
+) -> Iterator[str]:
+    """Take a trial in, and yield what was changed. Raises BadInputError for what proves nothing of a machine."""
+    report, digest = read(path)
+    name = f"trial {report.id} on {report.site}, sha256 {digest}"
+    site = sites / f"{report.site}.toml"
+    if not site.is_file():
+        raise BadInputError(f"is about {report.site}, which the catalogue does not have", where=str(path))
+    day = dt.date.fromisoformat(report.measured[:10])
+    trials = [*_run(report, name, day)]
+    ledger.record(trials, ledger_file)
+    yield from (f"{one.name} {one.release}: run".replace("  ", " ") for one in trials)
+    facts = [*_facts(report, name, day)]
+    _append(site, facts, report, digest)
+    yield from (f"{site.name}: ROCm {fact['rocm']} runs there" for fact in facts)
+    yield from _ask(report, questions, name, day)
+
+
+def read(path: Path) -> tuple[TrialReport, str]:
+    """Return a trial's report and its digest. Raises BadInputError."""
+    try:
+        data = read_beginning(path, _MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise BadInputError(f"has more than {_MAX_BYTES} bytes", where=str(path))
+        report = decode(TrialReport, json.loads(data))
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (FormError, ValueError, RecursionError) as error:
+        raise BadInputError(f"is not the report of a trial: {error}", where=str(path)) from error
+    if report.stand_in is not None:
+        raise BadInputError(f"is a rehearsal ({report.stand_in}): it proves nothing of any machine", where=str(path))
+    if not report.measured:
+        raise BadInputError("has measured nothing", where=str(path))
+    return report, hashlib.sha256(data).hexdigest()[:16]
+
+
+def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[Trial]:
+    """Yield what is known to run: the rows of images whose all-reduce over nodes went over Slingshot, as predicted."""
+    rows = {row.id: row for row in report.rows}
+    for image in report.images:
+        network = rows.get(f"image-{image.number}.network")
+        if network is None or network.outcome is not ClaimOutcome.SAME or network.measured != "ofi-cxi":
+            continue
+        speed = rows.get(f"image-{image.number}.bandwidth")
+        how = f"{name}: all-reduce on {report.nodes} nodes over cxi"
+        how += f", {speed.measured}" if speed is not None and speed.measured else ""
+        for row in image.rows:
+            yield Trial(row.name, row.release, "run", row.content, day, how)
+
+
+def _facts(report: TrialReport, name: str, day: dt.date) -> Iterator[dict[str, Any]]:
+    ran = {row.id for row in report.rows if row.measured == "runs"}
+    for image in report.images:
+        if image.rocm and f"image-{image.number}.driver" in ran:
+            text = f"a collective on its GPUs, in image {image.content}"
+            yield {"rocm": image.rocm, "text": text, "rank": "measured", "source": name, "date": day}
+
+
+def _append(site: Path, facts: list[dict[str, Any]], report: TrialReport, digest: str) -> None:
+    """Append facts to the file of a site, once, and say that something ran there; the rest stays as it is."""
+    text = site.read_text(encoding="utf-8")
+    text = text.replace('status = "documented"', 'status = "run"', 1)
+    if facts and digest not in text:
+        told = tomli_w.dumps({"driver": {"evidence": facts}})
+        write_text(
+            site,
+            f"{text.rstrip()}\n\n# -- measured by trial {report.id} --\n\n{told.partition('[driver]')[2] or told}".rstrip()
+            + "\n",
+        )
+
+
+def _ask(report: TrialReport, questions: Path, name: str, day: dt.date) -> Iterator[str]:
+    """Write what differs into the questions, each once; yield a line for each."""
+    known = list(read_questions(questions))
+    head = questions.read_text(encoding="utf-8").partition("[[")[0].rstrip()
+    entries = [{key: getattr(one, key) for key in type(one).__slots__} for one in known]
+    asked = {(one.site, one.claim, one.measured) for one in known}
+    for row in report.rows:
+        if row.outcome is ClaimOutcome.DIFFERS and (report.site, row.id, row.measured) not in asked:
+            entries.append(_question(report, row, name, day))
+            yield f"question: {row.about}: predicted {row.predicted}, measured {row.measured}"
+    body = tomli_w.dumps({"question": entries}) if entries else ""
+    write_text(questions, f"{head}\n\n{body}" if body else f"{head}\n")
+
+
+def _question(report: TrialReport, row: Row, name: str, day: dt.date) -> dict[str, Any]:
+    return {
+        "site": report.site,
+        "claim": row.id,
+        "about": row.about,
+        "predicted": row.predicted,
+        "measured": row.measured,
+        "source": row.source,
+        "date": day,
+        "trial": name,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
