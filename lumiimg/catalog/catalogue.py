@@ -16,7 +16,7 @@ from lumiimg.catalog.family import known_by_name, member_by_name, member_of
 from lumiimg.catalog.folders import file_names, layer_folders, names_at_a_glance, recipe_folders
 from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
 from lumiimg.catalog.ledger import judged
-from lumiimg.catalog.named_images import NamedImage, named_image, newest_named
+from lumiimg.catalog.named_images import NamedImage, named_image, newest_here, newest_named
 from lumiimg.catalog.toml_table import LONG, CatalogError, Table, read_toml, shortened
 from lumiimg.errors import BadInputError
 
@@ -122,6 +122,11 @@ class Catalogue:
                 for name in known_by_name(family):
                     self._members.setdefault(name, family.folder)
         return self._members
+
+    def images_here(self) -> tuple[Path, ...]:
+        """Return the images of all families that lie on this machine, of each release of ROCm the newest."""
+        self._families()
+        return tuple(path for family in self._with_names() if family.named for path in newest_here(family.named))
 
     def base(self, name: str) -> Layer:
         """Read a base by its name. Raises as `entry` does, and BadInputError if the name is a layer's."""

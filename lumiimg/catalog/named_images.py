@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -139,18 +141,29 @@ def newest_named(names: ImageNames, text: str) -> NamedImage | None:
     return max(fitting, key=lambda one: one.age, default=None)
 
 
+def newest_here(names: ImageNames) -> tuple[Path, ...]:
+    """Return the images of a family that lie on this machine: of each release of ROCm the newest, the newest first."""
+    newest: dict[str, tuple[str, Path]] = {}
+    for path in _files(names):
+        image = named_image(names, path.name)
+        if image is not None and path.is_file():
+            rocm = image.has.get("rocm", "")
+            newest[rocm] = max(newest.get(rocm, ("", path)), (image.age, path))
+    return tuple(path for _, path in sorted(newest.values(), reverse=True))
+
+
 def _names(names: ImageNames) -> Iterator[str]:
     """Yield the names of images that are here, or are known."""
+    yield from (path.name.removesuffix(".sif") for path in _files(names))
+    yield from (known.name for known in names.known)
+
+
+def _files(names: ImageNames) -> Iterator[Path]:
+    """Yield what is called like an image of the family where those lie on their machine."""
     folder, pattern = _place(names.file) if names.file else (None, "")
     if folder is not None and folder.is_dir():
-        try:
-            for at, path in enumerate(folder.glob(pattern)):
-                if at >= _MOST_FILES:
-                    break
-                yield path.name.removesuffix(".sif")
-        except OSError:
-            pass
-    yield from (known.name for known in names.known)
+        with contextlib.suppress(OSError):
+            yield from itertools.islice(folder.glob(pattern), _MOST_FILES)
 
 
 def _place(file: str) -> tuple[Path, str]:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _NODES = 2
 """The least on which the network is used."""
+_OWN_IMAGES = 3
+"""Of the site, where none is named."""
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "plan",
         help="write down what would be done, what it costs, and every prediction",
         description="Write the plan of a trial into a new folder, which all nodes must share.\n"
-        "Nothing runs on nodes yet. Without an image, only what is said of the site is tried.",
+        "Nothing runs on nodes yet. Without an image, the site's own that lie on this machine\n"
+        "are tried, of each ROCm the newest.",
     )
     plan.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help="image to try")
     add_output(plan, "the new folder", metavar="DIR", required=True)
@@ -97,9 +100,18 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_verbose(report, "every claim, with its source")
     add_json(report)
     report.set_defaults(execute=_report)
+    reframe = actions.add_parser(
+        "reframe",
+        help="print a ReFrame test that repeats a trial, with what it measured as reference",
+        description="Print a test for ReFrame 4 that does the trial again. It fails where something is\n"
+        "not as predicted that was, and where an all-reduce is more than a tenth slower.",
+    )
+    reframe.add_argument("folder", metavar="FOLDER", type=Path, help="of `trial plan`")
+    reframe.set_defaults(execute=_reframe)
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.advice import sbatch_options
     from lumiimg.cluster.trial.folder import TrialFolder
@@ -110,7 +122,7 @@ def execute(arguments: argparse.Namespace) -> int:
     site_to_make_for(arguments)
     site, name = find_site(arguments.site, os.environ), site_in_force(arguments)
     plan = plan_trial(
-        arguments.images,
+        arguments.images or open_catalogue(os.environ).images_here()[:_OWN_IMAGES],
         site,
         name or site.name,
         os.environ,
@@ -181,6 +193,18 @@ def _report(arguments: argparse.Namespace) -> int:
         quiet=arguments.quiet,
         verbose=arguments.verbose,
     )
+
+
+def _reframe(arguments: argparse.Namespace) -> int:
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.cluster.trial.folder import TrialFolder
+    from lumiimg.cluster.trial.reframe import reframe_of
+    from lumiimg.cluster.trial.table import report_of
+
+    folder = TrialFolder(arguments.folder)
+    plan = folder.plan()
+    sys.stdout.write(reframe_of(plan, report_of(folder, plan, os.environ), find_site(plan.site_name, os.environ)))
+    return ExitCode.GOOD
 
 
 def _told(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,7 @@ from lumiimg.host.codec import encode
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report.schema import json_text
 from tests.shared import fabric_builder
+from tests.shared.programs import needs
 from tests.shared.validation import validated
 from tools import ledger
 from tools import trial as taken_in
@@ -87,6 +90,7 @@ def plan(*claims: Claim, steps: tuple[TrialStep, ...] = (), **more: Any) -> Tria
         made="2026-11-26T10:00:00+00:00",
         tool="0.1.0",
         site="lumi",
+        site_name="lumi",
         nodes=2,
         node_minutes=100,
         images=(),
@@ -538,7 +542,8 @@ def shared(tmp_path: Path, **more: Any) -> Path:
     row = next(iter(ledger.contents().items()))
     tried = TriedRow(row[0][0], row[0][1], next(iter(ledger.contents()[(*row[0][:2], "run")])))
     image = TrialImage(path="/i.sif", content="0123456789abcdef", rows=(tried,), rocm="6.2.4")
-    made = plan(claim("network", "ofi-cxi"), claim("driver", "runs"), CLAIMS["site.libfabric"], images=(image,), **more)
+    every = claim("network", "ofi-cxi"), claim("bandwidth"), claim("driver", "runs"), CLAIMS["site.libfabric"]
+    made = plan(*every, images=(image,), **more)
     folder.make(made)
     folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
     folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-12-01T10:00:00+00:00"))
@@ -629,3 +634,50 @@ def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "proc/meminfo").write_text("MemTotal:       527988000 kB\n")
     look = look_at(RootFileSystem(FolderTree(tmp_path)), scan_host(os.environ), LUMI, "nid000001", {})
     assert (look.cores, look.near, look.memory_gib, look.strangers) == (2, ("48-63",), 503, (54321,))
+
+
+def test_a_trial_as_a_reframe_test_has_its_table_as_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs("reframe")
+    shared(tmp_path)
+    assert main(["trial", "reframe", str(tmp_path / "trial")]) == 0
+    (tmp_path / "again.py").write_text(capsys.readouterr().out)
+    rows: list[dict[str, Any]] = [
+        {"id": "site.libfabric", "about": "known", "outcome": "differs", "gb_s": None},
+        {"id": "image-1.bandwidth", "about": "speed", "outcome": "same", "gb_s": 84.0},
+    ]
+
+    def reframe() -> str:
+        standin = tmp_path / "bin/lumiimg"
+        standin.parent.mkdir(exist_ok=True)
+        says = json.dumps({"rows": rows})
+        standin.write_text(
+            f'#!/bin/bash\n[ "$2" != report ] || echo {shlex.quote(says)}\n[ "$2" = report ] && exit 1 || exit 0\n'
+        )
+        standin.chmod(0o755)
+        env = os.environ | {
+            "PATH": f"{standin.parent}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "RFM_COLORIZE": "0",
+        }
+        words = [
+            "reframe",
+            "-c",
+            str(tmp_path / "again.py"),
+            "--prefix",
+            str(tmp_path / "rfm"),
+            "-r",
+            "--performance-report",
+        ]
+        done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    said = reframe()
+    assert "image_1_bandwidth: 84 GB/s (r:85.0, l:-0.1, u:None)" in said.replace("84.0 GB", "84 GB"), said
+    assert "PASSED" in said
+    rows[1]["gb_s"] = 60.0
+    assert "failed to meet reference" in reframe()
+    rows[1]["gb_s"] = 84.0
+    rows[1]["outcome"] = "differs"
+    assert "not as predicted, and was before: speed" in reframe()
