@@ -129,6 +129,7 @@ def execute(arguments: argparse.Namespace) -> int:
         nodes=arguments.nodes,
         node_minutes=arguments.node_minutes,
         build=arguments.build,
+        builds=_doctor() if arguments.build else None,
         stand_in=arguments.stand_in,
     )
     folder = TrialFolder(arguments.output)
@@ -139,6 +140,18 @@ def execute(arguments: argparse.Namespace) -> int:
     command = f"lumiimg trial run {shlex.quote(str(folder.path))} --sbatch={shlex.quote(options)}"
     print_plan(plan, command, quiet=arguments.quiet, stderr=arguments.json)
     return ExitCode.GOOD
+
+
+def _doctor() -> bool | None:
+    """Return whether images can be built here, as `lumiimg doctor` finds out; None where it cannot tell."""
+    from lumiimg.build.choice import builds_here, machine_for_builds
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.errors import MissingHereError
+
+    try:
+        return builds_here(machine_for_builds(os.environ, read_settings(os.environ).cache))
+    except MissingHereError:
+        return False
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -153,30 +166,25 @@ def _run(arguments: argparse.Namespace) -> int:
     if allocation is not None and arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
     options = _words(arguments.sbatch)
-    with alone(folder.path) as is_alone:
+    with alone(folder.path, "here" if allocation is None else "job") as is_alone:
         if not is_alone:
-            print("another process does the steps of this trial", file=sys.stderr)
+            _say("another process does the steps of this trial")
             return ExitCode.UNDECIDED
         if allocation is not None:
             run_in_job(folder, plan, allocation, os.environ, _say)
             return _told(folder, plan, quiet=True)
-        run_here(folder, plan, os.environ, _say)
+        run_here(folder, plan, os.environ, _say, quick=True)
         if is_over(folder, plan):
             return _told(folder, plan)
         if arguments.write_only:
             print(f"sbatch {shlex.quote(str(write_script(folder, plan, options, os.environ)))}")
             return ExitCode.GOOD
-        for job in queued(plan, os.environ):
-            print(
-                printable(f"job {job.number} is {job.state.lower()} {job.reason}: it does what is left"),
-                file=sys.stderr,
-            )
+        if jobs := queued(plan, os.environ):
+            _say(f"job {jobs[0].number} is {jobs[0].state.lower()} {jobs[0].reason}: it does what is left")
             return ExitCode.UNDECIDED
         number = submit(folder, plan, options, os.environ)
-    print(
-        printable(f"job {number} is submitted; it takes what is left of {plan.node_minutes} node minutes at most"),
-        file=sys.stderr,
-    )
+        _say(f"job {number} is submitted; it takes what is left of {plan.node_minutes} node minutes at most")
+        run_here(folder, plan, os.environ, _say, quick=False)
     _say(f"next:  lumiimg trial report {shlex.quote(str(folder.path))}")
     return ExitCode.GOOD
 

@@ -90,7 +90,7 @@ def print_trial(report: TrialReport, folder: str, *, verbose: bool, quiet: bool,
     out = console(stderr=stderr, quiet=quiet)
     headline(out, f"trial of {report.site}: {sentence(report)}", kind_of(report))
     if report.stand_in is not None:
-        say(out, f"not a real machine: {report.stand_in}; this proves nothing of {report.site}")
+        say(out, f"not a real machine (stand-ins: {report.stand_in}): this says nothing about {report.site}")
     detail(out, "; ".join(facts(report)))
     for note in report.notes:
         marked(out, "unknown", note, first="  ")

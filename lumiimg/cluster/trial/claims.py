@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 NODES, HERE = "nodes", "here"
 """Names of steps: a look at each node, and at Slurm from where the trial is started."""
-THERE, RUNS, NO_CHANGE, SLOWER, ALIKE = "there", "runs", "no change", "slower, or fails", "all the same"
+THERE, RUNS, NO_CHANGE, SLOWER = "there", "runs", "no change", "slower, or fails"
+ALIKE, AS_FILES = "all the same", "as the files predict"
+BUILDS, FAILS = "builds", "fails"
 _DRIVER = re.compile(r"amdgpu (\S+)")
 _KERNEL = re.compile(r"kernel ([^\s)]+)")
 _INTERFACES = "NCCL_SOCKET_IFNAME"
@@ -131,6 +133,7 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iter
     ):
         also = (_real(image, value),) if value is not None and value.startswith("/") else ()
         yield claim(key, about, value, "probe", also=also)
+    yield claim("maps", "libraries in the process that a job starts", AS_FILES, "probe")
     yield claim("alike", "what is loaded on the nodes", ALIKE, "probe", by="nodes of one site are taken to be alike")
     network = {Answer.NO_OBSTACLE: Verdict.OFI_CXI, Answer.NO: Verdict.SOCKET}.get(report.answer)
     yield claim("network", "network between two nodes", network.value if network else None, "run")
@@ -184,6 +187,12 @@ def _real(image: Image, path: str) -> str:
         return image.root.resolve(path)
     except OSError:
         return path
+
+
+def of_build(predicted: bool | None) -> Claim:
+    """Return what `lumiimg doctor` says of a build where the trial is started; None: it cannot tell."""
+    told = {True: BUILDS, False: FAILS, None: None}[predicted]
+    return Claim(id="here.build", about="a small build", predicted=told, source="`lumiimg doctor`", step="build")
 
 
 def left_out(stack: Stack, site: Site) -> tuple[SiteVariable, ...]:

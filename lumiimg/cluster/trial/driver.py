@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
 
 _LINES = 4
+_QUICK = 1
+"""Minutes of a step that the job of a trial waits for."""
 _GRACE_S = 20.0
 """That a job keeps for itself before its time is up."""
 _MPI = re.compile(r"^\s*([a-z0-9_]{1,32})\s*$", re.MULTILINE)
@@ -37,10 +39,12 @@ _PARTITION = re.compile(r"PartitionName=(\S+)[\s\S]*?Default=(\S+)[\s\S]*?MaxTim
 _DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
-def run_here(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Do the steps that need no job. Raises FailedError where nothing can be kept."""
+def run_here(
+    folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, str], say: Callable[[str], None], *, quick: bool
+) -> None:
+    """Do the steps that need no job: the quick ones, or the others. Raises FailedError where nothing can be kept."""
     for step in steps_left(folder, plan):
-        if step.nodes == 0:
+        if step.nodes == 0 and (step.minutes <= _QUICK) is quick:
             say(step.about)
             folder.keep(_here(folder, step, environment))
 

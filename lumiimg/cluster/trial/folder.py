@@ -139,15 +139,15 @@ class TrialFolder:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[bool]:
-    """Take a trial for this process; yields whether nobody else has it.
+def alone(folder: Path, part: str) -> Iterator[bool]:
+    """Take a part of a trial for this process, that of jobs or that of login nodes; yields whether nobody else has it.
 
     A lock on a file that the kernel lets go when the process ends, however it ends (flock(2)): it holds on
     all nodes where their file system is mounted so (Lustre: `-o flock`), else on this one.
     """
     import fcntl
 
-    with (folder / ".lock").open("a") as file:
+    with (folder / f".{part}.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

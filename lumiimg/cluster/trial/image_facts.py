@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.cluster.trial.claims import ALIKE, NO_CHANGE, RUNS, SLOWER
+from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS, SLOWER
 from lumiimg.cluster.trial.reading import ClaimReading, joined
 from lumiimg.findings import Code, Family, Severity
 from lumiimg.nccl.report import FAST, TRANSPORTS
@@ -39,6 +39,8 @@ def of_image(case: TrialCase, claim: Claim) -> ClaimReading:
         return ClaimReading(None, "no node has answered")
     if key in {"one-node", "one-node-vni"}:
         return _listens(report)
+    if key == "maps":
+        return _maps(report)
     if key == "alike":
         differs = dict.fromkeys(text for group in report.groups for text in group.differs)
         return ClaimReading("; ".join(differs) or ALIKE)
@@ -93,6 +95,16 @@ def _listens(report: NodesReport) -> ClaimReading:
         return ClaimReading("no", failed.summary)
     unknown = next((finding for finding in about if finding.severity is Severity.UNKNOWN), None)
     return ClaimReading(None, unknown.summary if unknown is not None else "the plugin did not come so far")
+
+
+def _maps(report: NodesReport) -> ClaimReading:
+    """Return whether the process that a job starts had the libraries that the files predict, by /proc/self/maps."""
+    words = {Code.PROGRAM_OPENS: AS_FILES, Code.PROGRAM_OTHER_FILES: "other libraries"}
+    found = []
+    for group in report.groups:
+        told = next((words[finding.id] for finding in group.findings if finding.id in words), None)
+        found.append((told, len(group.nodes)))
+    return joined(found, "the process was not seen")
 
 
 def _opens(imports: Imports | None) -> ClaimReading:

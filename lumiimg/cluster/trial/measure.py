@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.trial.claims import NODES, THERE
+from lumiimg.cluster.trial.claims import BUILDS, FAILS, NODES, THERE
 from lumiimg.cluster.trial.image_facts import of_image
 from lumiimg.cluster.trial.look import numbers
 from lumiimg.cluster.trial.reading import ClaimReading, joined
@@ -28,11 +28,19 @@ def reading(case: TrialCase, claim: Claim) -> ClaimReading:
     record = case.records.get(claim.step)
     if record is None:
         return ClaimReading(None, "not done yet")
+    if record.ending is Ending.FAILED and claim.id.startswith("here."):
+        return _failed(record)
     if record.ending is not Ending.DONE:
         return ClaimReading(None, _not_done(record))
     if claim.step in case.unread:
         return ClaimReading(None, "what the step printed cannot be read")
+    if claim.id.startswith("here."):
+        return ClaimReading(BUILDS) if record.code == 0 else _failed(record)
     return _of_site(case, claim) if claim.id.startswith("site.") else of_image(case, claim)
+
+
+def _failed(record: Record) -> ClaimReading:
+    return ClaimReading(FAILS, "; ".join(record.said[-1:]))
 
 
 def _not_done(record: Record) -> str:

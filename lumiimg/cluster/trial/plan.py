@@ -14,7 +14,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import content_of
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_image
-from lumiimg.cluster.trial.claims import HERE, NODES, left_out, of_image, of_site, set_beside
+from lumiimg.cluster.trial.claims import HERE, NODES, left_out, of_build, of_image, of_site, set_beside
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import open_regular
@@ -49,10 +49,13 @@ def plan_trial(
     *,
     nodes: int,
     node_minutes: int | None,
+    builds: bool | None,
     build: bool,
     stand_in: str | None,
 ) -> TrialPlan:
     """Return the plan; `site_name` is the site as --site takes it anywhere. `node_minutes`: None for what it may take.
+
+    `build`: whether a small build is tried; `builds`: whether that will work, as `lumiimg doctor` says.
 
     Raises BadInputError for what is not an image, or for less time than the first steps take.
     """
@@ -75,6 +78,7 @@ def plan_trial(
         )
     if build and paths:
         steps.append(_build(paths[0].absolute()))
+        claims.append(of_build(builds))
     steps.sort(key=lambda step: _rank(step.name))
     claims = [claim for claim in claims if claim.step in {step.name for step in steps}]
     most = sum(step.limit * nodes for step in steps if step.nodes) + _AROUND * nodes
