@@ -158,10 +158,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.nodes.slurm import find_allocation
     from lumiimg.cluster.trial.driver import is_over, run_here, run_in_job
     from lumiimg.cluster.trial.folder import TrialFolder, alone
-    from lumiimg.cluster.trial.submit import queued, submit, write_script
+    from lumiimg.cluster.trial.submit import queued, submit, write_job
 
     folder = TrialFolder(arguments.folder)
     plan = folder.plan()
+    folder.refuse_others()
     allocation = find_allocation(os.environ)
     if allocation is not None and arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
@@ -177,7 +178,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if is_over(folder, plan):
             return _told(folder, plan)
         if arguments.write_only:
-            print(f"sbatch {shlex.quote(str(write_script(folder, plan, options, os.environ)))}")
+            print(shlex.join(map(str, ["sbatch", *write_job(folder, plan, options, os.environ)])))
             return ExitCode.GOOD
         if jobs := queued(plan, os.environ):
             _say(f"job {jobs[0].number} is {jobs[0].state.lower()} {jobs[0].reason}: it does what is left")

@@ -181,7 +181,7 @@ def test_a_trial_that_is_killed_goes_on_where_it_was_and_leaves_no_job(
         rehearsal.submit()
         (job,) = rehearsal.jobs()
         assert rehearsal.run("run", str(rehearsal.folder)).returncode == 3, "it has a job already"
-        wait_until(lambda: list((rehearsal.folder / "jobs").glob(f"{job}.json")) or not rehearsal.jobs(), 60)  # noqa: B023
+        wait_until(lambda: list((rehearsal.folder / "jobs").glob(f"{job}-*.json")) or not rehearsal.jobs(), 60)  # noqa: B023
         time.sleep(drawn.uniform(0, 20))
         # as the owner of the job stops it; or so that no process of it can say a word
         how = ["--signal=KILL", "--full"] if number % 5 == 1 else []

@@ -541,7 +541,7 @@ def test_the_nodes_are_those_that_slurm_names(stand_in: Path) -> None:
     program(stand_in, "scontrol", 'test "$3" = "nid[1-2]" && printf "nid1\\nnid2\\n"')
     program(stand_in, "squeue", "echo UNLIMITED")
     assert slurm.find_allocation(in_job(stand_in)) == slurm.Allocation("7", ("nid1", "nid2"))
-    program(stand_in, "squeue", """test "$*" = "--noheader --jobs=7 --format=%L" && echo 1:02:03""")
+    program(stand_in, "squeue", """test "$*" = "--noheader --jobs=7 --format=%L %M" && echo 1:02:03 5:00""")
     found = slurm.find_allocation(in_job(stand_in))
     assert found is not None
     assert found.ends == pytest.approx(time.monotonic() + 3723, abs=30)

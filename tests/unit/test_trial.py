@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from lumiimg.cluster.trial.driver import hours, run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
 from lumiimg.cluster.trial.look import look_at, numbers
 from lumiimg.cluster.trial.measure import notes, outcome, reading
+from lumiimg.cluster.trial.plan import content
 from lumiimg.cluster.trial.table import answer_of, report_of
 from lumiimg.cluster.trial.values import (
     Claim,
@@ -210,14 +213,14 @@ def test_what_a_reader_must_know_beside_the_table() -> None:
         records={
             "a": Record(step="a", ending=Ending.DONE, engine="SingularityCE 4.1.3"),
             "b": Record(step="b", ending=Ending.DONE, engine="Apptainer 1.4.5"),
-            NODES: Record(step=NODES, ending=Ending.DONE, said=("no answer: nid005003",)),
+            NODES: Record(step=NODES, ending=Ending.DONE, said=("1 node gave no answer",)),
         },
     )
     said = "\n".join(notes(told))
     assert "the clocks of the nodes are 3600 s apart" in said
     assert "others had processes on 1 node" in said
     assert "the container engine changed during the trial: Apptainer 1.4.5, SingularityCE 4.1.3" in said
-    assert "no answer: nid005003" in said
+    assert "1 node gave no answer" in said
 
 
 # -- of images
@@ -440,8 +443,10 @@ def test_a_job_asks_for_no_more_than_is_left_and_than_its_partition_has(tmp_path
     folder.make(made)
 
     def minutes(*options: str, **variables: str) -> str:
-        text = submit.write_script(folder, made, options, variables).read_text()
-        return text.partition("--time=")[2].splitlines()[0]
+        *_, script = words = submit.write_job(folder, made, options, variables)
+        (limit,) = (str(word) for word in words if str(word).startswith("--time="))
+        assert f"#SBATCH {limit}\n" in Path(script).read_text()
+        return limit.removeprefix("--time=")
 
     assert minutes() == "30", "60 node minutes on 2 nodes"
     folder.output_file(HERE).write_text(json.dumps({"partitions": {"short": 0.25, "long": 48.0}, "default": "short"}))
@@ -452,8 +457,125 @@ def test_a_job_asks_for_no_more_than_is_left_and_than_its_partition_has(tmp_path
     folder.note(JobTime(job="1", nodes=2, began=0.0, until=29 * 60.0))
     with pytest.raises(FailedError, match="58 of 60 node minutes are taken"):
         minutes()
-    with pytest.raises(BadInputError, match="own limit decides"):
-        submit.submit(folder, made, ["--time=600"], {})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *("--time=600", "--ti 600", "-t600", "-Ht 600", "--nodes=8", "-N8", "-sN 8", "-a0-9", "--arr=0-9"),
+        *("--job-name=x", "-QJ x", "-M other", "--requeue", "-d afterok:1", "-p x : -N 8"),
+    ],
+)
+def test_what_bounds_a_job_is_the_trials_in_any_spelling(tmp_path: Path, options: str) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=(step("s"),))
+    folder.make(made)
+    with pytest.raises(BadInputError, match="which the trial decides"):
+        submit.write_job(folder, made, options.split(), {})
+    words = submit.write_job(folder, made, ["-p", "dev-g", "--account=x", "--gpus-per-node=8", "--mail-user=n@x"], {})
+    last = [str(word).partition("=")[0] for word in words[-6:-1]]
+    assert last == ["--job-name", "--nodes", "--time", "--no-requeue", "--dependency"], "behind the user's: they win"
+
+
+def test_variables_of_slurms_commands_neither_hide_a_job_nor_make_more(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=(step("s"),))
+    folder.make(made)
+    for name, says in (("squeue", "echo 7 PENDING None; env | grep ^SQUEUE_ && echo 8"), ("sbatch", "echo 7")):
+        (tmp_path / name).write_text(f'#!/bin/sh\n{says}\nenv >"{tmp_path}/{name}.env"\n')
+        (tmp_path / name).chmod(0o755)
+    names = ("SQUEUE_PARTITION", "SQUEUE_STATES", "SBATCH_ARRAY_INX", "SBATCH_CLUSTERS")
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **dict.fromkeys(names, "x")}
+    assert [job.number for job in submit.queued(made, variables)] == ["7"]
+    assert submit.submit(folder, made, [], variables) == "7"
+    seen = (tmp_path / "squeue.env").read_text() + (tmp_path / "sbatch.env").read_text()
+    assert "SQUEUE_PARTITION" not in (tmp_path / "squeue.env").read_text()
+    assert "SBATCH_" not in seen
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_a_job_took_before_its_first_step_counts_and_clocks_that_are_set_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ours: bool
+) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=(step("a"),))
+    folder.make(made)
+    wall, clock = [1e9], [1000.0]
+    monkeypatch.setattr("time.time", lambda: wall[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def work(_f: object, one: TrialStep, *_: object) -> Record:
+        clock[0] += 300
+        wall[0] -= 3600  # somebody sets the clock
+        return Record(step=one.name, ending=Ending.DONE)
+
+    monkeypatch.setattr(driver, "_in_job", work)
+    name = "lumiimg-trial-0123abcd" if ours else "interactive"
+    job = Allocation("7", ("n1", "n2"), None, ran_s=120.0)
+    run_in_job(folder, made, job, {"SLURM_JOB_NAME": name}, lambda _: None)
+    assert folder.spent() == pytest.approx(2 * (7 if ours else 5))
+
+
+def test_a_trial_that_is_run_twice_in_one_job_has_taken_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=(step("a"), step("b")))
+    folder.make(made)
+    clock = [1000.0]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def work(_f: object, one: TrialStep, *_: object) -> Record:
+        clock[0] += 60
+        if one.name == "b" and clock[0] < 1200:
+            raise KeyboardInterrupt
+        return Record(step=one.name, ending=Ending.DONE)
+
+    monkeypatch.setattr(driver, "_in_job", work)
+    with pytest.raises(KeyboardInterrupt):
+        run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+    clock[0] += 200
+    run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+    assert folder.spent() == pytest.approx(6)
+
+
+def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=(step("run"), step("socket", after="run"), step("with", after="run")), node_minutes=1000)
+    folder.make(made)
+
+    def work(f: TrialFolder, one: TrialStep, _n: object, _e: object, limit_s: float, job: str) -> Record:
+        if limit_s < 600:
+            return Record(step=one.name, ending=Ending.TIMED_OUT, job=job)
+        f.output_file(one.name).write_text('{"collective": {"ranks": 2}}')
+        return Record(step=one.name, ending=Ending.DONE, job=job)
+
+    monkeypatch.setattr(driver, "_in_job", work)
+    for number, left_s in enumerate((60, 400, 10_000)):
+        job = Allocation(f"{number}", ("n1", "n2"), time.monotonic() + left_s)
+        run_in_job(folder, made, job, {}, lambda _: None)
+        assert driver.is_over(folder, made) == (left_s == 10_000)
+    assert {folder.record(one.name).ending for one in made.steps} == {Ending.DONE}  # type: ignore[union-attr]
+
+
+def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "i.sif"
+    image.write_bytes(b"as planned")
+    folder = TrialFolder(tmp_path / "trial")
+    tried = TrialImage(path=str(image), content=content(image), rows=())
+    made = plan(claim("network", "ofi-cxi"), images=(tried,))
+    folder.make(made)
+    monkeypatch.setattr(driver, "_in_job", lambda *_: pytest.fail("it was run"))
+    image.write_bytes(b"another one")
+    run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+    (row,) = report_of(folder, made, {}).rows
+    assert (row.outcome, row.why) == (
+        ClaimOutcome.OPEN,
+        "left out: the image is another than when the claims were written down",
+    )
 
 
 def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
@@ -475,12 +597,14 @@ def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
     run_in_job(folder, made, Allocation("7", ("n1",), None), {}, lambda _: None)
     found = {one.name: folder.record(one.name) for one in made.steps}
     assert {name: record.ending for name, record in found.items() if record} == {
-        "two": Ending.SKIPPED,
+        "two": Ending.WAITS,
         "one": Ending.DONE,
-        "later": Ending.SKIPPED,
+        "later": Ending.WAITS,
     }
     assert found["two"] is not None
     assert found["two"].said == ("the job has 1 of 2 nodes",)
+    run_in_job(folder, made, Allocation("8", ("n1", "n2"), None), {}, lambda _: None)
+    assert folder.record("two").ending is Ending.DONE  # type: ignore[union-attr]
 
 
 def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
@@ -488,6 +612,43 @@ def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
         assert (first, second, login) == (True, False, True), "a job may start before its submission has returned"
     with alone(tmp_path, "job") as again:
         assert again
+
+
+def test_a_file_system_without_locks_is_named_and_a_lock_goes_through_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".job.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path, "job"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / ".job.lock").unlink()
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path, "job"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "change", [{"id": "x\n#SBATCH --nodes=8"}, {"nodes": 0}, {"steps": (step("../../x"),)}, {"steps": (step("a/b"),)}]
+)
+def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    folder.make(plan(**change))
+    with pytest.raises(BadInputError, match="is not what a trial writes"):
+        folder.plan()
+
+
+def test_a_trial_of_another_user_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TrialFolder(tmp_path / "trial").make(plan(steps=(step("a"),)))
+    mine = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: mine + 1)
+    assert main(["trial", "run", str(tmp_path / "trial")]) == ExitCode.BAD_INPUT
+    assert "is the trial of another user" in capsys.readouterr().err
 
 
 # -- names

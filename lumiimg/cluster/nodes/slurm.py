@@ -34,6 +34,8 @@ class Allocation:
     """Their names in Slurm, in its order."""
     ends: float | None = None
     """When its time is up, by `time.monotonic`; None: it is not known, or there is no limit."""
+    ran_s: float = 0.0
+    """For how long it has run already, as far as Slurm says."""
 
 
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
@@ -56,13 +58,15 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
     nodes = tuple(done.output.split())
     if not done.ok or not nodes:
         raise UndecidedError(f"scontrol does not list the nodes of job {job}: {done.last_line or 'it printed nothing'}")
-    return Allocation(job, nodes, _end_of(job, environment))
+    left_s, ran_s = _times_of(job, environment)
+    return Allocation(job, nodes, time.monotonic() + left_s if left_s is not None else None, ran_s or 0.0)
 
 
-def _end_of(job: str, environment: Mapping[str, str]) -> float | None:
-    argv = [slurm_program("squeue", environment), "--noheader", f"--jobs={job}", "--format=%L"]
-    left_s = seconds(run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip())
-    return time.monotonic() + left_s if left_s is not None else None
+def _times_of(job: str, environment: Mapping[str, str]) -> tuple[float | None, float | None]:
+    """Return how long a job has left, and how long it has run, in seconds."""
+    argv = [slurm_program("squeue", environment), "--noheader", f"--jobs={job}", "--format=%L %M"]
+    left, _, ran = run(argv, env=environment, timeout_s=_ASK_TIMEOUT_S).last_line.strip().partition(" ")
+    return seconds(left), seconds(ran)
 
 
 def run_step(
@@ -128,12 +132,12 @@ def run_job(
     return done
 
 
-def submit_job(script: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Submit a batch script, and return the number of the job; it is not waited for.
+def submit_job(words: Sequence[str | Path], environment: Mapping[str, str]) -> str:
+    """Submit a batch script, the last of these words of sbatch, and return the number of the job; it is not waited for.
 
     Raises MissingHereError without sbatch, UndecidedError if it refuses the script.
     """
-    argv: list[str | Path] = [slurm_program("sbatch", environment), "--parsable", *options, script]
+    argv: list[str | Path] = [slurm_program("sbatch", environment), "--parsable", *words]
     done = run(argv, env=environment, timeout_s=_SUBMIT_TIMEOUT_S)
     number = next((line for line in done.output.splitlines() if is_job_number(line)), None)
     if number is None:

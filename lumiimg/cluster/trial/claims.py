@@ -32,7 +32,7 @@ BUILDS, FAILS = "builds", "fails"
 _DRIVER = re.compile(r"amdgpu (\S+)")
 _KERNEL = re.compile(r"kernel ([^\s)]+)")
 _INTERFACES = "NCCL_SOCKET_IFNAME"
-_NETWORK = "SLURM_NETWORK"
+VNI = "SLURM_NETWORK"
 _TEST = "all_reduce_perf"
 
 
@@ -157,10 +157,10 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iter
     yield claim(
         "socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET.value, "socket", by="RCCL's own option"
     )
-    vni = next((v for v in site.variables if v.name == _NETWORK and v.nodes == "one"), None)
+    vni = next((v for v in site.variables if v.name == VNI and v.nodes == "one"), None)
     if vni is not None:
         yield claim("one-node", "cxi listens in a step on one node", "no", "one-node", by=vni.source)
-        yield claim("one-node-vni", f"the same with {_NETWORK}={vni.value}", "yes", "one-node-vni", by=vni.source)
+        yield claim("one-node-vni", f"the same with {VNI}={vni.value}", "yes", "one-node-vni", by=vni.source)
     for variable in left_out(stack, site):
         tried = measured_of(site, variable.name)
         yield claim(

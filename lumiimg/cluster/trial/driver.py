@@ -7,19 +7,22 @@ import json
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.check import own_command
 from lumiimg.cluster.nodes.slurm import run_step
+from lumiimg.cluster.trial.claims import VNI
 from lumiimg.cluster.trial.folder import JobTime
-from lumiimg.cluster.trial.look import looks_in, snapshot_in
+from lumiimg.cluster.trial.look import forget_looks, looks_in, snapshot_in
 from lumiimg.cluster.trial.measure import NO_ANSWER
-from lumiimg.cluster.trial.plan import FOLDER, HOST
+from lumiimg.cluster.trial.plan import FOLDER, HOST, content, job_name
 from lumiimg.cluster.trial.values import Ending, Record, TrialStep
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
-from lumiimg.errors import LumiimgError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.files import write_text
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 _LINES = 4
 _QUICK = 1
 """Minutes of a step that the job of a trial waits for."""
+_NONE = Record(step="", ending=Ending.WAITS)
+"""Of a step that was not begun."""
 _GRACE_S = 20.0
 """That a job keeps for itself before its time is up."""
 _MPI = re.compile(r"^\s*([a-z0-9_]{1,32})\s*$", re.MULTILINE)
@@ -60,23 +65,36 @@ def run_in_job(
 
     Raises FailedError where nothing can be kept.
     """
-    nodes = allocation.nodes[: plan.nodes]
-    began, spent = time.time(), folder.spent()
+    nodes, start = allocation.nodes[: plan.nodes], time.monotonic()
+    # a job of the trial's own has taken time since Slurm began it; salloc's shell may have done anything before
+    ran_s = allocation.ran_s if environment.get("SLURM_JOB_NAME") == job_name(plan) else 0.0
     # the nodes of the job count, also those that no step uses
-    room_s = (plan.node_minutes - spent) * 60 / len(allocation.nodes)
-    ends = time.monotonic() + max(room_s - _GRACE_S, 0)
+    room_s = (plan.node_minutes - folder.spent()) * 60 / len(allocation.nodes) - ran_s
+    ends = start + max(room_s - _GRACE_S, 0)
     if allocation.ends is not None:
         ends = min(ends, allocation.ends - _GRACE_S)
-    taken = JobTime(job=allocation.job, nodes=len(allocation.nodes), began=began, until=began)
+    names = (*allocation.nodes, environment.get("SLURM_JOB_ACCOUNT", ""))
+    began = time.time()
+    taken = JobTime(job=allocation.job, nodes=len(allocation.nodes), began=began, until=began, names=names)
+
+    def note(more_s: float = 0.0) -> None:
+        """Note what the job has taken, by a clock that is not set while it runs."""
+        folder.note(replace(taken, until=began + ran_s + time.monotonic() - start + more_s))
+
+    note()
     for step in steps_left(folder, plan):
         if step.nodes == 0:
+            if not step.words:
+                folder.keep(_here(folder, step, environment))
             continue
         left_s = ends - time.monotonic()
         if len(nodes) < step.nodes:
-            folder.keep(_skipped(step, f"the job has {len(nodes)} of {step.nodes} nodes", allocation.job))
+            folder.keep(_unfit(step, Ending.WAITS, f"the job has {len(nodes)} of {step.nodes} nodes", allocation.job))
             continue
-        if (reason := _shows_nothing(folder, step)) is not None:
-            folder.keep(_skipped(step, reason, allocation.job))
+        if step.after is not None and (folder.record(step.after) or _NONE).ending is Ending.WAITS:
+            continue
+        if (reason := _shows_nothing(folder, plan, step)) is not None:
+            folder.keep(_unfit(step, Ending.SKIPPED, reason, allocation.job))
             continue
         if left_s < step.minutes * 60:
             say(f"{step.about}: not begun, {left_s / 60:.0f} min are left and it takes {step.minutes}")
@@ -85,15 +103,18 @@ def run_in_job(
             folder.keep(Record(step=step.name, ending=Ending.CUT_OFF, job=allocation.job))
             continue
         limit_s = min(step.limit * 60.0, left_s)
-        folder.note(replace(taken, until=time.time() + limit_s))
+        note(limit_s)
         say(step.about)
         try:
-            folder.keep(_in_job(folder, step, nodes, environment, limit_s, allocation.job))
+            record = _in_job(folder, step, nodes, environment, limit_s, allocation.job)
+            if record.ending is Ending.TIMED_OUT and limit_s < step.limit * 60:
+                record = _unfit(step, Ending.WAITS, "the time of the job was up", allocation.job)
+            folder.keep(record)
         except BaseException:  # a signal: the job was cancelled, or its time is up
             folder.stopped(step.name)
             raise
         finally:
-            folder.note(replace(taken, until=time.time()))
+            note()
 
 
 def is_over(folder: TrialFolder, plan: TrialPlan) -> bool:
@@ -103,23 +124,24 @@ def is_over(folder: TrialFolder, plan: TrialPlan) -> bool:
 
 def steps_left(folder: TrialFolder, plan: TrialPlan) -> Iterator[TrialStep]:
     """Yield the steps that are not done, in their order."""
-    return (step for step in plan.steps if folder.record(step.name) is None)
+    return (step for step in plan.steps if (folder.record(step.name) or _NONE).ending is Ending.WAITS)
 
 
-def _shows_nothing(folder: TrialFolder, step: TrialStep) -> str | None:
+def _shows_nothing(folder: TrialFolder, plan: TrialPlan, step: TrialStep) -> str | None:
     """Return why a step would show nothing."""
-    if step.after is None:
-        return None
-    before = folder.record(step.after)
-    if before is None:
-        return f"{step.after} was not done"
-    if not folder.output(step.after).get("collective"):
+    if step.after is not None and not folder.output(step.after).get("collective"):
         return f"{step.after} had no collective"
-    return None
+    number = step.name.partition(".")[0].removeprefix("image-")
+    image = plan.images[int(number) - 1] if number.isdecimal() and int(number) <= len(plan.images) else None
+    try:
+        changed = image is not None and content(Path(image.path)) != image.content
+    except BadInputError as error:
+        return f"the image {error.what}"
+    return "the image is another than when the claims were written down" if changed else None
 
 
-def _skipped(step: TrialStep, why: str, job: str = "") -> Record:
-    return Record(step=step.name, ending=Ending.SKIPPED, job=job, said=(why,), began=_now())
+def _unfit(step: TrialStep, ending: Ending, why: str, job: str) -> Record:
+    return Record(step=step.name, ending=ending, job=job, said=(why,), began=_now())
 
 
 def _here(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str]) -> Record:
@@ -142,7 +164,8 @@ def _slurm(environment: Mapping[str, str]) -> dict[str, object]:
         except MissingHereError:
             return ""
 
-    found = _PARTITION.findall(ask("scontrol", "show", "partition"))
+    # --all: also those that are hidden from who may not use them
+    found = _PARTITION.findall(ask("scontrol", "--all", "show", "partition"))
     default = next((name for name, is_default, _ in found if is_default == "YES"), None)
     partitions = {name: hours(longest) for name, _, longest in found}
     return {"partitions": partitions, "default": default, "mpi": _MPI.findall(ask("srun", "--mpi=list"))}
@@ -162,11 +185,12 @@ def _in_job(
 ) -> Record:
     if step.everywhere:
         words = [*own_command(), *_words(folder, step)]
+        forget_looks(folder.looks)  # of an earlier job, on other nodes and at another time
         began, start = _now(), time.monotonic()
         done = run_step(nodes, words, environment, timeout_s=limit_s)
         looks = looks_in(folder.looks)
         missing = sorted(set(nodes) - {look.node for look in looks})
-        said = (*_said(done), *([f"{NO_ANSWER}{', '.join(missing)}"] if missing else []))
+        said = (*_said(done), *([f"{count(len(missing), 'node')}{NO_ANSWER}"] if missing else []))
         ending = Ending.DONE if looks else Ending.FAILED
         seconds = time.monotonic() - start
         return Record(step=step.name, ending=ending, job=job, began=began, seconds=round(seconds, 1), said=said)
@@ -179,7 +203,9 @@ def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str
     words = [*own_command(), *_words(folder, step)]
     # its output, and what it says to people, apart: one gate runs all programs, and reads them together
     argv = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(part), *map(str, words)]
-    return run(argv, env={**environment, **step.sets}, timeout_s=limit_s)
+    # a step without a VNI has none of the job's either
+    own = {name: value for name, value in environment.items() if name != VNI}
+    return run(argv, env={**own, **step.sets}, timeout_s=limit_s)
 
 
 def _words(folder: TrialFolder, step: TrialStep) -> Iterator[str]:
@@ -189,7 +215,8 @@ def _words(folder: TrialFolder, step: TrialStep) -> Iterator[str]:
         place = words.index(HOST)
         del words[place - 1 : place + 1]
     for word in words:
-        yield word.replace(HOST, str(snapshot)) if word == HOST else word.replace(FOLDER, str(folder.path), 1)
+        here = f"{folder.path}{word.removeprefix(FOLDER)}" if word.startswith(FOLDER) else word
+        yield str(snapshot) if word == HOST else here
 
 
 def _kept(folder: TrialFolder, step: TrialStep, done: Completed, job: str) -> Record:
@@ -203,6 +230,8 @@ def _kept(folder: TrialFolder, step: TrialStep, done: Completed, job: str) -> Re
     except (OSError, ValueError, RecursionError):
         pass
     part.unlink(missing_ok=True)
+    if ending is not Ending.DONE:
+        place.unlink(missing_ok=True)  # of a try that was killed before its record was kept
     began = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=done.seconds)
     return Record(
         step=step.name,

@@ -6,12 +6,15 @@ All nodes share it. Each file is there whole or not at all; what a killed proces
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumiimg.cluster.trial.values import SCHEMA, Record, TrialPlan
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import read_beginning, write_text
 from lumiimg.host.codec import FormError, decode, encode
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLAN = "plan.json"
 _OUTPUT = ".out"
+_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _MAX_BYTES = 16 << 20
 _TRIES = 3
 """A job that dies in a step may have died of something else; after three, the step is left out."""
@@ -37,6 +41,8 @@ class JobTime:
     """Seconds since 1970."""
     until: float
     """The same: it has taken no more than until then, and is longer there only if it is still seen."""
+    names: tuple[str, ...] = ()
+    """Of its nodes and its account: they do not leave this folder."""
 
 
 class TrialFolder:
@@ -66,11 +72,20 @@ class TrialFolder:
         if plan is None:
             hint = "`lumiimg trial plan IMAGE -o FOLDER` makes one"
             raise BadInputError("is not the folder of a trial", where=str(self.path), hint=hint)
+        names = (plan.id, *(step.name for step in plan.steps))
+        if plan.nodes < 1 or not all(map(_NAME.fullmatch, names)):
+            raise BadInputError("is not what a trial writes", where=str(self.path / PLAN))
         if plan.schema != SCHEMA:
             raise BadInputError(
                 f"is a trial of format {plan.schema}; this lumiimg reads {SCHEMA}", where=str(self.path)
             )
         return plan
+
+    def refuse_others(self) -> None:
+        """Raise BadInputError for a trial of another user: its steps are commands, and would run as the caller."""
+        if (self.path / PLAN).stat().st_uid != os.getuid():
+            hint = "plan one of your own: `lumiimg trial plan`"
+            raise BadInputError("is the trial of another user", where=str(self.path), hint=hint)
 
     def record(self, step: str) -> Record | None:
         """Return what a step came to; None where it was not done."""
@@ -110,7 +125,8 @@ class TrialFolder:
 
     def note(self, taken: JobTime) -> None:
         """Note what a job takes. Raises FailedError."""
-        write_text(self.jobs / f"{taken.job}.json", json.dumps(encode(taken)))
+        # one for each time that the trial is run in a job: salloc's shell can run it twice
+        write_text(self.jobs / f"{taken.job}-{taken.began:.0f}.json", json.dumps(encode(taken)))
 
     def job_times(self) -> Iterator[JobTime]:
         """Yield what the jobs have taken."""
@@ -144,13 +160,23 @@ def alone(folder: Path, part: str) -> Iterator[bool]:
 
     A lock on a file that the kernel lets go when the process ends, however it ends (flock(2)): it holds on
     all nodes where their file system is mounted so (Lustre: `-o flock`), else on this one.
-    """
-    import fcntl
 
-    with (folder / f".{part}.lock").open("a") as file:
+    Raises FailedError where there are no locks.
+    """
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+            file = os.open(folder / f".{part}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            stack.callback(os.close, file)
+            is_ours = _locked(file)
+        except OSError as error:
+            hint = "plan the trial in a folder on a file system with locks"
+            raise FailedError(f"cannot be locked: {error.strerror}", where=str(folder), hint=hint) from error
+        yield is_ours
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -61,6 +61,13 @@ def looks_in(folder: Path) -> tuple[Look, ...]:
     return tuple(found)
 
 
+def forget_looks(folder: Path) -> None:
+    """Remove what nodes have put there."""
+    for kind in (_LOOK, _SNAPSHOT):
+        for path in folder.glob(f"*{kind}"):
+            path.unlink(missing_ok=True)
+
+
 def snapshot_in(folder: Path) -> Path | None:
     """Return the snapshot of the first node that has put one there."""
     return next(iter(sorted(folder.glob(f"*{_SNAPSHOT}"))), None)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _CLOCK_S = 60.0
 """By which clocks of nodes may differ: they answer one after the other."""
-NO_ANSWER = "no answer: "
-"""Begins what the record of the look at the nodes says of some."""
+NO_ANSWER = " gave no answer"
+"""Ends what the record of the look at the nodes says of some."""
 
 
 def reading(case: TrialCase, claim: Claim) -> ClaimReading:
@@ -47,6 +47,7 @@ def _not_done(record: Record) -> str:
     last = "; ".join(record.said[-1:])
     return {
         Ending.SKIPPED: f"left out: {last}",
+        Ending.WAITS: f"left for the next job: {last}",
         Ending.TIMED_OUT: f"ended at its limit, after {record.seconds / 60:.0f} min",
         Ending.CUT_OFF: "the job died in it, each time",
     }.get(record.ending, last or f"ended with {record.code}, without a word")
@@ -143,4 +144,4 @@ def notes(case: TrialCase) -> list[str]:
     if len(engines) > 1:
         found.append(f"the container engine changed during the trial: {', '.join(sorted(engines))}")
     nodes = case.records.get(NODES)
-    return found + [line for line in (nodes.said if nodes is not None else ()) if line.startswith(NO_ANSWER)]
+    return found + [line for line in (nodes.said if nodes is not None else ()) if line.endswith(NO_ANSWER)]

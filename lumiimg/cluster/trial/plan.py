@@ -14,7 +14,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import content_of
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_image
-from lumiimg.cluster.trial.claims import HERE, NODES, left_out, of_build, of_image, of_site, set_beside
+from lumiimg.cluster.trial.claims import HERE, NODES, VNI, left_out, of_build, of_image, of_site, set_beside
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import open_regular
@@ -101,6 +101,11 @@ def plan_trial(
     )
 
 
+def job_name(plan: TrialPlan) -> str:
+    """Return the name of a trial's jobs."""
+    return f"lumiimg-trial-{plan.id}"
+
+
 def usual_minutes(steps: Sequence[TrialStep], nodes: int) -> int:
     """Return the node minutes that steps take as a rule, in one job."""
     return sum(step.minutes for step in steps if step.nodes) * nodes + _AROUND * nodes
@@ -134,7 +139,7 @@ def _of_image(number: int, path: Path, stack: Stack, site: Site, site_name: str,
     ran = {"after": f"{name}.run"}
     socket = {"NCCL_NET": "Socket"}
     yield step("socket", "the same over TCP", (*on_nodes, *run), sets=socket, **ran)
-    vni = next((v for v in site.variables if v.name == "SLURM_NETWORK" and v.nodes == "one"), None)
+    vni = next((v for v in site.variables if v.name == VNI and v.nodes == "one"), None)
     if vni is not None:
         one = ("--nodes", "1", *probe)
         yield step("one-node", "the probes in a step on one node, without a VNI", one, minutes=2)

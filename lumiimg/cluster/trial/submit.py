@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.nodes.check import own_command
 from lumiimg.cluster.nodes.slurm import slurm_program, submit_job
+from lumiimg.cluster.trial.case import SlurmFacts
 from lumiimg.cluster.trial.claims import HERE
 from lumiimg.cluster.trial.driver import steps_left
-from lumiimg.cluster.trial.plan import usual_minutes
+from lumiimg.cluster.trial.plan import job_name, usual_minutes
 from lumiimg.engine.process import run
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
 from lumiimg.files import write_text
+from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,18 +30,20 @@ if TYPE_CHECKING:
 _ASK_S = 30.0
 _LEAST_MINUTES = 3
 # whole nodes: others' work beside a collective would make it slow. --no-requeue: what a job has taken is counted by its
-# number, and one that starts again under the same would be counted once.
+# number, and one that starts again under the same would be counted once. singleton: one job of this name at a time.
 _SCRIPT = """\
 #!/bin/bash
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
+{bounds}
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
-#SBATCH --time={minutes}
 #SBATCH --no-kill
-#SBATCH --no-requeue
 exec {command}
 """
+_DECIDED = ("--time", "--nodes", "--array", "--job-name", "--clusters", "--dependency", "--requeue")
+_DECIDED_SHORT = re.compile(r"-[HhIkOQsuvVWX]*[tNaJMd]")
+"""The same in one letter, also behind those that take no value (sbatch(1))."""
+_OTHER_JOB = frozenset({"SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SLURM_CLUSTERS"})
+"""Variables of sbatch that make more jobs, or put them where squeue does not look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +57,33 @@ class QueuedJob:
     """Why it waits, in Slurm's words: `Priority`, `Resources`; where it runs, on which nodes."""
 
 
-def job_name(plan: TrialPlan) -> str:
-    """Return the name of a trial's jobs."""
-    return f"lumiimg-trial-{plan.id}"
-
-
 def queued(plan: TrialPlan, environment: Mapping[str, str]) -> tuple[QueuedJob, ...]:
     """Return the trial's jobs that Slurm still has. Raises MissingHereError without it, UndecidedError if it fails."""
-    argv = [slurm_program("squeue", environment), "--noheader", f"--name={job_name(plan)}", "--format=%i %T %R"]
-    done = run(argv, env=environment, timeout_s=_ASK_S)
+    words = ["--noheader", "--me", f"--name={job_name(plan)}", "--format=%i %T %R"]
+    # a user's SQUEUE_PARTITION or SQUEUE_STATES would hide the job
+    own = {name: value for name, value in environment.items() if not name.startswith("SQUEUE_")}
+    done = run([slurm_program("squeue", environment), *words], env=_here(own), timeout_s=_ASK_S)
     if not done.ok:
         raise UndecidedError(f"squeue does not say which jobs there are: {done.last_line}", hint="try again")
     lines = (line.split(maxsplit=2) for line in done.output.splitlines())
     return tuple(QueuedJob(*words) for words in lines if len(words) == 3)
 
 
-def script_of(folder: TrialFolder, plan: TrialPlan, minutes: int) -> str:
-    """Return the batch script of a job of this number of minutes."""
-    command = shlex.join(map(str, [*own_command(), "trial", "run", folder.path.absolute()]))
-    return _SCRIPT.format(name=job_name(plan), nodes=plan.nodes, minutes=minutes, command=command)
-
-
-def write_script(folder: TrialFolder, plan: TrialPlan, options: Sequence[str], environment: Mapping[str, str]) -> Path:
-    """Write the script of the job that does what is left, and return it.
+def write_job(
+    folder: TrialFolder, plan: TrialPlan, options: Sequence[str], environment: Mapping[str, str]
+) -> tuple[str | Path, ...]:
+    """Write the script of the job that does what is left, and return the words that sbatch takes for it.
 
     It asks for what its steps take as a rule and half of that again, as far as the trial's node minutes and the
-    partition go: short jobs start sooner, and what they leave the next one does.
+    partition go: short jobs start sooner, and what they leave the next one does. What bounds the job stands last:
+    there it wins over the user's options and variables.
 
-    Raises FailedError where less time is left than a step takes.
+    Raises FailedError where less time is left than a step takes, BadInputError for options that the trial decides.
     """
+    if (wrong := next(filter(_is_decided, options), None)) is not None:
+        raise BadInputError(
+            f"has {wrong}, which the trial decides", where="--sbatch", hint="trial plan --nodes N --node-minutes N"
+        )
     left = plan.node_minutes - folder.spent()
     usual = usual_minutes([*steps_left(folder, plan)], plan.nodes) * 1.5
     minutes = math.floor(min(left, usual) / plan.nodes)
@@ -89,9 +92,14 @@ def write_script(folder: TrialFolder, plan: TrialPlan, options: Sequence[str], e
     if minutes < _LEAST_MINUTES:
         spent = f"{folder.spent():.0f} of {plan.node_minutes} node minutes are taken"
         raise FailedError(spent, hint="what there is: `lumiimg trial report FOLDER`; a new trial has time of its own")
-    script = folder.path / "job.sh"
-    write_text(script, script_of(folder, plan, minutes))
-    return script
+    place = folder.path.absolute()
+    command = shlex.join(map(str, [*own_command(), "trial", "run", place]))
+    bounds = [f"--job-name={job_name(plan)}", f"--nodes={plan.nodes}", f"--time={minutes}"]
+    bounds += ["--no-requeue", "--dependency=singleton"]
+    lines = "\n".join(f"#SBATCH {bound}" for bound in bounds)
+    write_text(place / "job.sh", _SCRIPT.format(bounds=lines, command=command))
+    # a place that is relative to --chdir: in an absolute one a % of a folder's name would stand for something
+    return (f"--chdir={place}", "--output=job-%j.out", *options, *bounds, place / "job.sh")
 
 
 def submit(folder: TrialFolder, plan: TrialPlan, options: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -99,23 +107,32 @@ def submit(folder: TrialFolder, plan: TrialPlan, options: Sequence[str], environ
 
     Raises FailedError, MissingHereError without Slurm, UndecidedError if it refuses the job.
     """
-    if any(option.startswith(("--time", "-t")) for option in options):
-        raise BadInputError(
-            "the trial's own limit decides the time of its job", where="--sbatch", hint="trial plan --node-minutes N"
-        )
-    script = write_script(folder, plan, options, environment)
-    output = f"--output={folder.path.absolute()}/job-%j.out"
-    return submit_job(script, [f"--chdir={folder.path.absolute()}", output, *options], environment)
+    return submit_job(write_job(folder, plan, options, environment), _here(environment))
 
 
-def _longest(known: Mapping[str, Any], options: Sequence[str], environment: Mapping[str, str]) -> int | None:
+def _here(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _OTHER_JOB}
+
+
+def _is_decided(option: str) -> bool:
+    """Whether an option is one that bounds the job, also cut short, as sbatch takes it."""
+    name = option.partition("=")[0]
+    cut = len(name) > 2 and any(one.startswith(name) for one in _DECIDED)
+    return cut or option == ":" or _DECIDED_SHORT.match(option) is not None
+
+
+def _longest(output: Mapping[str, Any], options: Sequence[str], environment: Mapping[str, str]) -> int | None:
     """Return the longest job of the partition that the job will be in, in minutes; None where it is not known."""
-    name = environment.get("SBATCH_PARTITION") or known.get("default")
+    try:
+        known = decode(SlurmFacts, output)
+    except FormError:
+        return None
+    name = environment.get("SBATCH_PARTITION") or known.default
     for word, following in itertools.pairwise([*options, ""]):
         option, equals, value = word.partition("=")
         if option == "--partition":
             name = value if equals else following
         elif word.startswith("-p"):
             name = word[2:] or following
-    hours = (known.get("partitions") or {}).get(name)
-    return math.floor(hours * 60) if isinstance(hours, int | float) else None
+    hours = known.partitions.get(name) if name is not None else None
+    return math.floor(hours * 60) if hours is not None and math.isfinite(hours) else None

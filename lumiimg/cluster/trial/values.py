@@ -121,6 +121,8 @@ class Ending(StrEnum):
     """It was ended at its limit."""
     SKIPPED = "skipped"
     """It would have shown nothing."""
+    WAITS = "waits"
+    """The job had too few nodes for it, or too little time: the next one does it."""
     CUT_OFF = "cut-off"
     """The job died in it, each time."""
 
