@@ -82,6 +82,8 @@ def told(row: Row) -> str:
         return f"{row.about}: {row.measured}{f' ({row.why})' if row.why else ''}"
     predicted = f"predicted {row.predicted}" if row.predicted is not None else "nothing predicted"
     measured = f"measured {row.measured}" if row.measured is not None else row.why
+    if row.outcome is ClaimOutcome.OPEN and row.measured is not None:
+        measured += f", but {row.why}"
     return f"{row.about}: {predicted}; {measured}"
 
 

@@ -25,13 +25,15 @@ from lumiimg.check.run.collective import CollectiveProgram
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
+from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import driver, submit
+from lumiimg.cluster.trial import look as look_module
 from lumiimg.cluster.trial.case import SlurmFacts, TrialCase, read_case
 from lumiimg.cluster.trial.claims import HERE, NODES, of_site
 from lumiimg.cluster.trial.driver import hours, run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
-from lumiimg.cluster.trial.look import look_at, numbers
+from lumiimg.cluster.trial.look import is_in, look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
 from lumiimg.cluster.trial.plan import content
 from lumiimg.cluster.trial.table import answer_of, report_of
@@ -50,8 +52,12 @@ from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.codec import encode
+from lumiimg.host.scan import scan_host
+from lumiimg.image import RootFileSystem
+from lumiimg.image.folder import FolderTree
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report.schema import json_text
+from lumiimg.report.trial import told as told_of
 from tests.shared import fabric_builder
 from tests.shared.programs import needs
 from tests.shared.validation import validated
@@ -202,8 +208,10 @@ def test_times_of_slurm(text: str, number: float | None) -> None:
 
 
 def test_lists_of_the_kernel() -> None:
-    assert numbers("0-3,8,10-11") == {0, 1, 2, 3, 8, 10, 11}
-    assert numbers("") == numbers("x-y") == frozenset()
+    assert [number for number in range(13) if is_in(number, "0-3,8,10-11")] == [0, 1, 2, 3, 8, 10, 11]
+    assert not is_in(0, "")
+    assert not is_in(0, "x-y")
+    assert is_in(7, "0-999999," * 100_000), "in no time"
 
 
 def test_what_a_reader_must_know_beside_the_table() -> None:
@@ -255,28 +263,140 @@ def test_a_run_is_judged_by_what_it_shows(
         ("no change", ran(84.0), 85.5, "no change", ClaimOutcome.SAME),
         ("no change", ran(60.0), 85.5, "slower", ClaimOutcome.DIFFERS),
         ("no change", ran(120.0), 85.5, "faster", ClaimOutcome.DIFFERS),
+        # without the variable it fails, and with it it may
+        ("no change", DIED, None, "", ClaimOutcome.OPEN),
         # two runs alike that are 15 per cent apart say nothing about 20
         ("no change", ran(68.0), 72.0, "no change", ClaimOutcome.SAME),
-        ("slower, or fails", ran(60.0), 85.5, "slower", ClaimOutcome.SAME),
-        ("slower, or fails", ran(85.0), 85.5, "no change", ClaimOutcome.DIFFERS),
-        ("slower, or fails", DIED, 85.5, "it fails", ClaimOutcome.SAME),
         ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
         ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
         (None, ran(60.0), 85.5, "slower", ClaimOutcome.NEWS),
         (None, DIED, 85.5, "it fails", ClaimOutcome.NEWS),
-        ("slower, or fails", ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.SAME),
+        (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.NEWS),
         # no GPU, or no time left, is nothing that a variable did
-        ("slower, or fails", NO_GPU, 85.5, "", ClaimOutcome.OPEN),
+        (None, NO_GPU, 85.5, "", ClaimOutcome.OPEN),
     ],
 )
 def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have(
-    predicted: str | None, now: NodesReport, again: float, begins: str, kind: ClaimOutcome
+    predicted: str | None, now: NodesReport, again: float | None, begins: str, kind: ClaimOutcome
 ) -> None:
     one = claim("without:X", predicted, "image-1.without.X")
-    told = case(image_1__run=ran(85.0), image_1__again=ran(again), image_1__without__X=now)
+    alike = ran(again) if again is not None else DIED
+    told = case(image_1__run=ran(85.0), image_1__again=alike, image_1__without__X=now)
     read = reading(told, one)
     assert (read.value or "").startswith(begins)
     assert outcome(one, read) is kind
+
+
+def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> None:
+    one = claim("with:X=1", "no change", "image-1.with.X")
+    tcp = ran(12.0, Verdict.SOCKET)
+    read = reading(case(image_1__run=tcp, image_1__again=tcp, image_1__with__X=tcp), one)
+    assert (outcome(one, read), read.why) == (ClaimOutcome.OPEN, "the run to compare it with went over socket")
+
+
+def test_a_bandwidth_of_other_ranks_is_not_compared() -> None:
+    one = claim("bandwidth", "29 GB/s or more", least=29.0, ranks=32)
+    read = reading(case(image_1__run=ran(12.3)), one)
+    assert (outcome(one, read), read.why) == (ClaimOutcome.OPEN, "12.3 GB/s with 16 ranks: the least is of 32")
+
+
+@pytest.mark.parametrize("key", ["alike", "libcxi", "answer"])
+@pytest.mark.parametrize("agrees", [True, False])
+def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it(
+    tmp_path: Path, key: str, *, agrees: bool
+) -> None:
+    value = {"alike": "all the same", "libcxi": "/x", "answer": "no-obstacle"}[key] if agrees else "something else"
+    one = claim(key, value, "image-1.probe")
+    seen = replace(group(libcxi="/x"), answer=Answer.NO_OBSTACLE)
+    half = replace(on_nodes(seen), silent=(SilentNodes(("b",), "gave no answer"),))
+    read = reading(case(image_1__probe=half), one)
+    assert outcome(one, read) is (ClaimOutcome.OPEN if agrees else ClaimOutcome.DIFFERS)
+    assert "1 node gave no answer" in read.why
+    folder = TrialFolder(tmp_path / "trial")
+    folder.make(plan(one))
+    folder.output_file(one.step).write_text(json_text("check-nodes", half))
+    folder.keep(Record(step=one.step, ending=Ending.DONE))
+    (row,) = report_of(folder, folder.plan(), {}).rows
+    assert not agrees or told_of(row).endswith("but 1 node gave no answer")
+
+
+@pytest.mark.parametrize("name", ["libfabric", "cores", "gpus", "near"])
+def test_a_node_that_shows_nothing_leaves_a_claim_open(name: str) -> None:
+    one = CLAIMS[f"site.{name}"]
+    blind = replace(NODE, libfabric=None, no_fabric="unreadable", cores=0, gpus=(), near=())
+    for told in (case(NODE, blind), case(blind, NODE), case(NODE)):
+        assert outcome(one, reading(told, one)) is ClaimOutcome.OPEN
+
+
+def test_the_second_node_counts_for_nearness_and_one_numa_node_says_nothing_of_it() -> None:
+    one = CLAIMS["site.near"]
+    other = replace(NODE, near=("0-15", *NODE.near[1:]))
+    assert outcome(one, reading(case(NODE, other), one)) is ClaimOutcome.DIFFERS
+    flat = replace(NODE, near=("0-127",) * 8)
+    read = reading(case(flat, flat), one)
+    assert (outcome(one, read), read.why) == (
+        ClaimOutcome.OPEN,
+        "the kernel names the same cores beside all GPUs: 0-127",
+    )
+
+
+def test_harm_that_was_seen_in_jobs_of_frameworks_is_not_predicted_of_an_all_reduce(tmp_path: Path) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--quiet"]) == 0
+    claims = {one.id: one for one in TrialFolder(tmp_path / "t").plan().claims}
+    assert claims["image-1.with:NCCL_MIN_NCHANNELS=32"].predicted is None
+    assert claims["image-1.without:NCCL_SOCKET_IFNAME"].predicted == "no change"
+    looked_up = [one for one in claims.values() if "lumiimg check" not in one.source]
+    undated = {one.id for one in looked_up if not one.date}
+    assert undated == {"image-1.alike", "image-1.socket.network"}, "those are of no source with a date"
+
+
+def test_one_node_has_no_network_to_try(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["trial", "plan", "-o", str(tmp_path / "t"), "--site", "lumi", "--nodes", "1"]
+    assert main(words) == ExitCode.BAD_INPUT
+    assert "from two nodes on" in capsys.readouterr().err
+    words[-1] = "4"
+    assert main([*words[:2], str(fabric_builder.image(tmp_path / "image")), *words[2:]]) == 0
+    claims = {one.id: one for one in TrialFolder(tmp_path / "t").plan().claims}
+    assert claims["image-1.bandwidth"].predicted is None, "the site's reference is of 2 nodes"
+    assert claims["image-1.network"].about == "image 1: network between 4 nodes"
+
+
+def test_a_path_that_may_not_be_looked_at_or_has_no_name_here_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    site = replace(LUMI, scratch="/scratch/$SLURM_JOB_ACCOUNT", binds=())
+    root = RootFileSystem(FolderTree(tmp_path))
+    assert look_at(root, scan_host({}), site, "n", {}).paths == {"/scratch/$SLURM_JOB_ACCOUNT": None}
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr("pathlib.Path.stat", refused)
+    assert look_module._is_there(str(closed / "x"), {}) is None
+
+
+def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=(step("image-1.without.NCCL_X"), step("image-1.one-node", sets={"SLURM_NETWORK": "single"})))
+    folder.make(made)
+    seen: list[dict[str, str]] = []
+
+    def work(_f: object, one: TrialStep, _n: object, environment: dict[str, str], *_: object) -> Record:
+        seen.append(environment)
+        return Record(step=one.name, ending=Ending.DONE)
+
+    monkeypatch.setattr(driver, "_in_job", work)
+    mine = {"NCCL_X": "1", "SINGULARITYENV_NCCL_X": "1", "SLURM_NETWORK": "job_vni", "NCCL_NET": "IB"}
+    run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), mine, lambda _: None)
+    assert seen[0] == {"NCCL_NET": "IB"}
+    look = look_at(RootFileSystem(FolderTree(tmp_path)), scan_host({}), LUMI, "n", seen[0])
+    assert look.set_already == ("NCCL_NET",)
+    assert any("the job had NCCL_NET from elsewhere" in note for note in notes(case(look)))
 
 
 def finding(code: Code, severity: Severity) -> Finding:
@@ -365,7 +485,9 @@ def test_whatever_a_step_printed_is_judged(tmp_path_factory: pytest.TempPathFact
         folder.output_file(name).write_text(json.dumps(output))
         folder.keep(Record(step=name, ending=Ending.DONE))
     told = read_case(folder, made)
-    assert {outcome(one, reading(told, one)) for one in every} == {ClaimOutcome.OPEN}
+    found = {one.id: outcome(one, reading(told, one)) for one in every}
+    of_slurm = {name for name in found if name.startswith(("site.partition:", "site.mpi:"))}
+    assert {found[name] for name in found.keys() - of_slurm} == {ClaimOutcome.OPEN}
 
 
 # -- the folder, jobs and time
@@ -771,10 +893,6 @@ def test_open_questions_stay_visible_until_somebody_settles_them(
 
 
 def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
-    from lumiimg.host.scan import scan_host
-    from lumiimg.image import RootFileSystem
-    from lumiimg.image.folder import FolderTree
-
     for cpu in range(4):
         place = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
         place.mkdir(parents=True)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 NODES, HERE = "nodes", "here"
 """Names of steps: a look at each node, and at Slurm from where the trial is started."""
-THERE, RUNS, NO_CHANGE, SLOWER = "there", "runs", "no change", "slower, or fails"
-ALIKE, AS_FILES = "all the same", "as the files predict"
-BUILDS, FAILS = "builds", "fails"
+THERE, RUNS, NO_CHANGE, ALIKE = "there", "runs", "no change", "all the same"
+AS_FILES, BUILDS, FAILS = "as the files predict", "builds", "fails"
 _DRIVER = re.compile(r"amdgpu (\S+)")
 _KERNEL = re.compile(r"kernel ([^\s)]+)")
 _INTERFACES = "NCCL_SOCKET_IFNAME"
@@ -96,8 +95,8 @@ def _of_slurm(site: Site) -> Iterator[_Fact]:
             yield f"mpi:{kind}", f"srun --mpi={kind}", THERE, HERE, mpi.source, None
 
 
-def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iterator[Claim]:
-    """Yield what the files of an image say of jobs there. `report`: of its files, for the site."""
+def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: int) -> Iterator[Claim]:
+    """Yield what the files of an image say of jobs on so many nodes. `report`: of its files, for the site."""
     name, path = f"image-{number}", report.path
     source = "the files of the image, by the rules of `lumiimg check`"
 
@@ -108,7 +107,9 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iter
         step: str,
         *,
         by: str = source,
+        date: dt.date | None = None,
         least: float | None = None,
+        ranks: int | None = None,
         also: tuple[str, ...] = (),
     ) -> Claim:
         return Claim(
@@ -117,7 +118,9 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iter
             predicted=predicted,
             source=by,
             step=f"{name}.{step}",
+            date=f"{date or ''}",
             least=least,
+            ranks=ranks,
             also=also,
         )
 
@@ -136,15 +139,15 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iter
     yield claim("maps", "libraries in the process that a job starts", AS_FILES, "probe")
     yield claim("alike", "what is loaded on the nodes", ALIKE, "probe", by="nodes of one site are taken to be alike")
     network = {Answer.NO_OBSTACLE: Verdict.OFI_CXI, Answer.NO: Verdict.SOCKET}.get(report.answer)
-    yield claim("network", "network between two nodes", network.value if network else None, "run")
-    reference = next((b for b in site.bandwidths if (b.test, b.nodes) == (_TEST, 2)), None)
+    yield claim("network", f"network between {nodes} nodes", network.value if network else None, "run")
+    reference = next((b for b in site.bandwidths if (b.test, b.nodes) == (_TEST, nodes)), None)
+    about = f"all-reduce on {nodes} nodes"
     if reference is not None and network is Verdict.OFI_CXI:
-        text = f"{reference.least_gb_s:g} GB/s or more"
-        yield claim(
-            "bandwidth", "all-reduce on two nodes", text, "run", by=reference.source, least=reference.least_gb_s
-        )
+        least, ranks = reference.least_gb_s, reference.ranks
+        text = f"{least:g} GB/s or more"
+        yield claim("bandwidth", about, text, "run", by=reference.source, date=site.date, least=least, ranks=ranks)
     else:
-        yield claim("bandwidth", "all-reduce on two nodes", None, "run")
+        yield claim("bandwidth", about, None, "run")
     if report.gpu is not None:
         fails = next((part for part in report.gpu.parts if part.stands_against), None)
         judged = [part for part in report.gpu.parts if part.needed and part.fit is not GpuFit.UNKNOWN]
@@ -153,14 +156,16 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iter
     driver = next((f for f in report.findings if f.id is Code.IMAGE_DRIVER), None)
     if driver is not None:
         told = {Severity.PROBLEM: "fails", Severity.INFO: RUNS}.get(driver.severity)
-        yield claim("driver", "its ROCm on the nodes' driver", told, "run", by=driver.source or source)
+        date = site.driver.date if site.driver is not None and driver.source else None
+        yield claim("driver", "its ROCm on the nodes' driver", told, "run", by=driver.source or source, date=date)
     yield claim(
         "socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET.value, "socket", by="RCCL's own option"
     )
     vni = next((v for v in site.variables if v.name == VNI and v.nodes == "one"), None)
     if vni is not None:
-        yield claim("one-node", "cxi listens in a step on one node", "no", "one-node", by=vni.source)
-        yield claim("one-node-vni", f"the same with {VNI}={vni.value}", "yes", "one-node-vni", by=vni.source)
+        yield claim("one-node", "cxi listens in a step on one node", "no", "one-node", by=vni.source, date=site.date)
+        about = f"the same with {VNI}={vni.value}"
+        yield claim("one-node-vni", about, "yes", "one-node-vni", by=vni.source, date=site.date)
     for variable in left_out(stack, site):
         tried = measured_of(site, variable.name)
         yield claim(
@@ -169,14 +174,17 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site) -> Iter
             NO_CHANGE if tried is not None and tried.effect is MeasuredEffect.INERT else None,
             f"without.{variable.name}",
             by=tried.source if tried is not None else variable.source,
+            date=tried.date if tried is not None else site.date,
         )
     for known in set_beside(stack, site):
+        # harm was seen in jobs of frameworks: what an all-reduce alone makes of it, nobody has said
         yield claim(
             f"with:{known.name}={known.value}",
             f"all-reduce with {known.name}={known.value}",
-            NO_CHANGE if known.effect is MeasuredEffect.INERT else SLOWER,
+            NO_CHANGE if known.effect is MeasuredEffect.INERT else None,
             f"with.{known.name}",
             by=known.source,
+            date=known.date,
         )
     yield claim("opens", "files that `import torch` asks the image's file system for, of the program", None, "import")
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.nodes.check import own_command
 from lumiimg.cluster.nodes.slurm import run_step
-from lumiimg.cluster.trial.claims import VNI
 from lumiimg.cluster.trial.folder import JobTime
 from lumiimg.cluster.trial.look import forget_looks, looks_in, snapshot_in
 from lumiimg.cluster.trial.measure import NO_ANSWER
@@ -22,6 +21,7 @@ from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.files import write_text
+from lumiimg.host.container_view import TO_ENGINE
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def run_in_job(
     ends = start + max(room_s - _GRACE_S, 0)
     if allocation.ends is not None:
         ends = min(ends, allocation.ends - _GRACE_S)
+    own = _without_tried(plan, environment)
     names = (*allocation.nodes, environment.get("SLURM_JOB_ACCOUNT", ""))
     began = time.time()
     taken = JobTime(job=allocation.job, nodes=len(allocation.nodes), began=began, until=began, names=names)
@@ -106,7 +107,7 @@ def run_in_job(
         note(limit_s)
         say(step.about)
         try:
-            record = _in_job(folder, step, nodes, environment, limit_s, allocation.job)
+            record = _in_job(folder, step, nodes, own, limit_s, allocation.job)
             if record.ending is Ending.TIMED_OUT and limit_s < step.limit * 60:
                 record = _unfit(step, Ending.WAITS, "the time of the job was up", allocation.job)
             folder.keep(record)
@@ -203,9 +204,14 @@ def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str
     words = [*own_command(), *_words(folder, step)]
     # its output, and what it says to people, apart: one gate runs all programs, and reads them together
     argv = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(part), *map(str, words)]
-    # a step without a VNI has none of the job's either
-    own = {name: value for name, value in environment.items() if name != VNI}
-    return run(argv, env={**own, **step.sets}, timeout_s=limit_s)
+    return run(argv, env={**environment, **step.sets}, timeout_s=limit_s)
+
+
+def _without_tried(plan: TrialPlan, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what the trial itself sets or leaves out: a user's own would be in each run."""
+    tried = {name for step in plan.steps for name in (*step.sets, step.name.partition(".without.")[2])}
+    names = {f"{prefix}{name}" for name in tried for prefix in ("", *TO_ENGINE)}
+    return {name: value for name, value in environment.items() if name not in names}
 
 
 def _words(folder: TrialFolder, step: TrialStep) -> Iterator[str]:

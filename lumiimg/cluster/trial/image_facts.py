@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS, SLOWER
+from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
 from lumiimg.cluster.trial.reading import ClaimReading, joined
 from lumiimg.findings import Code, Family, Severity
 from lumiimg.nccl.report import FAST, TRANSPORTS
@@ -34,20 +35,20 @@ def of_image(case: TrialCase, claim: Claim) -> ClaimReading:
     if key in {"without", "with"}:
         return _changed(case, claim, report)
     if key in {"network", "socket.network", "bandwidth", "gpu-code", "driver"}:
-        return _of_run(report, key)
+        return _of_run(report, key, claim.ranks)
     if not report.groups:
         return ClaimReading(None, "no node has answered")
     if key in {"one-node", "one-node-vni"}:
         return _listens(report)
     if key == "maps":
-        return _maps(report)
+        return _of_some(report, _maps(report))
     if key == "alike":
         differs = dict.fromkeys(text for group in report.groups for text in group.differs)
-        return ClaimReading("; ".join(differs) or ALIKE)
+        return _of_some(report, ClaimReading("; ".join(differs) or ALIKE))
     return _of_probe(report, key)
 
 
-def _of_run(report: NodesReport, key: str) -> ClaimReading:
+def _of_run(report: NodesReport, key: str, ranks: int | None) -> ClaimReading:
     ran = report.collective
     if ran is None:
         return ClaimReading(None, report.levels.get("run", "no collective was run"))
@@ -58,6 +59,8 @@ def _of_run(report: NodesReport, key: str) -> ClaimReading:
         return ClaimReading(ran.verdict.value, f"{ran.confidence}, {count(ran.ranks, 'rank')}")
     if best is None:
         return ClaimReading(None, _NO_RESULT)
+    if key == "bandwidth" and ranks not in {None, ran.ranks}:
+        return ClaimReading(None, f"{best:.4g} GB/s with {count(ran.ranks, 'rank')}: the least is of {ranks}")
     if key == "bandwidth":
         return ClaimReading(f"{best:.4g} GB/s", number=best)
     return ClaimReading(RUNS, "" if key == "driver" else f"of RCCL, in {ran.program}")
@@ -69,19 +72,25 @@ def _best(report: NodesReport | None) -> float | None:
 
 
 def _of_probe(report: NodesReport, key: str) -> ClaimReading:
-    silent = sum(len(entry.nodes) for entry in report.silent)
     if key == "answer":
         if all(group.answer is Answer.UNDECIDED for group in report.groups):
             read = ClaimReading(None, report.groups[0].sentence)
         else:
-            read = joined(((group.answer.value, len(group.nodes)) for group in report.groups), "")
+            answers = ((None if g.answer is Answer.UNDECIDED else g.answer.value, len(g.nodes)) for g in report.groups)
+            read = joined(answers, "")
     else:
         name = key.replace("-", "_")
         found = ((getattr(group.path, name), len(group.nodes)) for group in report.groups)
         read = joined(found, "the probes did not come so far")
-    if silent and read.same is None:
-        return ClaimReading(read.value, f"{count(silent, 'node')} gave no answer")
-    return read
+    return _of_some(report, read)
+
+
+def _of_some(report: NodesReport, read: ClaimReading) -> ClaimReading:
+    """Return a reading that is partial where some nodes gave no answer."""
+    silent = sum(len(entry.nodes) for entry in report.silent)
+    if not silent or read.value is None:
+        return read
+    return replace(read, partial=True, why=read.why or f"{count(silent, 'node')} gave no answer")
 
 
 def _listens(report: NodesReport) -> ClaimReading:
@@ -119,21 +128,24 @@ def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading
     """Compare a collective with the one that had what jobs there have; two of the same say how far two runs differ."""
     name = claim.step.partition(".")[0]
     base = case.reports.get(f"{name}.run")
-    first, again, now = _best(base), _best(case.reports.get(f"{name}.again")), _best(report)
+    same = case.reports.get(f"{name}.again")
+    first, again, now = _best(base), _best(same), _best(report)
     if base is None or base.collective is None or first is None:
         return ClaimReading(None, "there is no run to compare it with")
+    if base.collective.verdict not in FAST:
+        return ClaimReading(None, f"the run to compare it with went over {base.collective.verdict}")
+    if same is not None and again is None and same.levels.get("run", "").startswith(("done", _FAILED)):
+        return ClaimReading(None, "of two runs alike one failed")
     why = report.levels.get("run", "")
     if report.collective is None and not why.startswith(_FAILED):
         return ClaimReading(None, why or "no collective was run")
-    bad = claim.predicted == SLOWER
     if report.collective is None or now is None:
-        return ClaimReading("it fails", why if report.collective is None else _NO_RESULT, same=bad)
+        return ClaimReading("it fails", why if report.collective is None else _NO_RESULT, same=False)
     verdict, before = report.collective.verdict, base.collective.verdict
     if verdict is not before:
-        return ClaimReading(f"{verdict} instead of {before}", number=now, same=bad and verdict not in FAST)
+        return ClaimReading(f"{verdict} instead of {before}", number=now, same=False)
     noise = max(_TOLERANCE, abs(first - again) / first * 2 if again is not None else 0.0)
     ratio = now / first
     what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
-    same = what == ("slower" if bad else NO_CHANGE)
     told = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {first:.4g}"
-    return ClaimReading(told, f"two runs alike differ by up to {noise:.0%}", now, same)
+    return ClaimReading(told, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)

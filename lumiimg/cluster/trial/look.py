@@ -37,6 +37,8 @@ _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 _UID = re.compile(r"^Uid:\t(\d+)", re.MULTILINE)
 _MEMORY = re.compile(r"^MemTotal:\s+(\d+) kB", re.MULTILINE)
 _PCI = re.compile(r"^(location_id|domain|gfx_target_version) (\d{1,10})$", re.MULTILINE)
+_OF_NETWORK = re.compile(r"(?:APPTAINERENV_|SINGULARITYENV_)?(?:NCCL|RCCL|FI|CXI)_[A-Z0-9_]{1,60}\Z")
+_MOST_SET = 20
 _KFD = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 
 
@@ -102,6 +104,7 @@ def look_at(root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, env
         paths={path: _is_there(path, environment) for path in site_paths(site)},
         variables={text: _is_set(text, environment) for text in (site.identity.variables if site.identity else ())},
         strangers=tuple(sorted(_strangers(root))),
+        set_already=tuple(sorted(filter(_OF_NETWORK.match, environment)))[:_MOST_SET],
     )
 
 
@@ -110,8 +113,14 @@ def site_paths(site: Site) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(bind.path for bind in site.binds), *([site.scratch] if site.scratch else [])]))
 
 
-def _is_there(path: str, environment: Mapping[str, str]) -> bool:
-    return Path(Template(path).safe_substitute(environment)).exists()
+def _is_there(path: str, environment: Mapping[str, str]) -> bool | None:
+    try:
+        Path(Template(path).substitute(environment)).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, KeyError, ValueError):  # not to be looked at; a variable that is not set here
+        return None
+    return True
 
 
 def _is_set(text: str, environment: Mapping[str, str]) -> bool:
@@ -143,7 +152,7 @@ def _strangers(root: RootFileSystem) -> set[int]:
     return {user for user in users if user >= _FIRST_PERSON and user not in {os.getuid(), 65534}}
 
 
-def numbers(text: str) -> frozenset[int]:
-    """Return the numbers of `48-63,112-127`, a list of the kernel."""
+def is_in(number: int, text: str) -> bool:
+    """Whether a number is in `48-63,112-127`, a list of the kernel."""
     parts = (_RANGE.fullmatch(part) for part in text.split(","))
-    return frozenset(n for part in parts if part for n in range(int(part[1]), int(part[2] or part[1]) + 1))
+    return any(int(part[1]) <= number <= int(part[2] or part[1]) for part in parts if part)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.trial.claims import BUILDS, FAILS, NODES, THERE
 from lumiimg.cluster.trial.image_facts import of_image
-from lumiimg.cluster.trial.look import numbers
+from lumiimg.cluster.trial.look import is_in
 from lumiimg.cluster.trial.reading import ClaimReading, joined
 from lumiimg.cluster.trial.values import ClaimOutcome, Ending
 from lumiimg.wording import count
@@ -65,6 +66,8 @@ def outcome(claim: Claim, read: ClaimReading) -> ClaimOutcome:
         same = read.number is not None and read.number >= claim.least
     else:
         same = read.value in {claim.predicted, *claim.also}
+    if same and read.partial:
+        return ClaimOutcome.OPEN
     return ClaimOutcome.SAME if same else ClaimOutcome.DIFFERS
 
 
@@ -75,13 +78,23 @@ def _of_site(case: TrialCase, claim: Claim) -> ClaimReading:
     if not case.looks:
         return ClaimReading(None, "no node has answered")
     if key == "near":
-        return _near(case.looks[0], claim)
+        reads = [_near(look, claim) for look in case.looks]
+        read = min(reads, key=lambda read: (read.same is not False, read.value is not None))
+        return _of_some(case, read)
     nothing = "the nodes do not show it"
     if key == "gpus" and not any(look.gpus for look in case.looks):
         nothing = "the job was given no GPUs"
     if key in {"libfabric", "glibc"}:
         nothing = next((look.no_fabric for look in case.looks if look.no_fabric), nothing)
-    return joined(((_OF_NODE[key](look, name), 1) for look in case.looks), nothing)
+    return _of_some(case, joined(((_OF_NODE[key](look, name), 1) for look in case.looks), nothing))
+
+
+def _of_some(case: TrialCase, read: ClaimReading) -> ClaimReading:
+    """Return a reading that is partial where fewer nodes have answered than the trial is for."""
+    missing = case.plan.nodes - len(case.looks)
+    if missing <= 0 or read.value is None:
+        return read
+    return replace(read, partial=True, why=read.why or f"{count(missing, 'node')}{NO_ANSWER}")
 
 
 def _there(is_there: bool | None) -> str | None:
@@ -107,13 +120,15 @@ _OF_NODE: dict[str, Callable[[Look, str], str | None]] = {
 
 def _near(look: Look, claim: Claim) -> ClaimReading:
     """Compare by the cores beside each GPU: the kernel knows NUMA nodes, the site's file groups within them."""
-    near = [numbers(text) for text in look.near]
+    near = look.near
     predicted = dict(part.split(":") for part in (claim.predicted or "").split())
     if not any(near):
         return ClaimReading(None, "the kernel names no cores beside the GPUs")
     if len(near) != len(predicted):
         return ClaimReading(None, f"the job has {count(len(near), 'GPU')} of {len(predicted)} on a node")
-    wrong = [gpu for gpu, cores in enumerate(near) if int(predicted[f"{gpu}"]) not in cores]
+    if len({*near}) == 1 < len(near):
+        return ClaimReading(None, f"the kernel names the same cores beside all GPUs: {near[0]}")
+    wrong = [gpu for gpu, cores in enumerate(near) if not is_in(int(predicted[f"{gpu}"]), cores)]
     if not wrong:
         return ClaimReading("in the NUMA node of each GPU", same=True)
     return ClaimReading(", ".join(f"GPU {gpu} has {look.near[gpu]}" for gpu in wrong), same=False)
@@ -140,6 +155,9 @@ def notes(case: TrialCase) -> list[str]:
     shared = [look for look in case.looks if look.strangers]
     if shared:
         found.append(f"others had processes on {count(len(shared), 'node')}: bandwidths there prove little")
+    names = sorted({name for look in case.looks for name in look.set_already})
+    if names:
+        found.append(f"the job had {', '.join(names)} from elsewhere: what is said of the network is with that")
     engines = {record.engine for record in case.records.values() if record.engine}
     if len(engines) > 1:
         found.append(f"the container engine changed during the trial: {', '.join(sorted(engines))}")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _PART = 1 << 20
 _MOST_LOCK = 2 << 20
 MOST_IMAGES = 20
+_LEAST_NODES = 2
 _AROUND = 2
 """Minutes of a job before its first step and behind its last."""
 HOST = "{host}"
@@ -61,12 +62,14 @@ def plan_trial(
     """
     if len(paths) > MOST_IMAGES:
         raise BadInputError(f"{len(paths)} images; {MOST_IMAGES} are the limit of a trial")
+    if nodes < _LEAST_NODES:
+        raise BadInputError("is too few: a network is used from two nodes on", where=f"--nodes {nodes}")
     steps, claims, images = [*_of_nodes(nodes, site_name)], [*of_site(site)], []
     for number, path in enumerate(paths, 1):
         report = check_image(path, environment, Level.STATIC, site=site)
         with opened(path, environment) as image:
             stack = read_contents(image).stack
-            claims += of_image(number, report, image, site)
+            claims += of_image(number, report, image, site, nodes)
         steps += _of_image(number, path.absolute(), stack, site, site_name, nodes)
         images.append(
             TrialImage(

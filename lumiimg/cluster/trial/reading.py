@@ -25,6 +25,8 @@ class ClaimReading:
     """The same as a number, where it is one."""
     same: bool | None = None
     """Whether it is as predicted, where that is more than the same words."""
+    partial: bool = False
+    """Whether some nodes said nothing: what the others say can contradict a claim, and not prove it."""
 
 
 def joined(found: Iterable[tuple[str | None, int]], nothing: str) -> ClaimReading:
@@ -37,7 +39,9 @@ def joined(found: Iterable[tuple[str | None, int]], nothing: str) -> ClaimReadin
         numbers[value or _NONE] = numbers.get(value or _NONE, 0) + nodes
     if not numbers.keys() - {_NONE}:
         return ClaimReading(None, nothing)
+    silent = numbers.pop(_NONE, 0)
     if len(numbers) == 1:
-        return ClaimReading(next(iter(numbers)))
+        why = f"{count(silent, 'node')} did not show it" if silent else ""
+        return ClaimReading(next(iter(numbers)), why, partial=bool(silent))
     told = (f"{value} on {count(nodes, 'node')}" for value, nodes in sorted(numbers.items(), key=lambda one: -one[1]))
     return ClaimReading("; ".join(told), "the nodes differ", same=False)

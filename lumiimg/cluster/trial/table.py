@@ -86,7 +86,7 @@ def _stand_in(case: TrialCase) -> str | None:
     """Return what cannot be real: a collective on GPUs of nodes that have none."""
     ran = any(report.collective for report in case.reports.values())
     if ran and not any(look.gpus or look.gpu_driver for look in case.looks):
-        return "GPUs: a collective ran on nodes whose kernel has no GPU of AMD's"
+        return "GPUs: a collective ran, and no node showed a GPU of AMD's"
     return None
 
 

@@ -44,6 +44,8 @@ class Claim:
     """None: nothing is predicted, what is measured is news."""
     least: float | None = None
     """Where a number is predicted that may be larger."""
+    ranks: int | None = None
+    """Of which that number is; with others nothing is said."""
     also: tuple[str, ...] = ()
     """The same in other words: a path without symlinks."""
     source: str
@@ -176,12 +178,14 @@ class Look:
     """Network devices of Slingshot NICs whose link is up."""
     nics: int = 0
     """NICs, up or not."""
-    paths: dict[str, bool] = field(default_factory=dict)
-    """The site's paths, and whether they are there."""
+    paths: dict[str, bool | None] = field(default_factory=dict)
+    """The site's paths, and whether they are there; None where the node does not say."""
     variables: dict[str, bool] = field(default_factory=dict)
     """The site's own variables (`NAME=VALUE`), and whether they are set so."""
     strangers: tuple[int, ...] = ()
     """User ids from 1000 on, not one's own, that have processes there."""
+    set_already: tuple[str, ...] = ()
+    """Variables of the network that the job had from elsewhere."""
 
 
 class ClaimOutcome(StrEnum):
@@ -194,7 +198,7 @@ class ClaimOutcome(StrEnum):
     NEWS = "news"
     """Nothing was predicted, something was measured."""
     OPEN = "open"
-    """Nothing was measured."""
+    """Nothing was measured, or not on all nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +250,7 @@ class TrialReport:
     made: str
     """When the claims were written down, UTC, ISO 8601."""
     measured: str
-    """When the last step ended, UTC, ISO 8601; empty where none has."""
+    """When the last step that printed a result began, UTC, ISO 8601; empty where none has."""
     tool: str
     """Version of lumiimg."""
     site: str
