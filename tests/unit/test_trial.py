@@ -803,6 +803,53 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
         assert word not in text
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        # a node of a later job that gave no answer, with its domain, and inside of another word
+        ("srun: error: nid009999.hsn.cm.lumi.csc.fi: task 1: Killed", "srun: error: node-3: task 1: Killed"),
+        ("node-nid009999.host.json, NID009999, x1000c0s3b0n1", "node-node-3, node-3, node"),
+        # folders of somebody, also of one whose name is short or a word of ours
+        ("/pfs/lustrep2/scratch/project_465000001/al/envs/secret/lib/librccl.so.1", "…/librccl.so.1"),
+        ("/users/network/secret/x.py fails", "… fails"),
+        ("/home/jenkins/workspace/secret/librccl.so", "…/librccl.so"),
+        ("in /tmp/al-4711/miopen, of /home/anna", "in …, of …"),
+        ("/flash/project_1/x:/mnt", "…:/mnt"),
+        # an image by its name alone, by a link, accounts, addresses of people and machines
+        ("secretmodel.sif: not found", "IMAGE-1: not found"),
+        ("Invalid account csc-internal for Anna", "Invalid account PROJECT for USER"),
+        ("mail to anna.b@csc.example.org from 10.253.1.17", "mail to ADDRESS from ADDRESS"),
+        # what must stay
+        ("/opt/rocm-6.2.4/lib/librccl.so.1.0.60204", "/opt/rocm-6.2.4/lib/librccl.so.1.0.60204"),
+        ("/scratch/$SLURM_JOB_ACCOUNT/$USER", "/scratch/$SLURM_JOB_ACCOUNT/$USER"),
+        (
+            "driver 6.3.60300, kernel 6.4.0-150600.23.73_15.0.14-cray",
+            "driver 6.3.60300, kernel 6.4.0-150600.23.73_15.0.14-cray",
+        ),
+    ],
+)
+def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path, said: str, told: str) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    tried = TrialImage(path=str(tmp_path / "secretmodel.sif"), content="0", rows=())
+    one = claim("network", "ofi-cxi")
+    made = plan(replace(one, about="image 1: network between two nodes"), images=(tried,))
+    folder.make(made)
+    folder.keep(Record(step=one.step, ending=Ending.FAILED, said=(said,)))
+    hosts = (NODE.node, "nid005002", "nid009999")
+    folder.note(JobTime(job="7", nodes=3, began=0, until=1, hosts=hosts, account="csc-internal"))
+    (row,) = report_of(folder, made, {"USER": "anna", "HOME": "/home/anna"}).rows
+    assert row.why == told
+
+
+def test_a_user_whose_name_is_a_word_of_the_table_leaves_it_readable(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(replace(claim("network", "socket"), about="image 1: network between two nodes"))
+    folder.make(made)
+    for user in ("network", "image", "socket", "IMAGE"):
+        (row,) = report_of(folder, made, {"USER": user, "HOME": f"/users/{user}"}).rows
+        assert (row.id, row.about, row.predicted) == ("image-1.network", "image 1: network between two nodes", "socket")
+
+
 def test_a_collective_on_nodes_without_gpus_is_a_stand_in_whatever_was_said(tmp_path: Path) -> None:
     folder = TrialFolder(tmp_path / "trial")
     made = plan(claim("network", "ofi-cxi"))

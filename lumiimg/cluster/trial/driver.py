@@ -74,9 +74,15 @@ def run_in_job(
     if allocation.ends is not None:
         ends = min(ends, allocation.ends - _GRACE_S)
     own = _without_tried(plan, environment)
-    names = (*allocation.nodes, environment.get("SLURM_JOB_ACCOUNT", ""))
     began = time.time()
-    taken = JobTime(job=allocation.job, nodes=len(allocation.nodes), began=began, until=began, names=names)
+    taken = JobTime(
+        job=allocation.job,
+        nodes=len(allocation.nodes),
+        began=began,
+        until=began,
+        hosts=allocation.nodes,
+        account=environment.get("SLURM_JOB_ACCOUNT", ""),
+    )
 
     def note(more_s: float = 0.0) -> None:
         """Note what the job has taken, by a clock that is not set while it runs."""

@@ -41,8 +41,9 @@ class JobTime:
     """Seconds since 1970."""
     until: float
     """The same: it has taken no more than until then, and is longer there only if it is still seen."""
-    names: tuple[str, ...] = ()
-    """Of its nodes and its account: they do not leave this folder."""
+    hosts: tuple[str, ...] = ()
+    """Its nodes. They, and the account, do not leave this folder."""
+    account: str = ""
 
 
 class TrialFolder:

@@ -19,15 +19,24 @@ from lumiimg.cluster.trial.values import (
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.cluster.trial.case import TrialCase
-    from lumiimg.cluster.trial.folder import TrialFolder
+    from lumiimg.cluster.trial.folder import JobTime, TrialFolder
     from lumiimg.cluster.trial.values import Claim, TrialPlan
 
 _ORDER = tuple(ClaimOutcome)
-_PROJECT = re.compile(r"project_\d+")
-_OWN = re.compile(r"(/(?:home|users|u|pfs/lustre[^/\s]*/users|scratch|flash|projappl|project)/)[^/\s$][^/\s]*")
+_SHAPES = (
+    (re.compile(r"project_\d+"), "PROJECT"),
+    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "ADDRESS"),
+    (re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "ADDRESS"),
+    (re.compile(r"\b(?:nid\d{3,}|x\d+c\d+s\d+b\d+n\d+)\b"), "node"),
+    (re.compile(r"\b((?:node(?:-\d+)?|login))(?:\.[A-Za-z][\w-]*){2,}"), r"\1"),
+)
+"""Projects as CSC names them, addresses of people and of machines, nodes as HPE names them, with their domain."""
+_OWN = r"/(?:\w[\w/]*/)?(?:home|users|u|scratch|flash|projappl|projects?|work|tmp|shm)"
+_LIBRARY = re.compile(r"/[\w+-]+\.so[\w.]*$")
+_WORD = re.compile(r"(?<![\w./-])[a-z0-9]+")
 _LEAST_NAME = 3
 
 
@@ -42,7 +51,7 @@ def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, st
         made=plan.made,
         measured=max((record.began for record in done), default=""),
         tool=plan.tool,
-        site=plan.site,
+        site=names.hidden(plan.site),
         nodes=plan.nodes,
         node_minutes=round(folder.spent(), 1),
         node_minutes_most=plan.node_minutes,
@@ -68,8 +77,9 @@ def answer_of(report: TrialReport) -> ExitCode:
 
 def _row(case: TrialCase, claim: Claim, names: _Names) -> Row:
     read = reading(case, claim)
+    kind, of, name = claim.id.partition(":")
     return Row(
-        id=names.hidden(claim.id),
+        id=f"{kind}{of}{names.hidden(name)}",
         about=names.hidden(claim.about),
         predicted=names.hidden(claim.predicted) if claim.predicted is not None else None,
         measured=names.hidden(read.value) if read.value is not None else None,
@@ -94,16 +104,54 @@ class _Names:
     """What must not leave the machine, and what stands for it."""
 
     def __init__(self, case: TrialCase, folder: TrialFolder, environment: Mapping[str, str]) -> None:
-        words = {look.node: f"node-{number}" for number, look in enumerate(case.looks, 1)}
-        words |= {environment.get(name, ""): "USER" for name in ("USER", "LOGNAME")}
-        words |= {environment.get("SLURM_JOB_ACCOUNT", ""): "PROJECT", os.uname().nodename.partition(".")[0]: "login"}
-        places = {image.path: f"IMAGE-{number}" for number, image in enumerate(case.plan.images, 1)}
-        places |= {str(folder.path.absolute()): "TRIAL", str(Path(environment.get("HOME", "/root"))): "HOME"}
-        longest = sorted((*words, *places), key=len, reverse=True)
-        self._words = {word: (words | places)[word] for word in longest if len(word) >= _LEAST_NAME}
+        jobs = [*folder.job_times()]
+        nodes = dict.fromkeys(look.node for look in case.looks)
+        nodes |= dict.fromkeys(host for job in jobs for host in job.hosts)
+        words = {node: f"node-{number}" for number, node in enumerate(nodes, 1)}
+        words[os.uname().nodename.partition(".")[0]] = "login"
+        # a name that is also a word of the table would be known by what is missing there
+        ours = {word for claim in case.plan.claims for word in _WORD.findall(f"{claim.about} {claim.predicted}")}
+        words |= {
+            name: stands
+            for name, stands in (
+                *((environment.get(variable, ""), "USER") for variable in ("USER", "LOGNAME")),
+                *((account, "PROJECT") for account in (environment.get("SLURM_JOB_ACCOUNT", ""), *_accounts(jobs))),
+            )
+            if name.lower() not in ours
+        }
+        places: dict[str, str] = {}
+        for number, image in enumerate(case.plan.images, 1):
+            places |= dict.fromkeys((*_as_written(Path(image.path)), Path(image.path).name), f"IMAGE-{number}")
+        places |= dict.fromkeys(_as_written(folder.path), "TRIAL")
+        known = {name: stands for name, stands in (words | places).items() if len(name) >= _LEAST_NAME}
+        self._stands = {name.lower(): stands for name, stands in known.items()}
+        longest = sorted(map(re.escape, known), key=len, reverse=True)
+        self._known = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(longest)})(?![A-Za-z0-9])", re.IGNORECASE)
+        homes = "|".join(map(re.escape, _as_written(Path(environment.get("HOME", "/root")))))
+        self._own = re.compile(rf"(?:{homes}|{_OWN})(?:/[^\s:;,'\"()]*)")
 
     def hidden(self, text: str) -> str:
         """Return a text without them."""
-        for word, stands in self._words.items():
-            text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", stands, text)
-        return _OWN.sub(r"\1…", _PROJECT.sub("PROJECT", text))
+        text = self._known.sub(lambda found: self._stands[found[0].lower()], text)
+        text = self._own.sub(_cut, text)
+        for pattern, stands in _SHAPES:
+            text = pattern.sub(stands, text)
+        return text
+
+
+def _accounts(jobs: Iterable[JobTime]) -> Iterator[str]:
+    return (job.account for job in jobs)
+
+
+def _as_written(path: Path) -> Iterator[str]:
+    """Yield a path as it is called, and without links."""
+    yield str(path.absolute())
+    yield os.path.realpath(path)
+
+
+def _cut(found: re.Match[str]) -> str:
+    """Return the beginning of a path of somebody's own, and the library that it leads to."""
+    if "$" in found[0]:
+        return found[0]  # as a site's file has it
+    library = _LIBRARY.search(found[0])
+    return f"…{library[0] if library else ''}"
