@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from lumiimg.cluster.trial.values import Row
 
 _MAX_BYTES = 4 << 20
+_MOST_WORDS = 2000
+_ID, _CONTENT, _RELEASE = re.compile("[0-9a-f]{8}"), re.compile("[0-9a-f]{16}"), re.compile(r"\d{1,2}(\.\d{1,3}){1,3}")
 SITES = LEDGER.parent / "sites"
 
 
@@ -55,15 +58,18 @@ def take_in(
     """Take a trial in, and yield what was changed. Raises BadInputError for what proves nothing of a machine."""
     report, digest = read(path)
     name = f"trial {report.id} on {report.site}, sha256 {digest}"
-    site = sites / f"{report.site}.toml"
-    if not site.is_file():
+    site = next((one for one in sites.glob("*.toml") if one.stem == report.site), None)
+    if site is None:
         raise BadInputError(f"is about {report.site}, which the catalogue does not have", where=str(path))
-    day = dt.date.fromisoformat(report.measured[:10])
-    trials = [*_run(report, name, day)]
-    ledger.record(trials, ledger_file)
-    yield from (f"{one.name} {one.release}: run".replace("  ", " ") for one in trials)
+    day = dt.datetime.fromisoformat(report.measured).date()
+    known, trials = ledger.contents(), [*_run(report, name, day)]
+    counting = [one for one in trials if ledger.counts(one, known)]
+    ledger.record(counting, ledger_file)
+    yield from (f"{one.name} {one.release}: run".replace("  ", " ") for one in counting)
+    others = (one for one in trials if one not in counting)
+    yield from (f"{one.name} {one.release}: not taken in, the catalogue has no such row today" for one in others)
     facts = [*_facts(report, name, day)]
-    _append(site, facts, report, digest)
+    _append(site, facts, report)
     yield from (f"{site.name}: ROCm {fact['rocm']} runs there" for fact in facts)
     yield from _ask(report, questions, name, day)
 
@@ -83,7 +89,31 @@ def read(path: Path) -> tuple[TrialReport, str]:
         raise BadInputError(f"is a rehearsal ({report.stand_in}): it proves nothing of any machine", where=str(path))
     if not report.measured:
         raise BadInputError("has measured nothing", where=str(path))
+    if wrong := next(_wrong(report), None):
+        raise BadInputError(f"is not what `lumiimg trial report` writes: {wrong}", where=str(path))
     return report, hashlib.sha256(data).hexdigest()[:16]
+
+
+def _wrong(report: TrialReport) -> Iterator[str]:
+    """Yield what no trial writes, of what goes into the data: it may be in the review of hundreds of lines."""
+    try:
+        if dt.datetime.fromisoformat(report.measured) > dt.datetime.now(dt.UTC) + dt.timedelta(days=1):
+            yield "it was measured in the future"
+    except (ValueError, TypeError):
+        yield "its date"
+    if not _ID.fullmatch(report.id):
+        yield "its id"
+    for image in report.images:
+        if not _CONTENT.fullmatch(image.content) or not all(_CONTENT.fullmatch(row.content) for row in image.rows):
+            yield f"the digests of image {image.number}"
+        if image.rocm is not None and not _RELEASE.fullmatch(image.rocm):
+            yield f"the ROCm of image {image.number}"
+    for row in report.rows:
+        words = (row.id, row.about, row.predicted or "", row.measured or "", row.source)
+        if not all(word.isprintable() and len(word) <= _MOST_WORDS for word in words):
+            yield f"the row {row.id[:80]!a}"
+        elif row.outcome in {ClaimOutcome.SAME, ClaimOutcome.DIFFERS} and None in {row.predicted, row.measured}:
+            yield f"the row {row.id} is judged without two values"
 
 
 def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[Trial]:
@@ -101,6 +131,9 @@ def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[Trial]:
 
 
 def _facts(report: TrialReport, name: str, day: dt.date) -> Iterator[dict[str, Any]]:
+    rows = {row.id: row.outcome for row in report.rows}
+    if rows.get("site.driver") is not ClaimOutcome.SAME:
+        return  # on another driver than the site's file has, or on one that is not known, it says nothing of that one
     ran = {row.id for row in report.rows if row.measured == "runs"}
     for image in report.images:
         if image.rocm and f"image-{image.number}.driver" in ran:
@@ -108,11 +141,12 @@ def _facts(report: TrialReport, name: str, day: dt.date) -> Iterator[dict[str, A
             yield {"rocm": image.rocm, "text": text, "rank": "measured", "source": name, "date": day}
 
 
-def _append(site: Path, facts: list[dict[str, Any]], report: TrialReport, digest: str) -> None:
-    """Append facts to the file of a site, once, and say that something ran there; the rest stays as it is."""
+def _append(site: Path, facts: list[dict[str, Any]], report: TrialReport) -> None:
+    """Append facts to the file of a site, each once, and say that something ran there; the rest stays as it is."""
     text = site.read_text(encoding="utf-8")
-    text = text.replace('status = "documented"', 'status = "run"', 1)
-    if facts and digest not in text:
+    facts = [fact for fact in facts if fact["text"] not in text]
+    text = re.sub('^status = "documented"', 'status = "run"', text, count=1, flags=re.MULTILINE)
+    if facts:
         told = tomli_w.dumps({"driver": {"evidence": facts}})
         write_text(
             site,
@@ -139,7 +173,8 @@ def _question(report: TrialReport, row: Row, name: str, day: dt.date) -> dict[st
     return {
         "site": report.site,
         "claim": row.id,
-        "about": row.about,
+        "about": row.about
+        + "".join(f" ({one.content})" for one in report.images if row.id.startswith(f"image-{one.number}.")),
         "predicted": row.predicted,
         "measured": row.measured,
         "source": row.source,

@@ -864,19 +864,22 @@ def test_a_collective_on_nodes_without_gpus_is_a_stand_in_whatever_was_said(tmp_
 # -- the ledger
 
 
-def shared(tmp_path: Path, **more: Any) -> Path:
+def shared(tmp_path: Path, driver_there: str | None = NODE.gpu_driver, **more: Any) -> Path:
     """A trial as a real machine would have written it, with one difference."""
     folder = TrialFolder(tmp_path / "trial")
     row = next(iter(ledger.contents().items()))
     tried = TriedRow(row[0][0], row[0][1], next(iter(ledger.contents()[(*row[0][:2], "run")])))
     image = TrialImage(path="/i.sif", content="0123456789abcdef", rows=(tried,), rocm="6.2.4")
-    every = claim("network", "ofi-cxi"), claim("bandwidth"), claim("driver", "runs"), CLAIMS["site.libfabric"]
+    every = [claim("network", "ofi-cxi"), claim("bandwidth"), claim("driver", "runs")]
+    every += [CLAIMS["site.libfabric"], CLAIMS["site.driver"]]
     made = plan(*every, images=(image,), **more)
     folder.make(made)
     folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
-    folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-12-01T10:00:00+00:00"))
-    folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-12-01T09:00:00+00:00"))
-    (folder.looks / "node-x.look.json").write_text(json.dumps(encode(replace(NODE, libfabric="2.1.0"))))
+    folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
+    folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T09:00:00+00:00"))
+    for node in ("x", "y"):
+        look = replace(NODE, node=node, libfabric="2.1.0", gpu_driver=driver_there)
+        (folder.looks / f"node-{node}.look.json").write_text(json.dumps(encode(look)))
     (tmp_path / "trial.json").write_text(json_text("trial", report_of(folder, made, {})))
     return tmp_path / "trial.json"
 
@@ -908,6 +911,56 @@ def test_a_real_trial_becomes_entries_facts_and_questions_once(tmp_path: Path, d
     [*taken_in.take_in(file, **data)]
     assert before == {name: path.read_bytes() for name, path in data.items() if path.is_file()}
     assert text == (data["sites"] / "lumi.toml").read_text()
+
+
+def test_what_ran_on_another_driver_is_no_fact_of_the_sites(tmp_path: Path, data: dict[str, Path]) -> None:
+    said = [*taken_in.take_in(shared(tmp_path, driver_there="6.14.14"), **data)]
+    assert not [line for line in said if line.endswith("runs there")]
+    assert "question: amdgpu driver: predicted 6.3.60300, measured 6.14.14" in said
+    assert (data["sites"] / "lumi.toml").read_text() == (taken_in.SITES / "lumi.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("site",), "../sites/lumi"),
+        (("site",), "lumi\n[x]"),
+        (("id",), "0123abcd\n[driver]"),
+        (("id",), ""),
+        (("measured",), "yesterday"),
+        (("measured",), "2999-01-01T00:00:00+00:00"),
+        (("images", 0, "content"), "0\n[x]"),
+        (("images", 0, "rocm"), "99 or so"),
+        (("images", 0, "rows", 0, "content"), "?"),
+        (("rows", 0, "measured"), "a\nb"),
+        (("rows", 0, "measured"), None),
+        (("rows", 0, "about"), "x" * 10_000),
+    ],
+)
+def test_a_file_that_no_trial_writes_changes_nothing(
+    tmp_path: Path, data: dict[str, Path], place: tuple[Any, ...], value: Any
+) -> None:
+    file = shared(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
+    report = json.loads(file.read_text())
+    inner = report
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    file.write_text(json.dumps(report))
+    with pytest.raises(BadInputError):
+        [*taken_in.take_in(file, **data)]
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
+
+
+def test_a_row_that_is_not_as_it_was_tried_is_left_out_and_named(tmp_path: Path, data: dict[str, Path]) -> None:
+    file = shared(tmp_path)
+    report = json.loads(file.read_text())
+    report["images"][0]["rows"] = [{"name": "mine", "release": "1", "content": "0" * 16}]
+    file.write_text(json.dumps(report))
+    before = data["ledger_file"].read_bytes()
+    assert "mine 1: not taken in, the catalogue has no such row today" in [*taken_in.take_in(file, **data)]
+    assert data["ledger_file"].read_bytes() == before
 
 
 def test_a_rehearsal_is_never_taken_in(tmp_path: Path, data: dict[str, Path]) -> None:
