@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import json
@@ -36,6 +37,7 @@ from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
 from lumiimg.cluster.trial.look import is_in, look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
 from lumiimg.cluster.trial.plan import content
+from lumiimg.cluster.trial.reframe import reframe_of
 from lumiimg.cluster.trial.table import answer_of, report_of
 from lumiimg.cluster.trial.values import (
     Claim,
@@ -1011,6 +1013,35 @@ def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "proc/meminfo").write_text("MemTotal:       527988000 kB\n")
     look = look_at(RootFileSystem(FolderTree(tmp_path)), scan_host(os.environ), LUMI, "nid000001", {})
     assert (look.cores, look.near, look.memory_gib, look.strangers) == (2, ("48-63",), 503, (54321,))
+
+
+def test_no_name_of_a_trial_is_code_in_its_reframe_test(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    site = 'x"""\nimport os; os.abort()\n"""'
+    image = TrialImage(path="/a b/$(touch x)/'q'\"`id`.sif", content="0" * 16, rows=())
+    made = plan(replace(CLAIMS["site.libfabric"], id="site.path:'+os.abort()+'"), images=(image,), site=site)
+    folder.make(made)
+    folder.keep(Record(step=NODES, ending=Ending.DONE, began='2026"""1\n'))
+    text = reframe_of(made, report_of(folder, made, {}), None)
+    (only,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    told = {item.targets[0].id: item.value for item in only.body if isinstance(item, ast.Assign)}  # type: ignore[attr-defined]
+    (command,) = ast.literal_eval(told["prerun_cmds"])
+    assert image.path in shlex.split(command)
+    assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute) and node.attr == "abort"]
+    image = replace(image, path="/a\nb.sif")
+    with pytest.raises(BadInputError, match="cannot be in a test"):
+        reframe_of(replace(made, images=(image,)), report_of(folder, made, {}), None)
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "$(touch x)", "50%j"])
+def test_a_folder_by_any_name_is_the_one_that_the_job_gets(tmp_path: Path, name: str) -> None:
+    folder = TrialFolder(tmp_path / name)
+    made = plan(steps=(step("s"),))
+    folder.make(made)
+    *_, script = words = submit.write_job(folder, made, [], {})
+    assert shlex.split(Path(script).read_text().splitlines()[-1])[-1] == str(tmp_path / name)
+    assert f"--chdir={tmp_path / name}" in words
+    assert "--output=job-%j.out" in words
 
 
 def test_a_trial_as_a_reframe_test_has_its_table_as_reference(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.trial.values import TrialPlan, TrialReport
 
 _TENTH = -0.1
+_NOT_PLAIN = re.compile(r"[^\w. -]")
 
 
 def reframe_of(plan: TrialPlan, report: TrialReport, site: Site | None) -> str:
@@ -27,6 +28,7 @@ def reframe_of(plan: TrialPlan, report: TrialReport, site: Site | None) -> str:
     words += ["--site", plan.site_name, "--nodes", f"{plan.nodes}", "--node-minutes", f"{plan.node_minutes}"]
     if wrong := next((word for word in words if not is_path(word)), None):
         raise BadInputError("a path with such characters cannot be in a test", where=wrong)
+    site_title, day = _NOT_PLAIN.sub("?", plan.site), _NOT_PLAIN.sub("?", report.measured[:10])
     reference = {
         re.sub(r"[.-]", "_", row.id): (round(row.gb_s, 2), _TENTH, None, "GB/s")
         for row in report.rows
@@ -38,9 +40,9 @@ def reframe_of(plan: TrialPlan, report: TrialReport, site: Site | None) -> str:
         "trial_test.txt",
         VERSION=__version__,
         NAME=f"lumiimg_trial_{re.sub(r'[^a-z0-9]+', '_', plan.site.lower())}",
-        SITE=plan.site,
-        DATE=report.measured[:10],
-        DESCR=ascii(f"what lumiimg claims of {plan.site} holds, as on {report.measured[:10]}"),
+        SITE=site_title,
+        DATE=day,
+        DESCR=ascii(f"what lumiimg claims of {site_title} holds, as on {day}"),
         LIMIT=ascii(f"{-(-plan.node_minutes // plan.nodes)}m"),
         NODES=f"{plan.nodes}",
         GPUS=f"{len(binding.near) if binding is not None else 0}",
