@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.cluster.trial.measure import LEFT, NOT_YET
 from lumiimg.cluster.trial.plan import usual_minutes
 from lumiimg.cluster.trial.values import ClaimOutcome
 from lumiimg.report.console import console, detail, heading, headline, marked, proposal, say
@@ -110,8 +111,7 @@ def print_trial(report: TrialReport, folder: str, *, verbose: bool, quiet: bool,
             detail(out, f"and {len(rows) - len(shown)} more: --verbose")
     out.print()
     name = shlex.quote(folder)
-    left = report.steps - report.steps_done
-    if left and any(row.why == "not done yet" for row in report.rows):
-        proposal(out, f"lumiimg trial run {name}")
+    if any(row.why == NOT_YET or row.why.startswith(LEFT) for row in report.rows):
+        proposal(out, f"lumiimg trial run {name} --sbatch='OPTIONS'")
     else:
         say(out, f"To share: {folder}/trial.json, which names no person, project, node or folder. Nothing was sent.")

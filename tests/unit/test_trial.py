@@ -525,7 +525,9 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     assert {one["step"] for one in found["claims"]} <= {one["name"] for one in found["steps"]}
     assert "--sbatch='-p dev-g -A PROJECT --gpus-per-node=8'" in printed.err
     assert main(["trial", "report", str(tmp_path / "t")]) == ExitCode.UNDECIDED
-    assert "no claim was judged" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no claim was judged" in said
+    assert "t --sbatch='OPTIONS'" in said, "without an account and a partition Slurm would refuse it"
 
 
 @given(

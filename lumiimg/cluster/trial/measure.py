@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CLOCK_S = 60.0
 """By which clocks of nodes may differ: they answer one after the other."""
+NOT_YET, LEFT = "not done yet", "left for the next job: "
 NO_ANSWER = " gave no answer"
 """Ends what the record of the look at the nodes says of some."""
 
@@ -28,7 +29,7 @@ def reading(case: TrialCase, claim: Claim) -> ClaimReading:
     """Return what was measured of a claim."""
     record = case.records.get(claim.step)
     if record is None:
-        return ClaimReading(None, "not done yet")
+        return ClaimReading(None, NOT_YET)
     if record.ending is Ending.FAILED and claim.id.startswith("here."):
         return _failed(record)
     if record.ending is not Ending.DONE:
@@ -48,7 +49,7 @@ def _not_done(record: Record) -> str:
     last = "; ".join(record.said[-1:])
     return {
         Ending.SKIPPED: f"left out: {last}",
-        Ending.WAITS: f"left for the next job: {last}",
+        Ending.WAITS: f"{LEFT}{last}",
         Ending.TIMED_OUT: f"ended at its limit, after {record.seconds / 60:.0f} min",
         Ending.CUT_OFF: "the job died in it, each time",
     }.get(record.ending, last or f"ended with {record.code}, without a word")
