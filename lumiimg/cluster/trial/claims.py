@@ -96,7 +96,7 @@ def _of_slurm(site: Site) -> Iterator[_Fact]:
 
 
 def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: int) -> Iterator[Claim]:
-    """Yield what the files of an image say of jobs on so many nodes. `report`: of its files, for the site."""
+    """Yield what the files of an image say of jobs on this number of nodes. `report`: of its files, for the site."""
     name, path = f"image-{number}", report.path
     source = "the files of the image, by the rules of `lumiimg check`"
 
