@@ -89,6 +89,9 @@ def read(path: Path) -> tuple[TrialReport, str]:
         raise BadInputError(f"is a rehearsal ({report.stand_in}): it proves nothing of any machine", where=str(path))
     if not report.measured:
         raise BadInputError("has measured nothing", where=str(path))
+    identity = next((row for row in report.rows if row.id == "site.identity"), None)
+    if identity is not None and identity.outcome is not ClaimOutcome.SAME:
+        raise BadInputError(f"may be of another machine: {identity.about}: {identity.measured}", where=str(path))
     if wrong := next(_wrong(report), None):
         raise BadInputError(f"is not what `lumiimg trial report` writes: {wrong}", where=str(path))
     return report, hashlib.sha256(data).hexdigest()[:16]

@@ -924,6 +924,37 @@ def test_what_ran_on_another_driver_is_no_fact_of_the_sites(tmp_path: Path, data
     assert (data["sites"] / "lumi.toml").read_text() == (taken_in.SITES / "lumi.toml").read_text()
 
 
+@pytest.mark.parametrize("differs", [True, False])
+def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
+    tmp_path: Path, data: dict[str, Path], *, differs: bool
+) -> None:
+    folder = TrialFolder(tmp_path / "t")
+    folder.make(made := plan(CLAIMS["site.libfabric"], CLAIMS["site.identity"]))
+    folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
+    for node in "ab":
+        look = replace(NODE, node=node, variables={"SLURM_CLUSTER_NAME=lumi": not differs}, libfabric="2.1.0")
+        (folder.looks / f"{node}.look.json").write_text(json.dumps(encode(look)))
+    report = report_of(folder, made, {})
+    (tmp_path / "trial.json").write_text(json_text("trial", report))
+    assert bool(report.notes) == differs
+    if differs:
+        with pytest.raises(BadInputError, match="may be of another machine"):
+            [*taken_in.take_in(tmp_path / "trial.json", **data)]
+    else:
+        assert [*taken_in.take_in(tmp_path / "trial.json", **data)]
+
+
+def test_what_a_step_prints_goes_through_no_link(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    one = step("schema", words=("schema", "trial"), nodes=0)
+    folder.make(made := plan(steps=(one,)))
+    (tmp_path / "precious").write_text("mine")
+    (folder.steps / "schema.part").symlink_to(tmp_path / "precious")
+    driver.run_here(folder, made, dict(os.environ), lambda _: None)
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert folder.record("schema").ending is Ending.DONE  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -208,8 +208,10 @@ def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str
     """Run a command of lumiimg; what it prints for machines goes into the folder, the rest is kept in the record."""
     part = folder.output_file(step.name).with_suffix(".part")
     words = [*own_command(), *_words(folder, step)]
-    # its output, and what it says to people, apart: one gate runs all programs, and reads them together
-    argv = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(part), *map(str, words)]
+    # its output, and what it says to people, apart: one gate runs all programs, and reads them together. -C: into a new
+    # file, never through a link that somebody else has put there
+    part.unlink(missing_ok=True)
+    argv = ["/bin/sh", "-C", "-c", 'exec "$@" >"$0"', str(part), *map(str, words)]
     return run(argv, env={**environment, **step.sets}, timeout_s=limit_s)
 
 

@@ -153,6 +153,10 @@ def notes(case: TrialCase) -> list[str]:
     clocks = [look.clock for look in case.looks]
     if clocks and max(clocks) - min(clocks) > _CLOCK_S:
         found.append(f"the clocks of the nodes are {max(clocks) - min(clocks):.0f} s apart")
+    if (identity := next((c for c in case.plan.claims if c.id == "site.identity"), None)) is not None:
+        read = reading(case, identity)
+        if read.value is not None and outcome(identity, read) is not ClaimOutcome.SAME:
+            found.append(f"nothing shows that this is {case.plan.site}: its claims may be of another machine")
     shared = [look for look in case.looks if look.strangers]
     if shared:
         found.append(f"others had processes on {count(len(shared), 'node')}: bandwidths there prove little")
