@@ -78,12 +78,10 @@ NODE = Look(
     # four NUMA nodes of 16 cores, two GPUs beside each, as LUMI docs draw a node
     near=("48-63", "48-63", "16-31", "16-31", "0-15", "0-15", "32-47", "32-47"),
     cores=64,
-    memory_gib=502,
     engine="SingularityCE 4.1.3",
     libfabric="1.22.0",
     glibc="2.38",
     interfaces=("hsn0", "hsn1", "hsn2", "hsn3"),
-    nics=4,
     paths={"/scratch": True, "/pfs": False},
     variables={"SLURM_CLUSTER_NAME=lumi": True, "LUMI_STACK_NAME=LUMI": False},
 )
@@ -178,9 +176,9 @@ def test_one_node_of_two_that_differs_is_a_difference_with_both_values() -> None
 @pytest.mark.parametrize(
     ("change", "name", "why"),
     [
-        ({"gpus": ()}, "gpus", "the job was given no GPUs"),
+        ({"gpus": ()}, "gpus", "the kernel of the nodes shows no GPU of AMD's"),
         ({"near": ()}, "near", "the kernel names no cores beside the GPUs"),
-        ({"near": NODE.near[:2]}, "near", "the job has 2 GPUs of 8 on a node"),
+        ({"near": NODE.near[:2]}, "near", "the kernel of a node shows 2 GPUs of 8"),
         ({"libfabric": None, "no_fabric": "no libfabric"}, "libfabric", "no libfabric"),
     ],
 )
@@ -1043,9 +1041,8 @@ def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
     (gpu / "local_cpulist").write_text("48-63\n")
     (tmp_path / "proc/77").mkdir(parents=True)
     (tmp_path / "proc/77/status").write_text("Name:\tpython\nUid:\t54321\t54321\t54321\t54321\n")
-    (tmp_path / "proc/meminfo").write_text("MemTotal:       527988000 kB\n")
     look = look_at(RootFileSystem(FolderTree(tmp_path)), scan_host(os.environ), LUMI, "nid000001", {})
-    assert (look.cores, look.near, look.memory_gib, look.strangers) == (2, ("48-63",), 503, (54321,))
+    assert (look.cores, look.near, look.strangers) == (2, ("48-63",), (54321,))
 
 
 def test_no_name_of_a_trial_is_code_in_its_reframe_test(tmp_path: Path) -> None:

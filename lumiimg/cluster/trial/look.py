@@ -35,7 +35,6 @@ _FIRST_PERSON = 1000
 """The lowest user id of a person: login.defs(5), UID_MIN."""
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 _UID = re.compile(r"^Uid:\t(\d+)", re.MULTILINE)
-_MEMORY = re.compile(r"^MemTotal:\s+(\d+) kB", re.MULTILINE)
 _PCI = re.compile(r"^(location_id|domain|gfx_target_version) (\d{1,10})$", re.MULTILINE)
 _OF_NETWORK = re.compile(r"(?:APPTAINERENV_|SINGULARITYENV_)?(?:NCCL|RCCL|FI|CXI)_[A-Z0-9_]{1,60}\Z")
 _MOST_SET = 20
@@ -83,7 +82,6 @@ def look_at(root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, env
         libfabric, glibc = (fabric.libfabric, fabric.glibc) if fabric is not None else (None, None)
     except LumiimgError as error:
         no_fabric = error.what
-    memory = _MEMORY.search(read_text(root, "/proc/meminfo") or "")
     engine = snapshot.engine
     return Look(
         node=node,
@@ -94,13 +92,11 @@ def look_at(root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, env
         gpus=snapshot.gpus,
         near=tuple(_near(root)),
         cores=len(_cores(root)),
-        memory_gib=int(memory[1]) >> 20 if memory else 0,
         engine=f"{engine.name} {engine.version}" if engine is not None else None,
         libfabric=libfabric,
         glibc=glibc,
         no_fabric=no_fabric,
         interfaces=tuple(nic.netdev for nic in snapshot.nics if nic.netdev and nic.link_is_up),
-        nics=len(snapshot.nics),
         paths={path: _is_there(path, environment) for path in site_paths(site)},
         variables={text: _is_set(text, environment) for text in (site.identity.variables if site.identity else ())},
         strangers=tuple(sorted(_strangers(root))),

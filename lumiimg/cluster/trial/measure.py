@@ -84,7 +84,7 @@ def _of_site(case: TrialCase, claim: Claim) -> ClaimReading:
         return _of_some(case, read)
     nothing = "the nodes do not show it"
     if key == "gpus" and not any(look.gpus for look in case.looks):
-        nothing = "the job was given no GPUs"
+        nothing = "the kernel of the nodes shows no GPU of AMD's"
     if key in {"libfabric", "glibc"}:
         nothing = next((look.no_fabric for look in case.looks if look.no_fabric), nothing)
     return _of_some(case, joined(((_OF_NODE[key](look, name), 1) for look in case.looks), nothing))
@@ -126,7 +126,7 @@ def _near(look: Look, claim: Claim) -> ClaimReading:
     if not any(near):
         return ClaimReading(None, "the kernel names no cores beside the GPUs")
     if len(near) != len(predicted):
-        return ClaimReading(None, f"the job has {count(len(near), 'GPU')} of {len(predicted)} on a node")
+        return ClaimReading(None, f"the kernel of a node shows {count(len(near), 'GPU')} of {len(predicted)}")
     if len({*near}) == 1 < len(near):
         return ClaimReading(None, f"the kernel names the same cores beside all GPUs: {near[0]}")
     wrong = [gpu for gpu, cores in enumerate(near) if not is_in(int(predicted[f"{gpu}"]), cores)]

@@ -165,7 +165,6 @@ class Look:
     """For each GPU, in the order of HIP, the cores of its NUMA node: `48-63`."""
     cores: int = 0
     """Without SMT."""
-    memory_gib: int = 0
     engine: str | None = None
     """`SingularityCE 4.1.3`."""
     libfabric: str | None = None
@@ -176,8 +175,6 @@ class Look:
     """Why there is none."""
     interfaces: tuple[str, ...] = ()
     """Network devices of Slingshot NICs whose link is up."""
-    nics: int = 0
-    """NICs, up or not."""
     paths: dict[str, bool | None] = field(default_factory=dict)
     """The site's paths, and whether they are there; None where the node does not say."""
     variables: dict[str, bool] = field(default_factory=dict)
