@@ -1063,15 +1063,23 @@ def test_no_name_of_a_trial_is_code_in_its_reframe_test(tmp_path: Path) -> None:
         reframe_of(replace(made, images=(image,)), report_of(folder, made, {}), None)
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", "$(touch x)", "50%j"])
+@pytest.mark.parametrize("name", ["a b", "it's", "$(touch x)", "new\nline"])
 def test_a_folder_by_any_name_is_the_one_that_the_job_gets(tmp_path: Path, name: str) -> None:
     folder = TrialFolder(tmp_path / name)
     made = plan(steps=(step("s"),))
     folder.make(made)
     *_, script = words = submit.write_job(folder, made, [], {})
-    assert shlex.split(Path(script).read_text().splitlines()[-1])[-1] == str(tmp_path / name)
+    assert shlex.split(Path(script).read_text().partition("\nexec ")[2])[-1] == str(tmp_path / name)
     assert f"--chdir={tmp_path / name}" in words
     assert "--output=job-%j.out" in words
+
+
+def test_a_folder_with_what_slurm_replaces_in_paths_is_refused(tmp_path: Path) -> None:
+    """Slurm puts the folder before the name of the job's output, and would look for another one: no output, no word."""
+    folder = TrialFolder(tmp_path / "50%j")
+    folder.make(plan(steps=(step("s"),)))
+    with pytest.raises(BadInputError, match="which Slurm reads as more than that"):
+        submit.write_job(folder, folder.plan(), [], {})
 
 
 def test_a_trial_as_a_reframe_test_has_its_table_as_reference(

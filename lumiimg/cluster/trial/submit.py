@@ -93,12 +93,14 @@ def write_job(
         spent = f"{folder.spent():.0f} of {plan.node_minutes} node minutes are taken"
         raise FailedError(spent, hint="what there is: `lumiimg trial report FOLDER`; a new trial has time of its own")
     place = folder.path.absolute()
+    if "%" in str(place) or "\\" in str(place):
+        hint = "plan the trial in another folder"
+        raise BadInputError("has a % or a \\, which Slurm reads as more than that", where=str(place), hint=hint)
     command = shlex.join(map(str, [*own_command(), "trial", "run", place]))
     bounds = [f"--job-name={job_name(plan)}", f"--nodes={plan.nodes}", f"--time={minutes}"]
     bounds += ["--no-requeue", "--dependency=singleton"]
     lines = "\n".join(f"#SBATCH {bound}" for bound in bounds)
     write_text(place / "job.sh", _SCRIPT.format(bounds=lines, command=command))
-    # a place that is relative to --chdir: in an absolute one a % of a folder's name would stand for something
     return (f"--chdir={place}", "--output=job-%j.out", *options, *bounds, place / "job.sh")
 
 
