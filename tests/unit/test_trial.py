@@ -36,7 +36,7 @@ from lumiimg.cluster.trial.driver import hours, run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
 from lumiimg.cluster.trial.look import is_in, look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
-from lumiimg.cluster.trial.plan import content
+from lumiimg.cluster.trial.plan import content, rows_in
 from lumiimg.cluster.trial.reframe import reframe_of
 from lumiimg.cluster.trial.table import answer_of, report_of
 from lumiimg.cluster.trial.values import (
@@ -349,6 +349,26 @@ def test_harm_that_was_seen_in_jobs_of_frameworks_is_not_predicted_of_an_all_red
     looked_up = [one for one in claims.values() if "lumiimg check" not in one.source]
     undated = {one.id for one in looked_up if not one.date}
     assert undated == {"image-1.alike", "image-1.socket.network"}, "those are of no source with a date"
+
+
+@pytest.mark.parametrize("lock", ["", "base = 1", "[" * 90_000, 'base = {name = "../x"}\nlayer = [1]', 7, "mine", None])
+def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: object
+) -> None:
+    mine = tmp_path / "config/lumiimg/layers/secret"
+    mine.mkdir(parents=True)
+    (mine / "layer.toml").write_text('summary = "x"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    if lock == "mine":
+        lock = 'layer = []\n[base]\nname = "secret"\nrelease = ""\nlayer = ""\n'
+
+    def found(_: Path) -> object:
+        if lock is None:
+            raise BadInputError("is of a newer lumiimg")
+        return {"lock": lock}
+
+    monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", found)
+    assert rows_in(tmp_path) == ()
 
 
 def test_one_node_has_no_network_to_try(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def plan_trial(
             TrialImage(
                 path=str(path.absolute()),
                 content=content(path),
-                rows=rows_in(path, environment),
+                rows=rows_in(path),
                 rocm=stack.version("rocm"),
             )
         )
@@ -205,16 +205,19 @@ def content(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def rows_in(path: Path, environment: Mapping[str, str]) -> tuple[TriedRow, ...]:
-    """Return the rows of today's catalogue that an image of lumiimg was built of; nothing of others' images."""
-    lock = (read_plan(path) or {}).get("lock")
-    if not isinstance(lock, str) or len(lock) > _MOST_LOCK:
-        return ()
+def rows_in(path: Path) -> tuple[TriedRow, ...]:
+    """Return the rows of today's catalogue that an image of lumiimg was built of; nothing of others' images.
+
+    Of the catalogue that comes with lumiimg: the names of a user's own layers are nobody else's.
+    """
     found = []
     try:
+        lock = (read_plan(path) or {}).get("lock")
+        if not isinstance(lock, str) or len(lock) > _MOST_LOCK:
+            return ()
         document = parse_toml(lock)
         entries = [document["base"], *document["layer"]]
-        catalogue = open_catalogue(environment)
+        catalogue = open_catalogue({})
         for entry in entries:
             layer = catalogue.entry(str(entry["name"]))
             releases = [row for row in layer.releases if row.version == entry["release"]]
