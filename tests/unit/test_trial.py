@@ -22,7 +22,10 @@ from lumiimg.catalog.ledger import LEDGER
 from lumiimg.catalog.questions import QUESTIONS, read_questions
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer
+from lumiimg.check.opening import opened
+from lumiimg.check.pipeline import check_image
 from lumiimg.check.run.collective import CollectiveProgram
+from lumiimg.check.static.gpu_code import GpuAccount
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
@@ -31,7 +34,7 @@ from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import driver, submit
 from lumiimg.cluster.trial import look as look_module
 from lumiimg.cluster.trial.case import SlurmFacts, TrialCase, read_case
-from lumiimg.cluster.trial.claims import HERE, NODES, of_site
+from lumiimg.cluster.trial.claims import HERE, NODES, of_image, of_site
 from lumiimg.cluster.trial.driver import hours, run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
 from lumiimg.cluster.trial.look import is_in, look_at
@@ -53,6 +56,7 @@ from lumiimg.cluster.trial.values import (
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.gpu.rule import GpuFit
 from lumiimg.host.codec import encode
 from lumiimg.host.scan import scan_host
 from lumiimg.image import RootFileSystem
@@ -60,6 +64,7 @@ from lumiimg.image.folder import FolderTree
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report.schema import json_text
 from lumiimg.report.trial import told as told_of
+from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
 from tests.shared.programs import needs
 from tests.shared.validation import validated
@@ -127,9 +132,11 @@ def group(*findings: Finding, differs: tuple[str, ...] = (), **path: Any) -> Nod
     return NodeGroup(("a",), Answer.UNDECIDED, "CANNOT TELL", differs, FabricPath(**path), findings, (), 5)
 
 
-def ran(best: float | None, verdict: Verdict = Verdict.OFI_CXI) -> NodesReport:
+def ran(
+    best: float | None, verdict: Verdict = Verdict.OFI_CXI, ranks: int = 16, sure: Confidence = Confidence.PROVED
+) -> NodesReport:
     rows = (CollectiveBandwidth("all_reduce_perf", best),)
-    together = NodesCollective(CollectiveProgram.OWN, 2, 16, verdict, Confidence.PROVED, rows)
+    together = NodesCollective(CollectiveProgram.OWN, 2, ranks, verdict, sure, rows)
     return on_nodes(group(), run="done", collective=together)
 
 
@@ -245,7 +252,9 @@ def test_what_a_reader_must_know_beside_the_table() -> None:
         (claim("bandwidth", "29 GB/s or more", least=29.0), ran(85.1), "85.1 GB/s", ClaimOutcome.SAME),
         (claim("bandwidth", "29 GB/s or more", least=29.0), ran(12.3), "12.3 GB/s", ClaimOutcome.DIFFERS),
         (claim("gpu-code", "runs"), ran(85.1), "runs", ClaimOutcome.SAME),
-        (claim("gpu-code", "fails: RCCL"), ran(85.1), "runs", ClaimOutcome.DIFFERS),
+        (claim("gpu-code", "fails"), ran(85.1), "runs", ClaimOutcome.DIFFERS),
+        (claim("network", "ofi-cxi"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.OPEN),
+        (claim("network", "socket"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.DIFFERS),
         (claim("driver", "fails"), ran(None), None, ClaimOutcome.OPEN),
         (claim("network", "ofi-cxi"), NO_GPU, None, ClaimOutcome.OPEN),
     ],
@@ -263,6 +272,8 @@ def test_a_run_is_judged_by_what_it_shows(
         ("no change", ran(84.0), 85.5, "no change", ClaimOutcome.SAME),
         ("no change", ran(60.0), 85.5, "slower", ClaimOutcome.DIFFERS),
         ("no change", ran(120.0), 85.5, "faster", ClaimOutcome.DIFFERS),
+        # a node less
+        ("no change", ran(60.0, ranks=8), 85.5, "", ClaimOutcome.OPEN),
         # without the variable it fails, and with it it may
         ("no change", DIED, None, "", ClaimOutcome.OPEN),
         # two runs alike that are 15 per cent apart say nothing about 20
@@ -369,6 +380,19 @@ def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_nam
 
     monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", found)
     assert rows_in(tmp_path) == ()
+
+
+def test_the_gpu_code_that_an_all_reduce_shows_is_that_of_rccl(tmp_path: Path) -> None:
+    def part(component: str, fit: GpuFit) -> GpuVerdict:
+        return GpuVerdict(component, fit, True, ("gfx942",), (), "it fails")
+
+    for rccl, predicted in ((GpuFit.RUNS, "runs"), (GpuFit.NO, "fails"), (GpuFit.PART, None)):
+        path = fabric_builder.image(tmp_path / rccl)
+        report = check_image(path, {}, Level.STATIC, site=LUMI)
+        report = replace(report, gpu=GpuAccount("gfx90a", "lumi", (part("PyTorch", GpuFit.NO), part("RCCL", rccl))))
+        with opened(path, {}) as image:
+            claims = {one.id: one for one in of_image(1, report, image, LUMI, 2)}
+        assert claims["image-1.gpu-code"].predicted == predicted
 
 
 def test_one_node_has_no_network_to_try(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ _DRIVER = re.compile(r"amdgpu (\S+)")
 _KERNEL = re.compile(r"kernel ([^\s)]+)")
 _INTERFACES = "NCCL_SOCKET_IFNAME"
 VNI = "SLURM_NETWORK"
-_TEST = "all_reduce_perf"
+_TEST, _RCCL = "all_reduce_perf", "RCCL"
 
 
 def of_site(site: Site) -> Iterator[Claim]:
@@ -149,10 +149,11 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
     else:
         yield claim("bandwidth", about, None, "run")
     if report.gpu is not None:
-        fails = next((part for part in report.gpu.parts if part.stands_against), None)
-        judged = [part for part in report.gpu.parts if part.needed and part.fit is not GpuFit.UNKNOWN]
-        told = f"fails: {fails.component}" if fails else RUNS if judged else None
-        yield claim("gpu-code", f"its GPU code on {report.gpu.processor}", told, "run")
+        # of RCCL alone: an all-reduce says nothing of torch's kernels, or MIOpen's
+        rccl = next((part for part in report.gpu.parts if part.component == _RCCL), None)
+        runs = rccl is not None and rccl.fit is GpuFit.RUNS
+        told = "fails" if rccl is not None and rccl.stands_against else RUNS if runs else None
+        yield claim("gpu-code", f"GPU code of its RCCL on {report.gpu.processor}", told, "run")
     driver = next((f for f in report.findings if f.id is Code.IMAGE_DRIVER), None)
     if driver is not None:
         told = {Severity.PROBLEM: "fails", Severity.INFO: RUNS}.get(driver.severity)

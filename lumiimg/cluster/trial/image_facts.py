@@ -9,7 +9,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
 from lumiimg.cluster.trial.reading import ClaimReading, joined
 from lumiimg.findings import Code, Family, Severity
-from lumiimg.nccl.report import FAST, TRANSPORTS
+from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -56,14 +56,16 @@ def _of_run(report: NodesReport, key: str, ranks: int | None) -> ClaimReading:
     if key in {"network", "socket.network"}:
         if ran.verdict not in TRANSPORTS:
             return ClaimReading(None, f"its log says {ran.verdict}")
-        return ClaimReading(ran.verdict.value, f"{ran.confidence}, {count(ran.ranks, 'rank')}")
+        if ran.confidence is not Confidence.PROVED:
+            return ClaimReading(ran.verdict.value, "its log does not prove it", partial=True)
+        return ClaimReading(ran.verdict.value, count(ran.ranks, "rank"))
     if best is None:
         return ClaimReading(None, _NO_RESULT)
     if key == "bandwidth" and ranks not in {None, ran.ranks}:
         return ClaimReading(None, f"{best:.4g} GB/s with {count(ran.ranks, 'rank')}: the least is of {ranks}")
     if key == "bandwidth":
         return ClaimReading(f"{best:.4g} GB/s", number=best)
-    return ClaimReading(RUNS, "" if key == "driver" else f"of RCCL, in {ran.program}")
+    return ClaimReading(RUNS, f"in {ran.program}")
 
 
 def _best(report: NodesReport | None) -> float | None:
@@ -134,6 +136,9 @@ def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading
         return ClaimReading(None, "there is no run to compare it with")
     if base.collective.verdict not in FAST:
         return ClaimReading(None, f"the run to compare it with went over {base.collective.verdict}")
+    others = [one.collective for one in (same, report) if one is not None and one.collective is not None]
+    if any(one.ranks != base.collective.ranks for one in others):
+        return ClaimReading(None, f"not all runs had the {base.collective.ranks} ranks of the one to compare it with")
     if same is not None and again is None and same.levels.get("run", "").startswith(("done", _FAILED)):
         return ClaimReading(None, "of two runs alike one failed")
     why = report.levels.get("run", "")

@@ -26,7 +26,7 @@ class ClaimReading:
     same: bool | None = None
     """Whether it is as predicted, where that is more than the same words."""
     partial: bool = False
-    """Whether some nodes said nothing: what the others say can contradict a claim, and not prove it."""
+    """Whether some nodes said nothing, or a log is not sure: that can contradict a claim, and not prove it."""
 
 
 def joined(found: Iterable[tuple[str | None, int]], nothing: str) -> ClaimReading:
