@@ -504,6 +504,7 @@ def test_nodes_that_load_something_else_are_a_difference() -> None:
         max_leaves=20,
     )
 )
+@settings(deadline=None)
 def test_whatever_a_step_printed_is_judged(tmp_path_factory: pytest.TempPathFactory, output: Any) -> None:
     """Output that is not what a step of ours prints is open, never a way for the table to end."""
     folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
@@ -992,7 +993,7 @@ def test_what_a_step_prints_goes_through_no_link(tmp_path: Path) -> None:
     folder.make(made := plan(steps=(one,)))
     (tmp_path / "precious").write_text("mine")
     (folder.steps / "schema.part").symlink_to(tmp_path / "precious")
-    driver.run_here(folder, made, dict(os.environ), lambda _: None)
+    driver.run_here(folder, made, dict(os.environ), lambda _: None, quick=False)
     assert (tmp_path / "precious").read_text() == "mine"
     assert folder.record("schema").ending is Ending.DONE  # type: ignore[union-attr]
 
