@@ -728,6 +728,32 @@ def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on
     assert {folder.record(one.name).ending for one in made.steps} == {Ending.DONE}  # type: ignore[union-attr]
 
 
+def test_a_job_without_gpus_leaves_its_collectives_for_one_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(claim("network", "ofi-cxi"), steps=(step("image-1.run"), step("image-1.socket", after="image-1.run")))
+    folder.make(made)
+    outputs = [NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET)]
+
+    def work(f: TrialFolder, one: TrialStep, *_: object) -> Record:
+        f.output_file(one.name).write_text(json_text("check-nodes", outputs.pop(0)))
+        return Record(step=one.name, ending=Ending.DONE)
+
+    monkeypatch.setattr(driver, "_in_job", work)
+    run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+    (row,) = report_of(folder, made, {}).rows
+    assert (row.outcome, row.why) == (
+        ClaimOutcome.OPEN,
+        "left for the next job: not taken: HIP finds no GPU in the container",
+    )
+    assert not driver.is_over(folder, made)
+    run_in_job(folder, made, Allocation("8", ("n1", "n2"), None), {}, lambda _: None)
+    (row,) = report_of(folder, made, {}).rows
+    assert row.outcome is ClaimOutcome.SAME
+    assert driver.is_over(folder, made)
+
+
 def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from lumiimg.cluster.trial.values import TrialPlan
     from lumiimg.engine.process import Completed
 
-_LINES = 4
+_LINES, _SAID = 4, 300
+"""Of what a step says: lines, and characters of one."""
 _QUICK = 1
 """Minutes of a step that the job of a trial waits for."""
 _NONE = Record(step="", ending=Ending.WAITS)
@@ -116,6 +117,9 @@ def run_in_job(
             record = _in_job(folder, step, nodes, own, limit_s, allocation.job)
             if record.ending is Ending.TIMED_OUT and limit_s < step.limit * 60:
                 record = _unfit(step, Ending.WAITS, "the time of the job was up", allocation.job)
+            elif record.ending is Ending.DONE and (reason := _not_taken(folder, step)) is not None:
+                record = _unfit(step, Ending.WAITS, reason, allocation.job)
+                folder.stopped(step.name)
             folder.keep(record)
         except BaseException:  # a signal: the job was cancelled, or its time is up
             folder.stopped(step.name)
@@ -145,6 +149,13 @@ def _shows_nothing(folder: TrialFolder, plan: TrialPlan, step: TrialStep) -> str
     except BadInputError as error:
         return f"the image {error.what}"
     return "the image is another than when the claims were written down" if changed else None
+
+
+def _not_taken(folder: TrialFolder, step: TrialStep) -> str | None:
+    """Return why there was no collective, where a job with more could have one: this one had no GPUs."""
+    levels = folder.output(step.name).get("levels")
+    why = levels.get("run") if isinstance(levels, dict) else None
+    return one_line(why)[:_SAID] if isinstance(why, str) and why.startswith("not taken") else None
 
 
 def _unfit(step: TrialStep, ending: Ending, why: str, job: str) -> Record:
@@ -270,7 +281,7 @@ def _engine() -> str | None:
 
 def _said(done: Completed) -> tuple[str, ...]:
     lines = [line for line in done.output.splitlines() if line.strip()]
-    return tuple(one_line(line)[:300] for line in lines[-_LINES:])
+    return tuple(one_line(line)[:_SAID] for line in lines[-_LINES:])
 
 
 def _now() -> str:
