@@ -88,7 +88,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--sbatch",
         metavar="OPTIONS",
         default="",
-        help="for the job that --nodes submits: partition, account, GPUs, time",
+        help="options for sbatch: partition, account, GPUs, time of the job that --nodes submits",
     )
     parser.add_argument(
         "--simulate-gpu",

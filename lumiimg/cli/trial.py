@@ -65,7 +65,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=number_to(64, "number of nodes"),
         default=_NODES,
-        help="number of nodes (default: 2)",
+        help="number of nodes: of each job (default: 2)",
     )
     plan.add_argument(
         "--node-minutes",
@@ -85,8 +85,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "again. The job is not waited for. Inside a job with enough nodes, the steps are done here.",
     )
     run.add_argument("folder", metavar="FOLDER", type=Path, help="of `trial plan`")
-    run.add_argument("--sbatch", metavar="OPTIONS", default="", help="for the job: partition, account, GPUs")
+    run.add_argument("--sbatch", metavar="OPTIONS", default="", help="options for sbatch: partition, account, GPUs")
     run.add_argument("--write-only", action="store_true", help="write the job script, and submit nothing")
+    add_quiet(run)
+    add_json(run)
     run.set_defaults(execute=_run)
     report = actions.add_parser(
         "report",
@@ -96,18 +98,16 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     report.add_argument("folder", metavar="FOLDER", type=Path, help="of `trial plan`")
     add_page(report)
+    report.add_argument(
+        "--reframe",
+        metavar="FILE",
+        type=Path,
+        help="also write a ReFrame test that does the trial again: what was measured is its reference",
+    )
     add_quiet(report)
     add_verbose(report, "every claim, with its source")
     add_json(report)
     report.set_defaults(execute=_report)
-    reframe = actions.add_parser(
-        "reframe",
-        help="print a ReFrame test that repeats a trial, with what it measured as reference",
-        description="Print a test for ReFrame 4 that does the trial again. It fails where something is\n"
-        "not as predicted that was, and where an all-reduce is more than a tenth slower.",
-    )
-    reframe.add_argument("folder", metavar="FOLDER", type=Path, help="of `trial plan`")
-    reframe.set_defaults(execute=_reframe)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -167,36 +167,58 @@ def _run(arguments: argparse.Namespace) -> int:
     if allocation is not None and arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
     options = _words(arguments.sbatch)
+    say = _silent if arguments.quiet else _say
     with alone(folder.path, "here" if allocation is None else "job") as is_alone:
         if not is_alone:
             _say("another process does the steps of this trial")
             return ExitCode.UNDECIDED
         if allocation is not None:
-            run_in_job(folder, plan, allocation, os.environ, _say)
-            return _told(folder, plan, quiet=True)
-        run_here(folder, plan, os.environ, _say, quick=True)
+            run_in_job(folder, plan, allocation, os.environ, say)
+            return _told(folder, plan, as_json=arguments.json, quiet=True)
+        run_here(folder, plan, os.environ, say, quick=True)
         if is_over(folder, plan):
-            return _told(folder, plan)
+            return _told(folder, plan, as_json=arguments.json, quiet=arguments.quiet)
         if arguments.write_only:
-            print(shlex.join(map(str, ["sbatch", *write_job(folder, plan, options, os.environ)])))
-            return ExitCode.GOOD
+            command = shlex.join(map(str, ["sbatch", *write_job(folder, plan, options, os.environ)]))
+            return _job(arguments, None, None, command)
         if jobs := queued(plan, os.environ):
-            _say(f"job {jobs[0].number} is {jobs[0].state.lower()} {jobs[0].reason}: it does what is left")
-            return ExitCode.UNDECIDED
+            job = jobs[0]
+            say(f"job {job.number} is {job.state.lower()} {job.reason}: it does what is left")
+            return _job(arguments, job.number, job.state, None)
         number = submit(folder, plan, options, os.environ)
-        _say(f"job {number} is submitted; it takes what is left of {plan.node_minutes} node minutes at most")
-        run_here(folder, plan, os.environ, _say, quick=False)
-    _say(f"next:  lumiimg trial report {shlex.quote(str(folder.path))}")
-    return ExitCode.GOOD
+        say(f"job {number} is submitted; it takes what is left of {plan.node_minutes} node minutes at most")
+        run_here(folder, plan, os.environ, say, quick=False)
+    say(f"next:  lumiimg trial report {shlex.quote(str(folder.path))}")
+    return _job(arguments, number, "SUBMITTED", None)
+
+
+def _job(arguments: argparse.Namespace, number: str | None, state: str | None, command: str | None) -> int:
+    """Print the job that does what is left, for machines, or the command that submits it; return the exit code."""
+    from lumiimg.report.console import print_json
+
+    if arguments.json:
+        print_json("trial-job", job=number, state=state, command=command)
+    elif command is not None:
+        print(command)
+    return ExitCode.GOOD if state in {None, "SUBMITTED"} else ExitCode.UNDECIDED
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.trial.folder import TrialFolder
 
     folder = TrialFolder(arguments.folder)
+    plan = folder.plan()
+    if arguments.reframe is not None:
+        from lumiimg.catalog.sites import find_site
+        from lumiimg.cluster.trial.reframe import reframe_of
+        from lumiimg.cluster.trial.table import report_of
+        from lumiimg.files import write_text
+
+        site = find_site(plan.site_name, os.environ)
+        write_text(arguments.reframe, reframe_of(plan, report_of(folder, plan, os.environ), site))
     return _told(
         folder,
-        folder.plan(),
+        plan,
         as_json=arguments.json,
         html=arguments.html,
         quiet=arguments.quiet,
@@ -204,25 +226,13 @@ def _report(arguments: argparse.Namespace) -> int:
     )
 
 
-def _reframe(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.sites import find_site
-    from lumiimg.cluster.trial.folder import TrialFolder
-    from lumiimg.cluster.trial.reframe import reframe_of
-    from lumiimg.cluster.trial.table import report_of
-
-    folder = TrialFolder(arguments.folder)
-    plan = folder.plan()
-    sys.stdout.write(reframe_of(plan, report_of(folder, plan, os.environ), find_site(plan.site_name, os.environ)))
-    return ExitCode.GOOD
-
-
 def _told(
     folder: TrialFolder,
     plan: TrialPlan,
     *,
-    as_json: bool = False,
+    as_json: bool,
+    quiet: bool,
     html: Path | None = None,
-    quiet: bool = False,
     verbose: bool = False,
 ) -> int:
     """Write the file, print the table, and return its answer."""
@@ -249,6 +259,10 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
+
+
+def _silent(_: str) -> None:
+    """Say nothing."""
 
 
 def _say(what: str) -> None:

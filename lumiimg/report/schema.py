@@ -41,7 +41,7 @@ _MODULES = {
     "machine": "bench-import doctor verify",
     "releases": "refresh",
     "request": "explain-bases explain-request",
-    "trial": "trial trial-plan",
+    "trial": "trial trial-job trial-plan",
 }
 """Of `report/outputs/`, with the kinds that each has."""
 _AS_IT_IS = frozenset({"script"})

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.trial.measure import LEFT, NOT_YET
 from lumiimg.cluster.trial.plan import usual_minutes
 from lumiimg.cluster.trial.values import ClaimOutcome
-from lumiimg.report.console import console, detail, heading, headline, marked, proposal, say
+from lumiimg.report.console import Priority, console, detail, heading, headline, marked, proposal, say, screen
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.cluster.trial.values import Row, TrialPlan, TrialReport
+    from lumiimg.report.console import Console
 
 KINDS = {
     ClaimOutcome.DIFFERS: "problem",
@@ -26,8 +27,13 @@ TITLES = {
     ClaimOutcome.NEWS: "Measured, and not predicted",
     ClaimOutcome.OPEN: "Not measured",
 }
-_SHOWN = 8
-"""Rows of one kind, without --verbose."""
+_SOON = {
+    ClaimOutcome.DIFFERS: Priority.SENTENCE,
+    ClaimOutcome.OPEN: Priority.REASON,
+    ClaimOutcome.NEWS: Priority.WELL,
+    ClaimOutcome.SAME: Priority.WELL,
+}
+"""What is left out last where a screen is too small."""
 
 
 def print_plan(plan: TrialPlan, command: str, *, quiet: bool, stderr: bool) -> None:
@@ -90,8 +96,18 @@ def told(row: Row) -> str:
 
 def print_trial(report: TrialReport, folder: str, *, verbose: bool, quiet: bool, stderr: bool) -> None:
     """Print the table."""
-    out = console(stderr=stderr, quiet=quiet)
+    with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
+        _print_table(out, report, folder, verbose=verbose)
+
+
+def _print_table(out: Console, report: TrialReport, folder: str, *, verbose: bool) -> None:
     headline(out, f"trial of {report.site}: {sentence(report)}", kind_of(report))
+    name = shlex.quote(folder)
+    if any(row.why == NOT_YET or row.why.startswith(LEFT) for row in report.rows):
+        proposal(out, f"lumiimg trial run {name} --sbatch='OPTIONS'")
+    else:
+        told_file = f"{folder}/trial.json, which names no person, project, node or folder. Nothing was sent"
+        say(out, f"to share: {told_file}", rest=" " * 10)
     if report.stand_in is not None:
         say(out, f"not a real machine (stand-ins: {report.stand_in}): this says nothing about {report.site}")
     detail(out, "; ".join(facts(report)))
@@ -102,16 +118,8 @@ def print_trial(report: TrialReport, folder: str, *, verbose: bool, quiet: bool,
         if not rows:
             continue
         heading(out, f"{title}: {len(rows)}")
-        shown = rows if verbose or kind is ClaimOutcome.DIFFERS else rows[:_SHOWN]
-        for row in shown:
-            marked(out, KINDS[kind], told(row), first="  ")
+        for row in rows:
+            marked(out, KINDS[kind], told(row), first="  ", priority=_SOON[kind])
             if verbose or kind is ClaimOutcome.DIFFERS:
-                detail(out, f"  source: {row.source}{f' ({row.date})' if row.date else ''}")
-        if len(shown) < len(rows):
-            detail(out, f"and {len(rows) - len(shown)} more: --verbose")
-    out.print()
-    name = shlex.quote(folder)
-    if any(row.why == NOT_YET or row.why.startswith(LEFT) for row in report.rows):
-        proposal(out, f"lumiimg trial run {name} --sbatch='OPTIONS'")
-    else:
-        say(out, f"To share: {folder}/trial.json, which names no person, project, node or folder. Nothing was sent.")
+                source = f"  source: {row.source}{f' ({row.date})' if row.date else ''}"
+                detail(out, source, priority=Priority.MORE)

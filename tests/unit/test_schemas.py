@@ -225,6 +225,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "venv": lambda at: print_json(
         "venv", VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder
     ),
+    "trial-job": lambda _: print_json("trial-job", job="7", state="PENDING", command=None),
     "trial": lambda at: _trial(at.folder / "trial"),
     "verify": lambda at: print_signed(at.folder / "x.sif", _SIGNED, ENGINE, as_json=True),
     "why": lambda at: cache_report.print_why(

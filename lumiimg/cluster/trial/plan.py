@@ -17,10 +17,10 @@ from lumiimg.check.pipeline import check_image
 from lumiimg.cluster.trial.claims import HERE, NODES, VNI, left_out, of_build, of_image, of_site, set_beside
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
-from lumiimg.files import open_regular
 from lumiimg.findings import Level
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.lockfile import layer_digest
+from lumiimg.resolve.venv import mark_of
 from lumiimg.toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.stack import Stack
 
-_PART = 1 << 20
 _MOST_LOCK = 2 << 20
 MOST_IMAGES = 20
 _LEAST_NODES = 2
@@ -189,20 +188,12 @@ def _rank(name: str) -> int:
 
 
 def content(path: Path) -> str:
-    """Return what an image is known by, without reading all of it. Raises BadInputError."""
-    digest = hashlib.sha256()
+    """Return what an image is known by, without reading all of it; a folder by its inode. Raises BadInputError."""
     try:
-        if path.is_dir():
-            return hashlib.sha256(f"{path.stat().st_ino}".encode()).hexdigest()[:16]
-        with open_regular(path) as file:
-            size = file.seek(0, 2)
-            digest.update(f"{size}:".encode())
-            for place in (0, max(size - _PART, 0)):
-                file.seek(place)
-                digest.update(file.read(_PART))
+        mark = mark_of(path)
+        return (mark or hashlib.sha256(f"{path.stat().st_ino}".encode()).hexdigest())[:16]
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    return digest.hexdigest()[:16]
 
 
 def rows_in(path: Path) -> tuple[TriedRow, ...]:

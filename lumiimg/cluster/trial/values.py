@@ -75,7 +75,7 @@ class TrialImage:
     path: str
     """Absolute."""
     content: str
-    """The first 16 hexadecimal digits of the SHA-256 of its size, its first and its last MiB."""
+    """The first 16 hexadecimal digits of a digest of the sizes, beginnings and ends of its file systems."""
     rows: tuple[TriedRow, ...]
     """What it was built from, where lumiimg built it; else nothing."""
     rocm: str | None = None
@@ -231,7 +231,7 @@ class ReportedImage:
     number: int
     """As in the names of the claims."""
     content: str
-    """The first 16 hexadecimal digits of the SHA-256 of its size, its first and its last MiB."""
+    """The first 16 hexadecimal digits of a digest of the sizes, beginnings and ends of its file systems."""
     rows: tuple[TriedRow, ...]
     """What it was built from, where lumiimg built it."""
     rocm: str | None

@@ -14,6 +14,19 @@ class Trial(Output):
     made_of = TrialReport
 
 
+class TrialJob(Output):
+    """The job that does what is left of a trial."""
+
+    printed_by = "lumiimg trial run FOLDER --json"
+
+    job: str | None
+    """Its number; null where it was not submitted."""
+    state: str | None
+    """`SUBMITTED` now, else as squeue says: `PENDING`, `RUNNING`; null where it was not submitted."""
+    command: str | None
+    """What submits it, with `--write-only`; null elsewhere."""
+
+
 class TrialPlan(Output):
     """What a trial would do, and all that it predicts."""
 
