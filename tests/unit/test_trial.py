@@ -849,6 +849,7 @@ def test_a_trial_of_another_user_is_not_run(
 # -- names
 
 
+@pytest.mark.threat("S70")
 @given(
     st.from_regex(r"[a-z][a-z0-9]{3,11}", fullmatch=True),
     st.from_regex(r"project_[0-9]{9}", fullmatch=True),
@@ -1196,3 +1197,21 @@ def test_a_trial_as_a_reframe_test_has_its_table_as_reference(tmp_path: Path) ->
     rows[1]["gb_s"] = 84.0
     rows[1]["outcome"] = "differs"
     assert "not as predicted, and was before: speed" in reframe()
+
+
+def test_what_a_job_really_took_counts_where_slurm_keeps_accounts(tmp_path: Path) -> None:
+    """One hung before its first step, one was killed in a step that it had taken the limit of; a third is not ours."""
+    folder = TrialFolder(tmp_path / "trial")
+    made = plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=200)
+    folder.make(made)
+    for number in (7, 8):
+        folder.note(JobTime(job=f"{number}", nodes=2, began=100.0 * number, until=100.0 * number + 600))
+    sacct = tmp_path / "bin/sacct"
+    sacct.parent.mkdir()
+    sacct.write_text("#!/bin/sh\necho '7|1800|2'\necho '8|60|2'\necho '9|9999|2'\necho 'garbage'\necho '7|x|2'\n")
+    sacct.chmod(0o755)
+    submit.write_job(folder, made, [], {"PATH": f"{sacct.parent}:/usr/bin:/bin"})
+    assert folder.spent() == 62
+    sacct.write_text("#!/bin/sh\necho 'sacct: error: Slurm accounting storage is disabled'\nexit 1\n")
+    submit.write_job(folder, made, [], {"PATH": f"{sacct.parent}:/usr/bin:/bin"})
+    assert folder.spent() == 62

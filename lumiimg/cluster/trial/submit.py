@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.nodes.check import own_command
@@ -15,7 +15,7 @@ from lumiimg.cluster.trial.case import SlurmFacts
 from lumiimg.cluster.trial.claims import HERE
 from lumiimg.cluster.trial.driver import steps_left
 from lumiimg.cluster.trial.plan import job_name, usual_minutes
-from lumiimg.engine.process import run
+from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
 from lumiimg.files import write_text
 from lumiimg.host.codec import FormError, decode
@@ -84,6 +84,7 @@ def write_job(
         raise BadInputError(
             f"has {wrong}, which the trial decides", where="--sbatch", hint="trial plan --nodes N --node-minutes N"
         )
+    _settle(folder, plan, environment)
     left = plan.node_minutes - folder.spent()
     usual = usual_minutes([*steps_left(folder, plan)], plan.nodes) * 1.5
     minutes = math.floor(min(left, usual) / plan.nodes)
@@ -110,6 +111,27 @@ def submit(folder: TrialFolder, plan: TrialPlan, options: Sequence[str], environ
     Raises FailedError, MissingHereError without Slurm, UndecidedError if it refuses the job.
     """
     return submit_job(write_job(folder, plan, options, environment), _here(environment))
+
+
+def _settle(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, str]) -> None:
+    """Take from Slurm's accounting what the trial's own jobs took, where it has one (sacct(1)).
+
+    A job that hung before or between its steps took more than it could note, one that was killed in a step less.
+    """
+    program = which("sacct", environment.get("PATH"))
+    noted = {one.job: one for one in folder.job_times()}
+    if program is None or not noted:
+        return
+    words = ["--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,ElapsedRaw,AllocNodes"]
+    words += [f"--name={job_name(plan)}", f"--jobs={','.join(noted)}"]
+    own = {name: value for name, value in environment.items() if not name.startswith("SACCT_")}
+    done = run([program, *words], env=_here(own), timeout_s=_ASK_S)
+    for line in done.output.splitlines() if done.ok else ():
+        job, _, rest = line.partition("|")
+        elapsed, _, nodes = rest.partition("|")
+        if job in noted and elapsed.isdecimal() and nodes.isdecimal():
+            one = noted[job]
+            folder.note(replace(one, nodes=int(nodes), until=one.began + int(elapsed)))
 
 
 def _here(environment: Mapping[str, str]) -> dict[str, str]:
