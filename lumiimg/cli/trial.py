@@ -199,7 +199,7 @@ def _job(arguments: argparse.Namespace, number: str | None, state: str | None, c
     if arguments.json:
         print_json("trial-job", job=number, state=state, command=command)
     elif command is not None:
-        print(command)
+        print(printable(command))
     return ExitCode.GOOD if state in {None, "SUBMITTED"} else ExitCode.UNDECIDED
 
 

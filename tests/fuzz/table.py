@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tests.fuzz.targets import catalogue, elf, gpu, host, image, logs, resolve
+from tests.fuzz.targets import catalogue, cluster, elf, gpu, host, image, logs, resolve
 
 TARGETS = {
-    target.name: target for module in (elf, gpu, image, logs, catalogue, host, resolve) for target in module.TARGETS
+    target.name: target
+    for module in (elf, gpu, image, logs, catalogue, host, resolve, cluster)
+    for target in module.TARGETS
 }
 
 _OWN_TABLE = "a table of this package"
@@ -19,6 +21,7 @@ NOT_FOREIGN = {
     "cluster.nodes.check": "shows the last lines of a step, each made printable",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
+    "catalog.questions": _OWN_TABLE,
     "cluster.job.frameworks": _OWN_TABLE,
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,

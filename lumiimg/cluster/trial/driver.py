@@ -40,9 +40,8 @@ _NONE = Record(step="", ending=Ending.WAITS)
 """Of a step that was not begun."""
 _GRACE_S = 20.0
 """That a job keeps for itself before its time is up."""
-_MPI = re.compile(r"^\s*([a-z0-9_]{1,32})\s*$", re.MULTILINE)
-_PARTITION = re.compile(r"PartitionName=(\S+)[\s\S]*?Default=(\S+)[\s\S]*?MaxTime=(\S+)")
-_DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+_MPI = re.compile(r"[a-z0-9_]{1,32}")
+_DAYS = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d\d):(\d\d)", re.ASCII)
 
 
 def run_here(
@@ -183,10 +182,22 @@ def _slurm(environment: Mapping[str, str]) -> dict[str, object]:
             return ""
 
     # --all: also those that are hidden from who may not use them
-    found = _PARTITION.findall(ask("scontrol", "--all", "show", "partition"))
-    default = next((name for name, is_default, _ in found if is_default == "YES"), None)
-    partitions = {name: hours(longest) for name, _, longest in found}
-    return {"partitions": partitions, "default": default, "mpi": _MPI.findall(ask("srun", "--mpi=list"))}
+    found = [*_records(ask("scontrol", "--all", "show", "partition"))]
+    default = next((one["PartitionName"] for one in found if one.get("Default") == "YES"), None)
+    partitions = {one["PartitionName"]: hours(one.get("MaxTime", "")) for one in found}
+    words = map(str.strip, ask("srun", "--mpi=list").splitlines())
+    return {"partitions": partitions, "default": default, "mpi": [word for word in words if _MPI.fullmatch(word)]}
+
+
+def _records(output: str) -> Iterator[dict[str, str]]:
+    """Yield the partitions of `scontrol show partition`: records of `Key=value`, an empty line between two."""
+    record: dict[str, str] = {}
+    for line in (*output.splitlines(), ""):
+        record |= {key: value for key, equals, value in (word.partition("=") for word in line.split()) if equals}
+        if not line.strip() and record:
+            if "PartitionName" in record:
+                yield record
+            record = {}
 
 
 def hours(text: str) -> float | None:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
-from lumiimg.cluster.trial.reading import ClaimReading, joined
+from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
 from lumiimg.findings import Code, Family, Severity
 from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumiimg.cluster.nodes.check import NodesReport
     from lumiimg.cluster.trial.case import Imports, TrialCase
     from lumiimg.cluster.trial.values import Claim
+    from lumiimg.fabric.path import FabricPath
 
 _TOLERANCE = 0.1
 """By which two runs alike may differ; more where the two that were made do."""
@@ -68,6 +71,15 @@ def _of_run(report: NodesReport, key: str, ranks: int | None) -> ClaimReading:
     return ClaimReading(RUNS, f"in {ran.program}")
 
 
+_OF_PATH: dict[str, Callable[[FabricPath], str | None]] = {
+    "rccl": lambda path: path.rccl,
+    "rccl-version": lambda path: path.rccl_version,
+    "plugin": lambda path: path.plugin,
+    "libfabric": lambda path: path.libfabric,
+    "libcxi": lambda path: path.libcxi,
+}
+
+
 def _best(report: NodesReport | None) -> float | None:
     rows = report.collective.measurements if report is not None and report.collective is not None else ()
     return max((row.best_gb_s for row in rows if row.best_gb_s), default=None)
@@ -81,8 +93,9 @@ def _of_probe(report: NodesReport, key: str) -> ClaimReading:
             answers = ((None if g.answer is Answer.UNDECIDED else g.answer.value, len(g.nodes)) for g in report.groups)
             read = joined(answers, "")
     else:
-        name = key.replace("-", "_")
-        found = ((getattr(group.path, name), len(group.nodes)) for group in report.groups)
+        if key not in _OF_PATH:
+            return ClaimReading(None, NOT_KNOWN)
+        found = ((_OF_PATH[key](group.path), len(group.nodes)) for group in report.groups)
         read = joined(found, "the probes did not come so far")
     return _of_some(report, read)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.trial.claims import BUILDS, FAILS, NODES, THERE
 from lumiimg.cluster.trial.image_facts import of_image
 from lumiimg.cluster.trial.look import is_in
-from lumiimg.cluster.trial.reading import ClaimReading, joined
+from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
 from lumiimg.cluster.trial.values import ClaimOutcome, Ending
 from lumiimg.wording import count
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.trial.case import TrialCase
     from lumiimg.cluster.trial.values import Claim, Look, Record
 
+_PLACE = re.compile(r"(?:^| )(\d{1,5}):(\d{1,5})(?= |$)", re.ASCII)
 _CLOCK_S = 60.0
 """By which clocks of nodes may differ: they answer one after the other."""
 NOT_YET, LEFT = "not done yet", "left for the next job: "
@@ -87,6 +89,8 @@ def _of_site(case: TrialCase, claim: Claim) -> ClaimReading:
         nothing = "the kernel of the nodes shows no GPU of AMD's"
     if key in {"libfabric", "glibc"}:
         nothing = next((look.no_fabric for look in case.looks if look.no_fabric), nothing)
+    if key not in _OF_NODE:
+        return ClaimReading(None, NOT_KNOWN)
     return _of_some(case, joined(((_OF_NODE[key](look, name), 1) for look in case.looks), nothing))
 
 
@@ -122,14 +126,15 @@ _OF_NODE: dict[str, Callable[[Look, str], str | None]] = {
 def _near(look: Look, claim: Claim) -> ClaimReading:
     """Compare by the cores beside each GPU: the kernel knows NUMA nodes, the site's file groups within them."""
     near = look.near
-    predicted = dict(part.split(":") for part in (claim.predicted or "").split())
+    first = dict(_PLACE.findall(claim.predicted or ""))
+    predicted = [int(first.get(f"{gpu}", -1)) for gpu in range(len(first))]
     if not any(near):
         return ClaimReading(None, "the kernel names no cores beside the GPUs")
     if len(near) != len(predicted):
         return ClaimReading(None, f"the kernel of a node shows {count(len(near), 'GPU')} of {len(predicted)}")
     if len({*near}) == 1 < len(near):
         return ClaimReading(None, f"the kernel names the same cores beside all GPUs: {near[0]}")
-    wrong = [gpu for gpu, cores in enumerate(near) if not is_in(int(predicted[f"{gpu}"]), cores)]
+    wrong = [gpu for gpu, cores in enumerate(near) if not is_in(predicted[gpu], cores)]
     if not wrong:
         return ClaimReading("in the NUMA node of each GPU", same=True)
     return ClaimReading(", ".join(f"GPU {gpu} has {look.near[gpu]}" for gpu in wrong), same=False)

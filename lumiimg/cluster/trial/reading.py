@@ -10,6 +10,7 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+NOT_KNOWN = "this lumiimg does not know the claim"
 _NONE = "none"
 
 

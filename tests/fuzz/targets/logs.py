@@ -151,7 +151,7 @@ def _slurm(data: bytes) -> None:
     nodes, job = parts(data, 2)
     environment = {"PATH": "/bin", "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "nid[1-2]"}
     slurm.is_job_number(text_of(job))
-    with answering(slurm, nodes), mock.patch.object(slurm, "_program", return_value="scontrol"):
+    with answering(slurm, nodes), mock.patch.object(slurm, "slurm_program", return_value="scontrol"):
         slurm.find_allocation(environment)
 
 

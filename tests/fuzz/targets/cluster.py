@@ -1,0 +1,117 @@
+"""What a trial reads back: its folder, which other processes and other days have written, and what Slurm says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from unittest import mock
+
+from lumiimg.cluster.trial import driver, plan, submit
+from lumiimg.cluster.trial.folder import PLAN, TrialFolder
+from lumiimg.cluster.trial.table import report_of
+from lumiimg.cluster.trial.values import Claim, Look, Record, TrialPlan, TrialStep
+from lumiimg.errors import BadInputError, UndecidedError
+from lumiimg.host.codec import encode
+from lumiimg.report.schema import json_text
+from tests.fuzz.target import Target
+from tests.fuzz.targets.scratch import BORDER, answering, parts, scratch, text_of, written
+
+_ENVIRONMENT = {"PATH": "/bin", "USER": "ada", "HOME": "/users/ada"}
+_STEPS = ("nodes", "here", "image-1.run", "nodes-near", "image-1.probe")
+_CLAIMS = {
+    "nodes": ("site.cores", "64"),
+    "here": ("site.mpi:pmi2", "there"),
+    "image-1.run": ("image-1.network", "x"),
+    "nodes-near": ("site.near", "0:48 1:56"),
+    "image-1.probe": ("image-1.rccl", "/x"),
+}
+_PLAN = TrialPlan(
+    schema=1,
+    id="0123abcd",
+    made="2026-11-26T10:00:00+00:00",
+    tool="0.1.0",
+    site="lumi",
+    site_name="lumi",
+    nodes=2,
+    node_minutes=60,
+    images=(),
+    steps=tuple(TrialStep(name=name, about=name, words=("check",), nodes=2, minutes=1, limit=2) for name in _STEPS),
+    claims=tuple(
+        Claim(id=key, about=key, predicted=told, source="x", step=step) for step, (key, told) in _CLAIMS.items()
+    ),
+)
+
+
+def _folder(data: bytes) -> str:
+    """A plan, a record, a look, and what a step printed."""
+    made, record, look, output = parts(data, 4)
+    folder = TrialFolder(scratch() / "trial")
+    shutil.rmtree(folder.path, ignore_errors=True)
+    written(made, f"trial/{PLAN}")
+    written(look, "trial/looks/node-a.look.json")
+    for step in _STEPS:
+        written(record, f"trial/steps/{step}.json")
+        written(output, f"trial/steps/{step}.out")
+    return json_text("trial", report_of(folder, folder.plan(), _ENVIRONMENT))
+
+
+def _slurm(data: bytes) -> None:
+    """What scontrol and srun, squeue, and sacct say."""
+    partitions, queue, accounts = parts(data, 3)
+    folder = TrialFolder(scratch() / "jobs-of-trial")
+    folder.jobs.mkdir(parents=True, exist_ok=True)
+    with mock.patch.object(driver, "which", return_value="/bin/slurm"), answering(driver, partitions):
+        driver._slurm(_ENVIRONMENT)
+    with mock.patch.object(submit, "slurm_program", return_value="/bin/squeue"), answering(submit, queue):
+        submit.queued(_PLAN, _ENVIRONMENT)
+    with mock.patch.object(submit, "which", return_value="/bin/sacct"), answering(submit, accounts):
+        submit._settle(folder, _PLAN, _ENVIRONMENT)
+
+
+def _lock(data: bytes) -> None:
+    with mock.patch.object(plan, "read_plan", return_value={"lock": text_of(data)}):
+        plan.rows_in(scratch() / "image.sif")
+
+
+def _folder_seeds() -> Iterator[bytes]:
+    record = Record(step="nodes", ending="done", job="7", began="2026-11-26T10:00:00+00:00", seconds=3.0, code=0)  # type: ignore[arg-type]
+    look = Look(node="a", clock=1.0, processors="x86_64", kernel="6", cores=64)
+    whole = [json.dumps(encode(part)).encode() for part in (_PLAN, record, look)]
+    for output in (b'{"partitions": {"a": 3.0}, "mpi": ["pmi2"]}', b'{"groups": [], "levels": {}}', b""):
+        yield BORDER.join([*whole, output])
+
+
+def _slurm_seeds() -> Iterator[bytes]:
+    partitions = b"PartitionName=dev-g\n   Default=YES QoS=N/A\n   MaxNodes=2 MaxTime=03:00:00\n\n  none\n  pmi2\n"
+    yield BORDER.join([partitions, b"7 PENDING (Priority)\n", b"7|600|2\n"])
+
+
+def _lock_seeds() -> Iterator[bytes]:
+    yield b'[base]\nname = "debian-13"\nrelease = ""\nlayer = "sha256:0"\n[[layer]]\nname = "vllm"\nrelease = "0.10.1"\nlayer = "x"\n'
+
+
+TARGETS = (
+    Target(
+        "trial-folder",
+        (
+            "cluster.trial.folder.TrialFolder",
+            "cluster.trial.case.read_case",
+            "cluster.trial.look.looks_in",
+            "cluster.trial.table.report_of",
+        ),
+        _folder,
+        _folder_seeds,
+        (BadInputError,),
+        "json",
+        rounds=15,
+    ),
+    Target(
+        "trial-slurm",
+        ("cluster.trial.driver._slurm", "cluster.trial.submit.queued"),
+        _slurm,
+        _slurm_seeds,
+        (UndecidedError,),
+    ),
+    Target("trial-lock", ("cluster.trial.plan.rows_in",), _lock, _lock_seeds, (), "toml", rounds=15),
+)
