@@ -35,7 +35,7 @@ from lumiimg.cluster.trial import driver, submit
 from lumiimg.cluster.trial import look as look_module
 from lumiimg.cluster.trial.case import SlurmFacts, TrialCase, read_case
 from lumiimg.cluster.trial.claims import HERE, NODES, of_image, of_site
-from lumiimg.cluster.trial.driver import hours, run_in_job
+from lumiimg.cluster.trial.driver import run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
 from lumiimg.cluster.trial.look import is_in, look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
@@ -53,6 +53,7 @@ from lumiimg.cluster.trial.values import (
     TrialStep,
     TriedRow,
 )
+from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -205,13 +206,6 @@ def test_partitions_and_mpi_are_those_of_slurm() -> None:
         "site.mpi:pmi2": ("there", "same"),
         "site.mpi:cray_shasta": ("not there", "differs"),
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "number"), [("2-00:00:00", 48), ("03:00:00", 3), ("00:30:00", 0.5), ("UNLIMITED", None), ("", None)]
-)
-def test_times_of_slurm(text: str, number: float | None) -> None:
-    assert hours(text) == number
 
 
 def test_lists_of_the_kernel() -> None:
@@ -1215,3 +1209,16 @@ def test_what_a_job_really_took_counts_where_slurm_keeps_accounts(tmp_path: Path
     sacct.write_text("#!/bin/sh\necho 'sacct: error: Slurm accounting storage is disabled'\nexit 1\n")
     submit.write_job(folder, made, [], {"PATH": f"{sacct.parent}:/usr/bin:/bin"})
     assert folder.spent() == 62
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("2-00:00:00", 48), ("03:00:00", 3), ("00:30:00", 0.5), ("UNLIMITED", None), ("", None)]
+)
+def test_the_longest_job_of_a_partition_is_what_scontrol_says(
+    text: str, hours: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"PartitionName=dev-g\n   Default=YES QoS=N/A\n   MaxNodes=2 MaxTime={text} MinNodes=0\n\n"
+    monkeypatch.setattr(driver, "which", lambda *_: "/bin/scontrol")
+    monkeypatch.setattr(driver, "run", lambda *_, **__: Completed(("scontrol",), 0, said, 0.1))
+    found = driver._slurm({})
+    assert (found["partitions"], found["default"]) == ({"dev-g": hours}, "dev-g")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.cluster.job.shape import seconds
 from lumiimg.cluster.nodes.check import own_command
 from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.cluster.trial.folder import JobTime
@@ -41,7 +42,6 @@ _NONE = Record(step="", ending=Ending.WAITS)
 _GRACE_S = 20.0
 """That a job keeps for itself before its time is up."""
 _MPI = re.compile(r"[a-z0-9_]{1,32}")
-_DAYS = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d\d):(\d\d)", re.ASCII)
 
 
 def run_here(
@@ -129,7 +129,7 @@ def run_in_job(
 
 def is_over(folder: TrialFolder, plan: TrialPlan) -> bool:
     """Whether no step is left to be done."""
-    return not any(True for _ in steps_left(folder, plan))
+    return next(steps_left(folder, plan), None) is None
 
 
 def steps_left(folder: TrialFolder, plan: TrialPlan) -> Iterator[TrialStep]:
@@ -163,7 +163,7 @@ def _unfit(step: TrialStep, ending: Ending, why: str, job: str) -> Record:
 
 def _here(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str]) -> Record:
     if step.words:
-        return _kept(folder, step, _command(folder, step, environment, step.limit * 60.0), "")
+        return _kept(folder, step, environment, step.limit * 60.0)
     began = _now()
     write_text(folder.output_file(step.name), json.dumps(_slurm(environment)))
     return Record(step=step.name, ending=Ending.DONE, began=began, code=0)
@@ -184,7 +184,8 @@ def _slurm(environment: Mapping[str, str]) -> dict[str, object]:
     # --all: also those that are hidden from who may not use them
     found = [*_records(ask("scontrol", "--all", "show", "partition"))]
     default = next((one["PartitionName"] for one in found if one.get("Default") == "YES"), None)
-    partitions = {one["PartitionName"]: hours(one.get("MaxTime", "")) for one in found}
+    longest = {one["PartitionName"]: seconds(one.get("MaxTime", "")) for one in found}
+    partitions = {name: time_s / 3600 if time_s is not None else None for name, time_s in longest.items()}
     words = map(str.strip, ask("srun", "--mpi=list").splitlines())
     return {"partitions": partitions, "default": default, "mpi": [word for word in words if _MPI.fullmatch(word)]}
 
@@ -198,15 +199,6 @@ def _records(output: str) -> Iterator[dict[str, str]]:
             if "PartitionName" in record:
                 yield record
             record = {}
-
-
-def hours(text: str) -> float | None:
-    """Return a time of Slurm, `2-00:00:00`, in hours; None: there is no limit."""
-    found = _DAYS.fullmatch(text)
-    if found is None:
-        return None
-    days, hour, minute, second = (int(part or 0) for part in found.groups())
-    return days * 24 + hour + minute / 60 + second / 3600
 
 
 def _in_job(
@@ -223,7 +215,7 @@ def _in_job(
         ending = Ending.DONE if looks else Ending.FAILED
         seconds = time.monotonic() - start
         return Record(step=step.name, ending=ending, job=job, began=began, seconds=round(seconds, 1), said=said)
-    return _kept(folder, step, _command(folder, step, environment, limit_s), job)
+    return _kept(folder, step, environment, limit_s, job)
 
 
 def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str], limit_s: float) -> Completed:
@@ -255,8 +247,11 @@ def _words(folder: TrialFolder, step: TrialStep) -> Iterator[str]:
         yield str(snapshot) if word == HOST else here
 
 
-def _kept(folder: TrialFolder, step: TrialStep, done: Completed, job: str) -> Record:
-    """Return the record of a command, with its output in its place where that is whole."""
+def _kept(
+    folder: TrialFolder, step: TrialStep, environment: Mapping[str, str], limit_s: float, job: str = ""
+) -> Record:
+    """Run a command and return its record, with its output in its place where that is whole."""
+    done = _command(folder, step, environment, limit_s)
     part, place = folder.output_file(step.name).with_suffix(".part"), folder.output_file(step.name)
     ending = Ending.TIMED_OUT if done.timed_out else Ending.FAILED
     try:
@@ -276,16 +271,14 @@ def _kept(folder: TrialFolder, step: TrialStep, done: Completed, job: str) -> Re
         began=began.isoformat(timespec="seconds"),
         seconds=round(done.seconds, 1),
         code=done.exit_code if done.exit_code >= 0 else None,
-        engine=_engine(),
+        engine=_engine(environment),
         said=_said(done),
     )
 
 
-def _engine() -> str | None:
-    import os
-
+def _engine(environment: Mapping[str, str]) -> str | None:
     try:
-        return find_engine(os.environ).name
+        return find_engine(environment).name
     except LumiimgError:
         return None
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.stack import Stack
 
 _MOST_LOCK = 2 << 20
-MOST_IMAGES = 20
+_MOST_IMAGES = 20
 _LEAST_NODES = 2
 _AROUND = 2
 """Minutes of a job before its first step and behind its last."""
@@ -59,8 +59,8 @@ def plan_trial(
 
     Raises BadInputError for what is not an image, or for less time than the first steps take.
     """
-    if len(paths) > MOST_IMAGES:
-        raise BadInputError(f"{len(paths)} images; {MOST_IMAGES} are the limit of a trial")
+    if len(paths) > _MOST_IMAGES:
+        raise BadInputError(f"{len(paths)} images; {_MOST_IMAGES} are the limit of a trial")
     if nodes < _LEAST_NODES:
         raise BadInputError("is too few: a network is used from two nodes on", where=f"--nodes {nodes}")
     steps, claims, images = [*_of_nodes(nodes, site_name)], [*of_site(site)], []

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.trial.case import TrialCase, read_case
+from lumiimg.cluster.trial.case import read_case
 from lumiimg.cluster.trial.measure import notes, outcome, reading
 from lumiimg.cluster.trial.values import (
     ClaimOutcome,
@@ -19,10 +19,10 @@ from lumiimg.cluster.trial.values import (
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from lumiimg.cluster.trial.case import TrialCase
-    from lumiimg.cluster.trial.folder import JobTime, TrialFolder
+    from lumiimg.cluster.trial.folder import TrialFolder
     from lumiimg.cluster.trial.values import Claim, TrialPlan
 
 _ORDER = tuple(ClaimOutcome)
@@ -115,7 +115,10 @@ class _Names:
             name: stands
             for name, stands in (
                 *((environment.get(variable, ""), "USER") for variable in ("USER", "LOGNAME")),
-                *((account, "PROJECT") for account in (environment.get("SLURM_JOB_ACCOUNT", ""), *_accounts(jobs))),
+                *(
+                    (account, "PROJECT")
+                    for account in (environment.get("SLURM_JOB_ACCOUNT", ""), *(job.account for job in jobs))
+                ),
             )
             if name.lower() not in ours
         }
@@ -137,10 +140,6 @@ class _Names:
         for pattern, stands in _SHAPES:
             text = pattern.sub(stands, text)
         return text
-
-
-def _accounts(jobs: Iterable[JobTime]) -> Iterator[str]:
-    return (job.account for job in jobs)
 
 
 def _as_written(path: Path) -> Iterator[str]:
