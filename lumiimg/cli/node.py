@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,12 @@ from lumiimg.errors import ExitCode
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", type=Path)
     parser.add_argument("--look", metavar="SITE", help="put there what this node shows of what the site's file says")
+    parser.add_argument(
+        "--gpus-in", metavar="IMAGE", type=Path, help="print what GPUs are in it, and memory beside them"
+    )
+    parser.add_argument(
+        "--nics-in", metavar="IMAGE", type=Path, help="print how fast GPUs of two nodes are over each NIC"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -20,7 +27,14 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.nodes.node_task import take_part
     from lumiimg.cluster.trial.look import look_here
 
-    if arguments.look:
+    if image := arguments.gpus_in or arguments.nics_in:
+        from lumiimg.cluster.trial.nearness import gpus_of, nics_of
+        from lumiimg.host.codec import encode
+
+        of = gpus_of if arguments.gpus_in else nics_of
+        told = of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
+        print(json.dumps(encode(told)))
+    elif arguments.look:
         look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:
         take_part(arguments.folder, os.environ)

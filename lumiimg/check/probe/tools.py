@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
 
 PROGRAMS = ("handshake", "rcclprobe")
-ALL_REDUCE = "allreduce"
+ALL_REDUCE, GPU_PROBE = "allreduce", "gpuprobe"
 SIMULATION = "rcclsim"
 """A stand-in for HIP is in it: only for those who ask for a simulation."""
 IN_IMAGE = "/opt/lumiimg/netprobe/bin"

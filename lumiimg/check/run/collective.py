@@ -132,8 +132,6 @@ def choose(
     rccl = static.path.rccl
     assert rccl is not None  # noqa: S101 - without one there is nothing to run
     resolved = _resolved(image, rccl)
-    several = ["--slurm"] if nodes > 1 else []
-    meeting = ["--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S), *several]
     for path in _programs(image):
         process = Process(image.root, see_inside(image, environment).settings)
         process.start(path)
@@ -144,10 +142,24 @@ def choose(
         tests = (path, *_SIZES, "-g", str(gpus))
         return Collective(CollectiveProgram.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
     if static.job is not None and static.job.is_program and static.job.framework in {"torch", "vllm"}:
-        script = (static.job.program, f"{MOUNTED}/{_SCRIPT}", *meeting)
+        script = (static.job.program, f"{MOUNTED}/{_SCRIPT}", *_meet(gpus, nodes, TIMEOUT_S))
         return Collective(CollectiveProgram.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
-    own = (tools.command(ALL_REDUCE), *meeting, rccl)
-    return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+    return own_collective(image, rccl, tools, gpus=gpus, nodes=nodes)
+
+
+def own_collective(
+    image: Image, rccl: str, tools: Tools, *, gpus: int, nodes: int, device: int = 0, timeout_s: int = TIMEOUT_S
+) -> Collective:
+    """Return the all-reduce of this project with an RCCL; `device`: the first of the GPUs of each node."""
+    only = ("--device", str(device)) if device else ()
+    own = (tools.command(ALL_REDUCE), *_meet(gpus, nodes, timeout_s), *only, rccl)
+    return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, _resolved(image, rccl), needs_mpi=False)
+
+
+def _meet(gpus: int, nodes: int, timeout_s: int) -> tuple[str, ...]:
+    """Return how the ranks find each other, as both programs with ranks of their own take it."""
+    several = ("--slurm",) if nodes > 1 else ()
+    return ("--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(timeout_s), *several)
 
 
 def _resolved(image: Image, path: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.tools import Tools
+    from lumiimg.check.run.collective import Collective
     from lumiimg.check.run.execution import RunResult
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.cluster.nodes.groups import FingerprintGroup
@@ -106,19 +107,37 @@ def run_together(
     prepare(folder)
     collective = choose(image, static, environment, tools, gpus=gpus, nodes=len(nodes))
     variables = missing_here(engine, image, site, environment, nodes=len(nodes))
+    own = with_variables(engine, environment, variables)
+    result = run_collective(engine, path, collective, own, nodes, folder, version=version, site=site, excuse=excuse)
+    tell(result.findings, site, variables)
+    return result
+
+
+def run_collective(
+    engine: Engine,
+    path: Path,
+    collective: Collective,
+    environment: Mapping[str, str],
+    nodes: Sequence[str],
+    folder: Path,
+    *,
+    version: str | None = None,
+    site: Site | None = None,
+    excuse: str | None = None,
+    limit_s: float = TOGETHER_LIMIT_S,
+) -> RunResult:
+    """Start a collective once on each of these nodes, in a folder that was prepared; the rest as of `run_together`."""
     with (folder / LOGS / OUTPUT).open("wb") as log:
         ended = run_step(
             nodes,
             collective.command(engine, path, folder),
-            with_variables(engine, environment, variables),
-            timeout_s=TOGETHER_LIMIT_S,
+            environment,
+            timeout_s=limit_s,
             together=True,
             mpi="pmi2" if collective.needs_mpi else "none",
             log=log,
         )
-    result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
-    tell(result.findings, site, variables)
-    return result
+    return judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
 
 
 def told_of(result: RunResult) -> NodesCollective:

@@ -9,6 +9,7 @@ from lumiimg.check.strace import Counts  # noqa: TC001 - the codec reads the typ
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
 from lumiimg.cluster.trial.look import looks_in
+from lumiimg.cluster.trial.nearness import GpuFacts, NicFacts
 from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class TrialCase:
     """Of the steps that are a check on nodes, by their names."""
     imports: Mapping[str, Imports] = field(default_factory=dict)
     """Of the steps that count an import."""
+    gpus: Mapping[str, GpuFacts] = field(default_factory=dict)
+    """Of the steps that look at GPUs."""
+    nics: Mapping[str, NicFacts] = field(default_factory=dict)
+    """Of the steps that try NICs."""
     unread: frozenset[str] = frozenset()
     """Steps whose output is not what they print."""
 
@@ -64,7 +69,7 @@ class TrialCase:
 def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
     """Read what there is; output that cannot be read is named. Raises BadInputError for a record that is none."""
     records = {step.name: record for step in plan.steps if (record := folder.record(step.name)) is not None}
-    slurm, reports, imports, unread = None, {}, {}, set()
+    slurm, reports, imports, gpus, nics, unread = None, {}, {}, {}, {}, set()
     for step in plan.steps:
         if step.name not in records or step.name == NODES or not (output := folder.output(step.name)):
             continue
@@ -75,6 +80,10 @@ def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
                 reports[step.name] = decode(NodesReport, output)
             elif step.words[0] == "bench":
                 imports[step.name] = decode(Imports, output)
+            elif "--gpus-in" in step.words:
+                gpus[step.name] = decode(GpuFacts, output)
+            elif "--nics-in" in step.words:
+                nics[step.name] = decode(NicFacts, output)
         except FormError:
             unread.add(step.name)
-    return TrialCase(plan, records, looks_in(folder.looks), slurm, reports, imports, frozenset(unread))
+    return TrialCase(plan, records, looks_in(folder.looks), slurm, reports, imports, gpus, nics, frozenset(unread))

@@ -13,13 +13,14 @@ from lumiimg.cluster.trial.look import site_paths
 from lumiimg.cluster.trial.values import Claim
 from lumiimg.findings import Code, Severity
 from lumiimg.gpu.rule import GpuFit
+from lumiimg.gpu.target import table
 from lumiimg.nccl.report import Verdict
 from lumiimg.resolve.inventory import read_contents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from lumiimg.catalog.sites import MeasuredVariable, Site, SiteVariable
+    from lumiimg.catalog.sites import MeasuredVariable, Site, SiteBinding, SiteVariable
     from lumiimg.check.answer import CheckReport
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
@@ -28,6 +29,7 @@ NODES, HERE = "nodes", "here"
 """Names of steps: a look at each node, and at Slurm from where the trial is started."""
 THERE, RUNS, NO_CHANGE, ALIKE = "there", "runs", "no change", "all the same"
 AS_FILES, BUILDS, FAILS = "as the files predict", "builds", "fails"
+OF_ITS_NUMA_NODE = "the NIC of its NUMA node"
 _DRIVER = re.compile(r"amdgpu (\S+)")
 _KERNEL = re.compile(r"kernel ([^\s)]+)")
 _INTERFACES = "NCCL_SOCKET_IFNAME"
@@ -80,10 +82,13 @@ def _hardware(site: Site) -> Iterator[_Fact]:
     if names is not None:
         yield "interfaces", "interfaces of Slingshot", names.value, NODES, names.source, None
     if (binding := site.binding) is not None:
-        near = " ".join(f"{gpu}:{group * binding.group}" for gpu, group in enumerate(binding.near))
         yield "gpus", "GPUs of a node", f"{len(binding.near)}", NODES, binding.source, None
         yield "cores", "cores of a node, without SMT", f"{binding.cores}", NODES, binding.source, None
-        yield "near", "GPU:first core beside it", near, NODES, binding.source, None
+        yield "near", "GPU:first core beside it", _first_cores(binding), NODES, binding.source, None
+
+
+def _first_cores(binding: SiteBinding) -> str:
+    return " ".join(f"{gpu}:{group * binding.group}" for gpu, group in enumerate(binding.near))
 
 
 def _of_slurm(site: Site) -> Iterator[_Fact]:
@@ -159,6 +164,7 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
         told = {Severity.PROBLEM: "fails", Severity.INFO: RUNS}.get(driver.severity)
         date = site.driver.date if site.driver is not None and driver.source else None
         yield claim("driver", "its ROCm on the nodes' driver", told, "run", by=driver.source or source, date=date)
+    yield from _beside(claim, site)
     yield claim(
         "socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET.value, "socket", by="RCCL's own option"
     )
@@ -188,6 +194,21 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
             date=known.date,
         )
     yield claim("opens", "files that `import torch` asks the image's file system for, of the program", None, "import")
+
+
+def _beside(claim: Callable[..., Claim], site: Site) -> Iterator[Claim]:
+    """Yield what is predicted of the GPUs in the container, and of what is beside each."""
+    if site.arch is not None:
+        names = table()
+        about = "its GPUs as HSA names them in the container, with their modes"
+        target, by = names["node"].get(site.arch, site.arch), names["source"]
+        yield claim("target", about, target, "gpus", by=by, date=names["date"])
+    if (binding := site.binding) is not None:
+        about = "GPU:first core of the memory that reaches it fastest"
+        yield claim("copies", about, _first_cores(binding), "gpus", by=binding.source, date=site.date)
+    if site.fabric is not None:
+        by = "RCCL, src/graph/search.cc: the NICs that are nearest by the kernel's PCI tree"
+        yield claim("nics", "the fastest NIC of each GPU", OF_ITS_NUMA_NODE, "nics", by=by)
 
 
 def _real(image: Image, path: str) -> str:

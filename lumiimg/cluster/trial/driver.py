@@ -151,10 +151,13 @@ def _shows_nothing(folder: TrialFolder, plan: TrialPlan, step: TrialStep) -> str
 
 
 def _not_taken(folder: TrialFolder, step: TrialStep) -> str | None:
-    """Return why there was no collective, where a job with more could have one: this one had no GPUs."""
-    levels = folder.output(step.name).get("levels")
+    """Return why a step came to nothing that a job with more could have: this one had no GPUs."""
+    printed = folder.output(step.name)
+    levels = printed.get("levels")
     why = levels.get("run") if isinstance(levels, dict) else None
-    return one_line(why)[:_SAID] if isinstance(why, str) and why.startswith("not taken") else None
+    if isinstance(why, str) and why.startswith("not taken"):
+        return one_line(why)[:_SAID]
+    return f"no GPU: {one_line(str(printed.get('why')))[:_SAID]}" if printed.get("targets") == [] else None
 
 
 def _unfit(step: TrialStep, ending: Ending, why: str, job: str) -> Record:

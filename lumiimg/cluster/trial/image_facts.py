@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
+from lumiimg.cluster.trial.beside import fastest_cores, fastest_nic, target
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
 from lumiimg.findings import Code, Family, Severity
@@ -30,8 +31,8 @@ _FAILED = "failed: "
 def of_image(case: TrialCase, claim: Claim) -> ClaimReading:
     """Return what was measured of a claim about an image."""
     key = claim.id.partition(".")[2].partition(":")[0]
-    if key == "opens":
-        return _opens(case.imports.get(claim.step))
+    if key in _OF_OTHERS:
+        return _OF_OTHERS[key](case, claim)
     report = case.reports.get(claim.step)
     if report is None:
         return ClaimReading(None, "nothing was printed")
@@ -167,3 +168,12 @@ def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading
     what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
     told = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {first:.4g}"
     return ClaimReading(told, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
+
+
+_OF_OTHERS: dict[str, Callable[[TrialCase, Claim], ClaimReading]] = {
+    "opens": lambda case, claim: _opens(case.imports.get(claim.step)),
+    "target": lambda case, claim: target(case.gpus.get(claim.step)),
+    "copies": lambda case, claim: fastest_cores(case.gpus.get(claim.step), claim),
+    "nics": lambda case, claim: fastest_nic(case.nics.get(claim.step), case.looks),
+}
+"""By the key of the claim: what a step says that is not a check on nodes."""

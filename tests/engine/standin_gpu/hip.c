@@ -1,12 +1,19 @@
 /*
- * A stand-in for libamdhip64, for tests: two GPUs whose memory is the host's. Never for users.
+ * A stand-in for libamdhip64 and libhsa-runtime64, for tests: two GPUs whose memory is the host's. Never for users.
+ *
+ *   STANDIN_GPUS  how many there are (default 2)
+ *   STANDIN_ISA   what they are for HSA (default gfx90a:sramecc+:xnack-)
+ *   STANDIN_NEAR  a digit for each GPU: the core beside it; copies that another core asks for take three times as long
  *
  * What is copied to a "device" is noted, so that the stand-in for RCCL need not move what it has moved already.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SUCCESS = 0, NO_DEVICE = 100, TO_DEVICE = 1 };
 
@@ -48,6 +55,10 @@ int hipMalloc(void **memory, size_t size)
 
 int hipMemcpy(void *to, const void *from, size_t size, int kind)
 {
+    const char *near = getenv("STANDIN_NEAR");
+
+    if (near && kind == TO_DEVICE && (int)strlen(near) > standin_device)
+        usleep(near[standin_device] - '0' == sched_getcpu() ? 10000 : 30000);
     memcpy(to, from, size);
     standin_changed |= kind == TO_DEVICE;
     return SUCCESS;
@@ -68,4 +79,63 @@ int hipStreamSynchronize(void *stream)
 const char *hipGetErrorString(int error)
 {
     return error == NO_DEVICE ? "no ROCm-capable device is detected" : "no error";
+}
+
+int hipHostRegister(void *memory, size_t size, unsigned flags)
+{
+    (void)memory, (void)size, (void)flags;
+    return SUCCESS;
+}
+
+int hipHostUnregister(void *memory)
+{
+    (void)memory;
+    return SUCCESS;
+}
+
+/* HSA: a processor, then the GPUs. */
+
+struct handle {
+    uint64_t handle;
+};
+
+int hsa_init(void)
+{
+    return SUCCESS;
+}
+
+int hsa_iterate_agents(int (*each)(struct handle, void *), void *data)
+{
+    int gpus, answer = SUCCESS;
+
+    hipGetDeviceCount(&gpus);
+    for (int agent = 0; agent <= gpus && answer == SUCCESS; agent++)
+        answer = each((struct handle){(uint64_t)agent}, data);
+    return answer;
+}
+
+int hsa_agent_get_info(struct handle agent, int what, int *value)
+{
+    (void)what; /* HSA_AGENT_INFO_DEVICE */
+    *value = agent.handle > 0;
+    return SUCCESS;
+}
+
+int hsa_agent_iterate_isas(struct handle agent, int (*each)(struct handle, void *), void *data)
+{
+    return each(agent, data);
+}
+
+int hsa_isa_get_info_alt(struct handle isa, int what, void *value)
+{
+    const char *wished = getenv("STANDIN_ISA");
+    char name[128];
+    int length = snprintf(name, sizeof name, "amdgcn-amd-amdhsa--%s", wished ? wished : "gfx90a:sramecc+:xnack-");
+
+    (void)isa;
+    if (what == 0)
+        *(uint32_t *)value = (uint32_t)length;
+    else
+        memcpy(value, name, (size_t)length);
+    return SUCCESS;
 }
