@@ -70,6 +70,10 @@ class SiteDriver:
     evidence: tuple[DriverEvidence, ...]
     source: str
     date: dt.date
+    version: str | None = None
+    """By AMD's number, or that of its kernel module: `6.3.60300`, `6.16.13`."""
+    kernel: str | None = None
+    """Release of the kernel that it came with, as `uname -r`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ def read_driver(entry: Table) -> SiteDriver:
         trouble=entry.string("trouble") if doubtful else "",
         rank=_rank(entry, Rank.ANNOUNCED),
         evidence=tuple(_evidence(one) for one in entry.tables("evidence")),
+        version=entry.optional_string("version"),
+        kernel=entry.optional_string("kernel"),
     )
 
 
@@ -128,3 +134,9 @@ def driver_releases() -> tuple[DriverRelease, ...]:
 def release_of(module: str) -> DriverRelease | None:
     """Return the release of the driver by the version of its kernel module."""
     return next((one for one in driver_releases() if module in one.modules), None)
+
+
+def modules_of(version: str) -> tuple[str, ...]:
+    """Return what `/sys/module/amdgpu/version` may say of a driver: the version itself, or that of AMD's release."""
+    of_release = (one.modules for one in driver_releases() if f"{version}.".startswith(f"{one.release}."))
+    return (version, *(module for modules in of_release for module in modules))

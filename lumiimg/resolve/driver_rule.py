@@ -8,14 +8,13 @@ too old for it stays too old. A fact from a day that is still to come does not m
 from __future__ import annotations
 
 import datetime as dt
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from lumiimg.catalog.age import OLD_AFTER_DAYS, today
-from lumiimg.catalog.drivers import Rank, SiteDriver, release_of
+from lumiimg.catalog.drivers import Rank, SiteDriver, modules_of, release_of
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.stack import Stack
 
 _WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("wheel-rocm", "in a wheel"))
-_WORDS = re.compile(r"[\s(),;]+")
 _ID = "driver-window"
 _BY_SCAN = "a snapshot of a node decides"
 
@@ -122,10 +120,8 @@ def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver 
 
 
 def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
-    words = set(_WORDS.split(driver.name))
-    release = release_of(snapshot.gpu_driver or "")
-    same = release is not None and any(word.startswith(f"{release.release}.") for word in words)
-    return same or bool({snapshot.gpu_driver, snapshot.kernel} & words)
+    by_version = driver.version is not None and snapshot.gpu_driver in modules_of(driver.version)
+    return by_version or (driver.kernel is not None and driver.kernel == snapshot.kernel)
 
 
 def _day(snapshot: Snapshot) -> dt.date:

@@ -175,6 +175,13 @@ def test_what_a_node_shows_otherwise_is_a_difference(change: dict[str, Any], nam
     assert (outcome(one, read), read.value) == (ClaimOutcome.DIFFERS, measured)
 
 
+def test_a_driver_may_be_named_by_its_kernel_module() -> None:
+    one = CLAIMS["site.driver"]
+    named = replace(NODE, gpu_driver="6.10.5")
+    read = reading(case(named, named), one)
+    assert (read.value, outcome(one, read)) == ("6.10.5", ClaimOutcome.SAME), "AMD's 6.3 has that module"
+
+
 def test_one_node_of_two_that_differs_is_a_difference_with_both_values() -> None:
     read = reading(case(NODE, replace(NODE, libfabric="2.1.0")), CLAIMS["site.libfabric"])
     assert read.value == "1.22.0 on 1 node; 2.1.0 on 1 node"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.drivers import modules_of
 from lumiimg.catalog.sites import MeasuredEffect
 from lumiimg.check.answer import Answer
 from lumiimg.check.run.collective import same_everywhere
@@ -30,8 +30,6 @@ NODES, HERE = "nodes", "here"
 THERE, RUNS, NO_CHANGE, ALIKE = "there", "runs", "no change", "all the same"
 AS_FILES, BUILDS, FAILS = "as the files predict", "builds", "fails"
 OF_ITS_NUMA_NODE = "the NIC of its NUMA node"
-_DRIVER = re.compile(r"amdgpu (\S+)")
-_KERNEL = re.compile(r"kernel ([^\s)]+)")
 _INTERFACES = "NCCL_SOCKET_IFNAME"
 VNI = "SLURM_NETWORK"
 _TEST, _RCCL = "all_reduce_perf", "RCCL"
@@ -45,6 +43,7 @@ def of_site(site: Site) -> Iterator[Claim]:
                 id=f"site.{key}",
                 about=about,
                 predicted=predicted,
+                also=modules_of(predicted)[1:] if key == "driver" else (),
                 source=source or site.source,
                 date=f"{date or site.date}",
                 step=step,
@@ -60,9 +59,8 @@ def _facts_of(site: Site) -> Iterator[_Fact]:
     yield "gpu", "GPU", site.arch, NODES, None, None
     yield "engine", "container engine", site.engine, NODES, None, None
     if (driver := site.driver) is not None:
-        for key, pattern, about in (("driver", _DRIVER, "amdgpu driver"), ("kernel", _KERNEL, "kernel")):
-            found = pattern.search(driver.name)
-            yield key, about, found[1] if found else None, NODES, driver.source, driver.date
+        for key, about, value in (("driver", "amdgpu driver", driver.version), ("kernel", "kernel", driver.kernel)):
+            yield key, about, value, NODES, driver.source, driver.date
     if (fabric := site.fabric) is not None:
         needs = "glibc that the nodes' libfabric and libcxi need"
         yield "libfabric", "libfabric of the nodes", fabric.libfabric, NODES, fabric.source, fabric.date

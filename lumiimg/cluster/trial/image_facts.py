@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lumiimg.cluster.nodes.check import NodesReport
+    from lumiimg.cluster.nodes.collective import NodesCollective
     from lumiimg.cluster.trial.case import Imports, TrialCase
     from lumiimg.cluster.trial.values import Claim
     from lumiimg.fabric.path import FabricPath
@@ -143,23 +144,15 @@ def _opens(imports: Imports | None) -> ClaimReading:
 def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading:
     """Compare a collective with the one that had what jobs there have; two of the same say how far two runs differ."""
     name = claim.step.partition(".")[0]
-    base = case.reports.get(f"{name}.run")
-    same = case.reports.get(f"{name}.again")
+    base, same = case.reports.get(f"{name}.run"), case.reports.get(f"{name}.again")
     first, again, now = _best(base), _best(same), _best(report)
     if base is None or base.collective is None or first is None:
         return ClaimReading(None, "there is no run to compare it with")
-    if base.collective.verdict not in FAST:
-        return ClaimReading(None, f"the run to compare it with went over {base.collective.verdict}")
-    others = [one.collective for one in (same, report) if one is not None and one.collective is not None]
-    if any(one.ranks != base.collective.ranks for one in others):
-        return ClaimReading(None, f"not all runs had the {base.collective.ranks} ranks of the one to compare it with")
-    if same is not None and again is None and same.levels.get("run", "").startswith(("done", _FAILED)):
-        return ClaimReading(None, "of two runs alike one failed")
-    why = report.levels.get("run", "")
-    if report.collective is None and not why.startswith(_FAILED):
-        return ClaimReading(None, why or "no collective was run")
+    if (why := _not_comparable(base.collective, same, report)) is not None:
+        return ClaimReading(None, why)
     if report.collective is None or now is None:
-        return ClaimReading("it fails", why if report.collective is None else _NO_RESULT, same=False)
+        why = report.levels["run"] if report.collective is None else _NO_RESULT
+        return ClaimReading("it fails", why, same=False)
     verdict, before = report.collective.verdict, base.collective.verdict
     if verdict is not before:
         return ClaimReading(f"{verdict} instead of {before}", number=now, same=False)
@@ -168,6 +161,21 @@ def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading
     what = NO_CHANGE if abs(ratio - 1) <= noise else "slower" if ratio < 1 else "faster"
     told = f"{what}: {now:.4g} GB/s, {ratio:.2f} of {first:.4g}"
     return ClaimReading(told, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
+
+
+def _not_comparable(base: NodesCollective, same: NodesReport | None, report: NodesReport) -> str | None:
+    """Return why a run says nothing beside the first one; `same`: the first one, made again."""
+    if base.verdict not in FAST:
+        return f"the run to compare it with went over {base.verdict}"
+    others = [one.collective for one in (same, report) if one is not None and one.collective is not None]
+    if any(one.ranks != base.ranks for one in others):
+        return f"not all runs had the {base.ranks} ranks of the one to compare it with"
+    if same is not None and _best(same) is None and same.levels.get("run", "").startswith(("done", _FAILED)):
+        return "of two runs alike one failed"
+    why = report.levels.get("run", "")
+    if report.collective is None and not why.startswith(_FAILED):
+        return why or "no collective was run"
+    return None
 
 
 _OF_OTHERS: dict[str, Callable[[TrialCase, Claim], ClaimReading]] = {
