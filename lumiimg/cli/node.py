@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from lumiimg.errors import ExitCode
+from lumiimg.errors import ExitCode, printable
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         of = gpus_of if arguments.gpus_in else nics_of
         told = of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
-        print(json.dumps(encode(told)))
+        print(printable(json.dumps(encode(told))))
     elif arguments.look:
         look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:

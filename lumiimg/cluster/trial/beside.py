@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PLACE = re.compile(r"(?:^| )(\d{1,5}):(\d{1,5})(?= |$)", re.ASCII)
 _ALIKE = 1.1
-"""Bandwidths of which one is up to so many times the other show no difference."""
+"""By how much two bandwidths may differ and show no difference, as a factor."""
 _NOTHING = "nothing was printed"
 _Ways = dict[int, dict[str, float]]
 """For each GPU the ways to it, with their bandwidths in GB/s."""
