@@ -1218,6 +1218,22 @@ def test_what_a_job_really_took_counts_where_slurm_keeps_accounts(tmp_path: Path
     assert folder.spent() == 62
 
 
+def test_a_job_that_hangs_before_it_can_note_anything_has_taken_what_it_asked_for(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "a trial")
+    made = plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=100)
+    folder.make(made)
+    *_, script = submit.write_job(folder, made, [], {"PATH": "/usr/bin:/bin"})
+    text = Path(script).read_text()
+    assert "--time=50" in text
+    before, _, _ = text.partition("exec ")  # which hangs
+    subprocess.run(["bash", "-c", before], env={"SLURM_JOB_ID": "7"}, check=True)
+    assert folder.spent() == 100
+    with pytest.raises(FailedError, match="100 of 100 node minutes are taken"):
+        submit.write_job(folder, made, [], {"PATH": "/usr/bin:/bin"})
+    folder.note(JobTime(job="7", nodes=2, began=0.0, until=60.0))
+    assert folder.spent() == 2, "it says itself what it took"
+
+
 @pytest.mark.parametrize(
     ("text", "hours"), [("2-00:00:00", 48), ("03:00:00", 3), ("00:30:00", 0.5), ("UNLIMITED", None), ("", None)]
 )

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PLAN = "plan.json"
+BEGAN = ".began"
+"""Ends the name of a file that a job leaves first of all: its nodes, and the minutes that it has asked for."""
+_ASKED, _MOST_ASKED = re.compile(rb"(\d{1,6}) (\d{1,6})\n"), 20
 _OUTPUT = ".out"
 _NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _MAX_BYTES = 16 << 20
@@ -130,10 +133,15 @@ class TrialFolder:
         write_text(self.jobs / f"{taken.job}-{taken.began:.0f}.json", json.dumps(encode(taken)))
 
     def job_times(self) -> Iterator[JobTime]:
-        """Yield what the jobs have taken."""
+        """Yield what the jobs have taken; one that began and noted nothing has taken all that it had asked for."""
+        noted = set()
         for path in sorted(self.jobs.glob("*.json")):
             if (taken := self._read(JobTime, path)) is not None:
+                noted.add(taken.job)
                 yield taken
+        for path in sorted(self.jobs.glob(f"*{BEGAN}")):
+            if path.stem not in noted and (asked := _asked(path)) is not None:
+                yield asked
 
     def spent(self) -> float:
         """Return the node minutes that the jobs have taken; of one that was killed in a step, at most."""
@@ -153,6 +161,16 @@ class TrialFolder:
             raise BadInputError(f"is not what a trial writes: {error}", where=str(path)) from error
         except (ValueError, RecursionError) as error:
             raise BadInputError("is not JSON", where=str(path)) from error
+
+
+def _asked(path: Path) -> JobTime | None:
+    try:
+        found, began = _ASKED.fullmatch(read_beginning(path, _MOST_ASKED)), path.stat().st_mtime
+    except OSError:
+        return None
+    if found is None:
+        return None
+    return JobTime(job=path.stem, nodes=int(found[1]), began=began, until=began + int(found[2]) * 60)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from lumiimg.cluster.nodes.slurm import slurm_program, submit_job
 from lumiimg.cluster.trial.case import SlurmFacts
 from lumiimg.cluster.trial.claims import HERE
 from lumiimg.cluster.trial.driver import steps_left
+from lumiimg.cluster.trial.folder import BEGAN
 from lumiimg.cluster.trial.plan import job_name, usual_minutes
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
@@ -37,6 +38,7 @@ _SCRIPT = """\
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
 #SBATCH --no-kill
+echo {asked} >{jobs}/"$SLURM_JOB_ID"{BEGAN}
 exec {command}
 """
 _DECIDED = ("--time", "--nodes", "--array", "--job-name", "--clusters", "--dependency", "--requeue")
@@ -101,7 +103,9 @@ def write_job(
     bounds = [f"--job-name={job_name(plan)}", f"--nodes={plan.nodes}", f"--time={minutes}"]
     bounds += ["--no-requeue", "--dependency=singleton"]
     lines = "\n".join(f"#SBATCH {bound}" for bound in bounds)
-    write_text(place / "job.sh", _SCRIPT.format(bounds=lines, command=command))
+    asked, jobs = f"{plan.nodes} {minutes}", shlex.quote(str(place / folder.jobs.name))
+    script = _SCRIPT.format(bounds=lines, command=command, asked=asked, jobs=jobs, BEGAN=BEGAN)
+    write_text(place / "job.sh", script)
     return (f"--chdir={place}", "--output=job-%j.out", *options, *bounds, place / "job.sh")
 
 
