@@ -35,7 +35,6 @@ import os
 import shlex
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,6 @@ from lumiimg.errors import BadInputError, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.check.answer import CheckReport
     from lumiimg.cluster.nodes.check import NodesReport
     from lumiimg.cluster.nodes.watch import Waiting
@@ -99,7 +97,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     # for the job that --nodes submits: the report as far as it is, should the job end before it is whole
     parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
     # for a trial, which asks what each variable of the site does
-    parser.add_argument("--leave-out", metavar="NAME", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--leave-out", metavar="NAME", help=argparse.SUPPRESS)
     add_junit(parser)
     add_page(parser)
     add_quiet(parser)
@@ -198,19 +196,21 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
         from lumiimg.build.provenance import asked_for
-        from lumiimg.cluster.nodes.check import NodesRequest, check_nodes
+        from lumiimg.cluster.nodes.check import check_nodes
+        from lumiimg.cluster.nodes.request import NodesRequest
 
         request = NodesRequest(
             image=arguments.images[0],
             nodes=arguments.nodes,
             level=Level(arguments.level) if arguments.level else None,
             snapshot=snapshot,
-            site=_without(site, arguments.leave_out),
+            site=site,
             simulate=arguments.simulate_gpu,
             program=arguments.starts,
             machine=machine_options(arguments, anywhere=False),
             built_with=asked_for(arguments.images[0]),
             venv=venv_of(arguments),
+            without=arguments.leave_out,
         )
 
         def keep(report: NodesReport) -> None:
@@ -229,13 +229,6 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         print_json("check-nodes", report)
     print_nodes(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
     return report.answer.exit_code
-
-
-def _without(site: Site | None, name: str) -> Site | None:
-    """Return a site that does not set one of its variables."""
-    if site is None or not name:
-        return site
-    return replace(site, variables=tuple(variable for variable in site.variables if variable.name != name))
 
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:

@@ -465,6 +465,12 @@ def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder
     assert "--slurm" not in alone
 
 
+def test_a_variable_that_is_left_out_is_taken_from_the_images_environment_too(root: Path, tmp_path: Path) -> None:
+    left = dataclasses.replace(chosen(root, nodes=2), without="FI_X").command(ENGINE, Path("image.sif"), tmp_path)
+    words = [str(word) for word in left]
+    assert words[words.index("FI_X") - 2 :][:3] == ["/usr/bin/env", "-u", "FI_X"]
+
+
 # ---- where there is no GPU
 
 

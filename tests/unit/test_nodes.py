@@ -25,6 +25,7 @@ from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S, shared_gpus, with
 from lumiimg.cluster.nodes.differences import differences
 from lumiimg.cluster.nodes.groups import NodeAnswers, gather
 from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, read_task, take_part, write_task
+from lumiimg.cluster.nodes.request import NodesRequest
 from lumiimg.cluster.nodes.watch import Waiting, Watch
 from lumiimg.elf.objects import FoundBy
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
@@ -628,7 +629,7 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
 
 
 def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
-    request = nodes.NodesRequest(tmp_path, 3, level=None, snapshot=None, site=None, simulate=False)
+    request = NodesRequest(tmp_path, 3, level=None, snapshot=None, site=None, simulate=False)
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
         nodes.check_nodes(request, slurm.Allocation("7", ("a", "b")), {}, print, print)
     assert "--nodes 3" in str(caught.value)

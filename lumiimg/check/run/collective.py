@@ -86,6 +86,8 @@ class Collective:
     """The RCCL that is looked at: its path in the container, without symlinks, as a process has it mapped."""
     needs_mpi: bool
     """Whether the launcher must give it MPI's process management (`srun --mpi=pmi2`)."""
+    without: str | None = None
+    """A variable that it does not get, also where the image has it."""
 
     @property
     def ranks(self) -> int:
@@ -94,7 +96,8 @@ class Collective:
 
     def command(self, engine: Engine, image: Path, folder: Path) -> list[str | Path]:
         """Return what is to be started once on each node; `folder` was prepared, and is shared by all nodes."""
-        unset = [] if self.nodes > 1 else [word for name in _OF_ANOTHER_STEP for word in ("-u", name)]
+        names = (*(() if self.nodes > 1 else _OF_ANOTHER_STEP), *((self.without,) if self.without else ()))
+        unset = [word for name in names for word in ("-u", name)]
         setting = [f"{name}={value}" for name, value in _VARIABLES.items()]
         argv = ["/usr/bin/env", *unset, *setting, *self.words]
         return exec_words(engine, image, argv, binds=self.binds, writable=((folder, MOUNTED),))

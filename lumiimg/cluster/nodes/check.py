@@ -43,16 +43,14 @@ from lumiimg.wording import count, word
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.tools import Tools
     from lumiimg.check.run.execution import RunResult
     from lumiimg.cluster.nodes.groups import NodeAnswers
+    from lumiimg.cluster.nodes.request import NodesRequest
     from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.cluster.nodes.watch import Waiting
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Step
-    from lumiimg.host.snapshot import Snapshot
-    from lumiimg.resolve.venv import Venv
 
 _OUTPUT_LINES = 6
 _LONG_NAMES = 200
@@ -113,27 +111,6 @@ class NodesReport:
     """Whether the GPU of --host or --site takes the image's code; null where none of AMD's is known."""
     advice: Advice = NO_ADVICE
     """Why, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodesRequest:
-    """What is to be checked, and how far."""
-
-    image: Path
-    nodes: int
-    level: Level | None
-    """None: as far as is possible."""
-    snapshot: Snapshot | None
-    site: Site | None
-    simulate: bool
-    program: str | None = None
-    """What jobs start; None for the Python on the image's PATH."""
-    machine: tuple[str, ...] = ()
-    """The options that name the machine, for commands that are proposed."""
-    built_with: tuple[str, ...] = ()
-    """The options that the image was built with, for the same."""
-    venv: Venv | None = None
-    """A Python environment that jobs bind."""
 
 
 def own_command() -> list[str]:
@@ -255,7 +232,7 @@ def check_nodes(
                     raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
                 ran = run_together(
                     engine,
-                    path,
+                    request,
                     image,
                     static,
                     told,
@@ -264,7 +241,6 @@ def check_nodes(
                     run,
                     gpus=gpus,
                     version=well[0].fingerprint.rccl,
-                    site=request.site,
                     excuse=without_nic(well),
                 )
             except LumiimgError as error:  # what the nodes have answered stands

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.run.collective import LOGS, CollectiveProgram, choose, missing_here, prepare, tell, with_variables
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.check.run.execution import RunResult
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.cluster.nodes.groups import FingerprintGroup
+    from lumiimg.cluster.nodes.request import NodesRequest
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
 
@@ -86,7 +87,7 @@ def without_nic(groups: Sequence[FingerprintGroup]) -> str | None:
 
 def run_together(
     engine: Engine,
-    path: Path,
+    request: NodesRequest,
     image: Image,
     static: StaticResult,
     environment: Mapping[str, str],
@@ -96,17 +97,20 @@ def run_together(
     *,
     gpus: int,
     version: str | None,
-    site: Site | None,
     excuse: str | None,
 ) -> RunResult:
     """Run the collective once on each of these nodes, with this number of GPUs each; this may be a login node.
 
-    It has what a job on the site would set. `tools`: of `provide_all_reduce`. `folder` is seen by all nodes. `version`:
-    of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the fabric there proves nothing.
+    It has what a job on the site would set, but for `request.without`. `tools`: of `provide_all_reduce`. `folder` is
+    seen by all nodes. `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the
+    fabric there proves nothing.
     """
     prepare(folder)
     collective = choose(image, static, environment, tools, gpus=gpus, nodes=len(nodes))
-    variables = missing_here(engine, image, site, environment, nodes=len(nodes))
+    collective = replace(collective, without=request.without)
+    site, path = request.site, request.image.absolute()
+    wanted = missing_here(engine, image, site, environment, nodes=len(nodes))
+    variables = tuple(variable for variable in wanted if variable.name != request.without)
     own = with_variables(engine, environment, variables)
     result = run_collective(engine, path, collective, own, nodes, folder, version=version, site=site, excuse=excuse)
     tell(result.findings, site, variables)
