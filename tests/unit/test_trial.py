@@ -444,6 +444,20 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
     assert any("the job had NCCL_NET from elsewhere" in note for note in notes(case(look)))
 
 
+def test_what_a_step_sets_wins_over_what_the_image_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    def run(_: object, *, env: dict[str, str], **__: object) -> Completed:
+        seen.update(env)
+        return Completed(("sh",), 0, "", 0.1)
+
+    monkeypatch.setattr(driver, "run", run)
+    (folder := TrialFolder(tmp_path / "trial")).make(plan())
+    driver._command(folder, step("image-1.socket", sets={"NCCL_NET": "Socket"}), {"PATH": "/bin"}, 1.0)
+    names = ("NCCL_NET", "APPTAINERENV_NCCL_NET", "SINGULARITYENV_NCCL_NET")
+    assert seen == {"PATH": "/bin", **dict.fromkeys(names, "Socket")}
+
+
 def finding(code: Code, severity: Severity) -> Finding:
     return Finding(code, severity, Level.PROBE, code.value)
 

@@ -22,7 +22,7 @@ from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.files import write_text
-from lumiimg.host.container_view import TO_ENGINE
+from lumiimg.host.container_view import TO_ENGINE, told_to_engine
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -229,7 +229,8 @@ def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str
     # file, never through a link that somebody else has put there
     part.unlink(missing_ok=True)
     argv = ["/bin/sh", "-C", "-c", 'exec "$@" >"$0"', str(part), *map(str, words)]
-    return run(argv, env={**environment, **step.sets}, timeout_s=limit_s)
+    # by the engine's names too: over a plain one, what the image sets itself would win
+    return run(argv, env={**environment, **step.sets, **told_to_engine(step.sets)}, timeout_s=limit_s)
 
 
 def _without_tried(plan: TrialPlan, environment: Mapping[str, str]) -> dict[str, str]:
