@@ -10,6 +10,7 @@ import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,21 @@ VLLM = {
     "0.33.0": ("torch==2.14.*", "rocm>=7.14"),
 }
 OLDER = {"jax": "0.9.1", "pytorch": "2.11.0", "vllm": "0.18.0"}
-pytestmark = pytest.mark.usefixtures("clean_home", "older_rows")
+pytestmark = pytest.mark.usefixtures("clean_home", "older_rows", "one_day")
+
+
+@pytest.fixture
+def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that go on past midnight have one day."""
+
+    class Day(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Day:
+            return cls(TODAY.year, TODAY.month, TODAY.day, 12, tzinfo=tz)
+
+    for module in ("lumiimg.cli.request", "lumiimg.cli.show"):
+        monkeypatch.setattr(f"{module}.dt", SimpleNamespace(datetime=Day, UTC=dt.UTC))
+    monkeypatch.setenv("LUMIIMG_TODAY", f"{TODAY}")
 
 
 @pytest.fixture(scope="module")
