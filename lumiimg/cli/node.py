@@ -19,6 +19,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nics-in", metavar="IMAGE", type=Path, help="print how fast GPUs of two nodes are over each NIC"
     )
+    parser.add_argument("--engine-in", metavar="IMAGE", type=Path, help="print what the container engine does with it")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -34,6 +35,11 @@ def execute(arguments: argparse.Namespace) -> int:
         of = gpus_of if arguments.gpus_in else nics_of
         told = of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
         print(printable(json.dumps(encode(told))))
+    elif arguments.engine_in:
+        from lumiimg.engine.behaviour import behaviour_of
+        from lumiimg.host.codec import encode
+
+        print(printable(json.dumps(encode(behaviour_of(arguments.engine_in.absolute(), os.environ)))))
     elif arguments.look:
         look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:

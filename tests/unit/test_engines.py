@@ -188,6 +188,7 @@ HELD = {
     "keys": test_keys_and_signatures_of_each_are_read,
     "mount-failure": test_what_each_says_when_it_cannot_is_known,
     "configuration": "test_host_scan.py",
+    "bound-squashfs": "test_engine_behaviour.py",
 }
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from lumiimg.check.strace import Counts  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
+from lumiimg.cluster.trial.engine import ENGINE
 from lumiimg.cluster.trial.look import looks_in
 from lumiimg.cluster.trial.nearness import GpuFacts, NicFacts
+from lumiimg.engine.behaviour import Behaviour
 from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
@@ -64,18 +66,22 @@ class TrialCase:
     """Of the steps that try NICs."""
     unread: frozenset[str] = frozenset()
     """Steps whose output is not what they print."""
+    engine: Behaviour | None = None
+    """Of the step that tries the container engine."""
 
 
 def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
     """Read what there is; output that cannot be read is named. Raises BadInputError for a record that is none."""
     records = {step.name: record for step in plan.steps if (record := folder.record(step.name)) is not None}
-    slurm, reports, imports, gpus, nics, unread = None, {}, {}, {}, {}, set()
+    slurm, engine, reports, imports, gpus, nics, unread = None, None, {}, {}, {}, {}, set()
     for step in plan.steps:
         if step.name not in records or step.name == NODES or not (output := folder.output(step.name)):
             continue
         try:
             if step.name == HERE:
                 slurm = decode(SlurmFacts, output)
+            elif step.name == ENGINE:
+                engine = decode(Behaviour, output)
             elif step.words[0] == "check":
                 reports[step.name] = decode(NodesReport, output)
             elif step.words[0] == "bench":
@@ -86,4 +92,5 @@ def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
                 nics[step.name] = decode(NicFacts, output)
         except FormError:
             unread.add(step.name)
-    return TrialCase(plan, records, looks_in(folder.looks), slurm, reports, imports, gpus, nics, frozenset(unread))
+    looks = looks_in(folder.looks)
+    return TrialCase(plan, records, looks, slurm, reports, imports, gpus, nics, frozenset(unread), engine)

@@ -1,0 +1,54 @@
+"""What the engine of the nodes does, against what differences.toml says of its family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading
+from lumiimg.cluster.trial.values import Claim, TrialStep
+from lumiimg.engine.behaviour import tried_differences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.engine.behaviour import Behaviour
+
+ENGINE = "engine"
+"""Name of the step, and what its claims begin with."""
+
+
+def of_engine(site: Site) -> Iterator[Claim]:
+    """Yield what the engine that a site names is expected to show; nothing of one that the table does not have."""
+    for row in tried_differences():
+        if site.engine is not None and (shown := row.of(site.engine)) is not None:
+            yield Claim(
+                id=f"{ENGINE}.{row.id}",
+                about=f"container engine: {row.what}",
+                predicted=shown,
+                source=f"engine/differences.toml: {row.source}",
+                date=f"{row.date}",
+                step=ENGINE,
+            )
+
+
+def engine_step(image: Path, looks: str, site: Site) -> Iterator[TrialStep]:
+    """Yield the step that tries it with an image, where there is something to compare it with."""
+    if any(of_engine(site)):
+        about = "what the container engine does, of that in which SingularityCE and Apptainer differ"
+        words = ("node", looks, "--engine-in", f"{image}")
+        yield TrialStep(name=ENGINE, about=about, words=words, nodes=1, minutes=1, limit=5)
+
+
+def shown_by(behaviour: Behaviour | None, claim: Claim, expected: str | None) -> ClaimReading:
+    """Return what the engine showed of a claim; `expected`: the engine that the claims are of."""
+    if behaviour is None:
+        return ClaimReading(None, "nothing was printed")
+    families = [name.partition(" ")[0] for name in (behaviour.engine, expected or "")]
+    if families[0] != families[1]:
+        return ClaimReading(None, f"the claim is of {families[1] or 'no engine'}, and this is {behaviour.engine}")
+    found = next((one for one in behaviour.shown if f"{ENGINE}.{one.id}" == claim.id), None)
+    if found is None:
+        return ClaimReading(None, NOT_KNOWN)
+    return ClaimReading(found.answer, found.why)
