@@ -40,6 +40,10 @@ esac
 """
 
 
+def recorded(name: str) -> dict[str, Any]:
+    return tomllib.loads((RECORDINGS / f"{name}.toml").read_text())
+
+
 def test_each_row_that_says_what_engines_show_is_tried_and_each_try_has_a_row() -> None:
     assert ROWS.keys() == TRIES.keys()
     for row in ROWS.values():
@@ -49,7 +53,7 @@ def test_each_row_that_says_what_engines_show_is_tried_and_each_try_has_a_row() 
 
 @pytest.mark.parametrize("name", ["apptainer-1.4.5", "singularityce-4.1.3"])
 def test_options_of_build_are_those_that_the_real_programs_printed(name: str) -> None:
-    there = tomllib.loads((RECORDINGS / f"{name}.toml").read_text())["build-help"]["output"].split()
+    there = recorded(name)["build-help"]["output"].split()
     tried = 0
     for row in ROWS.values():
         asked = {text for shown in row.shows.values() for text in shown.split(", ") if text.startswith("build --")}
@@ -58,6 +62,30 @@ def test_options_of_build_are_those_that_the_real_programs_printed(name: str) ->
             is_said = text in row.shows[name.partition("-")[0]].split(", ")
             assert is_said is (text.removeprefix("build ") in there), text
     assert tried >= 8
+
+
+@pytest.mark.parametrize("name", ["apptainer-1.4.5", "singularityce-4.1.3"])
+def test_what_the_real_programs_printed_is_read_as_the_table_has_it(
+    name: str, standin: Callable[[str], Behaviour], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {key: entry["output"].strip() for key, entry in recorded(name).items()}
+    told = "lumiimg-engine: S{} A{} B{}".format(*said["told"].splitlines()[-1].split(" "))
+    exported = "".join(f"export {line}\n" for line in said["environment"].splitlines())
+    for file, text in (("told", told), ("env", f"lumiimg-engine:\n{exported}"), ("ids", said["no-subuid"])):
+        (tmp_path / file).write_text(f"{text}\n")
+    (tmp_path / "subuid").touch()
+    monkeypatch.setattr(behaviour, "_SUBUID", str(tmp_path / "subuid"))
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    script = """cd "${0%/*}"
+case "$*" in
+*LI_S*) cat told;;
+*--cleanenv*) cat env;;
+*--fakeroot*) cat ids; exit 255;;
+*) echo lumiimg-engine: starts;;
+esac"""
+    found = {one.id: one.answer for one in standin(script).shown}
+    for key in ("told-variables", "variables-inside", "fakeroot-without-ids"):
+        assert found[key] == ROWS[key].shows[name.partition("-")[0]]
 
 
 @pytest.fixture
