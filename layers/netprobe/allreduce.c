@@ -300,6 +300,12 @@ static int count_devices(int rank, int *count)
     return *count > 0 ? EXIT_OK : EXIT_DEVICE;
 }
 
+static const char *no_such_gpu(int rc)
+{
+    (void)rc;
+    return "HIP has no GPU of that number";
+}
+
 static int devices(const char *path)
 {
     struct event event;
@@ -322,7 +328,7 @@ static int take_part(const struct job *job, int local)
 {
     int rank = job->task * job->local + local, ranks = job->tasks * job->local, count, code, device, length;
     const char *of_task = getenv("SLURM_LOCALID");
-    char host[256] = "", name[128] = "", bus[64] = "", text[512];
+    char host[256] = "", name[129] = "", bus[65] = "", text[512]; /* what HIP writes there need not end */
     struct buffers b = {NULL};
     struct unique_id id;
 
@@ -331,12 +337,16 @@ static int take_part(const struct job *job, int local)
     probe_stage = "devices";
     if ((code = count_devices(rank, &count)) != EXIT_OK)
         return code;
+    if (job->device >= count) {
+        tell("device", rank, -1, no_such_gpu);
+        return EXIT_DEVICE;
+    }
     /* Tasks of one node see all its GPUs, or each its own. */
     device = ((job->tasks > 1 && of_task ? atoi(of_task) * job->local : 0) + job->device + local) % count;
     if (!is_done(hip.set_device(device), "hipSetDevice", rank))
         return EXIT_DEVICE;
-    hip.device_get_name(name, sizeof name, device);
-    hip.device_get_pci_bus_id(bus, sizeof bus, device);
+    hip.device_get_name(name, sizeof name - 1, device);
+    hip.device_get_pci_bus_id(bus, sizeof bus - 1, device);
     gethostname(host, sizeof host - 1);
     length = snprintf(text, sizeof text, "Pid %6d on %10s device %2d [%s] %s", (int)getpid(), host, device, bus, name);
 
@@ -457,6 +467,7 @@ int main(int argc, char **argv)
     begin("allreduce", job.timeout_s + PATIENCE_S); /* that each rank may say first where it waits */
     if (only_devices)
         finish(devices(job.library));
+    report_gpu_settings();
     probe_stage = "ranks";
     fflush(NULL);
     finish(start_ranks(&job));

@@ -3,7 +3,8 @@
  *
  * The name of an instruction set with its modes (gfx90a:sramecc+:xnack-) decides which GPU code runs; rocminfo prints it from the
  * same calls. A copy from memory that the cores of a NUMA node have touched, and HIP has registered where it lies, shows which
- * cores are beside a GPU: the best of a few, as what disturbs a copy only makes it slower.
+ * cores are beside a GPU: the best of a few, as what disturbs a copy only makes it slower. Where it lies the kernel says: a node
+ * without free memory, or `numactl --membind`, puts it elsewhere.
  *
  * HIP and HSA are looked up through the dependencies of LIBRARY, so they are those that it uses.
  */
@@ -12,11 +13,12 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 enum { EXIT_DEVICE = 20 };
-enum { COPIED = 64 << 20, COPIES = 8, TO_DEVICE = 1, MAX_GPUS = 64, MAX_NUMA = 256 };
+enum { COPIED = 64 << 20, COPIES = 8, TO_DEVICE = 1, MAX_GPUS = 64, MAX_NUMA = 256, ASKED = 64 };
 /* hsa.h, of every release since 1.0 */
-enum { HSA_BREAK = 1, AGENT_DEVICE = 17, DEVICE_GPU = 1, ISA_NAME_LENGTH = 0, ISA_NAME = 1 };
+enum { HSA_BREAK = 1, AGENT_DEVICE = 17, DEVICE_GPU = 1, ISA_NAME_LENGTH = 0, ISA_NAME = 1, MAX_NAME = 256 };
 
 struct handle {
     uint64_t handle;
@@ -25,7 +27,6 @@ struct handle {
 static struct {
     int (*get_device_count)(int *);
     int (*set_device)(int);
-    int (*device_get_pci_bus_id)(char *, int, int);
     int (*malloc)(void **, size_t);
     int (*memcpy)(void *, const void *, size_t, int);
     int (*host_register)(void *, size_t, unsigned);
@@ -40,6 +41,9 @@ static struct {
     int (*agent_iterate_isas)(struct handle, int (*)(struct handle, void *), void *);
     int (*isa_get_info_alt)(struct handle, int, void *);
 } hsa;
+
+/* libnuma's, where HIP uses that, or a stand-in for HIP has one; else the kernel's own. */
+static long (*move_pages)(int, unsigned long, void **, const int *, int *, int);
 
 static const char usage[] =
     "usage: gpuprobe [--timeout SECONDS] LIBRARY\n"
@@ -69,17 +73,19 @@ static bool is_done(int rc, const char *what)
 static int tell_isa(struct handle isa, void *unused)
 {
     uint32_t length = 0;
-    char name[256] = "";
+    char name[MAX_NAME + 1] = ""; /* what is written there need not end */
     struct event event;
 
     (void)unused;
-    if (hsa.isa_get_info_alt(isa, ISA_NAME_LENGTH, &length) != 0 || length >= sizeof name ||
+    if (hsa.isa_get_info_alt(isa, ISA_NAME_LENGTH, &length) != 0 || length > MAX_NAME ||
         hsa.isa_get_info_alt(isa, ISA_NAME, name) != 0)
         return HSA_BREAK;
+    if (strstr(name, "-generic")) /* GPU code for several GPUs, which this one takes too */
+        return 0;
     event_begin(&event, "isa");
     event_string(&event, "name", name);
     event_end(&event);
-    return HSA_BREAK; /* the first is the GPU's own; generic ones that it takes too may follow */
+    return HSA_BREAK;
 }
 
 static int tell_agent(struct handle agent, void *unused)
@@ -140,6 +146,32 @@ static bool cores_of(int node, cpu_set_t *cores, char *text, int size)
     return some;
 }
 
+static long ask_kernel(int process, unsigned long count, void **pages, const int *nodes, int *places, int flags)
+{
+    return syscall(SYS_move_pages, process, count, pages, nodes, places, flags);
+}
+
+/* Whether the kernel has memory in the NUMA node (move_pages(2), which moves none where no nodes are named). */
+static bool lies_in(int node, char *memory)
+{
+    void *pages[ASKED];
+    int places[ASKED];
+
+    for (size_t i = 0; i < ASKED; i++)
+        pages[i] = memory + i * (COPIED / ASKED);
+    if (move_pages(0, ASKED, pages, NULL, places, 0) != 0) {
+        tell("move_pages", errno, "the kernel does not say where memory lies");
+        return false;
+    }
+    for (size_t i = 0; i < ASKED; i++) {
+        if (places[i] != node) {
+            tell("elsewhere", -1, "memory of a NUMA node was not to be had");
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Microseconds of the fastest of a few copies to the GPU that is set; 0 after a failure, which is told. */
 static long long time_copy(void *host, void *device)
 {
@@ -166,8 +198,8 @@ static void tell_copies(int node, const char *cores, void **devices, int gpus)
         return;
     }
     memset(host, 1, COPIED); /* here, so it lies here */
-    if (is_done(hip.host_register(host, COPIED, 0), "hipHostRegister")) {
-        for (int gpu = 0; gpu < gpus; gpu++) {
+    if (is_done(hip.host_register(host, COPIED, 0), "hipHostRegister")) { /* which holds it where it lies */
+        for (int gpu = lies_in(node, host) ? 0 : gpus; gpu < gpus; gpu++) {
             struct event event;
             long long us;
 
@@ -176,8 +208,8 @@ static void tell_copies(int node, const char *cores, void **devices, int gpus)
             event_begin(&event, "copy");
             event_number(&event, "gpu", gpu);
             event_number(&event, "node", node);
-            event_string(&event, "cores", cores);
             event_number(&event, "mb_s", COPIED / us);
+            event_string(&event, "cores", cores); /* last: a line has an end */
             event_end(&event);
         }
         hip.host_unregister(host);
@@ -189,14 +221,15 @@ static bool find_hip(void *library)
 {
     FIND(library, "hipGetDeviceCount", hip.get_device_count);
     FIND(library, "hipSetDevice", hip.set_device);
-    FIND(library, "hipDeviceGetPCIBusId", hip.device_get_pci_bus_id);
     FIND(library, "hipMalloc", hip.malloc);
     FIND(library, "hipMemcpy", hip.memcpy);
     FIND(library, "hipHostRegister", hip.host_register);
     FIND(library, "hipHostUnregister", hip.host_unregister);
     FIND(library, "hipGetErrorString", hip.get_error_string);
-    return hip.get_device_count && hip.set_device && hip.device_get_pci_bus_id && hip.malloc && hip.memcpy && hip.host_register &&
-           hip.host_unregister && hip.get_error_string;
+    FIND(library, "move_pages", move_pages);
+    move_pages = move_pages ? move_pages : ask_kernel;
+    return hip.get_device_count && hip.set_device && hip.malloc && hip.memcpy && hip.host_register && hip.host_unregister &&
+           hip.get_error_string;
 }
 
 int main(int argc, char **argv)
@@ -216,19 +249,10 @@ int main(int argc, char **argv)
         finish(EXIT_SYMBOL);
 
     probe_stage = "devices";
+    report_gpu_settings();
     if (!is_done(hip.get_device_count(&gpus), "hipGetDeviceCount") || gpus < 1)
         finish(EXIT_DEVICE);
     gpus = gpus < MAX_GPUS ? gpus : MAX_GPUS;
-    for (int gpu = 0; gpu < gpus; gpu++) {
-        char bus[64] = "";
-        struct event event;
-
-        hip.device_get_pci_bus_id(bus, sizeof bus, gpu);
-        event_begin(&event, "gpu");
-        event_number(&event, "gpu", gpu);
-        event_string(&event, "bus", bus);
-        event_end(&event);
-    }
     probe_stage = "agents";
     tell_agents(library);
 
@@ -246,7 +270,7 @@ int main(int argc, char **argv)
             continue;
         CPU_AND(&cores, &cores, &allowed);
         if (CPU_COUNT(&cores) == 0 || sched_setaffinity(0, sizeof cores, &cores) != 0)
-            tell("cores", node, "this process may not run on the cores of that NUMA node");
+            tell("cores", -1, "this process may not run on the cores of that NUMA node");
         else
             tell_copies(node, text, devices, gpus);
     }

@@ -197,7 +197,7 @@ static inline void guard(int timeout_s)
     sigemptyset(&action.sa_mask);
     sigemptyset(&unblocked);
     action.sa_handler = on_fatal;
-    action.sa_flags = SA_ONSTACK | SA_RESETHAND;
+    action.sa_flags = (int)(SA_ONSTACK | SA_RESETHAND);
     for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) {
         sigaction(fatal[i], &action, NULL);
         sigaddset(&unblocked, fatal[i]);
@@ -363,6 +363,25 @@ static inline void report_mapped(void)
     }
     free(line);
     fclose(maps);
+}
+
+/* One `set` event for each variable of this process that numbers its GPUs otherwise, or changes their modes. */
+static inline void report_gpu_settings(void)
+{
+    static const char *const names[] = {"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+                                        "GPU_DEVICE_ORDINAL", "HSA_XNACK"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+        struct event event;
+
+        if (!value)
+            continue;
+        event_begin(&event, "set");
+        event_string(&event, "name", names[i]);
+        event_string(&event, "value", value);
+        event_end(&event);
+    }
 }
 
 /* ---- the command line ---- */

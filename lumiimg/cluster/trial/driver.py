@@ -157,7 +157,7 @@ def _not_taken(folder: TrialFolder, step: TrialStep) -> str | None:
     why = levels.get("run") if isinstance(levels, dict) else None
     if isinstance(why, str) and why.startswith("not taken"):
         return one_line(why)[:_SAID]
-    return f"no GPU: {one_line(str(printed.get('why')))[:_SAID]}" if printed.get("targets") == [] else None
+    return f"no GPU: {one_line(str(printed.get('why')))[:_SAID]}" if printed.get("no_gpu") is True else None
 
 
 def _unfit(step: TrialStep, ending: Ending, why: str, job: str) -> Record:

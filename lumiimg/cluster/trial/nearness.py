@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files
-from lumiimg.check.probe.container import read_run, require_start, tail
+from lumiimg.check.probe.container import read_events, read_run, require_start, tail
 from lumiimg.check.probe.tools import ALL_REDUCE, GPU_PROBE, provide_tools
-from lumiimg.check.run.collective import missing_here, own_collective, prepare, with_variables
+from lumiimg.check.run.collective import LOGS, missing_here, own_collective, prepare, with_variables
+from lumiimg.check.run.execution import OUTPUT
 from lumiimg.cluster.nodes.check import shared_folder
 from lumiimg.cluster.nodes.collective import run_collective
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step
 from lumiimg.cluster.trial.look import looks_in, snapshot_in
 from lumiimg.engine.engine import exec_words, find_engine
 from lumiimg.errors import MissingHereError
+from lumiimg.files import read_beginning
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.nccl.report import FAST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.probe.container import ProbeRun
+    from lumiimg.check.probe.container import Event, ProbeRun
     from lumiimg.check.probe.tools import Tools
     from lumiimg.check.run.execution import RunResult
     from lumiimg.cluster.nodes.slurm import Allocation
@@ -35,11 +38,18 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
 
-_LIMIT_S = 240.0
+_LIMIT_S = 120.0
+"""Of the look at the GPUs; it takes seconds."""
 _PAIR_S = 60
 """Of one all-reduce over one GPU and one NIC of each node; it takes seconds."""
-_ALL_S = 600.0
-"""After which no other pair is begun."""
+_ALL_S = 540.0
+"""After which no other pair is begun: the last one, and what is compiled first, fit into the limit of the step."""
+_FAILURES = 2
+"""After which no other pair is begun: those that are left would fail too, each at its limit."""
+_MAX_OUTPUT = 1 << 20
+_NO_HIP, _NO_GPU = 11, 20
+"""What gpuprobe ends with."""
+_GPU_NUMBER, _SPEED = re.compile(r"\d{1,4}", re.ASCII), re.compile(r"\d{1,9}", re.ASCII)
 _MOST = 4
 """GPUs, and NICs, that are tried with each other."""
 _ISA = "amdgcn-amd-amdhsa--"
@@ -69,7 +79,13 @@ class GpuFacts:
     copies: tuple[MemoryCopy, ...] = ()
     """To each from each NUMA node."""
     why: str = ""
-    """What failed."""
+    """Why there are no more copies."""
+    no_targets: str = ""
+    """Why HSA names nothing."""
+    no_gpu: bool = False
+    """Whether HIP has none: a job that was granted some may show more."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Those in the container that number GPUs otherwise (ROCR_VISIBLE_DEVICES, …), or change their modes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +107,11 @@ class NicFacts:
     """Each of some GPUs over each of some NICs."""
 
     runs: tuple[NicRun, ...] = ()
-    """Those that were made."""
+    """Those that were made; some twice, where the first was not as predicted."""
     why: str = ""
     """Why there are no more."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """As of the GPUs."""
 
 
 def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str]) -> GpuFacts:
@@ -117,13 +135,42 @@ def facts_of(told: ProbeRun) -> GpuFacts:
     copies = []
     for values in told.all("copy"):
         gpu, mb_s = values.get("gpu", ""), values.get("mb_s", "")
-        if gpu.isdecimal() and mb_s.isdecimal():
+        if _GPU_NUMBER.fullmatch(gpu) and _SPEED.fullmatch(mb_s):
             copies.append(MemoryCopy(int(gpu), values.get("cores", ""), int(mb_s) / 1000))
     names = (name for values in told.all("isa") if (name := values.get("name")))
-    failed = next((event.values["error"] for event in told.events if event.values.get("error")), "")
-    if not failed and told.exit_code != 0:
-        failed = (tail(told) or ("it said nothing",))[-1]
-    return GpuFacts(tuple(name.removeprefix(_ISA) for name in names), tuple(copies), failed)
+    return GpuFacts(
+        targets=tuple(name.removeprefix(_ISA) for name in names),
+        copies=tuple(copies),
+        why=_stopped_by(told),
+        no_targets=(told.first("hsa") or {}).get("error", ""),
+        no_gpu=told.exit_code == _NO_GPU,
+        variables=_variables(told.events),
+    )
+
+
+def _stopped_by(told: ProbeRun) -> str:
+    """Return what kept the program from all of its copies."""
+    if (ended := told.first("timeout") or told.first("signal")) is not None:
+        how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
+        return f"it {how} in: {ended.get('during', '')}"
+    of_copies = (event for event in told.events if event.topic != "hsa")
+    failed = (event for event in of_copies if event.values.get("error") or event.values.get("rc", "0") != "0")
+    if (error := next(map(_failure, failed), "")) or told.exit_code == 0:
+        return error
+    known = {_NO_HIP: "its RCCL has no HIP among its dependencies", _NO_GPU: "HIP finds no GPU"}
+    return known.get(told.exit_code) or (tail(told) or ("it said nothing",))[-1]
+
+
+def _failure(event: Event) -> str:
+    """Return what failed, with the function of HIP that did."""
+    text = event.values.get("error") or f"it returned {event.values.get('rc')}"
+    return f"{event.topic}: {text}" if event.topic.startswith("hip") else text
+
+
+def _variables(events: Iterable[Event]) -> dict[str, str]:
+    """Return the variables that a program has seen, of those that change what GPUs are."""
+    of_set = (event.values for event in events if event.topic == "set")
+    return {values["name"]: values.get("value", "") for values in of_set if values.get("name")}
 
 
 def nics_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str]) -> NicFacts:
@@ -133,15 +180,19 @@ def nics_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
 
     Raises BadInputError for what is not an image, MissingHereError without a job of two nodes, an engine, a compiler.
     """
+    start = time.monotonic()
     seen = looks_in(looks)
     if not seen:
         raise MissingHereError("no node has shown its NICs yet")
-    nics, gpus = sorted(set.intersection(*(set(look.nics) for look in seen)))[:_MOST], gpus_to_try(seen[0])
+    gpus = gpus_to_try(seen[0])
+    nics = nics_to_try(seen, gpus)
     if len(nics) < 2:
         return NicFacts(
             why=f"the nodes have {len(nics)} of Slingshot's NICs with a link in common: two can be compared"
         )
     runs: list[NicRun] = []
+    variables: dict[str, str] = {}
+    why = ""
     with _ready(path, site, looks, environment) as ready:
         if len(ready.nodes) < 2:
             raise MissingHereError("the job has one node, and a network is used from two on")
@@ -149,19 +200,50 @@ def nics_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
         programs.mkdir()
         tools = provide_tools(ready.engine, path, ready.image, ready.environment, programs, [ALL_REDUCE])
         tools = replace(tools, binds=(*tools.binds, *ready.binds))
-        start = time.monotonic()
-        for gpu in gpus:
-            for nic in nics:
-                if time.monotonic() - start > _ALL_S:
-                    return NicFacts(tuple(runs), f"{len(runs)} of {len(gpus) * len(nics)} were tried in ten minutes")
-                runs.append(_over(ready, path, site, tools, gpu, nic))
-    return NicFacts(tuple(runs))
+        for gpu, nic in _pairs(gpus, nics, seen[0], runs):
+            if time.monotonic() - start > _ALL_S:
+                why = f"{len(runs)} were tried in {_ALL_S / 60:.0f} minutes"
+            elif sum(run.gb_s is None for run in runs) >= _FAILURES:
+                why = f"after {_FAILURES} that failed no other was tried"
+            else:
+                runs.append(_over(ready, path, site, tools, gpu, nic, variables))
+                continue
+            break
+    return NicFacts(tuple(runs), why, variables)
+
+
+def _pairs(gpus: Iterable[int], nics: Iterable[str], look: Look, runs: Iterable[NicRun]) -> Iterator[tuple[int, str]]:
+    """Yield each GPU with each NIC; then, where another NIC than its own was faster, both again: that may be noise.
+
+    `runs`: those that were made so far, which grow with what this yields.
+    """
+    yield from ((gpu, nic) for gpu in gpus for nic in nics)
+    for gpu in gpus:
+        speeds = {run.nic: run.gb_s for run in runs if run.gpu == gpu and run.gb_s is not None}
+        own = own_nics(look, gpu) & speeds.keys()
+        fastest = max(speeds, key=lambda nic: speeds[nic], default="")
+        if own and fastest not in own:
+            yield gpu, fastest
+            yield gpu, max(own, key=lambda nic: speeds[nic])
 
 
 def gpus_to_try(look: Look) -> tuple[int, ...]:
     """Return a GPU of each of the NUMA nodes beside some; where the kernel does not say, the first GPUs."""
     first = {cores: gpu for gpu, cores in reversed([*enumerate(look.near)]) if cores}
     return tuple(sorted(first.values()))[:_MOST] or tuple(range(max(1, min(len(look.gpus), _MOST))))
+
+
+def nics_to_try(looks: Iterable[Look], gpus: Iterable[int]) -> list[str]:
+    """Return NICs that all nodes have: first those in the NUMA nodes of these GPUs."""
+    common = set.intersection(*(set(look.nics) for look in looks))
+    own = {nic for look in looks for gpu in gpus for nic in own_nics(look, gpu)}
+    return sorted(common, key=lambda nic: (nic not in own, len(nic), nic))[:_MOST]
+
+
+def own_nics(look: Look, gpu: int) -> set[str]:
+    """Return the NICs that the kernel has in the NUMA node of a GPU; none where it names no cores for it."""
+    cores = look.near[gpu] if gpu < len(look.near) else ""
+    return {nic for nic, beside in look.nics.items() if cores and beside == cores}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +281,18 @@ def _job(environment: Mapping[str, str]) -> Allocation:
     return job
 
 
-def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: str) -> NicRun:
-    """Run an all-reduce of one GPU of each node over one NIC."""
+def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: str, variables: dict[str, str]) -> NicRun:
+    """Run an all-reduce of one GPU of each node over one NIC; `variables` get those that are set in the container."""
     engine, rccl = ready.engine, ready.rccl
     together = own_collective(ready.image, rccl, tools, gpus=1, nodes=2, device=gpu, timeout_s=_PAIR_S)
-    variables = missing_here(engine, ready.image, site, ready.environment, nodes=2)
-    environment = with_variables(engine, ready.environment, variables) | {f"{engine.prefix}ENV_{_DEVICE}": nic}
+    set_there = missing_here(engine, ready.image, site, ready.environment, nodes=2)
+    environment = with_variables(engine, ready.environment, set_there) | {f"{engine.prefix}ENV_{_DEVICE}": nic}
     with tempfile.TemporaryDirectory(dir=ready.folder) as name:
         prepare(Path(name))
         nodes, limit_s = ready.nodes[:2], _PAIR_S + 60.0
         result = run_collective(engine, path, together, environment, nodes, Path(name), limit_s=limit_s, site=site)
+        printed = read_beginning(Path(name) / LOGS / OUTPUT, _MAX_OUTPUT).decode(errors="replace")
+    variables |= _variables(read_events(printed))
     return _told(result, gpu, nic)
 
 
@@ -219,4 +303,6 @@ def _told(result: RunResult, gpu: int, nic: str) -> NicRun:
         return NicRun(gpu, nic, None, failed)
     if result.report.verdict not in FAST:
         return NicRun(gpu, nic, None, f"it went over {result.report.verdict}")
+    if (nics := result.report.transport.nics) not in {None, 1}:
+        return NicRun(gpu, nic, None, f"RCCL had {nics} NICs in spite of {_DEVICE}={nic}")
     return NicRun(gpu, nic, best)

@@ -3,6 +3,8 @@
  *
  *   STANDIN_GPUS  how many there are (default 2)
  *   STANDIN_ISA   what they are for HSA (default gfx90a:sramecc+:xnack-)
+ *   STANDIN_GENERIC  HSA names the GPU code for all of gfx9 first
+ *   STANDIN_LIES  the NUMA node that all memory lies in
  *   STANDIN_NEAR  a digit for each GPU: the core beside it; copies that another core asks for take three times as long
  *
  * What is copied to a "device" is noted, so that the stand-in for RCCL need not move what it has moved already.
@@ -93,6 +95,34 @@ int hipHostUnregister(void *memory)
     return SUCCESS;
 }
 
+/* All memory lies where it is wished, as on a machine with all those NUMA nodes; in STANDIN_LIES it lies there instead. */
+long move_pages(int process, unsigned long count, void **pages, const int *nodes, int *places, int flags)
+{
+    const char *lies = getenv("STANDIN_LIES");
+    cpu_set_t cores;
+    char path[64];
+    int node = 0;
+
+    (void)process, (void)pages, (void)nodes, (void)flags;
+    sched_getaffinity(0, sizeof cores, &cores);
+    for (; node < 256; node++) { /* the first one with a core that this process may run on is the one that it asked for */
+        unsigned first;
+        FILE *file;
+
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
+        if (!(file = fopen(path, "r")))
+            continue;
+        if (fscanf(file, "%u", &first) == 1 && CPU_ISSET(first, &cores)) {
+            fclose(file);
+            break;
+        }
+        fclose(file);
+    }
+    for (unsigned long i = 0; i < count; i++)
+        places[i] = lies ? atoi(lies) : node;
+    return 0;
+}
+
 /* HSA: a processor, then the GPUs. */
 
 struct handle {
@@ -121,18 +151,22 @@ int hsa_agent_get_info(struct handle agent, int what, int *value)
     return SUCCESS;
 }
 
+enum { GENERIC = 1000 };
+
 int hsa_agent_iterate_isas(struct handle agent, int (*each)(struct handle, void *), void *data)
 {
-    return each(agent, data);
+    int answer = getenv("STANDIN_GENERIC") ? each((struct handle){GENERIC}, data) : SUCCESS;
+
+    return answer == SUCCESS ? each(agent, data) : answer;
 }
 
 int hsa_isa_get_info_alt(struct handle isa, int what, void *value)
 {
     const char *wished = getenv("STANDIN_ISA");
     char name[128];
-    int length = snprintf(name, sizeof name, "amdgcn-amd-amdhsa--%s", wished ? wished : "gfx90a:sramecc+:xnack-");
+    const char *own = wished ? wished : "gfx90a:sramecc+:xnack-";
+    int length = snprintf(name, sizeof name, "amdgcn-amd-amdhsa--%s", isa.handle == GENERIC ? "gfx9-generic" : own);
 
-    (void)isa;
     if (what == 0)
         *(uint32_t *)value = (uint32_t)length;
     else

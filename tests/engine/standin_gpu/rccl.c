@@ -7,6 +7,7 @@
  *   STANDIN_GB_S     bus bandwidth that its sleeps come to (default 90)
  *   STANDIN_SLOW_IF  the name of a variable that halves it where it is set, whatever its value
  *   STANDIN_NICS     the digit of the NIC beside each GPU: over another one of FI_CXI_DEVICE_NAME it has half of that
+ *   STANDIN_IGNORES  FI_CXI_DEVICE_NAME does nothing
  *   STANDIN_WRONG    one element of each result of the last rank is wrong
  *   STANDIN_FAILS    making the communicator fails
  */
@@ -141,7 +142,8 @@ static void say_of_network(const struct comm *comm)
     } else {
         say("INFO NET/Plugin: Loaded net plugin AWS Libfabric (v8)");
         say("INFO NET/OFI Initializing aws-ofi-nccl 1.18.0");
-        say("INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)");
+        say("INFO NET/OFI Selected provider is cxi, fabric is cxi (found %d nics)",
+            getenv("FI_CXI_DEVICE_NAME") && !getenv("STANDIN_IGNORES") ? 1 : 4);
     }
     if (network_is("no-vni")) {
         say("WARN NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented");
