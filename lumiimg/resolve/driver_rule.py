@@ -120,8 +120,11 @@ def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver 
 
 
 def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
-    by_version = driver.version is not None and snapshot.gpu_driver in modules_of(driver.version)
-    return by_version or (driver.kernel is not None and driver.kernel == snapshot.kernel)
+    if driver.version is not None and snapshot.gpu_driver in modules_of(driver.version):
+        return True
+    # a driver can be exchanged under the same kernel: one that AMD has in another release is not this one
+    is_another = driver.version is not None and release_of(snapshot.gpu_driver or "") is not None
+    return driver.kernel is not None and driver.kernel == snapshot.kernel and not is_another
 
 
 def _day(snapshot: Snapshot) -> dt.date:

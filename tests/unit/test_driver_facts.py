@@ -89,6 +89,8 @@ def test_the_newest_of_the_highest_rank_decides_and_what_is_old_or_contradicted_
         ("7.2.4", "6.10.5", KERNEL, "unknown", "measured, 2026-11-20"),  # the site ships an image that runs
         ("7.2.4", "6.16.13", "newer", "ok", "AMD's 30.30"),
         ("6.2.4", "6.16.13", "newer", "refused", "does not support it"),
+        ("6.2.4", "6.16.13", KERNEL, "refused", "does not support it"),  # a driver was exchanged under the same kernel
+        ("6.4.4", "6.99.1", KERNEL, "ok", "seen on nid001"),  # nobody says which release has that module
         ("7.2.4", "6.99.1", "newer", "unknown", "is not known"),
         ("6.4.4", "6.99.1", "newer", "unknown", "is not known"),
     ],

@@ -39,6 +39,7 @@ from lumiimg.cluster.trial.driver import run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
 from lumiimg.cluster.trial.look import is_in, look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
+from lumiimg.cluster.trial.nearness import GpuFacts
 from lumiimg.cluster.trial.plan import content, rows_in
 from lumiimg.cluster.trial.reframe import reframe_of
 from lumiimg.cluster.trial.table import answer_of, report_of
@@ -766,6 +767,31 @@ def test_a_job_without_gpus_leaves_its_collectives_for_one_that_has_them(
     run_in_job(folder, made, Allocation("8", ("n1", "n2"), None), {}, lambda _: None)
     (row,) = report_of(folder, made, {}).rows
     assert row.outcome is ClaimOutcome.SAME
+    assert driver.is_over(folder, made)
+
+
+def test_a_look_at_gpus_in_a_job_without_any_is_left_for_one_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TrialFolder(tmp_path / "trial")
+    of_gpus = step("image-1.gpus", words=("node", "looks", "--gpus-in", "x.sif"), nodes=1)
+    target = Claim(id="image-1.target", about="target", predicted="gfx90a", source="x", step="image-1.gpus")
+    made = plan(target, steps=(of_gpus,))
+    folder.make(made)
+    outputs = [GpuFacts(why="HIP finds no GPU", no_gpu=True), GpuFacts(("gfx90a",), no_targets="")]
+
+    def work(f: TrialFolder, one: TrialStep, *_: object) -> Record:
+        f.output_file(one.name).write_text(json.dumps(encode(outputs.pop(0))))
+        return Record(step=one.name, ending=Ending.DONE)
+
+    monkeypatch.setattr(driver, "_in_job", work)
+    run_in_job(folder, made, Allocation("7", ("n1",), None), {}, lambda _: None)
+    (row,) = report_of(folder, made, {}).rows
+    assert (row.outcome, row.why) == (ClaimOutcome.OPEN, "left for the next job: no GPU: HIP finds no GPU")
+    run_in_job(folder, made, Allocation("8", ("n1",), None), {}, lambda _: None)
+    report = report_of(folder, made, {})
+    assert report.rows[0].outcome is ClaimOutcome.SAME
+    assert report.stand_in == "GPUs: some were used, and no node showed a GPU of AMD's"
     assert driver.is_over(folder, made)
 
 

@@ -155,7 +155,7 @@ def over(*speeds: float | None, why: str = "") -> NicFacts:
             over(23, 17, 17, 23),
             replace(LOOK, near=("48-63", "48-63", "0-15", "0-15")),
             "the NIC of its NUMA node, for 1 GPU",
-            "17 to 23 GB/s; what is beside GPU 2 was not tried",
+            "17 to 23 GB/s; which of them is beside GPU 2 is not known",
             ClaimOutcome.OPEN,
         ),
         (
@@ -181,6 +181,12 @@ def test_the_nic_over_which_a_gpu_is_fastest_is_beside_it(
     read = fastest_nic(facts, [look])
     assert (read.value, outcome(NICS, read)) == (value, kind)
     assert read.why.startswith(why)
+
+
+@given(st.lists(st.floats(1, 100), min_size=4, max_size=4), st.sampled_from(["0-63", "0-63,64-127", ""]))
+def test_where_all_is_in_one_numa_node_nothing_is_said_of_what_is_beside_what(speeds: list[float], cores: str) -> None:
+    look = replace(LOOK, near=(cores,) * 4, nics={"cxi0": cores, "cxi1": cores})
+    assert outcome(NICS, fastest_nic(over(*speeds), [look])) is ClaimOutcome.OPEN
 
 
 def test_nodes_that_differ_say_nothing_of_each_other() -> None:
@@ -319,7 +325,9 @@ def test_gpuprobe_says_what_the_gpus_are_and_copies_from_each_numa_node(gpuprobe
 def test_gpuprobe_without_a_gpu_says_so(gpuprobe: Path) -> None:
     done = asked(gpuprobe, STANDIN_GPUS="0")
     assert done.exit_code == 20
-    assert facts_of(read_run("gpuprobe", done)) == GpuFacts(why="hipGetDeviceCount: no ROCm-capable device is detected", no_gpu=True)
+    assert facts_of(read_run("gpuprobe", done)) == GpuFacts(
+        why="hipGetDeviceCount: no ROCm-capable device is detected", no_gpu=True
+    )
 
 
 def test_gpuprobe_says_which_variables_number_the_gpus_otherwise(gpuprobe: Path) -> None:

@@ -127,7 +127,8 @@ def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimRea
     alike = [gpu for gpu, tried in ways.items() if max(tried.values()) <= min(tried.values()) * _ALIKE]
     if len(alike) == len(ways):
         return ClaimReading(None, f"all are alike: {min(speeds):.3g} to {max(speeds):.3g} GB/s")
-    judged = [gpu for gpu in ways if wanted[gpu]]
+    # where all of them are in one NUMA node, whichever is the fastest is in it
+    judged = [gpu for gpu, tried in ways.items() if wanted[gpu] and wanted[gpu] < tried.keys()]
     if not judged:
         return ClaimReading(None, f"the kernel does not say which is beside which; fastest: {measured}")
     wrong = [gpu for gpu in judged if max(ways[gpu].values()) > max(ways[gpu][one] for one in wanted[gpu]) * _ALIKE]
@@ -140,5 +141,5 @@ def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimRea
     why = f"{min(speeds):.3g} to {max(speeds):.3g} GB/s"
     if len(judged) < len(ways):
         others = ", ".join(f"GPU {gpu}" for gpu in sorted(ways.keys() - set(judged))[:_SHOWN])
-        return ClaimReading(value, f"{why}; what is beside {others} was not tried", same=True, partial=True)
+        return ClaimReading(value, f"{why}; which of them is beside {others} is not known", same=True, partial=True)
     return ClaimReading(value, why, same=True)

@@ -54,6 +54,8 @@ _MOST = 4
 """GPUs, and NICs, that are tried with each other."""
 _ISA = "amdgcn-amd-amdhsa--"
 """What names of instruction sets begin with (LLVM AMDGPUUsage.rst, "Target Triples")."""
+_OF_NICS = (ALL_REDUCE, GPU_PROBE)
+"""The second one is not started: an image without it has an all-reduce of before `--device`."""
 _DEVICE = "FI_CXI_DEVICE_NAME"
 """The NICs that libfabric uses, of all (fi_cxi(7))."""
 
@@ -198,7 +200,7 @@ def nics_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
             raise MissingHereError("the job has one node, and a network is used from two on")
         programs = ready.folder / "programs"
         programs.mkdir()
-        tools = provide_tools(ready.engine, path, ready.image, ready.environment, programs, [ALL_REDUCE])
+        tools = provide_tools(ready.engine, path, ready.image, ready.environment, programs, _OF_NICS)
         tools = replace(tools, binds=(*tools.binds, *ready.binds))
         for gpu, nic in _pairs(gpus, nics, seen[0], runs):
             if time.monotonic() - start > _ALL_S:

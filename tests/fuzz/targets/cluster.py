@@ -11,6 +11,7 @@ from unittest import mock
 
 from lumiimg.cluster.trial import driver, plan, submit
 from lumiimg.cluster.trial.folder import PLAN, TrialFolder
+from lumiimg.cluster.trial.nearness import GpuFacts, MemoryCopy, NicFacts, NicRun
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import Claim, Look, Record, TrialPlan, TrialStep
 from lumiimg.engine import behaviour
@@ -23,7 +24,8 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, answering, parts, scratch, text_of, written
 
 _ENVIRONMENT = {"PATH": "/bin", "USER": "ada", "HOME": "/users/ada"}
-_STEPS = ("nodes", "here", "image-1.run", "nodes-near", "image-1.probe", "engine")
+_STEPS = ("nodes", "here", "image-1.run", "nodes-near", "image-1.probe", "engine", "image-1.gpus", "image-1.nics")
+_WORDS = {"image-1.gpus": ("node", "--gpus-in", "x"), "image-1.nics": ("node", "--nics-in", "x")}
 _CLAIMS = {
     "nodes": ("site.cores", "64"),
     "here": ("site.mpi:pmi2", "there"),
@@ -31,6 +33,8 @@ _CLAIMS = {
     "nodes-near": ("site.near", "0:48 1:56"),
     "image-1.probe": ("image-1.rccl", "/x"),
     "engine": ("engine.zstd", "starts it"),
+    "image-1.gpus": ("image-1.copies", "0:48 1:56"),
+    "image-1.nics": ("image-1.nics", "the NIC of its NUMA node"),
 }
 _PLAN = TrialPlan(
     schema=1,
@@ -42,7 +46,10 @@ _PLAN = TrialPlan(
     nodes=2,
     node_minutes=60,
     images=(),
-    steps=tuple(TrialStep(name=name, about=name, words=("check",), nodes=2, minutes=1, limit=2) for name in _STEPS),
+    steps=tuple(
+        TrialStep(name=name, about=name, words=_WORDS.get(name, ("check",)), nodes=2, minutes=1, limit=2)
+        for name in _STEPS
+    ),
     claims=tuple(
         Claim(id=key, about=key, predicted=told, source="x", step=step) for step, (key, told) in _CLAIMS.items()
     ),
@@ -96,9 +103,14 @@ def _behaviour(data: bytes) -> None:
 
 def _folder_seeds() -> Iterator[bytes]:
     record = Record(step="nodes", ending="done", job="7", began="2026-11-26T10:00:00+00:00", seconds=3.0, code=0)  # type: ignore[arg-type]
-    look = Look(node="a", clock=1.0, processors="x86_64", kernel="6", cores=64)
+    look = Look(node="a", clock=1.0, processors="x86_64", kernel="6", cores=64, near=("0-9",), nics={"cxi0": "0-9"})
     whole = [json.dumps(encode(part)).encode() for part in (_PLAN, record, look)]
-    for output in (b'{"partitions": {"a": 3.0}, "mpi": ["pmi2"]}', b'{"groups": [], "levels": {}}', _SHOWN, b""):
+    copies = (MemoryCopy(gpu, cores, 14.0) for gpu in range(2) for cores in ("0-9", "48-63"))
+    gpus = GpuFacts(("gfx90a",), tuple(copies), variables={"HSA_XNACK": "1"})
+    nics = NicFacts((NicRun(0, "cxi0", 23.0), NicRun(0, "cxi1", None, "it failed")))
+    of_gpus = [json.dumps(encode(facts)).encode() for facts in (gpus, nics)]
+    of_slurm, of_nodes = b'{"partitions": {"a": 3.0}, "mpi": ["pmi2"]}', b'{"groups": [], "levels": {}}'
+    for output in (of_slurm, of_nodes, _SHOWN, b"", *of_gpus):
         yield BORDER.join([*whole, output])
 
 
