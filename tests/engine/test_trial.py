@@ -250,3 +250,10 @@ def test_each_gpu_is_tried_over_each_nic_and_the_other_one_is_seen(
     row = next(row for row in rehearsal.report()["rows"] if row["id"] == "image-1.nics")
     assert (row["outcome"], row["measured"]) == ("differs", "GPU 0 has cxi1, GPU 1 has cxi0"), row
     assert re.fullmatch(r"GPU 0 cxi1 \([\d.]+ GB/s\), GPU 1 cxi0 \([\d.]+ GB/s\)", row["why"])
+
+    own |= {"STANDIN_IGNORES": "1"}
+    done = subprocess.run(words, env=own, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    (rehearsal.folder / "steps/image-1.nics.out").write_text(done.stdout)
+    row = next(row for row in rehearsal.report()["rows"] if row["id"] == "image-1.nics")
+    said = "GPU 0 over cxi0: RCCL had 4 NICs in spite of FI_CXI_DEVICE_NAME=cxi0"
+    assert (row["outcome"], row["why"]) == ("open", said), row

@@ -31,7 +31,7 @@ from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.cluster.nodes.slurm import Allocation
-from lumiimg.cluster.trial import driver, submit
+from lumiimg.cluster.trial import driver, nearness, submit
 from lumiimg.cluster.trial import look as look_module
 from lumiimg.cluster.trial.case import SlurmFacts, TrialCase, read_case
 from lumiimg.cluster.trial.claims import HERE, NODES, of_image, of_site
@@ -362,6 +362,15 @@ def test_harm_that_was_seen_in_jobs_of_frameworks_is_not_predicted_of_an_all_red
     looked_up = [one for one in claims.values() if "lumiimg check" not in one.source]
     undated = {one.id for one in looked_up if not one.date}
     assert undated == {"image-1.alike", "image-1.socket.network", "image-1.nics"}, "those are of no source with a date"
+
+
+def test_a_look_at_gpus_and_nics_ends_by_itself_before_its_step_is_ended(tmp_path: Path) -> None:
+    image = fabric_builder.image(tmp_path / "image")
+    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--quiet"]) == 0
+    limits = {one.name: one.limit * 60 for one in TrialFolder(tmp_path / "t").plan().steps}
+    compiling_s, starting_s = 120, 60
+    assert limits["image-1.gpus"] >= compiling_s + nearness._LIMIT_S + starting_s
+    assert limits["image-1.nics"] >= nearness._ALL_S + nearness._PAIR_S + starting_s
 
 
 @pytest.mark.parametrize("lock", ["", "base = 1", "[" * 90_000, 'base = {name = "../x"}\nlayer = [1]', 7, "mine", None])

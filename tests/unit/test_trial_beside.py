@@ -299,10 +299,10 @@ def gpuprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [*library, "-o", folder / "librccl.so.1", STANDINS / "rccl.c", folder / "libamdhip64.so.5"], check=True
     )
-    source = shipped_layers() / "netprobe/gpuprobe.c"
-    subprocess.run(
-        ["gcc", "-std=c11", "-O1", "-Wall", "-Werror", "-o", folder / "gpuprobe", source, "-ldl"], check=True
-    )
+    strict = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+    for program in ("gpuprobe", "allreduce"):
+        source = shipped_layers() / f"netprobe/{program}.c"
+        subprocess.run(["gcc", "-std=c11", "-O1", *strict, "-o", folder / program, source, "-ldl"], check=True)
     return folder
 
 
@@ -333,6 +333,31 @@ def test_gpuprobe_without_a_gpu_says_so(gpuprobe: Path) -> None:
 def test_gpuprobe_says_which_variables_number_the_gpus_otherwise(gpuprobe: Path) -> None:
     done = asked(gpuprobe, ROCR_VISIBLE_DEVICES="1,0", HSA_XNACK="1")
     assert facts_of(read_run("gpuprobe", done)).variables == {"ROCR_VISIBLE_DEVICES": "1,0", "HSA_XNACK": "1"}
+
+
+def test_an_all_reduce_on_a_gpu_that_is_not_there_is_none_on_another_one(gpuprobe: Path, tmp_path: Path) -> None:
+    words: list[str | Path] = [gpuprobe / "allreduce", "--folder", tmp_path, "--device", "2", gpuprobe / "librccl.so.1"]
+    done = run(words, env=os.environ | {"ROCR_VISIBLE_DEVICES": "4,5"}, timeout_s=60)
+    told = read_run("allreduce", done)
+    assert (done.exit_code, told.all("device")) == (
+        20,
+        [{"rank": "0", "rc": "-1", "error": "HIP has no GPU of that number"}],
+    )
+    assert told.all("set") == [{"name": "ROCR_VISIBLE_DEVICES", "value": "4,5"}]
+
+
+def test_nodes_that_number_their_gpus_otherwise_are_both_heard() -> None:
+    lines = "@probe set name=ROCR_VISIBLE_DEVICES value=1%2C0\n@probe set name=ROCR_VISIBLE_DEVICES value=0%2C1\n"
+    variables = facts_of(read_run("gpuprobe", Completed(("gpuprobe",), 0, lines, 0.1))).variables
+    read = fastest_nic(replace(over(23, 17, 17, 23), variables=variables), [LOOK])
+    assert (read.value, read.why) == (None, "ROCR_VISIBLE_DEVICES=0,1 and 1,0 gives the GPUs other numbers")
+
+
+def test_cores_that_are_numbered_in_turns_are_told_in_short() -> None:
+    even, odd = (",".join(map(str, range(first, 256, 2))) for first in (0, 1))
+    found = (MemoryCopy(gpu, cores, 20.0 if cores == odd else 10.0) for gpu in range(2) for cores in (even, odd))
+    read = fastest_cores(GpuFacts(copies=tuple(found)), claim("copies", "0:0 1:1"))
+    assert read.value == "GPU 0 has 1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,…"
 
 
 def test_memory_that_lies_elsewhere_shows_nothing(gpuprobe: Path) -> None:

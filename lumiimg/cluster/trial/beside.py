@@ -23,9 +23,11 @@ _PLACE = re.compile(r"(?:^| )(\d{1,5}):(\d{1,5})(?= |$)", re.ASCII)
 _ALIKE = 1.1
 """By how much two bandwidths may differ and show no difference, as a factor."""
 _NOTHING = "nothing was printed"
-_TARGET, _CORES = re.compile(r"[\w:+-]{1,80}", re.ASCII), re.compile(r"[\d,-]{1,200}", re.ASCII)
+_TARGET, _CORES = re.compile(r"[\w:+-]{1,80}", re.ASCII), re.compile(r"[\d,-]{1,4000}", re.ASCII)
 _SAID = 200
 """Characters of what a program says."""
+_WAY = 40
+"""Characters of a list of cores that a row has."""
 _SHOWN = 64
 """GPUs that a row names."""
 _XNACK = "HSA_XNACK"
@@ -109,6 +111,11 @@ def _ways(found: Iterable[tuple[int, str, float]]) -> _Ways:
     return ways
 
 
+def _short(way: str) -> str:
+    """Return a way as a row has it: cores that are numbered in turns make a long list."""
+    return way if len(way) <= _WAY else f"{way[: way.rindex(',', 0, _WAY) + 1] if ',' in way[:_WAY] else way[:_WAY]}…"
+
+
 def _of_some(read: ClaimReading, ways: _Ways, failed: str) -> ClaimReading:
     """Return a reading that is partial where not all ways were tried: one that was not may be the fastest."""
     of_any = {way for tried in ways.values() for way in tried}
@@ -121,7 +128,9 @@ def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimRea
     """Compare the fastest way to each GPU with those that are predicted; ways that are alike show nothing."""
     best = {gpu: max(tried, key=lambda way: tried[way]) for gpu, tried in ways.items()}
     speeds = [speed for tried in ways.values() for speed in tried.values()]
-    measured = ", ".join(f"GPU {gpu} {way} ({ways[gpu][way]:.3g} GB/s)" for gpu, way in sorted(best.items())[:_SHOWN])
+    measured = ", ".join(
+        f"GPU {gpu} {_short(way)} ({ways[gpu][way]:.3g} GB/s)" for gpu, way in sorted(best.items())[:_SHOWN]
+    )
     if all(len(tried) == 1 for tried in ways.values()):
         return ClaimReading(None, f"there is one way to each GPU: {measured}")
     alike = [gpu for gpu, tried in ways.items() if max(tried.values()) <= min(tried.values()) * _ALIKE]
@@ -133,7 +142,7 @@ def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimRea
         return ClaimReading(None, f"the kernel does not say which is beside which; fastest: {measured}")
     wrong = [gpu for gpu in judged if max(ways[gpu].values()) > max(ways[gpu][one] for one in wanted[gpu]) * _ALIKE]
     if wrong:
-        told = ", ".join(f"GPU {gpu} has {best[gpu]}" for gpu in sorted(wrong)[:_SHOWN])
+        told = ", ".join(f"GPU {gpu} has {_short(best[gpu])}" for gpu in sorted(wrong)[:_SHOWN])
         return ClaimReading(told, measured, same=False)
     value = f"{said}, for {count(len(judged), 'GPU')}"
     if alike:

@@ -170,9 +170,12 @@ def _failure(event: Event) -> str:
 
 
 def _variables(events: Iterable[Event]) -> dict[str, str]:
-    """Return the variables that a program has seen, of those that change what GPUs are."""
-    of_set = (event.values for event in events if event.topic == "set")
-    return {values["name"]: values.get("value", "") for values in of_set if values.get("name")}
+    """Return the variables that programs have seen, of those that change what GPUs are; all values, if they differ."""
+    found: dict[str, set[str]] = {}
+    for event in events:
+        if event.topic == "set" and (name := event.values.get("name")):
+            found.setdefault(name, set()).add(event.values.get("value", ""))
+    return {name: " and ".join(sorted(values)) for name, values in found.items()}
 
 
 def nics_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str]) -> NicFacts:
@@ -189,11 +192,9 @@ def nics_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
     gpus = gpus_to_try(seen[0])
     nics = nics_to_try(seen, gpus)
     if len(nics) < 2:
-        return NicFacts(
-            why=f"the nodes have {len(nics)} of Slingshot's NICs with a link in common: two can be compared"
-        )
+        return NicFacts(why=f"the nodes have {len(nics)} of Slingshot's NICs in common whose link is up: it takes two")
     runs: list[NicRun] = []
-    variables: dict[str, str] = {}
+    told: list[Event] = []
     why = ""
     with _ready(path, site, looks, environment) as ready:
         if len(ready.nodes) < 2:
@@ -208,10 +209,10 @@ def nics_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
             elif sum(run.gb_s is None for run in runs) >= _FAILURES:
                 why = f"after {_FAILURES} that failed no other was tried"
             else:
-                runs.append(_over(ready, path, site, tools, gpu, nic, variables))
+                runs.append(_over(ready, path, site, tools, gpu, nic, told))
                 continue
             break
-    return NicFacts(tuple(runs), why, variables)
+    return NicFacts(tuple(runs), why, _variables(told))
 
 
 def _pairs(gpus: Iterable[int], nics: Iterable[str], look: Look, runs: Iterable[NicRun]) -> Iterator[tuple[int, str]]:
@@ -283,8 +284,8 @@ def _job(environment: Mapping[str, str]) -> Allocation:
     return job
 
 
-def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: str, variables: dict[str, str]) -> NicRun:
-    """Run an all-reduce of one GPU of each node over one NIC; `variables` get those that are set in the container."""
+def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: str, told: list[Event]) -> NicRun:
+    """Run an all-reduce of one GPU of each node over one NIC; `told` gets what its ranks print for us."""
     engine, rccl = ready.engine, ready.rccl
     together = own_collective(ready.image, rccl, tools, gpus=1, nodes=2, device=gpu, timeout_s=_PAIR_S)
     set_there = missing_here(engine, ready.image, site, ready.environment, nodes=2)
@@ -294,7 +295,7 @@ def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: st
         nodes, limit_s = ready.nodes[:2], _PAIR_S + 60.0
         result = run_collective(engine, path, together, environment, nodes, Path(name), limit_s=limit_s, site=site)
         printed = read_beginning(Path(name) / LOGS / OUTPUT, _MAX_OUTPUT).decode(errors="replace")
-    variables |= _variables(read_events(printed))
+    told += read_events(printed)
     return _told(result, gpu, nic)
 
 
