@@ -10,7 +10,7 @@ from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.engine.engine import EngineKind, find_container_engine
 from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
-from lumiimg.host.root_queries import matches, names_in, read_text, read_word
+from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
 from lumiimg.host.scan_facts import known
 from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem
 
@@ -25,7 +25,7 @@ _NOT_MOUNTED = ("/proc", "/sys", "/dev", "/run", "/boot", "/var")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _SLURM_VERSION = re.compile(r"^slurm (\S+)", re.MULTILINE)
 _SLURM_TIMEOUT_S = 10.0
-_KFD_NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
+_GPU_NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 _GFX_VERSION = re.compile(r"^gfx_target_version ([0-9]{1,7})$", re.MULTILINE)
 _ROCM_VERSIONS = ("/opt/rocm*/.info/version", "/opt/rocm*/core/.info/version")
 """The second from 7.14 on."""
@@ -83,13 +83,18 @@ def nics(root: RootFileSystem) -> tuple[Nic, ...]:
     return tuple(found)
 
 
+def gpu_nodes(root: RootFileSystem) -> list[str]:
+    """Return where the kernel driver describes each processor and GPU, by their numbers: that of the tenth is 10."""
+    return sorted(matches(root, _GPU_NODES), key=by_version)
+
+
 def gpus(root: RootFileSystem) -> tuple[str, ...]:
     """Return the processor of each GPU of AMD, as the kernel driver describes it to the runtime (ROCr, topology.c).
 
     `gfx_target_version` is 0 of a CPU, and 90010 of a gfx90a: two digits each for minor and stepping.
     """
     found = []
-    for path in matches(root, _KFD_NODES):
+    for path in gpu_nodes(root):
         version = _GFX_VERSION.search(read_text(root, path) or "")
         if version and int(version[1]):
             major, minor, stepping = int(version[1]) // 10000, int(version[1]) // 100 % 100, int(version[1]) % 100

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import subprocess
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,7 @@ from tools import ledger
 from tools import trial as taken_in
 
 LUMI = find_site("lumi", {})
+SNAPSHOT = scan_host({})
 CLAIMS = {claim.id: claim for claim in of_site(LUMI)}
 NODE = Look(
     node="nid005001",
@@ -1165,6 +1167,24 @@ def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "proc/77/status").write_text("Name:\tpython\nUid:\t54321\t54321\t54321\t54321\n")
     look = look_at(RootFileSystem(FolderTree(tmp_path)), scan_host(os.environ), LUMI, "nid000001", {})
     assert (look.cores, look.near, look.strangers) == (2, ("48-63",), (54321,))
+
+
+@given(st.integers(0, 12), st.permutations(["c1", "c6", "c9", "ce", "d1", "d6", "d9", "dc"]))
+def test_gpus_are_in_the_order_of_the_numbers_that_the_kernel_gives_them(processors: int, buses: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number in range(processors + len(buses)):
+            place = folder / f"sys/class/kfd/kfd/topology/nodes/{number}"
+            place.mkdir(parents=True)
+            place_of = int(buses[number - processors], 16) << 8 if number >= processors else 0
+            version = 90010 if number >= processors else 0
+            (place / "properties").write_text(f"gfx_target_version {version}\nlocation_id {place_of}\ndomain 0\n")
+        for bus in buses:
+            device = folder / f"sys/bus/pci/devices/0000:{bus}:00.0"
+            device.mkdir(parents=True)
+            (device / "local_cpulist").write_text(f"{int(bus, 16)}\n")
+        look = look_at(RootFileSystem(FolderTree(folder)), SNAPSHOT, LUMI, "nid000001", {})
+    assert look.near == tuple(f"{int(bus, 16)}" for bus in buses)
 
 
 def test_no_name_of_a_trial_is_code_in_its_reframe_test(tmp_path: Path) -> None:

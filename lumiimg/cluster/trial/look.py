@@ -16,6 +16,7 @@ from lumiimg.cluster.trial.values import Look
 from lumiimg.errors import LumiimgError
 from lumiimg.files import read_beginning, write_text
 from lumiimg.host.codec import FormError, decode, encode
+from lumiimg.host.node_facts import gpu_nodes
 from lumiimg.host.root_queries import matches, names_in, read_text, read_word
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import to_text
@@ -38,7 +39,6 @@ _UID = re.compile(r"^Uid:\t(\d+)", re.MULTILINE)
 _PCI = re.compile(r"^(location_id|domain|gfx_target_version) (\d{1,10})$", re.MULTILINE)
 _OF_NETWORK = re.compile(r"(?:APPTAINERENV_|SINGULARITYENV_)?(?:NCCL|RCCL|FI|CXI)_[A-Z0-9_]{1,60}\Z")
 _MOST_SET = 20
-_KFD = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 
 
 def look_here(folder: Path, site: Site, environment: Mapping[str, str]) -> None:
@@ -127,7 +127,7 @@ def _is_set(text: str, environment: Mapping[str, str]) -> bool:
 
 def _near(root: RootFileSystem) -> Iterator[str]:
     """Yield the cores beside each GPU, as the kernel driver lists the GPUs (ROCr, topology.c: so does HIP)."""
-    for path in matches(root, _KFD):
+    for path in gpu_nodes(root):
         found = dict(_PCI.findall(read_text(root, path) or ""))
         if not int(found.get("gfx_target_version", 0)):
             continue
