@@ -86,6 +86,8 @@ class Collective:
     """The RCCL that is looked at: its path in the container, without symlinks, as a process has it mapped."""
     needs_mpi: bool
     """Whether the launcher must give it MPI's process management (`srun --mpi=pmi2`)."""
+    timeout_s: int = TIMEOUT_S
+    """After which its ranks give up."""
     without: str | None = None
     """A variable that it does not get, also where the image has it."""
 
@@ -156,7 +158,10 @@ def own_collective(
     """Return the all-reduce of this project with an RCCL; `device`: the first of the GPUs of each node."""
     only = ("--device", str(device)) if device else ()
     own = (tools.command(ALL_REDUCE), *_meet(gpus, nodes, timeout_s), *only, rccl)
-    return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, _resolved(image, rccl), needs_mpi=False)
+    of_image = _resolved(image, rccl)
+    return Collective(
+        CollectiveProgram.OWN, own, tools.binds, gpus, nodes, of_image, needs_mpi=False, timeout_s=timeout_s
+    )
 
 
 def _meet(gpus: int, nodes: int, timeout_s: int) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from lumiimg.cluster.trial.look import looks_in, snapshot_in
 from lumiimg.engine.engine import exec_words, find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.files import read_beginning
+from lumiimg.findings import Code
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.nccl.report import FAST
 
@@ -56,6 +57,8 @@ _ISA = "amdgcn-amd-amdhsa--"
 """What names of instruction sets begin with (LLVM AMDGPUUsage.rst, "Target Triples")."""
 _OF_NICS = (ALL_REDUCE, GPU_PROBE)
 """The second one is not started: an image without it has an all-reduce of before `--device`."""
+_BROKEN = frozenset({Code.RUN_HANG, Code.RUN_FAILED, Code.RUN_DATA_ERRORS})
+"""An all-reduce that did not come to its end, or to the right sums."""
 _DEVICE = "FI_CXI_DEVICE_NAME"
 """The NICs that libfabric uses, of all (fi_cxi(7))."""
 
@@ -301,9 +304,9 @@ def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: st
 
 def _told(result: RunResult, gpu: int, nic: str) -> NicRun:
     best = max((one.best_gb_s for one in result.report.measurements if one.best_gb_s), default=None)
-    if best is None:
-        failed = next((finding.summary for finding in result.findings.found), "it gave no result")
-        return NicRun(gpu, nic, None, failed)
+    broken = next((finding.summary for finding in result.findings.found if finding.id in _BROKEN), None)
+    if best is None or broken is not None:  # what came before it broke is the bandwidth of small messages
+        return NicRun(gpu, nic, None, broken or "it gave no result")
     if result.report.verdict not in FAST:
         return NicRun(gpu, nic, None, f"it went over {result.report.verdict}")
     if (nics := result.report.transport.nics) not in {None, 1}:
