@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,11 +46,11 @@ def target(facts: GpuFacts | None) -> ClaimReading:
     """Return what the GPUs are for HSA in the container."""
     if facts is None:
         return ClaimReading(None, _NOTHING)
-    targets = [name for name in facts.targets if _TARGET.fullmatch(name)]
-    found = sorted(set(targets))
+    targets = Counter(name for name in facts.targets if _TARGET.fullmatch(name))
+    found = sorted(targets)
     if not found:
         return ClaimReading(None, (facts.no_targets or facts.why)[:_SAID] or "HSA shows no GPU in the container")
-    told = "; ".join(f"{name} of {count(targets.count(name), 'GPU')}" for name in found)
+    told = "; ".join(f"{name} of {count(targets[name], 'GPU')}" for name in found[:_SHOWN])
     if _XNACK in facts.variables:
         return ClaimReading(None, f"{_XNACK}={facts.variables[_XNACK][:_SAID]} is set, and changes it: {told}")
     if len(found) > 1:

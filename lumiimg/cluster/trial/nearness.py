@@ -158,18 +158,19 @@ def _stopped_by(told: ProbeRun) -> str:
     if (ended := told.first("timeout") or told.first("signal")) is not None:
         how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
         return f"it {how} in: {ended.get('during', '')}"
-    of_copies = (event for event in told.events if event.topic != "hsa")
-    failed = (event for event in of_copies if event.values.get("error") or event.values.get("rc", "0") != "0")
-    if (error := next(map(_failure, failed), "")) or told.exit_code == 0:
+    if (error := _failure(event for event in told.events if event.topic != "hsa")) or told.exit_code == 0:
         return error
     known = {_NO_HIP: "its RCCL has no HIP among its dependencies", _NO_GPU: "HIP finds no GPU"}
     return known.get(told.exit_code) or (tail(told) or ("it said nothing",))[-1]
 
 
-def _failure(event: Event) -> str:
-    """Return what failed, with the function of HIP that did."""
-    text = event.values.get("error") or f"it returned {event.values.get('rc')}"
-    return f"{event.topic}: {text}" if event.topic.startswith("hip") else text
+def _failure(events: Iterable[Event]) -> str:
+    """Return what failed first, with the function of HIP that did; nothing where nothing did."""
+    for event in events:
+        code = event.values.get("rc", "0")
+        if text := event.values.get("error") or (f"it returned {code}" if code != "0" else ""):
+            return f"{event.topic}: {text}" if event.topic.startswith("hip") else text
+    return ""
 
 
 def _variables(events: Iterable[Event]) -> dict[str, str]:
@@ -298,8 +299,10 @@ def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: st
         nodes, limit_s = ready.nodes[:2], _PAIR_S + 60.0
         result = run_collective(engine, path, together, environment, nodes, Path(name), limit_s=limit_s, site=site)
         printed = read_beginning(Path(name) / LOGS / OUTPUT, _MAX_OUTPUT).decode(errors="replace")
-    told += read_events(printed)
-    return _told(result, gpu, nic)
+    events = read_events(printed)
+    told += events
+    run = _told(result, gpu, nic)
+    return replace(run, why=_failure(events) or run.why) if run.gb_s is None else run
 
 
 def _told(result: RunResult, gpu: int, nic: str) -> NicRun:
