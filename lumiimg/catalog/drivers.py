@@ -15,6 +15,7 @@ from lumiimg.catalog.needs import Need, read_needs
 from lumiimg.catalog.toml_table import Table, read_toml
 
 _RELEASE = re.compile(r"\d{1,3}(\.\d{1,3}){1,2}")
+_VERSION, _KERNEL = re.compile(r"\d{1,3}(\.\d{1,9}){1,3}", re.ASCII), re.compile(r"[\w.+~-]{1,100}", re.ASCII)
 _ANY = Need("rocm", SpecifierSet())
 _TABLE = Path(__file__).with_name("drivers.toml")
 
@@ -93,6 +94,8 @@ def read_driver(entry: Table) -> SiteDriver:
     (rocm, *_), doubtful = read_needs(entry, "rocm") or (_ANY,), read_needs(entry, "doubtful")
     for key, needs in (("rocm", (rocm,)), ("doubtful", doubtful)):
         _check(entry, key, needs)
+    entry.match("version", _VERSION, "no version of the driver like 6.3.60300")
+    entry.match("kernel", _KERNEL, "no release of a kernel, as `uname -r` prints it")
     return entry.fill(
         SiteDriver,
         rocm=rocm,

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pytest
 
-from lumiimg.catalog import age
+from lumiimg.catalog import age, drivers
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
-from lumiimg.errors import ExitCode
+from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.host.snapshot import OperatingSystem, Snapshot
 from lumiimg.resolve.driver_rule import driver_of_node, driver_window
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import OfferedComponent, Stack
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})
 KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
@@ -186,6 +185,24 @@ def test_a_day_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("LUMIIMG_TODAY", "tomorrow")
     assert main(["explain", "--base", "rocm-6.2.4", "--site", "lumi"]) == ExitCode.BAD_INPUT
     assert "LUMIIMG_TODAY: not a valid date" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("version", "amdgpu 6.3.60300", "no version of the driver like 6.3.60300"),
+        ("version", "6", "no version of the driver like 6.3.60300"),
+        ("version", "6.3.", "no version of the driver like 6.3.60300"),
+        ("kernel", "Linux 6.4.0", "no release of a kernel, as `uname -r` prints it"),
+    ],
+)
+def test_what_no_node_would_ever_show_is_a_fault_of_the_file(tmp_path: Path, key: str, value: str, fault: str) -> None:
+    shipped = (Path(drivers.__file__).parent / "sites/lumi.toml").read_text()
+    text = re.sub(rf'^{key} = ".*"$', f'{key} = "{value}"', shipped, count=1, flags=re.MULTILINE)
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(BadInputError) as raised:
+        find_site(str(tmp_path / "mine.toml"), {})
+    assert fault in f"{raised.value}{raised.value.hint}"
 
 
 def test_explain_names_both_facts_and_a_snapshot_lifts_the_doubt(
