@@ -1169,6 +1169,7 @@ def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
     assert (look.cores, look.near, look.strangers) == (2, ("48-63",), (54321,))
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 12), st.permutations(["c1", "c6", "c9", "ce", "d1", "d6", "d9", "dc"]))
 def test_gpus_are_in_the_order_of_the_numbers_that_the_kernel_gives_them(processors: int, buses: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
