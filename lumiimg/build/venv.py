@@ -18,18 +18,18 @@ from lumiimg import __version__
 from lumiimg.build.capabilities import program_of
 from lumiimg.build.squash import pack
 from lumiimg.catalog.needs import version_of
-from lumiimg.engine.engine import clean_environment, exec_words, find_engine
-from lumiimg.engine.process import run
+from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
+from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
 from lumiimg.image import ImageKind, open_image, refuse_empty
-from lumiimg.resolve.closure import Indexes, LayerWants
+from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
 from lumiimg.resolve.image_python import python_of
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
-from lumiimg.resolve.own_requirements import OwnRequirement
+from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.shelf import Shelf
 from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, record_text, seen_by
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.engine.engine import Engine
-    from lumiimg.engine.process import Completed
-    from lumiimg.resolve.closure import FoundWheel
-    from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.pin import Sources
 
 _RUNNABLE = (ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER)

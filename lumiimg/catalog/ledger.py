@@ -11,19 +11,15 @@ import hashlib
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from lumiimg.catalog.layers import own_values
+from lumiimg.catalog.layers import Layer, Release, own_values
 from lumiimg.catalog.templates import expand
 from lumiimg.catalog.toml_table import Table, read_limited, read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from lumiimg.catalog.layers import Layer, Release
 
 LEDGER = Path(__file__).with_suffix(".toml")
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]

@@ -13,7 +13,7 @@ from lumiimg.check.codes import Decider, meanings
 from lumiimg.elf.system import facts_at
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import PRIVATE, newest_interface, part_of
-from lumiimg.fabric.path import Origin, Part, Side, State, Step
+from lumiimg.fabric.path import FabricPath, Origin, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.report import Verdict
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.fabric.path import FabricPath
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
 

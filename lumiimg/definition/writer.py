@@ -31,14 +31,13 @@ from lumiimg.definition.text import (
 from lumiimg.host.carried_manifest import MANIFEST_LABEL, MANIFEST_PATH
 from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.resolve.arguments import gpus_of
-from lumiimg.resolve.lock import wants_python
+from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
 from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lumiimg.host.carried_manifest import CarriedManifest
-    from lumiimg.resolve.lock import Lock, LockedLayer
 
 CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""

@@ -9,15 +9,11 @@ gABI extensions, x86-64 psABI "Program Property"; of the dlopen notes, the UAPI 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from lumiimg.elf.segments import PT_GNU_PROPERTY, PT_NOTE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lumiimg.elf.segments import Segments
+from lumiimg.elf.segments import PT_GNU_PROPERTY, PT_NOTE, Segments
 
 _NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 3, 5
 _NT_GNU_ABI_TAG = 1

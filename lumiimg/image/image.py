@@ -15,10 +15,10 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.folder import FolderTree
-from lumiimg.image.mounts import Mounted
+from lumiimg.image.mounts import Cover, Mounted
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
-from lumiimg.image.oci.files import StoredArchive, StoredFolder, is_oci_layout
+from lumiimg.image.oci.files import StoredArchive, StoredFiles, StoredFolder, is_oci_layout
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import MAGIC as SIF_MAGIC
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.image.mounts import Cover
     from lumiimg.image.oci.document import Config
-    from lumiimg.image.oci.files import StoredFiles
 
 _ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")

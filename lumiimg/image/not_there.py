@@ -6,12 +6,9 @@ import difflib
 import itertools
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.wording import engine_word, operand, word
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})?", re.ASCII)
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")

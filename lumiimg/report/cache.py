@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from lumiimg.report.console import console, detail, headline, print_json, proposal, say, verbatim
+from lumiimg.report.console import Console, console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lumiimg.build.cache import CacheEntry
     from lumiimg.build.cache_miss import CacheLookup
     from lumiimg.engine.namespaces.unpacked import UnpackedImage
-    from lumiimg.report.console import Console
 
 _SHORT = 12
 _LINES = 40

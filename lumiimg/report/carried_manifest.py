@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.carried_manifest import Basis, SettledBy
-from lumiimg.report.console import detail, fact, heading, say
+from lumiimg.host.carried_manifest import Basis, CarriedManifest, SettledBy
+from lumiimg.report.console import Console, detail, fact, heading, say
 
 if TYPE_CHECKING:
-    from lumiimg.host.carried_manifest import CarriedManifest
     from lumiimg.host.margins import Margin
-    from lumiimg.report.console import Console
 
 _MAX_LINES = 100
 _SETTLED = {

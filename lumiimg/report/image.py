@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from lumiimg.build.provenance import SBOM, read_document, read_plan
 from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.errors import BadInputError
 from lumiimg.host.carried_manifest import read_manifest
 from lumiimg.image import open_image
-from lumiimg.image.compare import COMPARED, DETAILS
+from lumiimg.image.compare import COMPARED, DETAILS, FileDifference
 from lumiimg.report.carried_manifest import print_manifest
-from lumiimg.report.console import console, detail, fact, headline, print_json, proposal
+from lumiimg.report.console import Console, console, detail, fact, headline, print_json, proposal
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.wording import count
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from lumiimg.image.compare import FileDifference
-    from lumiimg.report.console import Console
 
 _SHOWN = 20
 _MAX_LAYERS = 100

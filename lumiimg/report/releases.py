@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import printable
+from lumiimg.errors import LumiimgError, printable
 from lumiimg.report.console import INDENT, console, detail, headline, print_json, say
 from lumiimg.wording import count
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.errors import LumiimgError
     from lumiimg.resolve.releases.refresh import Refreshed
 
 

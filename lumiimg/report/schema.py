@@ -14,19 +14,15 @@ import itertools
 import json
 import re
 import textwrap
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from lumiimg.report.outputs.shape import Text
+from lumiimg.report.outputs.shape import Output, Text
 from lumiimg.secret import HIDDEN, hidden, is_secret_name, secrets_here
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from lumiimg.report.outputs.shape import Output
 
 _MODULES = {
     "build": "adapt build build-definitions build-plan diff-images diff-locks lock plan rebuild show-image",

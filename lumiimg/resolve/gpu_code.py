@@ -12,21 +12,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from lumiimg.errors import BadInputError
-from lumiimg.gpu.components import component_of, is_library, kernel_file, read_kernel_file
-from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.kpack import ANY_GPU, read_kpack
+from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
+from lumiimg.gpu.fat_file import FatFile, read_file
+from lumiimg.gpu.kpack import ANY_GPU, KpackReference, read_kpack
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
-from lumiimg.image.tree import FileKind
+from lumiimg.image.tree import FileKind, OpenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from lumiimg.gpu.components import KernelFile
-    from lumiimg.gpu.fat_file import FatFile
-    from lumiimg.gpu.kpack import KpackReference
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.image import RootFileSystem
-    from lumiimg.image.tree import OpenFile
 
 _LIBRARY_OR_PROGRAM = re.compile(r"[^.]+|.+\.so(?:\.[0-9.]+)?|.+\.(?:exe|bin|out|x)")
 KPACK_ENDING = ".kpack"

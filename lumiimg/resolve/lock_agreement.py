@@ -11,14 +11,13 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import is_gpu
-from lumiimg.resolve.request import name_of, wanted
+from lumiimg.resolve.request import Request, name_of, wanted
 from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.resolve.lock import Lock, LockedLayer
-    from lumiimg.resolve.request import Request
 
 
 def refuse_disagreement(lock: Lock, request: Request) -> None:

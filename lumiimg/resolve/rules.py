@@ -15,14 +15,13 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.resolve.arguments import ARCH, UNLISTED, gpus_of, is_gpu, values_of
-from lumiimg.resolve.stack import given_in, is_met, troubles_of
+from lumiimg.resolve.stack import Chosen, Stack, Unmet, given_in, is_met, troubles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.resolve.stack import Chosen, Stack, Unmet
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"

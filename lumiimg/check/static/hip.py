@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.host.job_process import rccl_in
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.findings import Findings
 
 HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
 """auditwheel puts a part of the digest into the name of what it takes into a wheel."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt  # noqa: TC003 - the codec reads the types of the fields
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -16,8 +16,6 @@ from lumiimg.host.codec import decode
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lumiimg.resolve.stack import Stack
 
 _LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "mpiexec")

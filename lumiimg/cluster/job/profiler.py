@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.frameworks import facts
+from lumiimg.cluster.job.frameworks import Framework, facts
 from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
-    from lumiimg.cluster.job.frameworks import Framework
 
 
 def profiled_by(program: str | None, framework: Framework, site: Site) -> tuple[tuple[str, ...], str | None]:

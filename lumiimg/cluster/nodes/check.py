@@ -20,17 +20,17 @@ from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files, conclude
 from lumiimg.check.probe.task import ProbeTask, make_task
-from lumiimg.check.run.execution import provide_all_reduce
+from lumiimg.check.run.execution import RunResult, provide_all_reduce
 from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.static.venv import with_faults_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
 from lumiimg.cluster.nodes.differences import differences
-from lumiimg.cluster.nodes.groups import SilentNodes, gather
+from lumiimg.cluster.nodes.groups import NodeAnswers, SilentNodes, gather
 from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
-from lumiimg.cluster.nodes.slurm import run_step
-from lumiimg.cluster.nodes.watch import Watch, limit_s
+from lumiimg.cluster.nodes.slurm import Allocation, run_step
+from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
@@ -44,11 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.check.probe.tools import Tools
-    from lumiimg.check.run.execution import RunResult
-    from lumiimg.cluster.nodes.groups import NodeAnswers
     from lumiimg.cluster.nodes.request import NodesRequest
-    from lumiimg.cluster.nodes.slurm import Allocation
-    from lumiimg.cluster.nodes.watch import Waiting
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Step
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
-from lumiimg.nccl.report import FAST, answer_of
+from lumiimg.findings import Finding, Severity
+from lumiimg.nccl.report import FAST, Cause, LogReport, VerdictGroup, answer_of
 from lumiimg.report.html.check import PATH
 from lumiimg.report.html.findings import block, findings_list, unsaid
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
-from lumiimg.report.html.page import Section, element, left_out, lines, page, short, table
+from lumiimg.report.html.page import Node, Section, element, left_out, lines, page, short, table
 from lumiimg.report.html.picture import path_figure
 from lumiimg.report.log import (
     KINDS,
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.job_paths import JobPath
-    from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Cause, LogReport, VerdictGroup
-    from lumiimg.report.html.page import Node
 
 _PROOF = 10
 _VARIABLES = 200

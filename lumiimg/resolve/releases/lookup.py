@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.age import OLD_AFTER_DAYS
-from lumiimg.catalog.layers import PIN, Release
+from lumiimg.catalog.layers import PIN, Layer, Release
 from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
 from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.resolve.releases.indexes import Looked
+from lumiimg.resolve.releases.indexes import Looked, ReleaseIndexes
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows
 from lumiimg.resolve.releases.reading import (
     expanded,
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.unlisted import Unlisted
-    from lumiimg.resolve.releases.indexes import ReleaseIndexes
     from lumiimg.resolve.releases.reading import ProjectPages
 
 _NEAREST = 3
