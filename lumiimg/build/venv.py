@@ -66,8 +66,6 @@ class VenvPlan:
     python: str
     """Path in the image."""
     target: PythonTarget
-    has: Mapping[str, str]
-    """Versions of the distributions of the image, which stay."""
     torch: str | None
     """Of the image, as far as it has one."""
     wheels: tuple[FoundWheel, ...]
@@ -129,7 +127,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
             f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
             where=str(image),
         )
-    return VenvPlan(image.absolute(), python.path, target, has, contents.has.get("torch"), wheels, own, doubt)
+    return VenvPlan(image.absolute(), python.path, target, contents.has.get("torch"), wheels, own, doubt)
 
 
 def _by_adapt(text: str, image: Path) -> str:

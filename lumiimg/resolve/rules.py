@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
-_TORCH = "download.pytorch.org: local versions of the wheels"
 _SOURCES = 2
 """Told of a refusal that has several."""
 _RCCL_TABLE = "lumiimg/fabric/rccl.toml: RCCL and NCCL run and read by release"

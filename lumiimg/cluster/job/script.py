@@ -48,7 +48,7 @@ def job_script(plan: JobPlan) -> str:
         parts |= {
             "DIRECTIVES": slurm_directives(plan),
             "MASKS": _masks(plan),
-            "STEP": srun_options(plan, '$(IFS=, && echo "${masks[*]}")'),
+            "STEP": srun_options(plan, _OF_MASKS),
         }
         parts |= {"SWEEP": _sweep(plan), "OTHER": _other_shape()}
     return filled(
