@@ -22,7 +22,7 @@ from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_en
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
-from lumiimg.image import ImageKind, open_image, refuse_empty
+from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
 from lumiimg.resolve.image_python import python_of
 from lumiimg.resolve.inventory import read_contents
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.pin import Sources
 
-_RUNNABLE = (ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER)
 _WHEELS, _SCRIPT = "/lumiimg-wheels", "/lumiimg-venv.py"
 _PIP = (
     "--isolated",
@@ -82,11 +81,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     """
     with open_image(image) as opened:
         refuse_empty(image, opened)
-        if opened.kind not in _RUNNABLE:
-            hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
-            raise BadInputError(
-                f"{opened.kind.value}: engines do not run this kind directly", where=str(image), hint=hint
-            )
+        refuse_not_runnable(image, opened)
         contents = read_contents(opened)
         python = python_of(opened, contents)
         if python is None:

@@ -203,16 +203,12 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
     return None
 
 
-def _place(steps: Sequence[Step], step: Step) -> str:
-    return f"step {list(steps).index(step) + 1} of {len(steps)}"
-
-
 def in_one_sentence(steps: Sequence[Step]) -> str:
     """Return what the picture of a path shows."""
     broken = [step for step in steps if step.state is State.BROKEN]
     unknown = [step.title for step in steps if step.state is State.UNKNOWN]
     if broken:
-        return f"The path is broken at {broken[0].title}, {_place(steps, broken[0])}."
+        return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
     if unknown:
         return f"No step is known to be broken; not known: {', '.join(unknown)}."
     level = min((step.level for step in steps if step.level), key=_rank, default=Level.STATIC)

@@ -53,12 +53,9 @@ def names() -> tuple[str, ...]:
 def kind_of(name: str) -> type[Output]:
     """Return the type of a kind of output."""
     module = next(module for module, kinds in _MODULES.items() if name in kinds.split())
-    kind: type[Output] = getattr(importlib.import_module(f"lumiimg.report.outputs.{module}"), _class_name(name))
+    types = importlib.import_module(f"lumiimg.report.outputs.{module}")
+    kind: type[Output] = getattr(types, name.title().replace("-", ""))
     return kind
-
-
-def _class_name(name: str) -> str:
-    return name.title().replace("-", "")
 
 
 def json_text(name: str, source: object = None, /, **own: object) -> str:

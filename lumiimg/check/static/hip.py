@@ -27,7 +27,7 @@ _SHOWN = 8
 
 def judge_hip(process: Process, found: Findings) -> None:
     """Judge the HIP runtimes of a process that has an RCCL: what gives GPU memory to RCCL, or gets it, counts."""
-    runtimes = [loaded for loaded in process.objects if _is_hip(loaded)]
+    runtimes = [one for one in process.objects if _is_hip_name(one.facts.soname or "") or _is_hip_name(one.path)]
     openers = (loaded.requested_by for loaded in process.objects if loaded.by_dlopen and loaded.requested_by)
     rccl = next((loaded for loaded in openers if part_of(loaded.path) is Part.RCCL), None) or rccl_in(process)
     if len(runtimes) < 2 or rccl is None:
@@ -60,10 +60,6 @@ def _shares_memory(loaded: LoadedObject, rccl: LoadedObject) -> bool:
     """Whether a library is the plugin that an RCCL has opened, or calls that RCCL."""
     is_plugin = loaded.by_dlopen and loaded.requested_by is rccl
     return is_plugin or _needs(loaded, {rccl.name, rccl.facts.soname or rccl.name}.__contains__)
-
-
-def _is_hip(loaded: LoadedObject) -> bool:
-    return _is_hip_name(loaded.facts.soname or "") or _is_hip_name(loaded.path)
 
 
 def _is_hip_name(name: str) -> bool:

@@ -19,7 +19,7 @@ from lumiimg.host.carried_account import without_node
 from lumiimg.host.carried_manifest import MANIFEST_PATH
 from lumiimg.host.digests import fingerprint
 from lumiimg.host.manifest import Bind, BindManifest, Variable
-from lumiimg.image import Image, ImageKind
+from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.image.programs import Program, find_program, search_path
 from lumiimg.resolve.image_python import Python, python_of
 from lumiimg.resolve.inventory import Inventory, read_contents
@@ -46,7 +46,6 @@ _NOT_FOR_FOLDERS = re.compile(r"[:$\[\]{}\\*?]")
 """The colon ends a path in MODULEPATH and PATH; Tcl modules match the others as patterns (seen with 5.2.0)."""
 _TOLD = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
-_NOT_RUNNABLE = (ImageKind.OCI_LAYOUT, ImageKind.OCI_ARCHIVE, ImageKind.DOCKER_ARCHIVE)
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _LAST_LINKS = 40
 
@@ -150,11 +149,7 @@ def plan_module(
         what = f"module systems interpret {sign[0]}, and would not find the file"
         raise BadInputError(what, where=str(folder), hint="name another folder")
     with opened(file, environment, snapshot) as image, with_venv(image, venv) as whole:
-        if image.kind in _NOT_RUNNABLE:
-            hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
-            raise BadInputError(
-                f"{image.kind.value}: engines do not run this kind directly", where=str(path), hint=hint
-            )
+        refuse_not_runnable(path, image)
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
             static = check_static(image, environment)
