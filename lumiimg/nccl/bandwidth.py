@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from lumiimg.nccl.bandwidth_rows import OsuRows, is_row_of_collective
-from lumiimg.nccl.bandwidth_table import BandwidthTable
+from lumiimg.nccl.bandwidth_table import BandwidthTable, OsuRows, is_row_of_collective
 from lumiimg.nccl.prefilter import announces_table
 
 if TYPE_CHECKING:

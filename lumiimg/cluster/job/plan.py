@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.frameworks import Framework, facts, framework_of, frameworks, launcher_of
+from lumiimg.cluster.job.frameworks import Framework, facts, framework_of, frameworks, launcher_of, profiled_by
 from lumiimg.cluster.job.mounts import MissingPath, unbound, with_own
-from lumiimg.cluster.job.profiler import profiled_by
 from lumiimg.cluster.job.shape import Shape, ShapeRequest, shape_of
 from lumiimg.cluster.job.topology import Topology, bind_ranks, cores_of_a_gpu
 from lumiimg.cluster.job.vllm import ServingPlace, lacks_ray, note_of, serving_of, told_of_vllm
