@@ -87,11 +87,9 @@ class CodeTree(Protocol):
 
     def walk(self) -> Iterable[tuple[str, FileKind]]:
         """Yield paths, and what they stand for."""
-        ...
 
     def open(self, path: str) -> OpenFile:
         """Return a file, which the caller closes. Raises OSError, BadInputError."""
-        ...
 
 
 @dataclass(slots=True)
