@@ -92,7 +92,6 @@ class BuildMachine:
 
 
 def program_of(name: str, path: str | None) -> Path | None:
-    """Return the program of that name on a PATH."""
     found = which(name, path)
     return Path(found) if found else None
 

@@ -28,7 +28,6 @@ def print_entries(
     as_json: bool,
     quiet: bool = False,
 ) -> None:
-    """Print what is in the cache."""
     total = sum(entry.size_bytes for entry in entries) + sum(image.size_bytes for image in unpacked)
     if as_json:
         print_json("cache", cache=root, size_bytes=total, entries=entries, unpacked=unpacked)
@@ -103,7 +102,6 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
 def print_removed(
     removed: Sequence[str], freed_bytes: int, unpacked: Sequence[str] = (), *, as_json: bool, quiet: bool = False
 ) -> None:
-    """Print what was removed."""
     if as_json:
         print_json("cache-removed", removed=removed, unpacked=unpacked, freed_bytes=freed_bytes)
         return

@@ -87,7 +87,6 @@ def _age_of_images(layer: Layer) -> str | None:
 
 
 def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
-    """Print one recipe."""
     if as_json:
         given = {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()}
         print_json("show-recipe", recipe, fabric=recipe.fabric or "auto", arguments=given)

@@ -25,7 +25,6 @@ KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: 
 
 
 def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print the report for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
         advise(out, report.advice)

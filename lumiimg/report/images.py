@@ -124,7 +124,6 @@ def groups_of(answers: Sequence[ImageAnswer]) -> tuple[ImageGroup, ...]:
 
 
 def print_images(answers: Sequence[ImageAnswer], *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print it for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         headline(out, counted(answers), kind_of(worst(answers)))
         print_groups(out, answers, verbose=verbose)

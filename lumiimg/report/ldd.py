@@ -34,7 +34,6 @@ def print_ldd(
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
-    """Print the answer for a person."""
     out = console(stderr=stderr, quiet=quiet)
     for doubt in doubts:
         marked(out, "unknown", doubt)

@@ -165,7 +165,6 @@ def print_log(
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
-    """Print the report for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
         causes, said = list(report.causes), set[str]()

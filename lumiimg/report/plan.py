@@ -59,7 +59,6 @@ def json_keys(plan: Plan) -> dict[str, Any]:
 
 
 def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print the plan for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
         headline(out, sentence(plan), kind)

@@ -51,7 +51,6 @@ class Scale:
 
 
 def json_keys(startups: Sequence[Startup], module: str, scale: Scale) -> dict[str, Any]:
-    """Return the keys of the JSON."""
     return {
         "module": module,
         "places": [

@@ -22,7 +22,6 @@ NO_USER_SITE = "PYTHONNOUSERSITE"
 
 
 def module_file(module: ImageModule) -> ModuleFile:
-    """Return what the module file says."""
     label = re.sub(r"[^A-Z0-9]", "", module.name.upper())
     settings = [
         ModuleSetting(Act.PREPEND, "PATH", str(module.home / "bin"), (f"wrappers: {', '.join(module.commands)}",)),

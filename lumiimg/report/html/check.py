@@ -28,7 +28,6 @@ _GROUPS = 40
 
 
 def check_page(report: CheckReport) -> str:
-    """Return the report of a check as a page."""
     parts = [
         Section(PATH, [path_figure(report.steps, "path", said=report.advice.next)]),
         Section(GPU_CODE, gpu_boxes(report.gpu)),

@@ -162,7 +162,6 @@ def left_out(number: int, limit: int, what: str) -> list[ET.Element]:
 
 
 def listed(texts: Iterable[str], class_: str = "") -> ET.Element:
-    """Return a list of texts."""
     is_typed = class_ == "remedy"
     return element("ul", *(element("li", *(unbroken(text) if is_typed else [text])) for text in texts), class_=class_)
 
