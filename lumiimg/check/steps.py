@@ -129,8 +129,7 @@ def _judged(step: Step, evidence: tuple[Level, str] | None, against: Finding | N
     is_outdone = evidence is not None and against is not None and _rank(evidence[0]) > _rank(against.level)
     if against is not None and (against.severity is Severity.PROBLEM or not is_outdone):
         state = State.BROKEN if against.severity is Severity.PROBLEM else State.UNKNOWN
-        told = against.summary
-        return replace(step, state=state, why=told, level=against.level, remedy=against.remedy, finding=against.id)
+        return replace(step, state=state, why=against.summary, level=against.level, remedy=against.remedy)
     if evidence is not None:
         return replace(step, state=State.HOLDS, level=evidence[0], why=evidence[1])
     if first_broken is not None and list(Part).index(step.part) > list(Part).index(first_broken):
