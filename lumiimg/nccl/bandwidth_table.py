@@ -30,8 +30,6 @@ _LABELS, _GAP = 64, 100
 class BandwidthTable:
     """What is known of a table so far."""
 
-    file: str
-    label: bytes
     program: str
     seen: int
     position: int = 0

@@ -96,7 +96,6 @@ class CodeTree(Protocol):
 class _Folder:
     """Kernel files of one component while they are collected."""
 
-    of: KernelFile
     targets: dict[GpuTarget | None, tuple[GpuTarget, ...]] = field(default_factory=dict)
     """By the target that names say, what the first such file is for."""
     found: Counter[GpuTarget] = field(default_factory=Counter)
@@ -134,7 +133,7 @@ class _Reader:
             self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
 
     def _read_kernels(self, path: str, of: KernelFile) -> None:
-        folder = self.folders.setdefault((of.component, of.root), _Folder(of))
+        folder = self.folders.setdefault((of.component, of.root), _Folder())
         targets = folder.targets.get(of.target) if of.target else None
         if targets is None:
             self.heads += 1
