@@ -145,10 +145,8 @@ def _call(entry: dict[object, object]) -> str:
 
 
 def _members(config: object) -> dict[str, tuple[int, ...]]:
-    members = {}
-    for key, group in list(_pairs(config))[:GROUP_LIMIT]:
-        members[_text(key)] = _listed(ranks) if isinstance(ranks := group.get("ranks"), str) else ()
-    return members
+    groups = ((_text(key), group.get("ranks")) for key, group in [*_pairs(config)][:GROUP_LIMIT])
+    return {key: _listed(ranks) if isinstance(ranks, str) else () for key, ranks in groups}
 
 
 @lru_cache(512)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def print_fault(layer: Layer, fault: LumiimgError) -> None:
     """Print why nothing of a layer was read."""
-    told = printable(f"{layer.name}: {fault}")
-    print(f"lumiimg: {told}", file=sys.stderr)
+    print(f"lumiimg: {printable(f'{layer.name}: {fault}')}", file=sys.stderr)
 
 
 def print_refreshed(found: Sequence[Refreshed], cache: Path, *, as_json: bool, quiet: bool = False) -> None:

@@ -187,7 +187,8 @@ def resolve_own(
         raise FailedError(error.what, hint=hint) from error
     # an extra of what is there is required by a layer below, to the resolver
     wheels = tuple(wheel for several in found.values() for wheel in several if wheel.name not in there)
-    compiled = [f"{wheel.name} {wheel.version}" for wheel in wheels if wheel.name in of_torch and _is_compiled(wheel)]
+    wants_torch = (one for one in wheels if one.name in of_torch)
+    compiled = [f"{one.name} {one.version}" for one in wants_torch if not one.file.endswith("-any.whl")]
     if compiled:
         on_line(
             "compiled for a torch of the index, so that only an import shows whether it loads with that of the image: "
@@ -200,10 +201,6 @@ def resolve_own(
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         on_line(f"not in the version of uv.lock, which is in brackets: {', '.join(others[:_SHOWN])}{more}")
     return wheels
-
-
-def _is_compiled(wheel: FoundWheel) -> bool:
-    return not wheel.file.endswith("-any.whl")
 
 
 def _line(at: int) -> str:
