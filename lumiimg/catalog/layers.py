@@ -201,6 +201,10 @@ class Layer:
         """Return the archives that a release is built from; all where there is none."""
         return tuple(one for one in self.sources if release is None or one.name not in release.unused)
 
+    def needs_of(self, release: Release | None) -> tuple[Need, ...]:
+        """Return what must be below it, in a release."""
+        return (*self.requires, *(release.requires if release else ()))
+
     def member(self, name: str) -> Layer:
         """Return the base that is the member `name` of this family. Raises KeyError if there is none."""
         found = {variant.name: variant for variant in self.variants}[name]

@@ -68,7 +68,7 @@ def content_of(layer: Layer, release: Release | None, reach: str) -> str:
     values = own_values(layer, release)
     has = {**layer.has, **(release.has if release else {})}
     facts: dict[str, Any] = {
-        "requires": sorted(map(str, (*layer.requires, *(release.requires if release else ())))),
+        "requires": sorted(map(str, layer.needs_of(release))),
         "has": {name: expand(version, values) for name, version in has.items()},
         "arguments": values,
         "packages": [expand(package, values) for package in layer.packages],

@@ -79,7 +79,7 @@ def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
     layer = stack[at]
     if layer.name == OWN_PACKAGES:  # what is below was held for it, all of it
         return {*range(at)}
-    wanted = {need.component for need in (*layer.layer.requires, *(layer.release.requires if layer.release else ()))}
+    wanted = {need.component for need in layer.layer.needs_of(layer.release)}
     found: set[int] = set()
     for below in range(at):
         one = stack[below]

@@ -258,7 +258,7 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
     """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
     for chosen in stack.layers:
         name = _name(stack, chosen)
-        need, have = ", ".join(map(str, _needs(chosen))) or "nothing", name
+        need, have = ", ".join(map(str, chosen.layer.needs_of(chosen.release))) or "nothing", name
         doubts = []
         if chosen.unjudged:
             need = ", ".join(str(need) for need, _ in chosen.unjudged)
@@ -340,10 +340,6 @@ def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
             because = f"{' '.join((layer, *releases))} requires {needs}"
         source = "; ".join(list(dict.fromkeys(entry.source for entry in found))[:_SOURCES])
         yield RuleResult(found[0].rule, RuleOutcome.REFUSED, needs, have, because, source)
-
-
-def _needs(chosen: Chosen) -> list[str]:
-    return [str(need) for need in (*chosen.layer.requires, *(chosen.release.requires if chosen.release else ()))]
 
 
 def _name(stack: Stack, chosen: Chosen) -> str:

@@ -170,7 +170,7 @@ class StackSearch:
             self._steps += 1
             if self._steps > STEP_LIMIT:
                 return
-            needs = (*layer.requires, *(chosen.release.requires if chosen.release else ()))
+            needs = layer.needs_of(chosen.release)
             within = (*path, layer.name)
             for below in self._expected(stack, chosen, needs, within):
                 values = values_of(layer, chosen.release, self._arguments)
