@@ -24,6 +24,7 @@ from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.nodes.groups import gather
 from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
+from lumiimg.cluster.nodes.request import NodesRequest
 from lumiimg.engine.engine import find_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -44,11 +45,12 @@ def bench_gathering(scratch: Path) -> None:
     folder = scratch / "answers"
     folder.mkdir()
     job = simulate(folder)
-    report = nodes.sum_up("image.sif", "1", gather(folder, "run", job, started=job), (), ())
+    request = NodesRequest(Path("image.sif"), NODES, level=None, snapshot=None, site=None, simulate=False)
+    report = nodes.sum_up(request, "1", gather(folder, "run", job, started=job), ())
     print(f"{report.sentence}")
 
     def ours() -> None:
-        nodes.sum_up("image.sif", "1", gather(folder, "run", job, started=job), (), ())
+        nodes.sum_up(request, "1", gather(folder, "run", job, started=job), ())
 
     def peer() -> None:
         for file in folder.iterdir():

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.engine_metadata import begin_base, begin_layer
 from lumiimg.build.layer_root import LayerRoot
-from lumiimg.definition.definition import DEBOOTSTRAP
+from lumiimg.definition.definition import DEBOOTSTRAP, Header
 from lumiimg.errors import MissingHereError
 from lumiimg.files import EPOCH
 from lumiimg.resolve.bootstrap import MMDEBSTRAP, bootstrapper_at
 
 if TYPE_CHECKING:
     from lumiimg.build.layer_build import LayerBuild
-    from lumiimg.definition.definition import Header
     from lumiimg.resolve.store import Store
 
 _EXCLUDED = "openssl,udev,debconf-i18n,e2fsprogs"

@@ -7,14 +7,14 @@ import re
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from lumiimg.build.cache import LayerCache
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_lease import TAKEN, CacheLease
-from lumiimg.build.capabilities import require_bootstrap, require_container, require_environment
+from lumiimg.build.capabilities import BuildMachine, require_bootstrap, require_container, require_environment
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.engine_metadata import add_label
@@ -25,7 +25,7 @@ from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.overlay import Overlay
-from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, StageClock
+from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sandbox import EngineBuild, Sandbox, packed_again
 from lumiimg.build.sbom import bill
@@ -45,11 +45,7 @@ from lumiimg.secret import known_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
-    from lumiimg.build.cache import CacheEntry, CacheKey
-    from lumiimg.build.capabilities import BuildMachine
-    from lumiimg.build.progress import BuildStage, Progress
     from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.store import Store

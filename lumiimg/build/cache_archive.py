@@ -5,24 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import tarfile
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
 
-from lumiimg.build.cache import FORMAT, NAMES, CacheKey, entry_of, read_object
+from lumiimg.build.cache import FORMAT, NAMES, CacheEntry, CacheKey, LayerCache, entry_of, read_object
 from lumiimg.build.disk_space import require, room_at
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import open_regular
-from lumiimg.image.oci.tar import read_members
+from lumiimg.image.oci.tar import Member, read_members
 from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.wording import size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from lumiimg.build.cache import CacheEntry, LayerCache
-    from lumiimg.image.oci.tar import Member
 
 _MEMBERS = ("key.json", "entry.json", *NAMES)
 _DOCUMENT_LIMIT_BYTES = 1 << 20

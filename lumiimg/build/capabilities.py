@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lumiimg.definition.definition import DEBOOTSTRAP
+from lumiimg.definition.definition import DEBOOTSTRAP, Header
 from lumiimg.engine import namespaces
-from lumiimg.engine.engine import EngineKind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lumiimg.definition.definition import Header
-    from lumiimg.engine.engine import Engine
 
 _OWN_AGENTS = ("docker", "oras", "localimage")
 LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
@@ -98,7 +92,6 @@ class BuildMachine:
 
 
 def program_of(name: str, path: str | None) -> Path | None:
-    """Return the program of that name on a PATH."""
     found = which(name, path)
     return Path(found) if found else None
 

@@ -14,9 +14,10 @@ import os
 import re
 import socket
 import stat
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,9 +27,6 @@ from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
 from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FORMAT = 6
 _LIMIT_BYTES = 64 * 1024

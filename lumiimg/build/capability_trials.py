@@ -11,8 +11,8 @@ import shlex
 import struct
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.build.bootstrap import archive_command, variables_of
 from lumiimg.build.capabilities import (
@@ -28,17 +28,12 @@ from lumiimg.build.capabilities import (
 from lumiimg.definition.definition import DEBOOTSTRAP, Header
 from lumiimg.engine import engine as engines
 from lumiimg.engine import namespaces
-from lumiimg.engine.engine import EngineKind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from lumiimg.engine.engine import Engine
 
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from lumiimg.build.capabilities import CONTAINER, was_seen
+from lumiimg.build.capabilities import CONTAINER, BuildMachine, was_seen
 from lumiimg.build.capability_cache import look_or_recall, recall
 from lumiimg.engine.engine import EngineKind, clean_environment, engines_here, programs_here
 from lumiimg.errors import MissingHereError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from lumiimg.build.capabilities import BuildMachine
 
 WAYS = ("overlay", "sandbox", "definition")
 

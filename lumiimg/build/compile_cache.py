@@ -6,7 +6,7 @@ import shutil
 import stat
 import tarfile
 from contextlib import contextmanager
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from lumiimg.build.cache_archive import TarFile
@@ -18,7 +18,6 @@ from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from lumiimg.build.cache import CacheKey, LayerCache
 

@@ -23,12 +23,12 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from lumiimg.build.go_text import go_json, go_quote, whole
-from lumiimg.build.layer_root import OWN
+from lumiimg.build.layer_root import OWN, LayerRoot
 from lumiimg.build.safe_fs import is_opaque, mode_of, new_file, read_file
-from lumiimg.definition.engine_reader import read_labels
+from lumiimg.definition.engine_reader import EngineDefinition, read_labels
 from lumiimg.errors import FailedError
 from lumiimg.files import EPOCH
-from lumiimg.image import FileKind
+from lumiimg.image import FileKind, RootFileSystem
 from lumiimg.image.oci.document import typed
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
     from pathlib import Path
 
-    from lumiimg.build.layer_root import LayerRoot
-    from lumiimg.definition.engine_reader import EngineDefinition
-    from lumiimg.image import RootFileSystem
 
 VERSION = "1.4.5"
 """Of the Apptainer that writes the same; labels name it."""

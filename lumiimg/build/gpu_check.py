@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from pathlib import Path
 
 from lumiimg.errors import FailedError
 from lumiimg.gpu.rule import GpuFit, node_gpu
@@ -10,10 +11,6 @@ from lumiimg.gpu.source import GpuCodeError
 from lumiimg.image import open_image
 from lumiimg.resolve.gpu_code import GpuCode, gpu_code_of
 from lumiimg.resolve.gpu_verdict import gpu_verdicts
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
 
 _SHOWN = 4
 

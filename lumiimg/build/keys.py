@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.build.cache import CacheKey
-from lumiimg.definition.definition import DEBOOTSTRAP, VERSION_LABEL, export
+from lumiimg.definition.definition import DEBOOTSTRAP, VERSION_LABEL, Definition, Sections, export
 from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.bootstrap import MMDEBSTRAP
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.capabilities import BuildMachine
-    from lumiimg.definition.definition import Definition, Sections
 
 _LAYER_FORMAT = "lumiimg-layer-9"
 _KEPT_FORMAT = "lumiimg-kept-2"

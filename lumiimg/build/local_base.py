@@ -13,15 +13,13 @@ from lumiimg.catalog.layers import SHA256
 from lumiimg.definition.writer import with_origin
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
-from lumiimg.resolve.lock import file_sha256
-from lumiimg.resolve.network.mirrors import apt_mirror
+from lumiimg.resolve.lock import Lock, file_sha256
+from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lumiimg.definition.definition import Definition
-    from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.network.mirrors import Mirrors
 
 
 def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:

@@ -18,9 +18,10 @@ import re
 import shlex
 import shutil
 import stat
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import NAME, SHA256
@@ -28,21 +29,14 @@ from lumiimg.catalog.sites import site_names
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.image import ImageError, open_image
+from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
-from lumiimg.resolve.lock import STAGED_FILE, LockedSource
+from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedSource
 from lumiimg.resolve.lockfile import to_text
 from lumiimg.resolve.network.mirrors import checked
-from lumiimg.resolve.request import options_of
+from lumiimg.resolve.request import Request, options_of
 from lumiimg.resolve.stack import OWN_PACKAGES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from lumiimg.image import RootFileSystem
-    from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.request import Request
 
 FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"

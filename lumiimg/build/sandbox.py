@@ -99,7 +99,6 @@ class EngineBuild(Sandbox):
     suffix = ".sif"
 
     def base(self, step: LayerBuild, target: Path, store: Store) -> None:  # noqa: ARG002 - the engine has its own
-        """Build the base."""
         self._build(step, target)
 
     def _build(self, step: LayerBuild, target: Path) -> None:
@@ -108,7 +107,6 @@ class EngineBuild(Sandbox):
         open_image(target).close()
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Build the image of a layer and all that is below it."""
         (step.folder / f"{step.definition.parent}.sif").symlink_to(below[-1])
         self._build(step, target)
 

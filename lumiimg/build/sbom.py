@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from lumiimg import __version__
-from lumiimg.image import FileKind, ImageError
+from lumiimg.image import FileKind, ImageError, RootFileSystem
 from lumiimg.image.dpkg import installed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
 
-    from lumiimg.image import RootFileSystem
     from lumiimg.resolve.lock import LockedSource
 
 INCOMPLETE = "lumiimg:incomplete"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from lumiimg.errors import FailedError
 from lumiimg.image import open_stack, sif_writer
 from lumiimg.image.sif import read_sif_file
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _MARK = ".wh."
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.build.keys import stamp
-from lumiimg.definition.definition import Sections
+from lumiimg.definition.definition import Definition, Sections
 from lumiimg.image import ImageError
 from lumiimg.image.sif import PartitionFormat, read_sif_file
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.capabilities import BuildMachine
-    from lumiimg.definition.definition import Definition
 
 BOOTSTRAP = "00-bootstrap"
 """The name of the first step, where a base is made in two."""

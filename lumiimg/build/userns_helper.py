@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.build.safe_fs import OWN_XATTRS, is_opaque, listed, open_file
 from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.files import EPOCH
-from lumiimg.image import FileKind, open_image, open_stack, stacked
+from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack, stacked
 
 if TYPE_CHECKING:
-    from lumiimg.image import RootFileSystem
     from lumiimg.image.stack import StackedNode, StackedTree
 
 _PYC = struct.Struct("<4sIII")

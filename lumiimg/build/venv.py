@@ -18,18 +18,18 @@ from lumiimg import __version__
 from lumiimg.build.capabilities import program_of
 from lumiimg.build.squash import pack
 from lumiimg.catalog.needs import version_of
-from lumiimg.engine.engine import clean_environment, exec_words, find_engine
-from lumiimg.engine.process import run
+from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
+from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
-from lumiimg.image import ImageKind, open_image, refuse_empty
-from lumiimg.resolve.closure import Indexes, LayerWants
+from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
+from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
 from lumiimg.resolve.image_python import python_of
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
-from lumiimg.resolve.own_requirements import OwnRequirement
+from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.shelf import Shelf
 from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, record_text, seen_by
@@ -40,13 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.engine.engine import Engine
-    from lumiimg.engine.process import Completed
-    from lumiimg.resolve.closure import FoundWheel
-    from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.pin import Sources
 
-_RUNNABLE = (ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER)
 _WHEELS, _SCRIPT = "/lumiimg-wheels", "/lumiimg-venv.py"
 _PIP = (
     "--isolated",
@@ -70,8 +65,6 @@ class VenvPlan:
     python: str
     """Path in the image."""
     target: PythonTarget
-    has: Mapping[str, str]
-    """Versions of the distributions of the image, which stay."""
     torch: str | None
     """Of the image, as far as it has one."""
     wheels: tuple[FoundWheel, ...]
@@ -88,11 +81,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     """
     with open_image(image) as opened:
         refuse_empty(image, opened)
-        if opened.kind not in _RUNNABLE:
-            hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
-            raise BadInputError(
-                f"{opened.kind.value}: engines do not run this kind directly", where=str(image), hint=hint
-            )
+        refuse_not_runnable(image, opened)
         contents = read_contents(opened)
         python = python_of(opened, contents)
         if python is None:
@@ -133,7 +122,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
             f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
             where=str(image),
         )
-    return VenvPlan(image.absolute(), python.path, target, has, contents.has.get("torch"), wheels, own, doubt)
+    return VenvPlan(image.absolute(), python.path, target, contents.has.get("torch"), wheels, own, doubt)
 
 
 def _by_adapt(text: str, image: Path) -> str:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.version import Version
 
-from lumiimg.catalog.family import known_by_name, member_by_name, member_of
 from lumiimg.catalog.folders import file_names, layer_folders, names_at_a_glance, recipe_folders
-from lumiimg.catalog.layers import NAME, Layer, read_layer, variant_names
+from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer, variant_names
 from lumiimg.catalog.ledger import judged
-from lumiimg.catalog.named_images import NamedImage, named_image, newest_here, newest_named
+from lumiimg.catalog.named_images import NamedImage, completed, named_image, newest_here, newest_named
 from lumiimg.catalog.toml_table import LONG, CatalogError, Table, read_toml, shortened
 from lumiimg.errors import BadInputError
 
@@ -258,3 +257,40 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
         if not folder.is_dir():
             raise BadInputError("is not a folder", where=str(folder), hint="--layers takes a folder of layer folders")
     return Catalogue(layer_folders=layer_folders(environment, extra_layers), recipe_folders=recipe_folders(environment))
+
+
+# -- members of a family that nobody wrote down: images whose names say what they have --
+
+
+def member_of(family: Layer, image: NamedImage) -> str | None:
+    """Return the member that an image is, which says more of it than its name; None where it is none."""
+    origins = {origin for _, origin in image.origins}
+    return next((one.name for one in family.variants if one.bootstrap.origin in origins), None)
+
+
+def known_by_name(family: Layer) -> Iterator[str]:
+    """Yield the names of images that are known and no member."""
+    for known in family.named.known if family.named else ():
+        image = named_image(family.named, known.name) if family.named else None
+        if image is not None and member_of(family, image) is None:
+            yield image.name
+
+
+def member_by_name(family: Layer, image: NamedImage, siblings: Iterable[Mapping[str, str]]) -> Layer:
+    """Return the base that an image of a family is, by its name and what other bases have."""
+    has = completed({**family.has, **image.has}, siblings)
+    # what each image with ROCm, or with a plugin, has, in whatever version
+    more = {"rccl": "rocm" in has, "net-api": "net-plugin" in family.provides}
+    return replace(
+        family,
+        name=image.name,
+        summary=image.summary,
+        source=family.named.source if family.named else family.source,
+        status="documented",
+        provides=(*family.provides, *(name for name, there in more.items() if there and name not in has)),
+        has=has,
+        bootstraps=tuple(Bootstrap(agent, origin) for agent, origin in image.origins),
+        variants=(),
+        named=None,
+        by_name=True,
+    )

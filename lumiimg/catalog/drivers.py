@@ -90,7 +90,6 @@ class DriverRelease:
 
 
 def read_driver(entry: Table) -> SiteDriver:
-    """Read the driver of a site."""
     (rocm, *_), doubtful = read_needs(entry, "rocm") or (_ANY,), read_needs(entry, "doubtful")
     for key, needs in (("rocm", (rocm,)), ("doubtful", doubtful)):
         _check(entry, key, needs)

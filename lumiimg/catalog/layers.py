@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.catalog.named_images import ImageNames, read_names
-from lumiimg.catalog.needs import read_needs
+from lumiimg.catalog.needs import Need, read_needs
 from lumiimg.catalog.templates import check_placeholders, expand
 from lumiimg.catalog.toml_table import CatalogError, Table, read_limited, read_text, read_toml
 from lumiimg.catalog.unlisted import Unlisted, read_unlisted
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.catalog.needs import Need
 
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
@@ -201,6 +200,10 @@ class Layer:
     def sources_of(self, release: Release | None) -> tuple[LayerSource, ...]:
         """Return the archives that a release is built from; all where there is none."""
         return tuple(one for one in self.sources if release is None or one.name not in release.unused)
+
+    def needs_of(self, release: Release | None) -> tuple[Need, ...]:
+        """Return what must be below it, in a release."""
+        return (*self.requires, *(release.requires if release else ()))
 
     def member(self, name: str) -> Layer:
         """Return the base that is the member `name` of this family. Raises KeyError if there is none."""

@@ -11,19 +11,15 @@ import hashlib
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from lumiimg.catalog.layers import own_values
+from lumiimg.catalog.layers import Layer, Release, own_values
 from lumiimg.catalog.templates import expand
 from lumiimg.catalog.toml_table import Table, read_limited, read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from lumiimg.catalog.layers import Layer, Release
 
 LEDGER = Path(__file__).with_suffix(".toml")
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
@@ -72,7 +68,7 @@ def content_of(layer: Layer, release: Release | None, reach: str) -> str:
     values = own_values(layer, release)
     has = {**layer.has, **(release.has if release else {})}
     facts: dict[str, Any] = {
-        "requires": sorted(map(str, (*layer.requires, *(release.requires if release else ())))),
+        "requires": sorted(map(str, layer.needs_of(release))),
         "has": {name: expand(version, values) for name, version in has.items()},
         "arguments": values,
         "packages": [expand(package, values) for package in layer.packages],

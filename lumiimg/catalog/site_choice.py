@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.sites import find_site, site_names
+from lumiimg.catalog.sites import SiteIdentity, find_site, site_names
 from lumiimg.catalog.toml_table import shortened
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from lumiimg.catalog.sites import SiteIdentity
 
 DEFAULT = "lumi"
 

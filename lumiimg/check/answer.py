@@ -109,7 +109,6 @@ def _ran(findings: Iterable[Finding]) -> bool:
 
 
 def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
-    """Return the answer as one sentence."""
     if answer is Answer.NO:
         problems = [finding for finding in findings if finding.severity is Severity.PROBLEM]
         first = next((finding for finding in problems if finding.level is Level.RUN), problems[0])

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.opening import opened
-from lumiimg.check.static.boundary import study_open, without_ours
+from lumiimg.check.static.boundary import Boundary, study_open, without_ours
 from lumiimg.check.static.commands import ready_to_paste
-from lumiimg.check.static.comparisons import Outcome
+from lumiimg.check.static.comparisons import Outcome, Rule
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.fabric.names import PRIVATE
@@ -24,20 +24,16 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import ManifestCheck, try_saved
 from lumiimg.host.container_view import LoaderMachine, see_inside
 from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.image import Image, RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.inventory import read_contents
-from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.static.boundary import Boundary
-    from lumiimg.check.static.comparisons import Rule
     from lumiimg.host.drift import Drift
-    from lumiimg.image import Image
-    from lumiimg.resolve.rules import RuleResult
 
 
 class Fate(StrEnum):

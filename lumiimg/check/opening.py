@@ -6,14 +6,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lumiimg.host.engine_mounts import as_run
-from lumiimg.image import ImageError, open_image, refuse_empty
+from lumiimg.image import Image, ImageError, open_image, refuse_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
 
 
 @contextmanager

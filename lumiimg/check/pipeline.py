@@ -15,7 +15,7 @@ from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import told_plugin
 from lumiimg.check.probe.task import carry_out, excuse, make_task, told_version
 from lumiimg.check.run.execution import RunResult, refuse_without_gpu, run_here
-from lumiimg.check.static.boundary import study_open
+from lumiimg.check.static.boundary import Boundary, study_open
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
@@ -27,7 +27,7 @@ from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level
 from lumiimg.host.container_view import read_on
-from lumiimg.resolve.venv import with_venv
+from lumiimg.resolve.venv import Venv, with_venv
 from lumiimg.wording import operand
 
 if TYPE_CHECKING:
@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.judgement import ProbeResult
-    from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
-    from lumiimg.resolve.venv import Venv
 
 _NOT_ASKED = "not asked for"
 

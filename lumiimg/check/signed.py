@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lumiimg.engine import signing
-from lumiimg.image.sif import OVERLAY, PRIMARY_SYSTEM, DataType, read_sif_file
+from lumiimg.image.sif import OVERLAY, PRIMARY_SYSTEM, DataObject, DataType, Sif, read_sif_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.signing import Signer, Verification
-    from lumiimg.image.sif import DataObject, Sif
 
 
 class SignatureVerdict(StrEnum):

@@ -18,23 +18,17 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.check.strace import TRACED, Call, CallKind, Counts, count, read_trace
-from lumiimg.engine.engine import find_engine
+from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.failures import not_started
-from lumiimg.engine.process import run, which
+from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from lumiimg.engine.engine import Engine
-    from lumiimg.engine.process import Completed
 
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,20}")
 _TIMEOUT_S = 900.0

@@ -13,7 +13,7 @@ from lumiimg.check.codes import Decider, meanings
 from lumiimg.elf.system import facts_at
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import PRIVATE, newest_interface, part_of
-from lumiimg.fabric.path import Origin, Part, Side, State, Step
+from lumiimg.fabric.path import FabricPath, Origin, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.report import Verdict
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.fabric.path import FabricPath
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
 
@@ -130,8 +129,7 @@ def _judged(step: Step, evidence: tuple[Level, str] | None, against: Finding | N
     is_outdone = evidence is not None and against is not None and _rank(evidence[0]) > _rank(against.level)
     if against is not None and (against.severity is Severity.PROBLEM or not is_outdone):
         state = State.BROKEN if against.severity is Severity.PROBLEM else State.UNKNOWN
-        told = against.summary
-        return replace(step, state=state, why=told, level=against.level, remedy=against.remedy, finding=against.id)
+        return replace(step, state=state, why=against.summary, level=against.level, remedy=against.remedy)
     if evidence is not None:
         return replace(step, state=State.HOLDS, level=evidence[0], why=evidence[1])
     if first_broken is not None and list(Part).index(step.part) > list(Part).index(first_broken):
@@ -204,16 +202,12 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
     return None
 
 
-def _place(steps: Sequence[Step], step: Step) -> str:
-    return f"step {list(steps).index(step) + 1} of {len(steps)}"
-
-
 def in_one_sentence(steps: Sequence[Step]) -> str:
     """Return what the picture of a path shows."""
     broken = [step for step in steps if step.state is State.BROKEN]
     unknown = [step.title for step in steps if step.state is State.UNKNOWN]
     if broken:
-        return f"The path is broken at {broken[0].title}, {_place(steps, broken[0])}."
+        return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
     if unknown:
         return f"No step is known to be broken; not known: {', '.join(unknown)}."
     level = min((step.level for step in steps if step.level), key=_rank, default=Level.STATIC)

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os.path
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-    from typing import BinaryIO
 
 MAX_TRACE_BYTES = 512 << 20
 _MAX_LINE_BYTES = 64 << 10

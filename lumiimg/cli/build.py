@@ -22,17 +22,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.cli import options
 from lumiimg.cli.lock import LOCK
-from lumiimg.cli.options import (
-    OFFLINE,
-    add_jobs,
-    add_json,
-    add_output,
-    add_page,
-    add_quiet,
-    add_verbose,
-    refuse_places,
-)
 from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of
 from lumiimg.errors import BadInputError, ExitCode, printable
 
@@ -71,14 +62,14 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that tell how it is built."""
     how = parser.add_argument_group("how")
-    add_output(how, "the image (default: RECIPE.sif, or image.sif)")
+    options.add_output(how, "the image (default: RECIPE.sif, or image.sif)")
     how.add_argument(
         "--lock",
         metavar="FILE",
         type=Path,
         help="lock file to write; with --locked, to read (lumiimg.lock)",
     )
-    how.add_argument("--offline", action="store_true", help=OFFLINE)
+    how.add_argument("--offline", action="store_true", help=options.OFFLINE)
     how.add_argument("--dry-run", action="store_true", help="only print what would be built; needs no engine")
     how.add_argument(
         "--definitions",
@@ -110,17 +101,17 @@ def add_result(how: Options) -> None:
         action="store_true",
         help="after a layer fails, try those that do not need it, so that one run reports every failure",
     )
-    add_jobs(how)
-    add_quiet(how)
-    add_verbose(how, "the whole plan, and what the engine prints")
-    add_page(how)
+    options.add_jobs(how)
+    options.add_quiet(how)
+    options.add_verbose(how, "the whole plan, and what the engine prints")
+    options.add_page(how)
     how.add_argument(
         "--manifest",
         metavar="FILE",
         type=Path,
         help="also write the bind manifest of the image to FILE (with --definitions, the planned one)",
     )
-    add_json(how)
+    options.add_json(how)
 
 
 def check_result(arguments: argparse.Namespace) -> None:
@@ -129,7 +120,7 @@ def check_result(arguments: argparse.Namespace) -> None:
         raise BadInputError("reports what a build took, and nothing is built", where="--html", hint="leave it out")
     if arguments.manifest and getattr(arguments, "dry_run", False):
         raise BadInputError("is read from the image, and nothing is built", where="--manifest", hint="leave it out")
-    refuse_places(
+    options.refuse_places(
         {"--html": arguments.html, "--manifest": arguments.manifest},
         (getattr(arguments, "lock", None), arguments.output, getattr(arguments, "host", None)),
     )

@@ -38,24 +38,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import (
-    IMAGES,
-    add_host,
-    add_json,
-    add_junit,
-    add_machine,
-    add_page,
-    add_program,
-    add_quiet,
-    add_venv,
-    add_verbose,
-    machine_options,
-    number_to,
-    refuse_places,
-    site_of,
-    snapshot_of,
-    venv_of,
-)
+from lumiimg.cli import options
 from lumiimg.errors import BadInputError, printable
 
 if TYPE_CHECKING:
@@ -70,16 +53,16 @@ _SOON_S, _LATER_S = 5.0, 30.0
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help=IMAGES)
-    add_host(parser)
-    add_program(parser)
-    add_venv(parser)
+    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help=options.IMAGES)
+    options.add_host(parser)
+    options.add_program(parser)
+    options.add_venv(parser)
     parser.add_argument("--level", choices=("static", "probe", "run"), help="highest level of the check")
-    add_machine(parser, "run with the settings of its jobs, and compare the bandwidth with its reference")
+    options.add_machine(parser, "run with the settings of its jobs, and compare the bandwidth with its reference")
     parser.add_argument(
         "--nodes",
         metavar="N",
-        type=number_to(999_999, "number of nodes"),
+        type=options.number_to(999_999, "number of nodes"),
         help="number of nodes: run the probes and a collective on N nodes of this job; outside a job, submit one",
     )
     parser.add_argument(
@@ -98,11 +81,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
     # for a trial, which asks what each variable of the site does
     parser.add_argument("--leave-out", metavar="NAME", help=argparse.SUPPRESS)
-    add_junit(parser)
-    add_page(parser)
-    add_quiet(parser)
-    add_verbose(parser, "everything that was checked")
-    add_json(parser)
+    options.add_junit(parser)
+    options.add_page(parser)
+    options.add_quiet(parser)
+    options.add_verbose(parser, "everything that was checked")
+    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -110,7 +93,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.check import print_check, to_junit_text
     from lumiimg.report.console import print_json
 
-    refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (*arguments.images, arguments.host))
+    options.refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (*arguments.images, arguments.host))
     if len(arguments.images) > 1:
         return _several(arguments)
     if arguments.nodes is not None:
@@ -139,7 +122,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
     level = Level(arguments.level) if arguments.level else None
     if arguments.simulate_gpu and level is Level.STATIC:
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
-    snapshot, site, venv = snapshot_of(arguments), site_of(arguments), venv_of(arguments)
+    snapshot, site, venv = options.snapshot_of(arguments), options.site_of(arguments), options.venv_of(arguments)
 
     def check(image: Path) -> CheckReport:
         return check_image(
@@ -150,7 +133,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
             simulate=arguments.simulate_gpu,
             site=site,
             program=arguments.starts,
-            machine=machine_options(arguments, anywhere=False),
+            machine=options.machine_options(arguments, anywhere=False),
             built_with=asked_for(image),
             venv=venv,
         )
@@ -188,7 +171,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
-    snapshot, site = snapshot_of(arguments), site_of(arguments)
+    snapshot, site = options.snapshot_of(arguments), options.site_of(arguments)
     allocation = find_allocation(os.environ)
     if allocation is None:
         report = _by_job(arguments)
@@ -207,9 +190,9 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
             site=site,
             simulate=arguments.simulate_gpu,
             program=arguments.starts,
-            machine=machine_options(arguments, anywhere=False),
+            machine=options.machine_options(arguments, anywhere=False),
             built_with=asked_for(arguments.images[0]),
-            venv=venv_of(arguments),
+            venv=options.venv_of(arguments),
             without=arguments.leave_out,
         )
 
@@ -236,10 +219,10 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     from lumiimg.cluster.nodes.submit import check_by_job
 
     try:
-        options = shlex.split(arguments.sbatch)
+        for_sbatch = shlex.split(arguments.sbatch)
     except ValueError as error:
         raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
-    venv_of(arguments)
+    options.venv_of(arguments)
     with opened(arguments.images[0]):
         pass  # what is not an image is reported now, not when the job has waited for its nodes
     words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
@@ -247,12 +230,12 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     words += ["--venv", str(arguments.venv.absolute())] if arguments.venv else []
     words += ["--simulate-gpu"] if arguments.simulate_gpu else []
     words += ["--level", arguments.level] if arguments.level else []
-    words += machine_options(arguments)
+    words += options.machine_options(arguments)
 
     def submitted(job: str) -> None:
         print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)
 
-    return check_by_job(words, arguments.nodes, options, os.environ, submitted)
+    return check_by_job(words, arguments.nodes, for_sbatch, os.environ, submitted)
 
 
 def _waiting_line(nodes: int) -> Callable[[Waiting], None]:

@@ -179,7 +179,6 @@ class MainParser(Parser):
         super().refuse(words)
 
     def format_help(self) -> str:
-        """Return the help."""
         formatter = self._get_formatter()
         formatter.add_usage("lumiimg COMMAND ...", (), ())
         formatter.add_text(self.description)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from lumiimg.errors import printable
-
-if TYPE_CHECKING:
-    from typing import TextIO
 
 _NARROWEST = 40
 

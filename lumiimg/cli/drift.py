@@ -19,17 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import (
-    add_json,
-    add_machine,
-    add_page,
-    add_quiet,
-    add_verbose,
-    named_site,
-    refuse_places,
-    site_in_force,
-    site_of,
-)
+from lumiimg.cli import options
 from lumiimg.errors import ExitCode, LumiimgError
 
 if TYPE_CHECKING:
@@ -54,11 +44,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="image: one to judge (may be repeated)",
     )
-    add_machine(parser, "its binds and driver window apply")
-    add_page(parser)
-    add_quiet(parser)
-    add_verbose(parser, "every change, also those of the build alone")
-    add_json(parser)
+    options.add_machine(parser, "its binds and driver window apply")
+    options.add_page(parser)
+    options.add_quiet(parser)
+    options.add_verbose(parser, "every change, also those of the build alone")
+    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -70,9 +60,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.drift import Words, json_keys, print_drift
     from lumiimg.report.images import of_error
 
-    refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
+    options.refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
     # two snapshots may be of another machine than this
-    site = named_site(arguments) if arguments.now else site_of(arguments)
+    site = options.named_site(arguments) if arguments.now else options.site_of(arguments)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     drift = compare(before, now)
@@ -86,7 +76,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 raise
             unread.append(of_error(path, error))  # it does not keep the others from an answer
     answer = judge(drift, images) if images or not unread else Outcome.UNKNOWN
-    words = Words(str(arguments.now) if arguments.now else None, site_in_force(arguments))
+    words = Words(str(arguments.now) if arguments.now else None, options.site_in_force(arguments))
     if arguments.html:
         from lumiimg.files import write_text
         from lumiimg.report.html.drift import drift_page

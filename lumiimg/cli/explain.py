@@ -28,19 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import (
-    IMAGES,
-    OFFLINE,
-    add_json,
-    add_page,
-    add_program,
-    add_quiet,
-    add_verbose,
-    machine_options,
-    refuse_places,
-    site_of,
-    snapshot_of,
-)
+from lumiimg.cli import options
 from lumiimg.cli.request import add_request, ground_of, planned, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -51,14 +39,14 @@ if TYPE_CHECKING:
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help=IMAGES)
-    add_program(parser)
+    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help=options.IMAGES)
+    options.add_program(parser)
     add_request(parser, "of a request")
-    parser.add_argument("--offline", action="store_true", help=OFFLINE)
-    add_page(parser)
-    add_quiet(parser)
-    add_verbose(parser, "every need, source and pair of versions")
-    add_json(parser)
+    parser.add_argument("--offline", action="store_true", help=options.OFFLINE)
+    options.add_page(parser)
+    options.add_quiet(parser)
+    options.add_verbose(parser, "every need, source and pair of versions")
+    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -70,7 +58,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "name either an image or a request, not both",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
-    refuse_places({"--html": arguments.html}, (*arguments.images, arguments.host))
+    options.refuse_places({"--html": arguments.html}, (*arguments.images, arguments.host))
     if arguments.images:
         _refuse_options_of_requests(arguments)
         return _several(arguments) if len(arguments.images) > 1 else _image(arguments)
@@ -123,8 +111,8 @@ def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:
     from lumiimg.build.provenance import asked_for
     from lumiimg.check.static.boundary import study
 
-    snapshot, site = snapshot_of(arguments), site_of(arguments)
-    machine = machine_options(arguments, anywhere=False)
+    snapshot, site = options.snapshot_of(arguments), options.site_of(arguments)
+    machine = options.machine_options(arguments, anywhere=False)
 
     def look(image: Path) -> Boundary:
         return study(image, os.environ, snapshot, site, arguments.starts, machine=machine, built_with=asked_for(image))

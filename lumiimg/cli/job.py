@@ -29,20 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import (
-    add_bind,
-    add_host,
-    add_image,
-    add_json,
-    add_machine,
-    add_output,
-    add_venv,
-    number_to,
-    refuse_places,
-    site_to_make_for,
-    snapshot_of,
-    venv_of,
-)
+from lumiimg.cli import options
 from lumiimg.errors import ExitCode, RefusedError
 
 if TYPE_CHECKING:
@@ -57,12 +44,16 @@ _MOST = 100_000
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "lumiimg job IMAGE [options] [--] COMMAND [ARGUMENT ...]"
-    add_image(parser, "image, by the path that the job will see")
-    add_machine(parser, "its rank binding and settings apply")
+    options.add_image(parser, "image, by the path that the job will see")
+    options.add_machine(parser, "its rank binding and settings apply")
     parser.add_argument(
-        "--nodes", metavar="N", type=number_to(_MOST), default=1, help="number of nodes: of the job (default: 1)"
+        "--nodes",
+        metavar="N",
+        type=options.number_to(_MOST),
+        default=1,
+        help="number of nodes: of the job (default: 1)",
     )
-    parser.add_argument("--gpus", metavar="N", type=number_to(_MOST), help="GPUs per node (default: all)")
+    parser.add_argument("--gpus", metavar="N", type=options.number_to(_MOST), help="GPUs per node (default: all)")
     parser.add_argument("--framework", choices=_FRAMEWORKS, metavar="NAME", help="how to start the program (below)")
     parser.add_argument(
         "--launch",
@@ -80,16 +71,16 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time", metavar="TIME", type=_time, help="time limit as for Slurm: minutes, HH:MM:SS, D-HH (default: 1 h)"
     )
-    add_bind(parser, "added to the site's binds; also SRC:DST:ro")
+    options.add_bind(parser, "added to the site's binds; also SRC:DST:ro")
     parser.add_argument(
         "--caches", metavar="DIR", help="folder for models and compiled kernels (default: the site's scratch)"
     )
-    add_venv(parser)
+    options.add_venv(parser)
     parser.add_argument(
         "--profile", action="store_true", help="profile the first rank with rocprofv3, where the image has it"
     )
-    add_host(parser)
-    add_output(parser, "the script, instead of printing it")
+    options.add_host(parser)
+    options.add_output(parser, "the script, instead of printing it")
     parser.add_argument("--annotate", action="store_true", help="print the reason for each choice")
     parser.add_argument(
         "--robust",
@@ -100,7 +91,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain", action="store_true", help="print how the cores of each rank are found, and no script"
     )
-    add_json(parser)
+    options.add_json(parser)
 
 
 def _time(text: str) -> int:
@@ -121,9 +112,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json
     from lumiimg.report.job import explain_job, json_keys, print_job
 
-    refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
-    site = find_site(site_to_make_for(arguments), os.environ)
-    snapshot = snapshot_of(arguments)
+    options.refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
+    site = find_site(options.site_to_make_for(arguments), os.environ)
+    snapshot = options.snapshot_of(arguments)
     request, stack, carries = _request(arguments, site, snapshot)
     manifest = None
     if snapshot is not None or carries:
@@ -178,7 +169,7 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
     caches = arguments.caches and str(Path(arguments.caches).absolute())
-    venv, profiler = venv_of(arguments), facts().profiler
+    venv, profiler = options.venv_of(arguments), facts().profiler
     with opened(arguments.image) as image, with_venv(image, venv) as whole:
         if (lacking := wrong_processors(image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")

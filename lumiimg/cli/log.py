@@ -22,18 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import (
-    add_host,
-    add_json,
-    add_junit,
-    add_machine,
-    add_page,
-    add_quiet,
-    add_verbose,
-    named_site,
-    refuse_places,
-    snapshot_of,
-)
+from lumiimg.cli import options
 from lumiimg.errors import BadInputError, ExitCode, printable
 
 if TYPE_CHECKING:
@@ -55,15 +44,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="image: that of the job, to find the library that made the plugin fail",
     )
-    add_host(parser)
-    add_machine(parser, "its expected bandwidth is the reference")
+    options.add_host(parser)
+    options.add_machine(parser, "its expected bandwidth is the reference")
     parser.add_argument("--follow", action="store_true", help="follow a running job and print changes, until Ctrl-C")
-    add_junit(parser)
-    add_page(parser)
+    options.add_junit(parser)
+    options.add_page(parser)
     parser.add_argument("--signatures", action="store_true", help="list the known messages, and exit")
-    add_quiet(parser)
-    add_verbose(parser, "all causes, all nodes, the job's variables")
-    add_json(parser)
+    options.add_quiet(parser)
+    options.add_verbose(parser, "all causes, all nodes, the job's variables")
+    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -80,8 +69,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.host and not arguments.image:
         raise BadInputError("--host has no effect without the image of the job", hint="add --image IMAGE")
     inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
-    refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
-    site = named_site(arguments)  # a log does not say where it was written
+    options.refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
+    site = options.named_site(arguments)  # a log does not say where it was written
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     report = with_names(reader.report(), _names(arguments))
     _refuse_other_files(arguments.paths, report)
@@ -89,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.image:
         from lumiimg.check.run.job_log import compare
 
-        image = compare(report, arguments.image, os.environ, snapshot_of(arguments))
+        image = compare(report, arguments.image, os.environ, options.snapshot_of(arguments))
     measured = bandwidth_findings(report, site)
     answer = answer_of_job(report, measured)
     if arguments.junit:

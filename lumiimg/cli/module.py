@@ -18,35 +18,24 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.cli.options import (
-    add_host,
-    add_image,
-    add_json,
-    add_machine,
-    add_output,
-    add_quiet,
-    add_venv,
-    site_of,
-    snapshot_of,
-    venv_of,
-)
+from lumiimg.cli import options
 from lumiimg.errors import ExitCode
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_image(parser, "a SIF, squashfs file or sandbox folder")
-    add_output(parser, "the folder of your modules, for any number of images", "DIR", required=True)
+    options.add_image(parser, "a SIF, squashfs file or sandbox folder")
+    options.add_output(parser, "the folder of your modules, for any number of images", "DIR", required=True)
     parser.add_argument(
         "--name",
         metavar="NAME[/VERSION]",
         help="name of the module (default: the file's name, and the day of its last change)",
     )
-    add_host(parser)
-    add_machine(parser, "its file systems are bound and its job variables set")
+    options.add_host(parser)
+    options.add_machine(parser, "its file systems are bound and its job variables set")
     parser.add_argument("--force", action="store_true", help="overwrite: a module of this name of another image")
-    add_venv(parser)
-    add_quiet(parser)
-    add_json(parser)
+    options.add_venv(parser)
+    options.add_quiet(parser)
+    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -57,9 +46,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json
     from lumiimg.report.module import json_keys, print_module
 
-    site, snapshot = site_of(arguments), snapshot_of(arguments)
+    site, snapshot = options.site_of(arguments), options.snapshot_of(arguments)
     module = plan_module(
-        arguments.image, arguments.output, arguments.name, snapshot, site, os.environ, venv_of(arguments)
+        arguments.image, arguments.output, arguments.name, snapshot, site, os.environ, options.venv_of(arguments)
     )
     if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
         print_refusals(module.boundary)

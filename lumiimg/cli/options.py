@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.resolve.venv import Venv
 
-    Options = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its options
-
+Options = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its options
 JSON = "print the result as JSON on standard output; text for people on stderr"
 OFFLINE = "use earlier downloads and ask no server; the layers' own scripts may still do so"
 IMAGES = "a SIF, squashfs file, sandbox folder, OCI layout, OCI or docker archive"

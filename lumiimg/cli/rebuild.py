@@ -19,16 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.build import (
-    add_result,
-    check_output,
-    check_result,
-    log_of,
-    machine_of,
-    progress_of,
-    write_manifest,
-    write_page,
-)
+from lumiimg.cli import build
 from lumiimg.cli.options import OFFLINE, add_host, add_image, add_output
 from lumiimg.cli.request import add_mirror, sources_of
 from lumiimg.errors import BadInputError, ExitCode
@@ -51,7 +42,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build without the cache: all of it, and compare the files; exits 1 if they differ",
     )
-    add_result(parser)
+    build.add_result(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -65,14 +56,14 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report import build as report
     from lumiimg.report.console import console, say
 
-    check_result(arguments)
+    build.check_result(arguments)
     _keep_inputs(arguments)
-    check_output(arguments.output, force=arguments.force, may_be_the_same=True)
+    build.check_output(arguments.output, force=arguments.force, may_be_the_same=True)
     cache, sources = read_settings(os.environ).cache, sources_of(arguments)
     machine = machine_for_builds(os.environ, cache)
     engine = machine.engine
     way, because = choose_way(machine, arguments.strategy)
-    progress = progress_of(arguments)
+    progress = build.progress_of(arguments)
     with scratch_folder(cache / "work") as scratch:
         chain = read_chain(arguments.image, scratch, has=sources.store.has)
         check_mirror(chain, sources.mirrors)
@@ -91,19 +82,19 @@ def execute(arguments: argparse.Namespace) -> int:
                 environment=clean_environment(os.environ),
                 cache=scratch / "cache" if arguments.fresh else cache,
                 downloads=sources.store,
-                log_path=log_of(arguments.output),
+                log_path=build.log_of(arguments.output),
                 progress=progress,
                 replaces=arguments.force,
                 again=arguments.force or arguments.fresh,
                 keep_going=arguments.keep_going,
                 keeps_compiled=False,  # what a stranger's script leaves there would go into other images
-                runs_on=machine_of(_site_of(arguments.image), arguments.host),
+                runs_on=build.machine_of(_site_of(arguments.image), arguments.host),
             )
         finally:
             progress.stop()
-    write_manifest(arguments.manifest, arguments.output)
+    build.write_manifest(arguments.manifest, arguments.output)
     differences = _differences(arguments.image, arguments.output)
-    write_page(arguments, built, None, engine)
+    build.write_page(arguments, built, None, engine)
     report.print_built(built, None, engine, as_json=arguments.json, quiet=arguments.quiet, differences=differences)
     return ExitCode.NO if arguments.fresh and differences else ExitCode.GOOD
 
@@ -119,7 +110,7 @@ def _site_of(image: Path) -> str | None:
 
 def _keep_inputs(arguments: argparse.Namespace) -> None:
     """Raise BadInputError where what is read would be written over, by whatever name."""
-    for path in (arguments.output, log_of(arguments.output)):
+    for path in (arguments.output, build.log_of(arguments.output)):
         for source in (arguments.image, arguments.base, arguments.host):
             if source is not None and path.exists() and source.exists() and path.samefile(source):
                 raise BadInputError(f"is {source} itself", where=str(path), hint="-o names another file")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from lumiimg.cli.options import add_host, add_layers, add_repeated, add_site, site_to_make_for
+from lumiimg.cli.options import Options, add_host, add_layers, add_repeated, add_site, site_to_make_for
 from lumiimg.errors import BadInputError, MissingHereError, printable
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site
-    from lumiimg.cli.options import Options
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.observed_node import ObservedNode
     from lumiimg.resolve.own_requirements import OwnPackages

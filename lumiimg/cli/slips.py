@@ -5,10 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 _KINDS = ("bases", "layers", "recipes", "sites")
 _RUN = "lumiimg writes the job that runs an image: lumiimg job IMAGE --site lumi -- COMMAND"

@@ -31,14 +31,13 @@ from lumiimg.definition.text import (
 from lumiimg.host.carried_manifest import MANIFEST_LABEL, MANIFEST_PATH
 from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.resolve.arguments import gpus_of
-from lumiimg.resolve.lock import wants_python
+from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
 from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lumiimg.host.carried_manifest import CarriedManifest
-    from lumiimg.resolve.lock import Lock, LockedLayer
 
 CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
@@ -80,7 +79,7 @@ def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
     layer = stack[at]
     if layer.name == OWN_PACKAGES:  # what is below was held for it, all of it
         return {*range(at)}
-    wanted = {need.component for need in (*layer.layer.requires, *(layer.release.requires if layer.release else ()))}
+    wanted = {need.component for need in layer.layer.needs_of(layer.release)}
     found: set[int] = set()
     for below in range(at):
         one = stack[below]

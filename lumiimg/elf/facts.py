@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
-from lumiimg.elf.notes import DlopenNote, read_notes
+from lumiimg.elf.notes import read_notes
 from lumiimg.elf.reader import ElfError, RangeReader
 from lumiimg.elf.relocations import symbols_looked_up
 from lumiimg.elf.segments import PF_X, PT_DYNAMIC, PT_GNU_STACK, PT_INTERP, PT_TLS, Segments, StringTable
@@ -98,8 +98,6 @@ class ElfFacts:
     """How far the segments reach behind the end of the file: it was cut off, as by a copy that did not end."""
     linux_needed: tuple[int, int, int] | None = None
     """NT_GNU_ABI_TAG: glibc before 2.36 passes the file over on an older kernel."""
-    dlopen_notes: tuple[DlopenNote, ...] = ()
-    """Libraries that its code says it may dlopen (.note.dlopen)."""
 
 
 def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
@@ -156,7 +154,6 @@ def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
         loads_underaligned=any(load.align % _PAGE_BYTES for load in loads),
         missing_bytes=max([0, *(load.offset + load.file_bytes - reader.size for load in loads)]),
         linux_needed=notes.linux,
-        dlopen_notes=notes.dlopen,
     )
 
 

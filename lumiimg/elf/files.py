@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from lumiimg.elf.facts import ET_DYN, ET_EXEC, ElfFacts, read_elf
-from lumiimg.elf.reader import ElfError, Native
+from lumiimg.elf.reader import ElfError, FileSystem, Native, RegularFile
 from lumiimg.elf.segments import FIRST_READ_BYTES
 from lumiimg.elf.system import System, read_system
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from lumiimg.elf.reader import FileSystem, RegularFile
 
 _ELFOSABI_SYSV, _ELFOSABI_GNU = 0, 3
 _LIBC_ABI_MAX = 4

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
-from lumiimg.elf.facts import DF_1_NOOPEN, DF_1_PIE, ET_DYN
+from lumiimg.elf.facts import DF_1_NOOPEN, DF_1_PIE, ET_DYN, ElfFacts
 from lumiimg.elf.hwcaps import isa_mask
-
-if TYPE_CHECKING:
-    from lumiimg.elf.facts import ElfFacts
 
 _X86_MACHINES = (3, 62)
 _FIRST_MINOR_CHECKING_ISA = 33

@@ -94,7 +94,7 @@ class Process:
         opened = self._files.open(absolute, self._native)
         if opened.verdict is not FileVerdict.GOOD or opened.facts is None:
             report.errors.append(self._failure(path, opened))
-            return report.outcome(None, None)
+            return report.outcome(None)
         facts = opened.facts
         system = self._files.system(self._native, facts.interpreter)
         own_platform = platform(self._native.machine, self.settings.hwcaps, intel=self.settings.intel)
@@ -108,10 +108,10 @@ class Process:
         if problem:
             report.errors.append(f"{path}: {problem}")
         if problem or not facts.is_dynamic:
-            return report.outcome(main, FoundBy.PROGRAM)
+            return report.outcome(main)
         if facts.interpreter and "ld-musl" in facts.interpreter:
             report.errors.append(f"{path}: its loader is {facts.interpreter} of musl, not glibc's")
-            return report.outcome(main, FoundBy.PROGRAM)
+            return report.outcome(main)
         self._rules = SearchRules(self._files, self._native, self.settings, system, main)
         report.warnings.extend(system.warnings)
         self._add_loader(main, opened, report)
@@ -126,7 +126,7 @@ class Process:
         self._check(report.order, report)
         self._tls = StaticTls(self._native.machine, report.order, system.glibc_minor)
         self._is_running = True
-        return report.outcome(main, FoundBy.PROGRAM)
+        return report.outcome(main)
 
     def dlopen(self, name: str, requester: LoadedObject | None = None, *, for_all: bool = False) -> LoadOutcome:
         """Load a library on top of what the process has; `requester` is the object whose code calls dlopen.
@@ -151,10 +151,10 @@ class Process:
         already = frozenset(self.objects)
         root = self._map(name, requester, report, by_dlopen=True) if name else self.objects[0]
         if root is None:
-            return report.outcome(None, None)
+            return report.outcome(None)
         report.closure[name] = root.path
         if root in already:
-            return report.outcome(root, FoundBy.ALREADY_LOADED, already=already)
+            return report.outcome(root, already)
         report.order.append(root)
         self._load_needed(report)
         new = [loaded for loaded in report.order if loaded not in already]
@@ -163,7 +163,7 @@ class Process:
         for loaded in reversed(new):
             if self._tls is not None and not self._tls.take(loaded.facts):
                 report.errors.append(f"{loaded.path}: {_NO_STATIC_TLS}")
-        return report.outcome(root, root.found_by, already=already)
+        return report.outcome(root, already)
 
     def find(self, name: str) -> LoadedObject | None:
         """Return the object of the process that a name, path or soname belongs to."""

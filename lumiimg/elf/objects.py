@@ -28,8 +28,6 @@ class FoundBy(StrEnum):
     RUNPATH = "runpath"
     CACHE = "cache"
     DEFAULT = "default"
-    ALREADY_LOADED = "already-loaded"
-    """dlopen only: the name, the soname or the file belongs to an object of the process."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,8 +91,6 @@ class LoadOutcome:
 
     root: LoadedObject | None
     """The program, or the object that dlopen returns; None where it cannot be loaded."""
-    found_by: FoundBy | None
-    """How the root was found this time: `already-loaded` where an earlier load had it."""
     objects: tuple[LoadedObject, ...]
     """Newly loaded, in the order of the loader's list (breadth first)."""
     missing: tuple[MissingLibrary, ...] = ()
@@ -129,13 +125,10 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     closure: dict[str, str | None] = field(default_factory=dict)
 
-    def outcome(
-        self, root: LoadedObject | None, found_by: FoundBy | None, *, already: frozenset[LoadedObject] = frozenset()
-    ) -> LoadOutcome:
+    def outcome(self, root: LoadedObject | None, already: frozenset[LoadedObject] = frozenset()) -> LoadOutcome:
         """Return it as a value, without the objects that were there before."""
         return LoadOutcome(
             root=root,
-            found_by=found_by,
             objects=tuple(loaded for loaded in self.order if loaded not in already),
             missing=tuple(self.missing),
             missing_versions=tuple(self.missing_versions),

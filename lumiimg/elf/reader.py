@@ -19,11 +19,9 @@ class RangeReader(Protocol):
     @property
     def size(self) -> int:
         """In bytes."""
-        ...
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
-        ...
 
 
 class BytesReader:
@@ -44,11 +42,9 @@ class RegularFile(RangeReader, Protocol):
     @property
     def identity(self) -> Hashable:
         """Equal for two names of one file, as (st_dev, st_ino) is."""
-        ...
 
     def close(self) -> None:
         """Give back what the open file holds."""
-        ...
 
 
 class FileSystem(Protocol):
@@ -60,15 +56,12 @@ class FileSystem(Protocol):
 
     def open(self, path: str) -> RegularFile:
         """Open a regular file."""
-        ...
 
     def is_dir(self, path: str) -> bool:
         """Return whether a path leads to a directory; False for a path that cannot be looked up."""
-        ...
 
     def resolve(self, path: str) -> str:
         """Return the path without symlinks, as /proc/self/exe would show it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

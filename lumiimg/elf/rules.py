@@ -83,11 +83,7 @@ def split_path(text: str, *, separators: str, origin: str, system: System) -> tu
         return ()
     written = re.split(f"[{separators}]", text)
     expanded = ((element, expand(element, origin=origin, system=system)) for element in written)
-    return tuple(dict.fromkeys(_with_slash(value) for element, value in expanded if value or not element))
-
-
-def _with_slash(directory: str) -> str:
-    return directory.rstrip("/") + "/" if directory else ""
+    return tuple(dict.fromkeys(way and way.rstrip("/") + "/" for element, way in expanded if way or not element))
 
 
 def origin_of(path: str, cwd: str) -> str:

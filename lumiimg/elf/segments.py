@@ -13,14 +13,10 @@ the loader's mmap does.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from lumiimg.elf.reader import ElfError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lumiimg.elf.reader import RangeReader
+from lumiimg.elf.reader import ElfError, RangeReader
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_TLS = 1, 2, 3, 4, 7
 PT_GNU_STACK, PT_GNU_PROPERTY = 0x6474E551, 0x6474E553

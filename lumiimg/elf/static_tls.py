@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.facts import DF_STATIC_TLS
+from lumiimg.elf.facts import DF_STATIC_TLS, ElfFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumiimg.elf.facts import ElfFacts
     from lumiimg.elf.objects import LoadedObject
 
 SURPLUS_BYTES = 1664

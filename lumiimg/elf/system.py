@@ -10,16 +10,12 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, parse_cache
 from lumiimg.elf.facts import ElfFacts, read_elf
 from lumiimg.elf.hwcaps import platform
-from lumiimg.elf.reader import ElfError
+from lumiimg.elf.reader import ElfError, FileSystem, Native
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from lumiimg.elf.reader import FileSystem, Native
 
 _LOADER_OF_MACHINE = {
     (62, 64): "/lib64/ld-linux-x86-64.so.2",

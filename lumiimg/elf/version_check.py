@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
-from lumiimg.elf.objects import MissingVersion
+from lumiimg.elf.objects import LoadedObject, MissingVersion, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lumiimg.elf.facts import ElfFacts
-    from lumiimg.elf.objects import LoadedObject, Report
     from lumiimg.elf.versions import VersionNeed
 
 _LIBC_PREFIX = "libc.so."

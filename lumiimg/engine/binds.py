@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _FLAGS, _VALUES = frozenset({"ro", "rw"}), ("id=", "image-src=")
 _UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}

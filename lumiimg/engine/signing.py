@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from lumiimg.engine.engine import PROBE_TIMEOUT_S, clean_environment
+from lumiimg.engine.engine import PROBE_TIMEOUT_S, Engine, clean_environment
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import run, run_attached
 from lumiimg.errors import FailedError, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from lumiimg.engine.engine import Engine
 
 _KEY = re.compile(r"^(\d+)\)", re.MULTILINE)
 _OWNER = re.compile(r"User:\s*(.*)")

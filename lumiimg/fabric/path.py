@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lumiimg.findings import Code, Level
+    from lumiimg.findings import Level
 
 
 class Fabric(StrEnum):
@@ -102,8 +102,6 @@ class Step:
     interface: str | None = None
     """`net API v8`, `FABRIC_1.7`."""
     remedy: tuple[str, ...] = ()
-    finding: Code | None = None
-    """The finding that says so."""
     name: str | None = None
     """What the step of another fabric is called; None where it has the name of its part."""
 

@@ -17,14 +17,12 @@ import re
 import struct
 import sys
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from lumiimg.gpu.code_object import read_code_object
 from lumiimg.gpu.source import ByteRanges, GpuCodeError, read_exactly
 from lumiimg.gpu.target import GpuTarget, parse_target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 PLAIN, COMPRESSED = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
 _COMMON = struct.Struct("<4sHH")

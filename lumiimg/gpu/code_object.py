@@ -6,14 +6,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from lumiimg.gpu.source import GpuCodeError, read_exactly
-from lumiimg.gpu.target import target_of_flags
-
-if TYPE_CHECKING:
-    from lumiimg.gpu.source import ByteRanges
-    from lumiimg.gpu.target import GpuTarget
+from lumiimg.gpu.source import ByteRanges, GpuCodeError, read_exactly
+from lumiimg.gpu.target import GpuTarget, target_of_flags
 
 HEADER_BYTES = 64
 _CLASS_AND_ORDER = b"\x7fELF\2\1\1"

@@ -7,18 +7,14 @@ is code for. The first file of each target is opened: a name alone is not eviden
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.source import GpuCodeError
+from lumiimg.gpu.source import ByteRanges, GpuCodeError
 from lumiimg.gpu.target import GpuTarget, table, target_in_name
 from lumiimg.toml import own_table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lumiimg.gpu.source import ByteRanges
 
 _DATABASE = ".kdb"
 _CONTAINERS = {_DATABASE: b"SQLite format 3\0", ".aks2": b"AKS2", ".zip": b"PK\3\4"}

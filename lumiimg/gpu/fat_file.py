@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from lumiimg.gpu.bundle import COMPRESSED, PAGE_BYTES, PLAIN, find_bundle, read_bundles
+from lumiimg.gpu.bundle import COMPRESSED, PAGE_BYTES, PLAIN, Bundle, find_bundle, read_bundles
 from lumiimg.gpu.code_object import HEADER_BYTES, is_code_object, read_code_object
 from lumiimg.gpu.kpack import KpackReference, read_reference
-from lumiimg.gpu.source import GpuCodeError, read_exactly
-
-if TYPE_CHECKING:
-    from lumiimg.gpu.bundle import Bundle
-    from lumiimg.gpu.source import ByteRanges
+from lumiimg.gpu.source import ByteRanges, GpuCodeError, read_exactly
 
 _FATBIN, _KPACK = b".hip_fatbin", b".rocm_kpack_ref"
 _SHT_NOBITS = 8

@@ -11,16 +11,12 @@ rocm-kpack python/rocm_kpack/kpack.py.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lumiimg.gpu.source import GpuCodeError, read_exactly
+from lumiimg.gpu.source import ByteRanges, GpuCodeError, read_exactly
 from lumiimg.gpu.target import GpuTarget, parse_target
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lumiimg.gpu.source import ByteRanges
 
 KPACK = b"KPAK"
 ANY_GPU = "@GFXARCH@"

@@ -8,13 +8,10 @@ a mode that the code names is the GPU's mode. What an instruction set shares wit
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from lumiimg.gpu.target import SPIRV, GpuTarget, parse_target, table
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 
 class CodeForm(StrEnum):

@@ -17,11 +17,9 @@ class ByteRanges(Protocol):
     @property
     def size(self) -> int:
         """In bytes."""
-        ...
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
-        ...
 
 
 def read_exactly(source: ByteRanges, offset: int, size: int, what: str) -> bytes:

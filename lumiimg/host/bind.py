@@ -17,23 +17,21 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.c_library import of_c_library
-from lumiimg.elf.objects import second_copies
+from lumiimg.elf.objects import MissingVersion, second_copies
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, PROVIDER_FILE, net_symbol
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals
 from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES
-from lumiimg.host.manifest import Bind, BindManifest, Loaded, Variable
+from lumiimg.host.manifest import Bind, BindManifest, Loaded, Refusal, Variable
 from lumiimg.host.refusals import BindRefusedError, name_of
 from lumiimg.host.snapshot_tree import host_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.elf.objects import MissingVersion
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.manifest import Refusal
     from lumiimg.host.snapshot import FoundLibrary, Snapshot
     from lumiimg.image import RootFileSystem
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE, PROVIDER_FILE
 from lumiimg.fabric.provider import cxi_provider
-from lumiimg.host.job_process import begin
+from lumiimg.host.job_process import JobProcess, begin
 
 if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.job_process import JobProcess
     from lumiimg.image import RootFileSystem
 
 PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"

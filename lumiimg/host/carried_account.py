@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.host.bind_trial import BindPlan, attempt
+from lumiimg.host.bind_trial import BindPlan, Demand, attempt
 from lumiimg.host.carried_manifest import Basis, CarriedManifest, ManifestError, SettledBy, differences, read_manifest
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.host.wanted import by_itself, settled
 
 if TYPE_CHECKING:
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.bind_trial import Demand
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import RootFileSystem
 

@@ -10,14 +10,13 @@ from lumiimg.elf.hwcaps import ZEN3
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import BadInputError
 from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import FileKind, ImageKind
+from lumiimg.image import FileKind, Image, ImageKind, RootFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.engine.binds import BindSpec
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image, RootFileSystem
     from lumiimg.image.mounts import Mounted
 
 ENGINE_LIBRARIES = "/.singularity.d/libs"

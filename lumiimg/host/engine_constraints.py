@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.manifest import Bind, Refusal
+from lumiimg.host.manifest import Bind, BindManifest, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import RootFileSystem
 

@@ -21,7 +21,7 @@ from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
 from lumiimg.host.root_queries import matches, names_in, read_text
-from lumiimg.image import ImageError
+from lumiimg.image import Image, ImageError, RootFileSystem
 from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.programs import find_program
 from lumiimg.image.python import Interpreter, NoPythonError, read_python
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.image import Image, RootFileSystem
 
 PYTHONS = ("python", "python3")
 """By which jobs start it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.c_library import mixed_builds, of_c_library
+from lumiimg.elf.c_library import MixedBuilds, mixed_builds, of_c_library
 from lumiimg.elf.facts import ET_DYN, ET_EXEC
 from lumiimg.elf.files import Files, RecordedElf
 from lumiimg.elf.load_checks import FIRST_MINOR_WITH_RELR, since
@@ -15,16 +15,14 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.system import libc_kind
 from lumiimg.errors import BadInputError
 from lumiimg.host.engine_mounts import hidden_files, may_be_hidden
-from lumiimg.image import ImageError
+from lumiimg.image import ImageError, RootFileSystem
 from lumiimg.image.permissions import set_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lumiimg.elf.c_library import MixedBuilds
     from lumiimg.elf.objects import LoadOutcome
     from lumiimg.host.container_view import ContainerView
-    from lumiimg.image import RootFileSystem
 
 _HEAD_BYTES = 18
 _CODE = (".c", ".cpp", ".cu", ".h", ".hip", ".hpp", ".js", ".py", ".pyc", ".pyi")

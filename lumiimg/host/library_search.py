@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.provider import read_provider_path
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text
-from lumiimg.host.scan_facts import known
+from lumiimg.host.scan_facts import Role, known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.files import Files
     from lumiimg.elf.reader import Native
     from lumiimg.elf.system import System
-    from lumiimg.host.scan_facts import Role
     from lumiimg.image import RootFileSystem
 
 ASKED = "asked for"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.elf.files import Files
@@ -18,7 +18,7 @@ from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.host import node_facts
-from lumiimg.host.library_search import LibrarySearch
+from lumiimg.host.library_search import Candidate, LibrarySearch
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.scan_facts import known
@@ -27,11 +27,6 @@ from lumiimg.host.snapshot_file import SCHEMA
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from lumiimg.host.library_search import Candidate
 
 _SYSTEM_FOLDERS = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
 

@@ -68,5 +68,4 @@ class ScanFacts:
 
 @cache
 def known() -> ScanFacts:
-    """Return the facts."""
     return decode(ScanFacts, own_table(__package__, "scan_facts.toml"))

@@ -76,7 +76,6 @@ class SnapshotTree:
         return ("recorded", directory.path)
 
     def open(self, node: SnapshotNode) -> RecordedElf:
-        """Open a recorded library."""
         library = self._libraries.get(node.path)
         if library is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=node.path)

@@ -15,7 +15,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import solve
-from lumiimg.host.bind_trial import BindPlan, attempt
+from lumiimg.host.bind_trial import BindPlan, BindTrial, attempt
 from lumiimg.host.carried_manifest import (
     Basis,
     CarriedManifest,
@@ -32,17 +32,15 @@ from lumiimg.host.rccl_process import demands_of
 from lumiimg.host.scan import fabric_entry
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.image import Image, RootFileSystem
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.host.bind_trial import BindTrial
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
 
 _PRIVATE_FIRST = "the host's libraries are found first; what the container has there already follows"
 _OF_DRIVER = "the cxi provider of libfabric links it, and it belongs to the driver of the machine's NICs"

@@ -16,13 +16,12 @@ from lumiimg.image.folder import FolderNode, FolderTree
 from lumiimg.image.squashfs.inodes import Inode
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedNode, StackedTree
-from lumiimg.image.tree import FileKind
+from lumiimg.image.tree import FileKind, Tree, TreeNode
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
     from lumiimg.image.root import RootFileSystem
-    from lumiimg.image.tree import Tree, TreeNode
 
 _CHUNK_BYTES = 1 << 20
 _OF_FOLDERS = re.compile(rb"security\.capability|user\.(?!overlay\.|fuseoverlayfs\.).*", re.DOTALL)

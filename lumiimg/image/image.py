@@ -11,14 +11,15 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
+from lumiimg.errors import BadInputError
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.description import SingularityDescription
 from lumiimg.image.environment import DEFAULT_PATH
 from lumiimg.image.folder import FolderTree
-from lumiimg.image.mounts import Mounted
+from lumiimg.image.mounts import Cover, Mounted
 from lumiimg.image.oci import tar
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
-from lumiimg.image.oci.files import StoredArchive, StoredFolder, is_oci_layout
+from lumiimg.image.oci.files import StoredArchive, StoredFiles, StoredFolder, is_oci_layout
 from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.sif import MAGIC as SIF_MAGIC
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lumiimg.image.mounts import Cover
     from lumiimg.image.oci.document import Config
-    from lumiimg.image.oci.files import StoredFiles
 
 _ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
@@ -193,6 +192,14 @@ def refuse_empty(path: Path, image: Image) -> None:
     """Raise ImageError for what holds no root file system: an empty folder, one that may not be read."""
     if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
         raise ImageError("holds no root file system", where=str(path), hint="is it an image, and readable?")
+
+
+def refuse_not_runnable(path: Path, image: Image) -> None:
+    """Raise BadInputError for a kind that engines do not run as it is."""
+    if image.kind not in {ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER}:
+        what = f"{image.kind.value}: engines do not run this kind directly"
+        hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
+        raise BadInputError(what, where=str(path), hint=hint)
 
 
 def _open_folder(path: Path, opened: ExitStack) -> Image:

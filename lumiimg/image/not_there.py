@@ -6,12 +6,9 @@ import difflib
 import itertools
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.wording import engine_word, operand, word
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})?", re.ASCII)
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
@@ -25,9 +22,9 @@ def hint_for(path: Path) -> str:
     name = str(path)
     if _PATTERN.search(name):
         return f"no file has a name like that; the images here: {word_list(path)}"
-    if near := [other for other in _images_beside(path) if other in {f"{path.name}{end}" for end in _IMAGES}]:
-        return f"did you mean {word(operand(str(path.with_name(near[0]))))}?"
-    if near := difflib.get_close_matches(path.name[:80], _images_beside(path), n=1, cutoff=0.7):
+    beside = _images_beside(path)
+    near = [other for other in beside if other in {f"{path.name}{end}" for end in _IMAGES}]
+    if near := near or difflib.get_close_matches(path.name[:80], beside, n=1, cutoff=0.7):
         return f"did you mean {word(operand(str(path.with_name(near[0]))))}?"
     if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
         return f"if it is an image of a registry: {engine_word()} pull image.sif docker://{name}"

@@ -36,8 +36,6 @@ class Interpreter:
 
     path: str
     """As it is started."""
-    executable: str
-    """The file that runs, without links."""
     folders: tuple[str, ...]
     """Where it looks for modules that are installed, in its order."""
     doubt: str | None = None
@@ -77,7 +75,7 @@ def read_python(root: RootFileSystem, path: str, environment: Mapping[str, str])
     folders = list(dict.fromkeys(_with_sites(root, folders)))
     libraries = [f"{base}/{lib}/{library}" for lib in ("lib", "lib64")]
     doubt = next(_changing_the_path(root, libraries, folders), None)
-    return Interpreter(path, executable, tuple(_with_paths_of(root, folders)), doubt)
+    return Interpreter(path, tuple(_with_paths_of(root, folders)), doubt)
 
 
 def _resolved(root: RootFileSystem, path: str) -> str:

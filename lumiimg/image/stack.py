@@ -10,14 +10,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat
+from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from lumiimg.image.squashfs.inodes import Inode
     from lumiimg.image.squashfs.tree import SquashfsTree
-    from lumiimg.image.tree import OpenFile
 
 _OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
 

@@ -6,15 +6,12 @@ Any other line says that something went on: programs catch errors, and print the
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
 
 from lumiimg.nccl.lines import plain
 from lumiimg.nccl.prefixes import end_of, prefixes
 from lumiimg.toml import own_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 TAIL_BYTES = 8192
 """Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""

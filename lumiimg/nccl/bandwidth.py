@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from lumiimg.nccl.bandwidth_rows import OsuRows, is_row_of_collective
-from lumiimg.nccl.bandwidth_table import BandwidthTable
+from lumiimg.nccl.bandwidth_table import BandwidthTable, OsuRows, is_row_of_collective
 from lumiimg.nccl.prefilter import announces_table
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class BandwidthReader:
         """Open a table; one beyond the limit is read, but not kept."""
         if label not in self._open and len(self._open) >= TABLE_LIMIT:
             self._open.pop(next(iter(self._open)))
-        table = self._open[label] = BandwidthTable(self._file, label, program, now)
+        table = self._open[label] = BandwidthTable(program, now)
         return table
 
     def _head(self, table: BandwidthTable, at: int) -> None:

@@ -6,14 +6,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.nccl.report import FAST, Cause, Verdict
+from lumiimg.nccl.report import FAST, Cause, Evidence, LogReport, Verdict
 from lumiimg.nccl.vocabulary import Effect, Ends, Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from lumiimg.nccl.events import ProcessState, Sighting
-    from lumiimg.nccl.report import Evidence, LogReport
 
 EVIDENCE_OF_CAUSE = 3
 """Lines kept for one cause."""

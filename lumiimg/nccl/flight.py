@@ -10,18 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.nccl.pickled import PICKLE_LIMIT_BYTES, unpickled
 from lumiimg.nccl.report import RankProgress, Stall
 from lumiimg.nccl.whole_job import spans
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 GROUP_LIMIT, DUMP_LIMIT = 256, 16_384
 """Process groups that are read of a dump, and dumps of a job."""
@@ -148,10 +145,8 @@ def _call(entry: dict[object, object]) -> str:
 
 
 def _members(config: object) -> dict[str, tuple[int, ...]]:
-    members = {}
-    for key, group in list(_pairs(config))[:GROUP_LIMIT]:
-        members[_text(key)] = _listed(ranks) if isinstance(ranks := group.get("ranks"), str) else ()
-    return members
+    groups = ((_text(key), group.get("ranks")) for key, group in [*_pairs(config)][:GROUP_LIMIT])
+    return {key: _listed(ranks) if isinstance(ranks, str) else () for key, ranks in groups}
 
 
 @lru_cache(512)

@@ -8,13 +8,10 @@ Inspector plugin". Bus bandwidth is in 1e9 bytes a second, over the time of the 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lumiimg.nccl.report import Measurement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _BEGIN = b'{"header"'
 _LINE_LIMIT = 65_536

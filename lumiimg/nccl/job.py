@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.events import JOB_VALUE_LIMIT, ProcessState, piece_and_line
-from lumiimg.nccl.flight import DUMP_LIMIT
+from lumiimg.nccl.flight import DUMP_LIMIT, FlightDump
 from lumiimg.nccl.inspector import Inspected
 
 if TYPE_CHECKING:
     from lumiimg.nccl.bandwidth import BandwidthReader
-    from lumiimg.nccl.flight import FlightDump
 
 HOLDERS = 4096
 """Processes kept of which it is known that they have a value of a variable."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import read_beginning
@@ -17,9 +17,6 @@ from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.records import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import BinaryIO
-
     from lumiimg.nccl.bandwidth import BandwidthReader
     from lumiimg.nccl.flight import FlightDump
     from lumiimg.nccl.job import JobState

@@ -8,12 +8,9 @@ protocol 2 of numbers, texts, lists, tuples and dictionaries. What else a pickle
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PICKLE_LIMIT_BYTES = 32 << 20
 _CODES, _VALUES = 8_000_000, 1_000_000

@@ -8,26 +8,23 @@ from typing import TYPE_CHECKING
 from lumiimg.nccl import causes, flight, inspector, summary, whole_job
 from lumiimg.nccl.aftermath import TAIL_BYTES
 from lumiimg.nccl.ending import ending, job_numbers, of_another_job
-from lumiimg.nccl.events import Sighting, position
+from lumiimg.nccl.events import ProcessState, Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
 from lumiimg.nccl.job_verdict import judge_job
-from lumiimg.nccl.lines import evidence_text, messages, warns
+from lumiimg.nccl.lines import Message, evidence_text, messages, warns
 from lumiimg.nccl.prefilter import Prefilter, announces_table
 from lumiimg.nccl.records import unpacked
 from lumiimg.nccl.repeats import Repeats
 from lumiimg.nccl.report import Cause, Confidence, Evidence, LogReport, RunBefore, Verdict
 from lumiimg.nccl.runs import first_line, runs
 from lumiimg.nccl.verdict import dead_of, job_of, judge_process
-from lumiimg.nccl.vocabulary import Effect, Ends, Occasion, vocabulary
+from lumiimg.nccl.vocabulary import Effect, Ends, MessagePattern, Occasion, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.nccl.bandwidth import BandwidthReader
-    from lumiimg.nccl.events import ProcessState
     from lumiimg.nccl.flight import FlightDump
-    from lumiimg.nccl.lines import Message
-    from lumiimg.nccl.vocabulary import MessagePattern
 
 
 _TAILS = 4096

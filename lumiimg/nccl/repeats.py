@@ -7,14 +7,9 @@ how the channel goes.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from lumiimg.nccl.events import position
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lumiimg.nccl.events import Sighting
+from lumiimg.nccl.events import Sighting, position
 
 _NUMBERS = re.compile(rb"Channel \d{1,4}/?\d{0,4} ?: \d{1,7}\[\w{1,10}\] -> \d{1,7}\[\w{1,10}\]")
 _WAY = b" via "

@@ -7,17 +7,12 @@ node whose ranks were connected before. In several files the order of lines is n
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from lumiimg.nccl.events import ProcessState, piece_and_line
+from lumiimg.nccl.events import ProcessState, Sighting, piece_and_line
 from lumiimg.nccl.job import JobState
 from lumiimg.nccl.vocabulary import Ends, vocabulary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from lumiimg.nccl.events import Sighting
 
 RUN_LIMIT = 64
 _TASK = -1

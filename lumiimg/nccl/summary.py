@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.causes import likelihood
-from lumiimg.nccl.events import first_sightings
+from lumiimg.nccl.causes import Trouble, likelihood
+from lumiimg.nccl.events import ProcessState, first_sightings
 from lumiimg.nccl.report import (
     FAST,
     Communicator,
@@ -26,8 +26,6 @@ from lumiimg.secret import HIDDEN, hidden, is_secret_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lumiimg.nccl.causes import Trouble
-    from lumiimg.nccl.events import ProcessState
     from lumiimg.nccl.report import Confidence
     from lumiimg.nccl.verdict import Judgement
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl.events import first_sightings
+from lumiimg.nccl.events import ProcessState, Sighting, first_sightings
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lumiimg.nccl.causes import Trouble
-    from lumiimg.nccl.events import ProcessState, Sighting
 
 FAILURES = {
     Effect.INIT_ERROR: Verdict.PLUGIN_INIT_ERROR,

@@ -226,7 +226,6 @@ class Vocabulary:
     slingshot_host: re.Pattern[str]
     """Names of nodes that hint at Slingshot."""
     slingshot_device: re.Pattern[str]
-    noise: tuple[str, ...]
     return_codes: Mapping[int, ReturnCode]
     """By value, negative."""
     own_values: frozenset[str]
@@ -266,7 +265,6 @@ def vocabulary() -> Vocabulary:
         advice=tuple(_advice(table) for table in data["advice"]),
         slingshot_host=re.compile(data["slingshot"]["host"]),
         slingshot_device=re.compile(data["slingshot"]["device"]),
-        noise=tuple(data["noise"]["examples"]),
         return_codes={table["value"]: _read(ReturnCode, table) for table in data["rc"]},
         own_values=frozenset(data["variables"]["own"]),
         places=tuple(map(re.compile, deaths["places"]["patterns"])),

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.node_names import folded
-from lumiimg.nccl.report import FAST, Cause, Channels, DifferentValue, Stall, Verdict
+from lumiimg.nccl.report import FAST, Cause, Channels, DifferentValue, RankResult, Stall, Told, Verdict, VerdictGroup
 from lumiimg.nccl.vocabulary import Occasion, vocabulary
 from lumiimg.secret import hidden, is_secret_name
 from lumiimg.wording import word
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lumiimg.nccl.events import ProcessState
-    from lumiimg.nccl.report import RankResult, Told, VerdictGroup
 
 _VARIABLES, _NAMED = 32, 64
 """Variables that are reported to differ, and ranks that are named."""

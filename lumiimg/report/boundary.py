@@ -61,7 +61,6 @@ def json_keys(boundary: Boundary) -> dict[str, Any]:
 
 
 def print_boundary(boundary: Boundary, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print the account for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         headline(out, f"{boundary.image}: {sentence(boundary)}", KINDS[boundary.decision])
         advise(out, boundary.advice)

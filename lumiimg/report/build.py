@@ -21,7 +21,7 @@ from lumiimg.report.console import (
 )
 from lumiimg.report.image import print_differences
 from lumiimg.report.reach import never_built
-from lumiimg.resolve.request import words_of
+from lumiimg.resolve.request import Request, words_of
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count, duration, engine_word, size
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from lumiimg.report.console import Console
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.lock_diff import LockChange
-    from lumiimg.resolve.request import Request
 
 _BELOW = " " * 7
 

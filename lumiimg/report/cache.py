@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from lumiimg.report.console import console, detail, headline, print_json, proposal, say, verbatim
+from lumiimg.report.console import Console, console, detail, headline, print_json, proposal, say, verbatim
 from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lumiimg.build.cache import CacheEntry
     from lumiimg.build.cache_miss import CacheLookup
     from lumiimg.engine.namespaces.unpacked import UnpackedImage
-    from lumiimg.report.console import Console
 
 _SHORT = 12
 _LINES = 40
@@ -29,7 +28,6 @@ def print_entries(
     as_json: bool,
     quiet: bool = False,
 ) -> None:
-    """Print what is in the cache."""
     total = sum(entry.size_bytes for entry in entries) + sum(image.size_bytes for image in unpacked)
     if as_json:
         print_json("cache", cache=root, size_bytes=total, entries=entries, unpacked=unpacked)
@@ -104,7 +102,6 @@ def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bo
 def print_removed(
     removed: Sequence[str], freed_bytes: int, unpacked: Sequence[str] = (), *, as_json: bool, quiet: bool = False
 ) -> None:
-    """Print what was removed."""
     if as_json:
         print_json("cache-removed", removed=removed, unpacked=unpacked, freed_bytes=freed_bytes)
         return

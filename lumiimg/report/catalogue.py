@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.age import age_of
 from lumiimg.catalog.ledger import rows_of, trials_of
 from lumiimg.catalog.named_images import age_in_name
-from lumiimg.catalog.sites import find_site, site_names
+from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import printable
-from lumiimg.report.console import console, fact, heading, headline, print_json, proposal, say
+from lumiimg.report.console import Console, console, fact, heading, headline, print_json, proposal, say
 from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue, Recipe
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.catalog.sites import Site
-    from lumiimg.report.console import Console
 
 _WIDEST = 26
 """A name that leaves room for the text beside it; a longer one takes some of its line."""
@@ -89,7 +87,6 @@ def _age_of_images(layer: Layer) -> str | None:
 
 
 def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
-    """Print one recipe."""
     if as_json:
         given = {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()}
         print_json("show-recipe", recipe, fabric=recipe.fabric or "auto", arguments=given)

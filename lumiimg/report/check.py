@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
+from lumiimg.check.answer import Answer, CheckReport
 from lumiimg.errors import ExitCode, printable
-from lumiimg.findings import NO_ADVICE, Family, Finding, Level, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Family, Finding, Level, Severity
 from lumiimg.report.console import INDENT, Priority, advise, detail, evidence, headline, marked, remedies, say, screen
 from lumiimg.report.gpu_code import summary_of
 from lumiimg.wording import command_in
@@ -14,9 +14,7 @@ from lumiimg.wording import command_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from lumiimg.check.answer import CheckReport
     from lumiimg.fabric.path import FabricPath
-    from lumiimg.findings import Advice
     from lumiimg.report.console import Console
     from lumiimg.report.junit import Case
 
@@ -27,7 +25,6 @@ KINDS = {Answer.NO: "problem", Answer.UNDECIDED: "unknown", Answer.NO_OBSTACLE: 
 
 
 def print_check(report: CheckReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print the report for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
         advise(out, report.advice)

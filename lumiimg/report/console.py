@@ -89,7 +89,7 @@ class Console:
         """Print lines in a style (STYLES, HEADLINES), unless the console is quiet. Raises BrokenPipeError."""
         if self.quiet or self._stream is None:
             return
-        lines = _harmless(text).split("\n")
+        lines = [one_line(line) for line in hidden(text, secrets_here()).split("\n")]
         if self._held is not None:
             rows = sum(-(-len(line) // self.width) or 1 for line in lines)
             self._held.append(_Text(text, style, priority, rows))
@@ -167,10 +167,6 @@ def _without_gaps(texts: Sequence[_Text]) -> list[_Text]:
     while found and (not found[-1].text or found[-1].style == _TITLE):
         found.pop()
     return found
-
-
-def _harmless(text: str) -> str:
-    return "\n".join(map(one_line, hidden(text, secrets_here()).split("\n")))
 
 
 def _columns(text: str) -> int:

@@ -9,14 +9,13 @@ from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.definition.docker.substitution import text_of
 from lumiimg.errors import printable
-from lumiimg.report.console import STYLES, console, cut, heading, headline, marked, print_json, proposal, say
+from lumiimg.report.console import STYLES, Console, console, cut, heading, headline, marked, print_json, proposal, say
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.definition.docker.draft import Draft
-    from lumiimg.report.console import Console
 
 _TEXT = 400
 """Characters of a step that a line is cut out of."""

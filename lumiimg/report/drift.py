@@ -10,7 +10,7 @@ from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.errors import printable
-from lumiimg.host.node_change import ChangeKind, Subject
+from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
 from lumiimg.report.boundary import KINDS
 from lumiimg.report.console import (
     INDENT,
@@ -24,7 +24,7 @@ from lumiimg.report.console import (
     say,
     screen,
 )
-from lumiimg.report.images import print_groups
+from lumiimg.report.images import ImageAnswer, print_groups
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
     from lumiimg.check.drift import ImageDrift
     from lumiimg.host.drift import Drift
-    from lumiimg.host.node_change import NodeChange
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.report.console import Console
-    from lumiimg.report.images import ImageAnswer
 
 _SEVERITIES = {
     Fate.FINE: "ok",

@@ -10,14 +10,13 @@ from lumiimg.fabric.names import LIBCXI
 from lumiimg.host.scan import fabric_entry
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.report.console import console, detail, evidence, fact, headline, marked, say
+from lumiimg.report.console import Console, console, detail, evidence, fact, headline, marked, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.host.snapshot import FoundLibrary, Nic, Snapshot
-    from lumiimg.report.console import Console
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _ERRORS_SHOWN = 3

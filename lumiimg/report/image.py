@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from lumiimg.build.provenance import SBOM, read_document, read_plan
 from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.errors import BadInputError
-from lumiimg.host.carried_manifest import read_manifest
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.carried_manifest import Basis, CarriedManifest, SettledBy, read_manifest
 from lumiimg.image import open_image
-from lumiimg.image.compare import COMPARED, DETAILS
-from lumiimg.report.carried_manifest import print_manifest
-from lumiimg.report.console import console, detail, fact, headline, print_json, proposal
+from lumiimg.image.compare import COMPARED, DETAILS, FileDifference
+from lumiimg.report.console import Console, console, detail, fact, heading, headline, print_json, proposal, say
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.wording import count
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from lumiimg.image.compare import FileDifference
-    from lumiimg.report.console import Console
 
 _SHOWN = 20
 _MAX_LAYERS = 100
 _MAX_LETTERS = 500
+_MAX_LINES = 100
+_SETTLED = {
+    SettledBy.HOST: "settled with the snapshot of {}",
+    SettledBy.SITE: "settled with what is published of {}",
+    SettledBy.NOTHING: "no machine's fabric was known",
+}
+_BASIS = {Basis.IMAGE: "read from the files of the image", Basis.PLAN: "planned before it was built"}
 
 
 def print_image(image: Path, *, as_json: bool) -> None:
@@ -125,3 +127,33 @@ def print_differences(
         detail(out, f"and {count(len(differences) - _SHOWN, 'file')} more; --json has all")
     if not differences and (missing := [name for name in DETAILS if name not in compared]):
         detail(out, f"not compared: {' and '.join(missing)}, which are read of SIF, squashfs and folders only")
+
+
+def print_manifest(out: Console, manifest: CarriedManifest) -> None:
+    """Print which libraries of the host the image wants, where, why, and what else it needs there."""
+    number = len(manifest.libraries)
+    wanted = f"{number or 'no'} {'library' if number == 1 else 'libraries'} of the host"
+    refused = ", which do not load in it" if number and manifest.fabric is Fabric.NONE else ""
+    heading(out, f"bind manifest: {wanted}{refused}, {_BASIS[manifest.basis]}")
+    detail(out, manifest.because)
+    detail(out, _SETTLED[manifest.settled_by].format(manifest.machine))
+    for library in manifest.libraries[:_MAX_LINES]:
+        fact(out, "library", f"{library.soname} at {library.target}: {library.reason}")
+        if library.host_path:
+            detail(out, f"    from {library.host_path}")
+        if len(library.chain) > 1:
+            detail(out, f"    {' -> '.join(library.chain)}")
+    for margin in manifest.versions[:_MAX_LINES]:
+        have = f"it has up to {margin.family}_{margin.have}" if margin.have else "not seen"
+        need = f"{margin.family}_{margin.need} of {margin.provider_side}"
+        fact(out, "version", f"{margin.library_side} needs {need}: {have}")
+    for device in manifest.devices[:_MAX_LINES]:
+        fact(out, "device", f"{device.path}: {device.reason}")
+    for variable in manifest.variables[:_MAX_LINES]:
+        value = f"={variable.value}" if variable.value is not None else ""
+        fact(out, "variable", f"{variable.name}{value}: {variable.reason}")
+    for doubt in manifest.doubts[:_MAX_LINES]:
+        fact(out, "open", doubt)
+    parts = (manifest.libraries, manifest.versions, manifest.devices, manifest.variables, manifest.doubts)
+    if any(len(part) > _MAX_LINES for part in parts):
+        say(out, "more than is shown here; --json has all", first="  ")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode, printable
+from lumiimg.errors import ExitCode, LumiimgError, printable
 from lumiimg.findings import NO_ADVICE, Advice
 from lumiimg.report.boundary import sentence
-from lumiimg.report.console import INDENT, Priority, cut, detail, headline, marked, next_step, say, screen
+from lumiimg.report.console import INDENT, Console, Priority, cut, detail, headline, marked, next_step, say, screen
 from lumiimg.wording import count, operand, word
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from lumiimg.check.answer import CheckReport
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.errors import LumiimgError
-    from lumiimg.report.console import Console
 
 _WORST_FIRST = (ExitCode.NO, ExitCode.BAD_INPUT, ExitCode.MISSING_HERE, ExitCode.UNDECIDED, ExitCode.GOOD)
 _KINDS = {ExitCode.NO: "problem", ExitCode.GOOD: "ok"}
@@ -126,7 +124,6 @@ def groups_of(answers: Sequence[ImageAnswer]) -> tuple[ImageGroup, ...]:
 
 
 def print_images(answers: Sequence[ImageAnswer], *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print it for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         headline(out, counted(answers), kind_of(worst(answers)))
         print_groups(out, answers, verbose=verbose)

@@ -6,16 +6,14 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.job.topology import picture, ranges
-from lumiimg.report.console import INDENT, console, detail, headline, proposal, say, verbatim
+from lumiimg.cluster.job.topology import RankCores, Topology, picture, ranges
+from lumiimg.report.console import INDENT, Console, console, detail, headline, proposal, say, verbatim
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.cluster.job.plan import JobPlan
-    from lumiimg.cluster.job.topology import RankCores, Topology
-    from lumiimg.report.console import Console
 
 
 def json_keys(plan: JobPlan) -> dict[str, Any]:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from lumiimg.elf.objects import FoundBy
-from lumiimg.report.console import branch, console, detail, headline, marked, say, verbatim
+from lumiimg.elf.objects import FoundBy, LoadedObject, LoadOutcome
+from lumiimg.report.console import Console, branch, console, detail, headline, marked, say, verbatim
 from lumiimg.wording import count
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.report.console import Console
 
 _TREES = 3
 """Files that get a tree each; further ones get one line each."""
@@ -40,7 +34,6 @@ def print_ldd(
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
-    """Print the answer for a person."""
     out = console(stderr=stderr, quiet=quiet)
     for doubt in doubts:
         marked(out, "unknown", doubt)

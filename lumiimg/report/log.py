@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import ExitCode, printable
-from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Finding, Severity
 from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.check import print_finding
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.check.run.job_log import ImageOfJob
-    from lumiimg.findings import Finding
     from lumiimg.nccl.report import Cause, Death, Evidence, LogReport, RankResult, VerdictGroup
     from lumiimg.report.console import Console
 
@@ -166,7 +165,6 @@ def print_log(
     quiet: bool = False,
     stderr: bool = False,
 ) -> None:
-    """Print the report for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         print_headline(out, headline(report), KINDS.get(report.answer, "unknown"))
         causes, said = list(report.causes), set[str]()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.build.capabilities import CONTAINER, was_seen
-from lumiimg.check.signed import SignatureVerdict
+from lumiimg.build.capabilities import CONTAINER, CapabilityTrial, was_seen
+from lumiimg.check.signed import SignatureVerdict, Signed
 from lumiimg.report.console import console, detail, headline, marked, print_json, say
 from lumiimg.wording import count, size
 
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.build.capabilities import CapabilityTrial
     from lumiimg.build.disk_space import FreeSpace
-    from lumiimg.check.signed import Signed
     from lumiimg.engine.engine import Engine
 
 _MEANING = {

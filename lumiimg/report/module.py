@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from lumiimg.cluster.module.folder import module_files
-from lumiimg.cluster.module.plan import NOT_RUN, When
-from lumiimg.report.console import INDENT, console, headline, marked, say, verbatim
+from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
+from lumiimg.report.console import INDENT, Console, console, headline, marked, say, verbatim
 from lumiimg.wording import count
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lumiimg.cluster.module.plan import ImageModule
-    from lumiimg.report.console import Console
 
 
 def json_keys(module: ImageModule, folder: Path) -> dict[str, Any]:

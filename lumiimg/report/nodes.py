@@ -31,7 +31,6 @@ def to_junit_text(report: NodesReport) -> str:
 
 
 def print_nodes(report: NodesReport, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print the report for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         headline(out, f"{report.image}: {report.sentence}", KINDS[report.answer])
         advise(out, report.advice)

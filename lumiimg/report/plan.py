@@ -17,9 +17,9 @@ from lumiimg.report.console import (
     verbatim,
 )
 from lumiimg.report.reach import never_built
-from lumiimg.resolve.plan import outcome_of
-from lumiimg.resolve.request import in_short, options_of
-from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.resolve.plan import Plan, outcome_of
+from lumiimg.resolve.request import Request, in_short, options_of
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.launch import SiteAnnotation, SiteOption
     from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.report.console import Console
-    from lumiimg.resolve.plan import Plan
-    from lumiimg.resolve.request import Request
-    from lumiimg.resolve.rules import RuleResult
 
 KINDS = {
     RuleOutcome.OK: "ok",
@@ -62,7 +59,6 @@ def json_keys(plan: Plan) -> dict[str, Any]:
 
 
 def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool = False) -> None:
-    """Print the plan for a person."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
         kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
         headline(out, sentence(plan), kind)

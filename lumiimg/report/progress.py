@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from lumiimg.build.progress import Progress
+from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.errors import printable
 from lumiimg.report.console import console, say
 from lumiimg.wording import duration, size
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import ProgressColumn, Task, TaskID
 
-    from lumiimg.build.progress import BuildStage
 
 ALIVE_EVERY_S = 30.0
 _BELOW = " " * 6

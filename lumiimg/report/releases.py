@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import printable
+from lumiimg.errors import LumiimgError, printable
 from lumiimg.report.console import INDENT, console, detail, headline, print_json, say
 from lumiimg.wording import count
 
@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.errors import LumiimgError
     from lumiimg.resolve.releases.refresh import Refreshed
 
 
 def print_fault(layer: Layer, fault: LumiimgError) -> None:
     """Print why nothing of a layer was read."""
-    told = printable(f"{layer.name}: {fault}")
-    print(f"lumiimg: {told}", file=sys.stderr)
+    print(f"lumiimg: {printable(f'{layer.name}: {fault}')}", file=sys.stderr)
 
 
 def print_refreshed(found: Sequence[Refreshed], cache: Path, *, as_json: bool, quiet: bool = False) -> None:

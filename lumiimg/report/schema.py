@@ -14,19 +14,15 @@ import itertools
 import json
 import re
 import textwrap
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from lumiimg.report.outputs.shape import Text
+from lumiimg.report.outputs.shape import Output, Text
 from lumiimg.secret import HIDDEN, hidden, is_secret_name, secrets_here
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from lumiimg.report.outputs.shape import Output
 
 _MODULES = {
     "build": "adapt build build-definitions build-plan diff-images diff-locks lock plan rebuild show-image",
@@ -57,12 +53,9 @@ def names() -> tuple[str, ...]:
 def kind_of(name: str) -> type[Output]:
     """Return the type of a kind of output."""
     module = next(module for module, kinds in _MODULES.items() if name in kinds.split())
-    kind: type[Output] = getattr(importlib.import_module(f"lumiimg.report.outputs.{module}"), _class_name(name))
+    types = importlib.import_module(f"lumiimg.report.outputs.{module}")
+    kind: type[Output] = getattr(types, name.title().replace("-", ""))
     return kind
-
-
-def _class_name(name: str) -> str:
-    return name.title().replace("-", "")
 
 
 def json_text(name: str, source: object = None, /, **own: object) -> str:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.questions import open_for
 from lumiimg.cluster.job.topology import ranges
-from lumiimg.report.console import console, fact, headline, print_json, say
+from lumiimg.report.console import Console, console, fact, headline, print_json, say
 from lumiimg.report.plan import when_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.catalog.drivers import SiteDriver
     from lumiimg.catalog.sites import Site, SiteBinding, SiteFabric, SiteIdentity, SitePartition
-    from lumiimg.report.console import Console
 
 NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
 

@@ -9,14 +9,13 @@ from xml.sax.saxutils import escape
 
 from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.errors import printable
-from lumiimg.report.console import WIDEST, console, heading, headline, marked, say
+from lumiimg.report.console import WIDEST, Console, console, heading, headline, marked, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lumiimg.check.strace import Counts
-    from lumiimg.report.console import Console
 
 _LABEL, _COLUMN, _LONGEST_NAME = 33, 15, 14
 _BAR = 50
@@ -52,7 +51,6 @@ class Scale:
 
 
 def json_keys(startups: Sequence[Startup], module: str, scale: Scale) -> dict[str, Any]:
-    """Return the keys of the JSON."""
     return {
         "module": module,
         "places": [

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from lumiimg.cluster.trial.measure import LEFT, NOT_YET
 from lumiimg.cluster.trial.plan import usual_minutes
-from lumiimg.cluster.trial.values import ClaimOutcome
-from lumiimg.report.console import Priority, console, detail, heading, headline, marked, proposal, say, screen
+from lumiimg.cluster.trial.values import ClaimOutcome, Row, TrialPlan, TrialReport
+from lumiimg.report.console import Console, Priority, console, detail, heading, headline, marked, proposal, say, screen
 from lumiimg.wording import count
-
-if TYPE_CHECKING:
-    from lumiimg.cluster.trial.values import Row, TrialPlan, TrialReport
-    from lumiimg.report.console import Console
 
 KINDS = {
     ClaimOutcome.DIFFERS: "problem",

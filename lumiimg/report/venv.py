@@ -22,7 +22,6 @@ def json_keys(output: Path) -> dict[str, Any]:
 
 
 def print_venv(record: VenvRecord, image: Path, output: Path, doubt: str | None, *, quiet: bool, stderr: bool) -> None:
-    """Print what was made."""
     out = console(stderr=stderr, quiet=quiet)
     stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
     headline(out, f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}", "ok")

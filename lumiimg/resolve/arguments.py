@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from lumiimg.catalog.layers import own_values
+from lumiimg.catalog.layers import Argument, Layer, Release, own_values
 from lumiimg.catalog.ledger import judged
 from lumiimg.catalog.templates import placeholders
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lumiimg.catalog.layers import Argument, Layer, Release
 
 LONGEST = 4096
 """Characters of a value: beyond 128 KiB no program starts with it among its variables."""

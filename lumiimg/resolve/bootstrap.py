@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
-from lumiimg.resolve.network.mirrors import apt_mirror
-from lumiimg.resolve.network.registry import parse_reference
+from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror
+from lumiimg.resolve.network.registry import ImageReference, parse_reference
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import Bootstrap, Layer
-    from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.network.registry import ImageReference
 
 
 MMDEBSTRAP = "mmdebstrap"

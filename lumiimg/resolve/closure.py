@@ -26,14 +26,13 @@ from lumiimg.errors import FailedError
 from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.lock import STAGED_FILE
 from lumiimg.resolve.network.mirrors import checked
-from lumiimg.resolve.network.web import place, refuse_unproved
+from lumiimg.resolve.network.web import Web, place, refuse_unproved
 from lumiimg.resolve.uv import APART, NoTimesError, compile_lock, compile_versions
 
 if TYPE_CHECKING:
     import datetime as dt
     from pathlib import Path
 
-    from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.python_target import PythonTarget
 
 TRITON = "triton"

@@ -11,10 +11,10 @@ from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
 from lumiimg.resolve.planner import Planner
-from lumiimg.resolve.request import name_of, options_of, refuse_secrets, wanted, with_releases
+from lumiimg.resolve.request import Request, name_of, options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.shelf import Shelf
-from lumiimg.resolve.stack import OWN_PACKAGES, is_for_another
+from lumiimg.resolve.stack import OWN_PACKAGES, Stack, is_for_another
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Release
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.plan import Ground, Plan
-    from lumiimg.resolve.request import Request
-    from lumiimg.resolve.stack import Stack
 
 
 def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:

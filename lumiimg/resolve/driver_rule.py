@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from lumiimg.catalog.age import OLD_AFTER_DAYS, today
-from lumiimg.catalog.drivers import Rank, SiteDriver, modules_of, release_of
+from lumiimg.catalog.drivers import DriverEvidence, Rank, SiteDriver, modules_of, release_of
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.catalog.drivers import DriverEvidence
     from lumiimg.catalog.sites import Site
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.resolve.stack import Stack

@@ -12,21 +12,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from lumiimg.errors import BadInputError
-from lumiimg.gpu.components import component_of, is_library, kernel_file, read_kernel_file
-from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.kpack import ANY_GPU, read_kpack
+from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
+from lumiimg.gpu.fat_file import FatFile, read_file
+from lumiimg.gpu.kpack import ANY_GPU, KpackReference, read_kpack
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
-from lumiimg.image.tree import FileKind
+from lumiimg.image.tree import FileKind, OpenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from lumiimg.gpu.components import KernelFile
-    from lumiimg.gpu.fat_file import FatFile
-    from lumiimg.gpu.kpack import KpackReference
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.image import RootFileSystem
-    from lumiimg.image.tree import OpenFile
 
 _LIBRARY_OR_PROGRAM = re.compile(r"[^.]+|.+\.so(?:\.[0-9.]+)?|.+\.(?:exe|bin|out|x)")
 KPACK_ENDING = ".kpack"
@@ -91,18 +87,15 @@ class CodeTree(Protocol):
 
     def walk(self) -> Iterable[tuple[str, FileKind]]:
         """Yield paths, and what they stand for."""
-        ...
 
     def open(self, path: str) -> OpenFile:
         """Return a file, which the caller closes. Raises OSError, BadInputError."""
-        ...
 
 
 @dataclass(slots=True)
 class _Folder:
     """Kernel files of one component while they are collected."""
 
-    of: KernelFile
     targets: dict[GpuTarget | None, tuple[GpuTarget, ...]] = field(default_factory=dict)
     """By the target that names say, what the first such file is for."""
     found: Counter[GpuTarget] = field(default_factory=Counter)
@@ -140,7 +133,7 @@ class _Reader:
             self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
 
     def _read_kernels(self, path: str, of: KernelFile) -> None:
-        folder = self.folders.setdefault((of.component, of.root), _Folder(of))
+        folder = self.folders.setdefault((of.component, of.root), _Folder())
         targets = folder.targets.get(of.target) if of.target else None
         if targets is None:
             self.heads += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.gpu.roles import is_needed_layer, role_of
 from lumiimg.gpu.rule import GpuFit
-from lumiimg.resolve.gpu_verdict import XNACK
+from lumiimg.resolve.gpu_verdict import XNACK, GpuVerdict
 from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.gpu_verdict import GpuVerdict
 
 GPU_CODE = "gpu-code"
 _OUTCOMES = {

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from lumiimg.gpu.components import component_of, kernel_file
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_any, node_gpu
-from lumiimg.gpu.target import table
+from lumiimg.gpu.target import GpuTarget, table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from lumiimg.gpu.target import GpuTarget
     from lumiimg.resolve.gpu_code import CodeFile, GpuCode
 
 XNACK = "HSA_XNACK"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.catalogue import UnknownNameError
+from lumiimg.catalog.catalogue import Catalogue, UnknownNameError
 from lumiimg.catalog.layers import Bootstrap, Layer
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.network.mirrors import refuse_password
@@ -19,7 +19,6 @@ from lumiimg.wording import engine_word
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.sites import Site
     from lumiimg.image import Image
     from lumiimg.resolve.gpu_verdict import GpuVerdict

@@ -91,7 +91,7 @@ def read_contents(image: Image) -> Inventory:
         has["os"] = f"{release['ID'].capitalize()} {release.get('VERSION_ID', '')}".strip()
     if (glibc := glibc_version(root)) is not None:
         has["glibc"] = glibc
-    found = _found(root)
+    found = [path for path in root.find(_WANTED) if not path.startswith(("/proc/", "/sys/"))]
     sites = _sites(found)
     site = _site_that_counts(sites)
     if site is not None:
@@ -129,10 +129,6 @@ def read_contents(image: Image) -> Inventory:
     if "net-api" in has:
         provides.add("net-plugin")
     return Inventory(has, tuple(sorted(provides - has.keys())), site)
-
-
-def _found(root: RootFileSystem) -> list[str]:
-    return [path for path in root.find(_WANTED) if not path.startswith(("/proc/", "/sys/"))]
 
 
 def _sites(found: list[str]) -> dict[str, dict[str, str]]:

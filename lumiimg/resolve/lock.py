@@ -12,7 +12,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.files import open_regular
 from lumiimg.resolve.arguments import sources_named_otherwise
-from lumiimg.resolve.rules import NO_MACHINE, RuleOutcome
+from lumiimg.resolve.rules import NO_MACHINE, RuleOutcome, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
-    from lumiimg.resolve.rules import RuleResult
 
 STAGED_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
 """The name of a file in the build."""

@@ -11,14 +11,13 @@ from packaging.utils import canonicalize_name
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import is_gpu
-from lumiimg.resolve.request import name_of, wanted
+from lumiimg.resolve.request import Request, name_of, wanted
 from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.resolve.lock import Lock, LockedLayer
-    from lumiimg.resolve.request import Request
 
 
 def refuse_disagreement(lock: Lock, request: Request) -> None:
@@ -46,8 +45,7 @@ def _of_needs(lock: Lock) -> Iterator[str]:
     """Hold that what a layer requires is below it; in which version was for the rules, when the lock was made."""
     there = {"libfabric", "libcxi"} if lock.fabric is Fabric.HOST else set[str]()
     for layer in lock.stack:
-        needs = (*layer.layer.requires, *(layer.release.requires if layer.release else ()))
-        for need in needs if layer is not lock.base else ():
+        for need in layer.layer.needs_of(layer.release) if layer is not lock.base else ():
             if need.component not in there and not is_gpu(need.component):  # GPUs are of the site
                 yield f"{layer.name} requires {need.component}, which is not among the layers below it"
         there |= {layer.name, *layer.layer.provides, *_has(layer)}

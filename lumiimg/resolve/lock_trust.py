@@ -11,17 +11,15 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lumiimg.errors import LumiimgError
 from lumiimg.resolve.arguments import values_of
-from lumiimg.resolve.lock import wants_python
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.locking import lock_source
-from lumiimg.resolve.network.mirrors import general_index, public_index
+from lumiimg.resolve.network.mirrors import Mirrors, general_index, public_index
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lumiimg.catalog.layers import LayerSource
-    from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
-    from lumiimg.resolve.network.mirrors import Mirrors
 
 
 def beyond_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:

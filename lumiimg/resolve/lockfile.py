@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from lumiimg import __version__
-from lumiimg.catalog.layers import AGENTS, NAME, SHA256, read_release, row_of
+from lumiimg.catalog.layers import AGENTS, NAME, SHA256, Layer, read_release, row_of
 from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited, shortened
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError
 from lumiimg.fabric.path import Fabric
@@ -24,7 +24,7 @@ from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
 from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.lock_agreement import refuse_disagreement, twice
-from lumiimg.resolve.network.mirrors import checked
+from lumiimg.resolve.network.mirrors import Mirrors, checked
 from lumiimg.resolve.network.registry import parse_reference
 from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, requirement_of
 from lumiimg.resolve.python_target import PythonTarget
@@ -36,8 +36,6 @@ from lumiimg.toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer
-    from lumiimg.resolve.network.mirrors import Mirrors
 
 FORMAT = 1
 """Of the file; raised when an older lumiimg could not read a newer file rightly."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.layers import SHA256
+from lumiimg.catalog.layers import SHA256, Layer, LayerSource, Release
 from lumiimg.catalog.needs import version_of
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import BadInputError
@@ -17,16 +17,14 @@ from lumiimg.resolve.bootstrap import choose_bootstrap
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import checked
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.stack import HEADERS
+from lumiimg.resolve.stack import HEADERS, Stack
 from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lumiimg.catalog.layers import Layer, LayerSource, Release
     from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.stack import Stack
 
 MADE_HERE = "no digest is published; it is computed at the first download and verified from then on"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.sites import SiteVariable
+from lumiimg.catalog.sites import Site, SiteVariable
 
 if TYPE_CHECKING:
-    from lumiimg.catalog.sites import Site
     from lumiimg.resolve.stack import Stack
 
 MPICH, OPEN_MPI = "12", "40"

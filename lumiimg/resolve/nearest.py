@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.resolve.request import name_of
+from lumiimg.resolve.request import Request, name_of
 from lumiimg.resolve.stack import PLUGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.resolve.request import Request
     from lumiimg.resolve.shelf import Shelf
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.sites import SiteFabric
+from lumiimg.catalog.sites import Site, SiteFabric
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.devel_archive import fabric_of, headers_beside, write_archive
 from lumiimg.resolve.driver_rule import driver_of_node
@@ -16,7 +16,6 @@ from lumiimg.resolve.stack import HEADERS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 _VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")

@@ -17,12 +17,12 @@ from lumiimg.catalog.needs import is_version
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import FailedError, RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
-from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, LayerWants, layer_of, resolve
+from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, FoundWheel, Indexes, LayerWants, layer_of, resolve
 from lumiimg.resolve.inventory import NOT_PYTHON
-from lumiimg.resolve.lock import wants_python
-from lumiimg.resolve.own_requirements import OF_TORCH
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
+from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages, OwnRequirement
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import OWN_PACKAGES
+from lumiimg.resolve.stack import OWN_PACKAGES, Stack
 from lumiimg.resolve.uv import APART
 
 if TYPE_CHECKING:
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.resolve.closure import FoundWheel, Indexes
-    from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
-    from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement
     from lumiimg.resolve.python_target import PythonTarget
-    from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
 """What a layer whose wheels are not those of the index requires."""
@@ -191,7 +187,8 @@ def resolve_own(
         raise FailedError(error.what, hint=hint) from error
     # an extra of what is there is required by a layer below, to the resolver
     wheels = tuple(wheel for several in found.values() for wheel in several if wheel.name not in there)
-    compiled = [f"{wheel.name} {wheel.version}" for wheel in wheels if wheel.name in of_torch and _is_compiled(wheel)]
+    wants_torch = (one for one in wheels if one.name in of_torch)
+    compiled = [f"{one.name} {one.version}" for one in wants_torch if not one.file.endswith("-any.whl")]
     if compiled:
         on_line(
             "compiled for a torch of the index, so that only an import shows whether it loads with that of the image: "
@@ -204,10 +201,6 @@ def resolve_own(
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         on_line(f"not in the version of uv.lock, which is in brackets: {', '.join(others[:_SHOWN])}{more}")
     return wheels
-
-
-def _is_compiled(wheel: FoundWheel) -> bool:
-    return not wheel.file.endswith("-any.whl")
 
 
 def _line(at: int) -> str:

@@ -13,12 +13,12 @@ from lumiimg.catalog.templates import expand
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants, resolve
-from lumiimg.resolve.lock import LockedSource, file_sha256, wants_python
+from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, file_sha256, wants_python
 from lumiimg.resolve.network.daemon import saved
 from lumiimg.resolve.network.index import project_page
-from lumiimg.resolve.network.mirrors import general_index
+from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.pull import save_image, save_sif
-from lumiimg.resolve.network.registry import DAEMON_SCHEME, parse_reference, resolve_image
+from lumiimg.resolve.network.registry import DAEMON_SCHEME, ImageManifest, parse_reference, resolve_image
 from lumiimg.resolve.network.web import ReplacedError, Web
 from lumiimg.resolve.requirement_files import read_requirements
 from lumiimg.resolve.stack import OWN_PACKAGES
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.resolve.bootstrap import LockedBootstrap
-    from lumiimg.resolve.lock import Lock, LockedLayer
-    from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.network.registry import ImageManifest
     from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.python_target import PythonTarget
     from lumiimg.resolve.store import Store

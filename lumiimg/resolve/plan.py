@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError
-from lumiimg.resolve.rules import RuleOutcome
-from lumiimg.resolve.stack import PLUGIN_COMPONENT
+from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import PLUGIN_COMPONENT, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,14 +16,11 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.errors import MissingHereError
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.releases.indexes import Looked, ReleaseIndexes
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.rules import RuleResult
-    from lumiimg.resolve.stack import Stack
 
 
 def _not_pulled(base: str) -> Path:

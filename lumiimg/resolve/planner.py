@@ -19,8 +19,8 @@ from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.locking import lock_stack
 from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.nearest import others
-from lumiimg.resolve.plan import Plan, outcome_of
-from lumiimg.resolve.request import name_of, wanted
+from lumiimg.resolve.plan import Ground, Plan, outcome_of
+from lumiimg.resolve.request import Request, name_of, wanted
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.shelf import Shelf
 from lumiimg.resolve.stack import (
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.catalog.sites import SiteVariable
-    from lumiimg.resolve.plan import Ground
-    from lumiimg.resolve.request import Request
 
 _OLD_PLUGIN = "aws-ofi-rccl"
 _OF_FABRIC = {Fabric.HOST: "fabric-host", Fabric.BUNDLED: "fabric-bundled"}

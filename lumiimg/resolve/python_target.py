@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from lumiimg.errors import BadInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from packaging.markers import Marker
 
 _MACHINE = re.compile(r"[a-z0-9_]+")
 _TAGS_LIMIT = 256

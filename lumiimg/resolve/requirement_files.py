@@ -9,8 +9,10 @@ import gzip
 import posixpath
 import re
 import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -20,10 +22,6 @@ from lumiimg.image.oci.tar import read_members
 from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.resolve.network.distribution import UnpackedStream
 from lumiimg.toml import TomlError, parse_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 _FILE_LIMIT_BYTES = 256 * 1024
 _ARCHIVE_LIMIT_BYTES = 4 << 30

@@ -15,18 +15,16 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.resolve.arguments import ARCH, UNLISTED, gpus_of, is_gpu, values_of
-from lumiimg.resolve.stack import given_in, is_met, troubles_of
+from lumiimg.resolve.stack import Chosen, Stack, Unmet, given_in, is_met, troubles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.resolve.stack import Chosen, Stack, Unmet
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
-_TORCH = "download.pytorch.org: local versions of the wheels"
 _SOURCES = 2
 """Told of a refusal that has several."""
 _RCCL_TABLE = "lumiimg/fabric/rccl.toml: RCCL and NCCL run and read by release"
@@ -260,7 +258,7 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
     """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
     for chosen in stack.layers:
         name = _name(stack, chosen)
-        need, have = ", ".join(map(str, _needs(chosen))) or "nothing", name
+        need, have = ", ".join(map(str, chosen.layer.needs_of(chosen.release))) or "nothing", name
         doubts = []
         if chosen.unjudged:
             need = ", ".join(str(need) for need, _ in chosen.unjudged)
@@ -342,10 +340,6 @@ def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
             because = f"{' '.join((layer, *releases))} requires {needs}"
         source = "; ".join(list(dict.fromkeys(entry.source for entry in found))[:_SOURCES])
         yield RuleResult(found[0].rule, RuleOutcome.REFUSED, needs, have, because, source)
-
-
-def _needs(chosen: Chosen) -> list[str]:
-    return [str(need) for need in (*chosen.layer.requires, *(chosen.release.requires if chosen.release else ()))]
 
 
 def _name(stack: Stack, chosen: Chosen) -> str:

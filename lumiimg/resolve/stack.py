@@ -6,21 +6,17 @@ its component. Bases, layers and releases are few, so the search is small; it is
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.layers import Release
+from lumiimg.catalog.layers import KnownTrouble, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.templates import expand, placeholders
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.arguments import UNLISTED, sources_named_otherwise, values_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from lumiimg.catalog.layers import KnownTrouble, Layer
 
 PLUGIN = "aws-ofi-nccl"
 """Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
@@ -174,7 +170,7 @@ class StackSearch:
             self._steps += 1
             if self._steps > STEP_LIMIT:
                 return
-            needs = (*layer.requires, *(chosen.release.requires if chosen.release else ()))
+            needs = layer.needs_of(chosen.release)
             within = (*path, layer.name)
             for below in self._expected(stack, chosen, needs, within):
                 values = values_of(layer, chosen.release, self._arguments)

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial as bound
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.files import open_regular
-from lumiimg.resolve.lock import file_sha256
+from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.download import SIZE_LIMIT_BYTES, download
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.parallel import at_once
 from lumiimg.resolve.network.pull import save_image, save_sif
-from lumiimg.resolve.network.registry import parse_reference, resolve_image
+from lumiimg.resolve.network.registry import ImageManifest, parse_reference, resolve_image
 from lumiimg.resolve.network.resume import taken
-from lumiimg.resolve.network.web import ReplacedError, place, refuse_unproved
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from lumiimg.resolve.lock import LockedSource
-    from lumiimg.resolve.network.registry import ImageManifest
-    from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.network.web import ReplacedError, Web, place, refuse_unproved
 
 _CHUNK_BYTES = 1 << 20
 _NO_MIRRORS = Mirrors({})

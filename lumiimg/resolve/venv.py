@@ -8,28 +8,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
-from lumiimg.image import ImageError, ImageKind, open_image
+from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.python import NoPythonError, read_python
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
 from lumiimg.resolve.own_requirements import OF_TORCH
 from lumiimg.wording import typed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from lumiimg.image import Image, RootFileSystem
 
 MOUNT = "/user-software"
 """Where it is in the container."""

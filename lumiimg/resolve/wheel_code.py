@@ -14,19 +14,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING, Protocol
 
-from lumiimg.gpu.bundle import bundles_as_they_come
+from lumiimg.gpu.bundle import Bundle, bundles_as_they_come
 from lumiimg.gpu.components import component_of, is_library, kernel_file
 from lumiimg.gpu.fat_file import FatFile
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit, fit_of_any
 from lumiimg.gpu.source import GpuCodeError
-from lumiimg.image.tree import FileKind
+from lumiimg.image.tree import FileKind, OpenFile
 from lumiimg.resolve.gpu_code import KPACK_ENDING, GpuCode, read_tree
 
 if TYPE_CHECKING:
-    from lumiimg.gpu.bundle import Bundle
     from lumiimg.gpu.target import GpuTarget
-    from lumiimg.image.tree import OpenFile
 
 _CHUNK_BYTES = 1 << 20
 _KEPT_BYTES = 2 << 20

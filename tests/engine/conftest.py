@@ -287,6 +287,29 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 SLURM_CONF_FILE = Path("/run/lumiimg-slurm/slurm.conf")
 
 
+FOUR_NODES = """\
+title = "four nodes on one machine"
+source = "the tests"
+date = 2026-11-26
+scheduler = "Slurm"
+engine = "Apptainer"
+
+[[partition]]
+name = "four"
+nodes = 4
+hours = 1
+whole_nodes = true
+source = "the tests"
+
+[binding]
+cores = 2
+group = 1
+near = [1, 0]
+source = "the tests: crosswise, so that no default comes out the same"
+"""
+"""The site of `.ci/slurm`."""
+
+
 @pytest.fixture
 def slurm(request: pytest.FixtureRequest) -> dict[str, str]:
     """The environment of somebody who uses it."""

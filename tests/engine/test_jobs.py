@@ -21,7 +21,7 @@ import pytest
 
 from lumiimg.catalog import sites
 from lumiimg.errors import ExitCode
-from tests.engine.conftest import built, debian_12, lumiimg
+from tests.engine.conftest import FOUR_NODES, built, debian_12, lumiimg
 from tests.shared.programs import EVERYTHING, unwrapped, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
@@ -57,26 +57,7 @@ ln -s python3 /usr/bin/python
 """
 # torch asks for IPv6 addresses, mapped where there are none, and libnss-wrapper maps nothing
 HOSTS = "".join(f"{v6}127.0.1.{number} nid00000{number}\n" for number in range(1, 5) for v6 in ("", "::ffff:"))
-SITE = """\
-title = "four nodes on one machine"
-source = "the tests"
-date = 2026-11-21
-scheduler = "Slurm"
-engine = "Apptainer"
-
-[[partition]]
-name = "four"
-nodes = 4
-hours = 1
-whole_nodes = {whole}
-source = "the tests"
-
-[binding]
-cores = 2
-group = 1
-near = [1, 0]
-source = "the tests: crosswise, so that no default comes out the same"
-
+SITE = f"""{FOUR_NODES}
 [[environment]]
 name = "LD_PRELOAD"
 value = "libnss_wrapper.so"
@@ -203,7 +184,7 @@ def submit(
     robust: bool = True,
 ) -> Ended:
     """Write a script by `lumiimg job`, submit it, wait for its end."""
-    (folder / "four.toml").write_text(SITE.format(whole=str(whole).lower()))
+    (folder / "four.toml").write_text(SITE.replace("whole_nodes = true", f"whole_nodes = {str(whole).lower()}"))
     (folder / "hosts").write_text(HOSTS)
     (folder / "work.py").write_text(program)
     command = ["vllm", "serve"] if "vllm" in options else ["python", "work.py"]
@@ -333,7 +314,7 @@ def test_on_nodes_that_are_shared_nothing_is_bound_by_mask(
 def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
     demo: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "site.toml").write_text(SITE.format(whole="true"))
+    (tmp_path / "site.toml").write_text(SITE)
     data = tmp_path / "some data"
     (data / "below").mkdir(parents=True)
     (data / "x").write_text("read\n")
@@ -368,7 +349,7 @@ source = "the tests"
 
 def script_with_caches(image: Path, folder: Path, program: str) -> None:
     """Write job.sh for two nodes: a program of the image that has caches in /tmp."""
-    (folder / "site.toml").write_text(SITE.format(whole="true").replace("[[partition]]\n", CACHES))
+    (folder / "site.toml").write_text(SITE.replace("[[partition]]\n", CACHES))
     words: list[str | Path] = [
         "--site",
         folder / "site.toml",
@@ -433,7 +414,7 @@ def test_a_job_from_a_folder_that_no_engine_binds_says_so(
 ) -> None:
     folder = tmp_path / name
     folder.mkdir()
-    (tmp_path / "site.toml").write_text(SITE.format(whole="true"))
+    (tmp_path / "site.toml").write_text(SITE)
     told = lumiimg("job", demo, "--site", tmp_path / "site.toml", "--robust", "-o", folder / "job.sh", "--", "true")
     assert told.code == ExitCode.GOOD, told.err
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={tmp_path}/job.out", "job.sh"]

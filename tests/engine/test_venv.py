@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.errors import ExitCode
-from tests.engine.conftest import Result, check, findings, lumiimg
+from tests.engine.conftest import FOUR_NODES, Result, check, findings, lumiimg
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
@@ -22,26 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
-SITE = """\
-title = "four nodes on one machine"
-source = "the tests"
-date = 2026-11-26
-scheduler = "Slurm"
-engine = "Apptainer"
-
-[[partition]]
-name = "four"
-nodes = 4
-hours = 1
-whole_nodes = true
-source = "the tests"
-
-[binding]
-cores = 2
-group = 1
-near = [1, 0]
-source = "the tests"
-"""
 USE = "import einops, sys; print(einops.__version__, einops.__file__, sys.prefix)"
 
 
@@ -92,7 +72,7 @@ def test_the_same_again_and_a_file_that_is_there_is_kept(place: Path, demo: Path
 def test_a_real_srun_starts_ranks_with_the_environment_of_the_script(
     place: Path, demo: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "four.toml").write_text(SITE)
+    (tmp_path / "four.toml").write_text(FOUR_NODES)
     program = f"{USE}; import os; print('rank', os.environ['RANK'])"
     words = ["--venv", str(place / "env.sqsh"), "--site", "four.toml", "--nodes", "2", "--framework", "plain"]
     written = lumiimg("job", demo, *words, "-o", "job.sh", "python", "-c", program, cwd=tmp_path)

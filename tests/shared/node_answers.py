@@ -8,6 +8,7 @@ from pathlib import Path
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.nodes.groups import gather
+from lumiimg.cluster.nodes.request import NodesRequest
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot import Nic
@@ -39,5 +40,8 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
     write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
 
 
+REQUEST = NodesRequest(Path("image.sif"), 2, level=None, snapshot=None, site=None, simulate=False)
+
+
 def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
-    return nodes.sum_up("image.sif", "7", gather(folder, RUN, job, started=job), (), (), output=("srun: error: x",))
+    return nodes.sum_up(REQUEST, "7", gather(folder, RUN, job, started=job), (), output=("srun: error: x",))

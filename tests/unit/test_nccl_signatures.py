@@ -12,9 +12,11 @@ from lumiimg.nccl.lines import evidence_text, messages
 from lumiimg.nccl.prefilter import Prefilter, shape_of
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
+from lumiimg.toml import own_table
 from tests.shared.remedies import COMMAND
 
 VOCABULARY = vocabulary()
+NOISE = own_table("lumiimg.nccl", "signatures.toml")["noise"]["examples"]
 ENTRIES = VOCABULARY.entries
 SIGNATURES = list(VOCABULARY.signatures.values())
 HOSTILE_SIZE = 100_000
@@ -146,7 +148,7 @@ def test_no_id_is_given_twice() -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("line", VOCABULARY.noise, ids=lambda line: line[20:70])
+@pytest.mark.parametrize("line", NOISE, ids=lambda line: line[20:70])
 def test_noise_is_no_cause(line: str) -> None:
     assert [c.id for c in read_lines("j", [line]).causes] == ["nothing-decided"]
 

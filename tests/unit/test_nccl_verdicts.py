@@ -234,7 +234,7 @@ def test_a_rank_alone_crosses_no_network_however_old_its_library() -> None:
     ],
 )
 def test_a_measurement_is_named_by_its_program_and_test(program: str, test: str | None, name: str) -> None:
-    table = BandwidthTable("j", b"", program, 0, test=test)
+    table = BandwidthTable(program, 0, test=test)
     assert table.result(lambda _: ("j", 1)).name == name
 
 

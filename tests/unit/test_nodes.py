@@ -33,7 +33,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.nodes import print_nodes
-from tests.shared.node_answers import FABRIC, OTHER_CXI, RUN, WELL, answer, summed
+from tests.shared.node_answers import FABRIC, OTHER_CXI, REQUEST, RUN, WELL, answer, summed
 
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
 PROOF = Finding(
@@ -412,12 +412,12 @@ def test_a_collective_over_nodes_without_a_nic_proves_nothing_of_the_image(tmp_p
 
 def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
     gathered = grouped(tmp_path, WELL, WELL)
-    report = nodes.sum_up("image.sif", "7", gathered, (), (), None, "not taken: no GPU", owes_run=True)
+    report = nodes.sum_up(REQUEST, "7", gathered, (), None, "not taken: no GPU", owes_run=True)
     assert report.answer is Answer.UNDECIDED
     assert report.sentence.startswith("CANNOT TELL: level run not taken: no GPU; no obstacle found at level probe")
     assert report.levels["run"] == "not taken: no GPU"
     assert report.groups[0].nodes == ("nid000000", "nid000001"), "what the nodes answered is told all the same"
-    assert nodes.sum_up("image.sif", "7", gathered, (), (), None, "not taken").answer is Answer.NO_OBSTACLE
+    assert nodes.sum_up(REQUEST, "7", gathered, (), None, "not taken").answer is Answer.NO_OBSTACLE
 
 
 # -- one node --
@@ -556,7 +556,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(s
     folder.mkdir()
     gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert told(gathered) == {"never started": ("a", "b")}
-    report = nodes.sum_up("image.sif", "7", gathered, (), (), output=nodes._tail(done))
+    report = nodes.sum_up(REQUEST, "7", gathered, (), output=nodes._tail(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)

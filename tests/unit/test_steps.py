@@ -41,18 +41,20 @@ def log_report(log: Path) -> LogReport:
 
 
 def test_without_a_plugin_the_path_is_broken_there_and_nothing_behind_it_is_called_good(tmp_path: Path) -> None:
-    steps = check_image(fabric_builder.image(tmp_path / "image", plugin=False), {}, Level.STATIC).steps
+    report = check_image(fabric_builder.image(tmp_path / "image", plugin=False), {}, Level.STATIC)
+    steps = report.steps
     assert [one.state for one in steps] == [State.HOLDS, State.BROKEN, *[State.UNKNOWN] * 4]
     assert step(steps, Part.PLUGIN).remedy[0].startswith("lumiimg adapt ")
-    assert step(steps, Part.PLUGIN).finding == "plugin.absent"
+    assert step(steps, Part.PLUGIN).why == next(f.summary for f in report.findings if f.id == "plugin.absent")
     assert in_one_sentence(steps) == "The path is broken at net plugin, step 2 of 6."
 
 
 def test_what_must_come_from_the_host_is_open_at_the_library_that_lacks(tmp_path: Path) -> None:
-    steps = check_image(fabric_builder.image(tmp_path / "image"), {}, Level.STATIC).steps
+    report = check_image(fabric_builder.image(tmp_path / "image"), {}, Level.STATIC)
+    steps = report.steps
     assert step(steps, Part.PLUGIN).state is State.HOLDS
     assert step(steps, Part.LIBFABRIC).state is State.UNKNOWN
-    assert step(steps, Part.LIBFABRIC).finding == "plugin.needs-host"
+    assert step(steps, Part.LIBFABRIC).why == next(f.summary for f in report.findings if f.id == "plugin.needs-host")
     assert State.BROKEN not in states(steps).values()
 
 

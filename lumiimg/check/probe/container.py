@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.tools import SIMULATION
-from lumiimg.engine.engine import execute
+from lumiimg.check.probe.tools import SIMULATION, Tools
+from lumiimg.engine.engine import Engine, execute
 from lumiimg.engine.failures import not_started
 from lumiimg.errors import one_line
 from lumiimg.fabric.names import part_of
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.check.probe.tools import Tools
-    from lumiimg.engine.engine import Engine
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Part
     from lumiimg.findings import FindingDetails

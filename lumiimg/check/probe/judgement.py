@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, Container, ProbeRun, ending, explained, log_of, tail
 from lumiimg.check.probe.process import command_of, judge_process_of_job
 from lumiimg.elf.objects import FoundBy
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
-from lumiimg.fabric.path import Part
-from lumiimg.fabric.rccl import Rccl, generation_of, remedy_for_old_api, version_of_code
+from lumiimg.fabric.path import FabricPath, Part
+from lumiimg.fabric.rccl import Generation, Rccl, generation_of, remedy_for_old_api, version_of_code
 from lumiimg.findings import Code, Family, Findings, Level, Severity
 
 if TYPE_CHECKING:
-    from lumiimg.check.probe.container import Container, ProbeRun
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.fabric.path import FabricPath
-    from lumiimg.fabric.rccl import Generation
     from lumiimg.nccl.report import Cause
 
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).

@@ -10,17 +10,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.container import EVIDENCE_LINES, ending, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun, ending, tail
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.rccl import generation_of
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, FindingDetails, Findings, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.check.probe.container import ProbeRun
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.findings import FindingDetails, Findings
 
 _OF_THE_LOADER = re.compile(r"cannot open shared object|undefined symbol|version `.*' not found|wrong ELF|invalid ELF")
 _WHERE = "run the check as the job runs: with its modules, binds and variables"

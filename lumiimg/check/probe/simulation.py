@@ -9,15 +9,11 @@ every finding says SIMULATION, and none makes an answer green.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ending, explained, log_of, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ProbeRun, ending, explained, log_of, tail
 from lumiimg.fabric.path import Part
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.vocabulary import vocabulary
-
-if TYPE_CHECKING:
-    from lumiimg.check.probe.container import ProbeRun
 
 DONE = "done, and a simulation (a stand-in for HIP) beside it: findings called `simulated`"
 _NETWORK = re.compile(r"Using network (\S.*)")

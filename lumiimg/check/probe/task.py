@@ -12,20 +12,18 @@ from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.probe.tools import PROGRAMS, SIMULATION, Tools, provide_tools
 from lumiimg.check.static.evidence import StaticResult  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.engine.engine import EngineKind
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import version_of_code
 from lumiimg.findings import Code, Severity
-from lumiimg.resolve.venv import BIN, MOUNT
+from lumiimg.resolve.venv import BIN, MOUNT, Venv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.engine.engine import Engine
     from lumiimg.host.manifest import BindManifest
     from lumiimg.image import Image
-    from lumiimg.resolve.venv import Venv
 
 _DEVICES = Path("/dev")
 

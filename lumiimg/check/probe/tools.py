@@ -10,7 +10,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
-from lumiimg.engine.engine import execute
+from lumiimg.engine.engine import Engine, execute
 from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
 
 PROGRAMS = ("handshake", "rcclprobe")

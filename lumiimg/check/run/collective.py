@@ -16,11 +16,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.check.probe.tools import ALL_REDUCE
+from lumiimg.check.probe.tools import ALL_REDUCE, Tools
 from lumiimg.elf.loader import Process
-from lumiimg.engine.engine import exec_words
+from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.fabric.names import LIBRCCL
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.nccl.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
 from lumiimg.resolve.inventory import read_contents
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.check.probe.tools import Tools
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.engine.engine import Engine
-    from lumiimg.findings import Findings
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.container import EVIDENCE_LINES, ending, explained, read_run, require_start, tail
-from lumiimg.check.probe.tools import ALL_REDUCE, provide_tools
+from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun, ending, explained, read_run, require_start, tail
+from lumiimg.check.probe.tools import ALL_REDUCE, Tools, provide_tools
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (
     LOGS,
@@ -29,12 +29,12 @@ from lumiimg.check.run.collective import (
     tell,
     with_variables,
 )
-from lumiimg.engine.engine import execute
-from lumiimg.engine.process import run
+from lumiimg.engine.engine import Engine, execute
+from lumiimg.engine.process import Completed, run
 from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.parallel import read_logs
-from lumiimg.nccl.report import FAST, Verdict
+from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
 from lumiimg.nccl.vocabulary import Effect, vocabulary
 from lumiimg.wording import count
@@ -43,13 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.probe.container import ProbeRun
-    from lumiimg.check.probe.tools import Tools
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.engine.engine import Engine
-    from lumiimg.engine.process import Completed
     from lumiimg.image import Image
-    from lumiimg.nccl.report import Cause, LogReport
 
 NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs (`--nodes 2`), or \
 set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""

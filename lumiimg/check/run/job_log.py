@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.pipeline import check_image
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.container_view import told_to_engine
-from lumiimg.nccl.report import FAST, Confidence, Verdict
+from lumiimg.nccl.report import FAST, Confidence, LogReport, Verdict
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.nccl.report import LogReport
 
 _PASSED_ON = ("NCCL_NET", "NCCL_NET_PLUGIN")
 """Variables of the job that change what RCCL opens."""

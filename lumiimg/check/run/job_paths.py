@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lumiimg.check.steps import part_of_verdict
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Part, Side, State, Step
 from lumiimg.findings import Level
-from lumiimg.nccl.report import FAST, Confidence, Verdict, answer_of
-
-if TYPE_CHECKING:
-    from lumiimg.nccl.report import Cause, LogReport, VerdictGroup
+from lumiimg.nccl.report import FAST, Cause, Confidence, LogReport, Verdict, VerdictGroup, answer_of
 
 PATHS_SHOWN = 3
 _ELSEWHERE = {

@@ -14,7 +14,7 @@ from lumiimg.check.opening import opened
 from lumiimg.check.static.commands import SCAN, bind_command, ready_to_paste, site_of, with_commands, without_host
 from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
 from lumiimg.check.static.files import check_static
-from lumiimg.check.static.gpu_code import findings_of, gpu_owner, judge_gpu_code
+from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, gpu_owner, judge_gpu_code
 from lumiimg.check.static.host_binds import remedies, with_carried, with_host
 from lumiimg.check.static.machine import with_machine
 from lumiimg.elf.system import glibc_version
@@ -28,12 +28,12 @@ from lumiimg.host.carried_account import CarriedAccount, account_of
 from lumiimg.host.container_view import LoaderMachine, read_on, see_inside, variable_of
 from lumiimg.host.engine_constraints import complete
 from lumiimg.host.job_process import begin
-from lumiimg.host.manifest import Loaded
+from lumiimg.host.manifest import BindManifest, Loaded
 from lumiimg.host.margins import Margin, margins_of
 from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.image import Image, RootFileSystem
 from lumiimg.wording import command_in, operand, typed
 
 if TYPE_CHECKING:
@@ -42,11 +42,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
 
 _TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
 

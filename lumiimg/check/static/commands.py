@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.findings import Code, Finding, Severity
 from lumiimg.wording import command_in, typed, word
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
 """Of an image that holds no plugin."""

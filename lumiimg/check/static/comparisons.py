@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Code, Family, Severity
+from lumiimg.findings import Code, Family, Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.findings import Finding
     from lumiimg.host.manifest import BindManifest, Loaded
     from lumiimg.host.margins import Margin
 

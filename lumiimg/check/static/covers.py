@@ -11,14 +11,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import RCCL_OR_PLUGIN
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Finding, Findings, Severity
 from lumiimg.host.engine_mounts import hidden_files, may_be_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lumiimg.elf.loader import Process
-    from lumiimg.findings import Finding, Findings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image
 

@@ -20,13 +20,12 @@ from lumiimg.elf.objects import second_copies
 from lumiimg.elf.undefined import interposed
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred
 
 if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
-    from lumiimg.findings import Findings
     from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point

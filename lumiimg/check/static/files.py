@@ -21,9 +21,9 @@ from lumiimg.check.static.variables import judge_binds, judge_no_plugin_wanted, 
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.host.container_view import see_inside
-from lumiimg.host.job_process import jobs_of
+from lumiimg.host.job_process import JobProcess, JobProcesses, jobs_of
 from lumiimg.host.ldd import refusal
 from lumiimg.host.rccl_process import job_of_library, rccl_files
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.findings import Finding
-    from lumiimg.host.job_process import JobProcess, JobProcesses
     from lumiimg.image import Image
 
 

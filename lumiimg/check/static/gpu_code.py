@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, FindingDetails, Findings, Level, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.host.container_view import variable_of
-from lumiimg.image import ImageError
+from lumiimg.image import Image, ImageError
 from lumiimg.resolve.gpu_code import gpu_code_of
 from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK, GpuVerdict, gpu_of, gpu_verdicts, taken_for
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.findings import Finding, FindingDetails
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
 
 _SHOWN = 8
 _RULE = "LLVM AMDGPUUsage, target ID; ROCm clr, isCodeObjectCompatibleWithDevice (lumiimg/gpu/targets.toml, roles.toml)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.host.job_process import rccl_in
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.findings import Findings
 
 HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
 """auditwheel puts a part of the digest into the name of what it takes into a wheel."""
@@ -28,7 +27,7 @@ _SHOWN = 8
 
 def judge_hip(process: Process, found: Findings) -> None:
     """Judge the HIP runtimes of a process that has an RCCL: what gives GPU memory to RCCL, or gets it, counts."""
-    runtimes = [loaded for loaded in process.objects if _is_hip(loaded)]
+    runtimes = [one for one in process.objects if _is_hip_name(one.facts.soname or "") or _is_hip_name(one.path)]
     openers = (loaded.requested_by for loaded in process.objects if loaded.by_dlopen and loaded.requested_by)
     rccl = next((loaded for loaded in openers if part_of(loaded.path) is Part.RCCL), None) or rccl_in(process)
     if len(runtimes) < 2 or rccl is None:
@@ -61,10 +60,6 @@ def _shares_memory(loaded: LoadedObject, rccl: LoadedObject) -> bool:
     """Whether a library is the plugin that an RCCL has opened, or calls that RCCL."""
     is_plugin = loaded.by_dlopen and loaded.requested_by is rccl
     return is_plugin or _needs(loaded, {rccl.name, rccl.facts.soname or rccl.name}.__contains__)
-
-
-def _is_hip(loaded: LoadedObject) -> bool:
-    return _is_hip_name(loaded.facts.soname or "") or _is_hip_name(loaded.path)
 
 
 def _is_hip_name(name: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.duplicates import judge_process
-from lumiimg.check.static.evidence import files_of
+from lumiimg.check.static.evidence import StaticResult, files_of
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
@@ -17,7 +17,6 @@ from lumiimg.toml import own_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.static.evidence import StaticResult
     from lumiimg.host.carried_account import CarriedAccount
     from lumiimg.host.manifest import BindManifest, Refusal
 

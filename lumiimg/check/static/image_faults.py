@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.static.python_faults import asked_by, judge_python, offered_by
 from lumiimg.elf.loader import Process
 from lumiimg.errors import BadInputError
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.host.container_view import see_inside, variable_of
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image.programs import search_path
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.findings import Finding
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
 

@@ -10,7 +10,7 @@ from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.resolve.driver_rule import driver_window, window_on_node
 from lumiimg.resolve.inventory import read_contents
-from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
-    from lumiimg.resolve.rules import RuleResult
 
 _OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Architectures as images name them, and as `uname -m` does."""

@@ -15,7 +15,7 @@ from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api, part_of
 from lumiimg.fabric.provider import HSA, PROVIDER_PATH, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import remedy_for_old_api
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.fabric.path import FabricPath
-    from lumiimg.findings import Findings
     from lumiimg.image import RootFileSystem
 
 

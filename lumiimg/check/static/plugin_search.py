@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from lumiimg.elf.facts import read_elf
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
-from lumiimg.fabric.path import Part
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE
-from lumiimg.findings import Code, Severity
+from lumiimg.fabric.path import FabricPath, Part
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.fabric.path import FabricPath
-    from lumiimg.fabric.rccl import Rccl
-    from lumiimg.findings import Findings
     from lumiimg.image import Image
 
 _LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")

@@ -14,14 +14,13 @@ from packaging.version import InvalidVersion, Version
 from lumiimg.elf.facts import exported_symbols, undefined_symbols
 from lumiimg.elf.system import facts_at
 from lumiimg.errors import BadInputError
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.host.root_queries import names_in, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lumiimg.findings import Findings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
 

@@ -9,14 +9,13 @@ from lumiimg.check.static.plugin import lacks_of_host
 from lumiimg.check.static.symbols import judge_symbols
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.rccl import Rccl, read_rccl
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, FindingDetails, Findings, Severity
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import rccl_candidates
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.findings import FindingDetails, Findings
     from lumiimg.image import Image, RootFileSystem
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.scopes import root_of
 from lumiimg.elf.undefined import undefined_in
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.image.permissions import set_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumiimg.findings import Findings
     from lumiimg.host.job_process import Begun, JobProcess
     from lumiimg.image import RootFileSystem
 

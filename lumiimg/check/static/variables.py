@@ -14,7 +14,7 @@ from lumiimg.engine.binds import binds_of
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, read_conf
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Code, Findings, Severity
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from lumiimg.elf.loader import Process
     from lumiimg.fabric.path import FabricPath
-    from lumiimg.findings import Findings
     from lumiimg.image import Image, RootFileSystem
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"

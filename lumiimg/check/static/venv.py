@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.resolve.inventory import read_contents
-from lumiimg.resolve.venv import VenvFault, faults_of, made_again
+from lumiimg.resolve.venv import Venv, VenvFault, faults_of, made_again
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.image import Image
-    from lumiimg.resolve.venv import Venv
 
 
 def with_faults_of_venv(boundary: Boundary, venv: Venv | None, path: Path, image: Image) -> Boundary:

@@ -5,20 +5,15 @@ What only a rank knows (its number) or what the image's own environment would co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.frameworks import facts
-from lumiimg.cluster.job.plan import RAY, VISIBLE, SettingScope
+from lumiimg.cluster.job.plan import RAY, VISIBLE, JobPlan, JobSetting, SettingScope
 from lumiimg.cluster.job.vllm import ServingPlace
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
 from lumiimg.wording import word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lumiimg.cluster.job.plan import JobPlan, JobSetting
 
 # a connection first: Ray itself asks for minutes where nothing answers
 _ARE_HERE = (

@@ -10,20 +10,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.frameworks import facts, framework_of, frameworks, launcher_of
-from lumiimg.cluster.job.mounts import unbound, with_own
-from lumiimg.cluster.job.profiler import profiled_by
-from lumiimg.cluster.job.shape import shape_of
-from lumiimg.cluster.job.topology import bind_ranks, cores_of_a_gpu
+from lumiimg.cluster.job.frameworks import Framework, facts, framework_of, frameworks, launcher_of, profiled_by
+from lumiimg.cluster.job.mounts import MissingPath, unbound, with_own
+from lumiimg.cluster.job.shape import Shape, ShapeRequest, shape_of
+from lumiimg.cluster.job.topology import Topology, bind_ranks, cores_of_a_gpu
 from lumiimg.cluster.job.vllm import ServingPlace, lacks_ray, note_of, serving_of, told_of_vllm
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.carried_account import without_node
-from lumiimg.host.manifest import Bind
+from lumiimg.host.manifest import Bind, BindManifest
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
 from lumiimg.resolve.rules import RuleOutcome, environment
-from lumiimg.resolve.venv import BIN
+from lumiimg.resolve.venv import BIN, Venv
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -31,14 +30,8 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site, SiteBind
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.cluster.job.frameworks import Framework
-    from lumiimg.cluster.job.mounts import MissingPath
-    from lumiimg.cluster.job.shape import Shape, ShapeRequest
-    from lumiimg.cluster.job.topology import Topology
-    from lumiimg.host.manifest import BindManifest
     from lumiimg.resolve.image_python import Python
     from lumiimg.resolve.stack import Stack
-    from lumiimg.resolve.venv import Venv
 
 VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
 """The variable that leaves a process one GPU, by who makes it; None is AMD."""

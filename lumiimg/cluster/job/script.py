@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
-from lumiimg.cluster.job.container import PALS, SLURM, files
-from lumiimg.cluster.job.plan import SettingScope
+from lumiimg.cluster.job.container import PALS, SLURM, JobFile, files
+from lumiimg.cluster.job.plan import JobPlan, SettingScope
 from lumiimg.cluster.job.shape import OTHER_SHAPE, duration
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.shell_quote import comment, value
@@ -22,8 +22,6 @@ from lumiimg.wording import count, word
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lumiimg.cluster.job.container import JobFile
-    from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.host.manifest import Bind
 
 # what a user writes is meant as it is: `$` and `\` in single quotes, quotation marks of a text
@@ -50,7 +48,7 @@ def job_script(plan: JobPlan) -> str:
         parts |= {
             "DIRECTIVES": slurm_directives(plan),
             "MASKS": _masks(plan),
-            "STEP": srun_options(plan, '$(IFS=, && echo "${masks[*]}")'),
+            "STEP": srun_options(plan, _OF_MASKS),
         }
         parts |= {"SWEEP": _sweep(plan), "OTHER": _other_shape()}
     return filled(

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import UnknownNameError
-from lumiimg.catalog.sites import PARTITION
+from lumiimg.catalog.sites import PARTITION, Site, SitePartition
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.wording import count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from lumiimg.catalog.sites import Site, SitePartition
 
 _ASKED = "as you asked"
 _DEFAULT_S = 3600

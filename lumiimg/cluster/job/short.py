@@ -7,21 +7,16 @@ in /tmp) is in `script.py`; so are torchrun and Ray, which start programs of the
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
 from lumiimg.cluster.job.container import SLURM, numbers, started, visible
-from lumiimg.cluster.job.plan import SettingScope
+from lumiimg.cluster.job.plan import JobPlan, JobSetting, SettingScope
 from lumiimg.cluster.job.script import AS_WRITTEN, image_word, refuse_unprintable, slurm_directives, srun_options
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
 from lumiimg.wording import count, word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from lumiimg.cluster.job.plan import JobPlan, JobSetting
 
 _COLUMNS = 100
 _PLAIN = re.compile(r'"([\w./:,%@=+$-]*)"')

@@ -121,7 +121,6 @@ def comment(sign: str, text: str) -> str:
 
 
 def lua(text: str) -> str:
-    """Return a string of Lua."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{_LUA_CONTROL.sub(lambda match: f"{chr(92)}{ord(match[0]):03}", escaped)}"'
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.check.opening import opened
-from lumiimg.check.static.boundary import study_open
+from lumiimg.check.static.boundary import Boundary, study_open
 from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.errors import BadInputError, FailedError, one_line
@@ -18,14 +18,14 @@ from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.carried_account import without_node
 from lumiimg.host.carried_manifest import MANIFEST_PATH
 from lumiimg.host.digests import fingerprint
-from lumiimg.host.manifest import Bind
-from lumiimg.image import ImageKind
+from lumiimg.host.manifest import Bind, BindManifest, Variable
+from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.image.programs import Program, find_program, search_path
 from lumiimg.resolve.image_python import Python, python_of
-from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.inventory import Inventory, read_contents
 from lumiimg.resolve.mpi import mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment as variables_for
-from lumiimg.resolve.venv import BIN, notes_of_venv, with_venv
+from lumiimg.resolve.venv import BIN, Venv, notes_of_venv, with_venv
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -33,12 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.check.static.boundary import Boundary
-    from lumiimg.host.manifest import BindManifest, Variable
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
-    from lumiimg.resolve.inventory import Inventory
-    from lumiimg.resolve.venv import Venv
 
 NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
 VENV = "LUMIIMG_VENV"
@@ -51,7 +46,6 @@ _NOT_FOR_FOLDERS = re.compile(r"[:$\[\]{}\\*?]")
 """The colon ends a path in MODULEPATH and PATH; Tcl modules match the others as patterns (seen with 5.2.0)."""
 _TOLD = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
-_NOT_RUNNABLE = (ImageKind.OCI_LAYOUT, ImageKind.OCI_ARCHIVE, ImageKind.DOCKER_ARCHIVE)
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _LAST_LINKS = 40
 
@@ -155,11 +149,7 @@ def plan_module(
         what = f"module systems interpret {sign[0]}, and would not find the file"
         raise BadInputError(what, where=str(folder), hint="name another folder")
     with opened(file, environment, snapshot) as image, with_venv(image, venv) as whole:
-        if image.kind in _NOT_RUNNABLE:
-            hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
-            raise BadInputError(
-                f"{image.kind.value}: engines do not run this kind directly", where=str(path), hint=hint
-            )
+        refuse_not_runnable(path, image)
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
             static = check_static(image, environment)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import spec, variables_of_engine
 from lumiimg.cluster.module.modulefile import Act, ModuleFile, ModuleSetting
-from lumiimg.cluster.module.plan import NOTHING_BOUND, VENV, When, missing_hint, origin_of
+from lumiimg.cluster.module.plan import NOTHING_BOUND, VENV, ImageModule, When, missing_hint, origin_of
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.host.manifest import Bind, Variable
     from lumiimg.host.snapshot import Snapshot
 
@@ -23,7 +22,6 @@ NO_USER_SITE = "PYTHONNOUSERSITE"
 
 
 def module_file(module: ImageModule) -> ModuleFile:
-    """Return what the module file says."""
     label = re.sub(r"[^A-Z0-9]", "", module.name.upper())
     settings = [
         ModuleSetting(Act.PREPEND, "PATH", str(module.home / "bin"), (f"wrappers: {', '.join(module.commands)}",)),

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import exports
 from lumiimg.cluster.module.modulefile import comment
-from lumiimg.cluster.module.plan import SHELL, When, in_shell, missing_hint
+from lumiimg.cluster.module.plan import SHELL, ImageModule, JobVariable, When, in_shell, missing_hint
 from lumiimg.cluster.module.settings import NO_USER_SITE
 from lumiimg.cluster.template import filled
 from lumiimg.errors import one_line
 from lumiimg.resolve.mpi import read_by_srun
 
 if TYPE_CHECKING:
-    from lumiimg.cluster.module.plan import ImageModule, JobVariable
     from lumiimg.image.programs import Program
 
 ENTER = "enter"

@@ -20,17 +20,17 @@ from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_files, conclude
 from lumiimg.check.probe.task import ProbeTask, make_task
-from lumiimg.check.run.execution import provide_all_reduce
+from lumiimg.check.run.execution import RunResult, provide_all_reduce
 from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.static.venv import with_faults_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
 from lumiimg.cluster.nodes.differences import differences
-from lumiimg.cluster.nodes.groups import SilentNodes, gather
+from lumiimg.cluster.nodes.groups import NodeAnswers, SilentNodes, gather
 from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
-from lumiimg.cluster.nodes.slurm import run_step
-from lumiimg.cluster.nodes.watch import Watch, limit_s
+from lumiimg.cluster.nodes.slurm import Allocation, run_step
+from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
@@ -44,11 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumiimg.check.probe.tools import Tools
-    from lumiimg.check.run.execution import RunResult
-    from lumiimg.cluster.nodes.groups import NodeAnswers
     from lumiimg.cluster.nodes.request import NodesRequest
-    from lumiimg.cluster.nodes.slurm import Allocation
-    from lumiimg.cluster.nodes.watch import Waiting
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Step
 
@@ -169,8 +165,7 @@ def check_nodes(
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
         raise BadInputError(what, where=f"--nodes {request.nodes}")
     nodes = allocation.nodes[: request.nodes]
-    path, machine = request.image.absolute(), request.machine
-    asked = str(path), allocation.job
+    path = request.image.absolute()
     engine = find_engine(environment)
     with (
         opened(path, environment, request.snapshot) as plain,
@@ -182,11 +177,12 @@ def check_nodes(
         static, manifest = boundary.static, boundary.manifest
         files = static.findings
         if static.path.rccl is None:
-            found = conclude(str(path), request.built_with, files, (), machine=machine)
+            found = _concluded(request, files, ())
             group = _group(nodes, static.path, found, Level.STATIC, slowest_ms=0)
             levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}
-            alone = NodesReport(*asked, group.answer, group.sentence, levels, (group,), (), (), gpu=boundary.gpu)
-            return replace(alone, advice=advice_of(group.answer, found, str(path)))
+            asked, advice = (str(path), allocation.job), advice_of(group.answer, found, str(path))
+            alone = NodesReport(*asked, group.answer, group.sentence, levels, (group,), (), (), advice=advice)
+            return replace(alone, gpu=boundary.gpu)
         programs, run = folder / "programs", folder / "run"
         programs.mkdir()
         run.mkdir()
@@ -217,16 +213,7 @@ def check_nodes(
             try:
                 gpus = shared_gpus(well)
                 owes_run = True
-                so_far = sum_up(
-                    str(path),
-                    allocation.job,
-                    gathered,
-                    files,
-                    request.built_with,
-                    why=_CUT_OFF,
-                    owes_run=True,
-                    machine=machine,
-                )
+                so_far = sum_up(request, allocation.job, gathered, files, why=_CUT_OFF, owes_run=True)
                 on_probed(replace(so_far, gpu=boundary.gpu))
                 if gathered.out_of_time:
                     raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
@@ -245,41 +232,27 @@ def check_nodes(
                 )
             except LumiimgError as error:  # what the nodes have answered stands
                 why = f"{'not taken' if isinstance(error, MissingHereError) else 'failed'}: {error}"
-    summed = sum_up(
-        str(path),
-        allocation.job,
-        gathered,
-        files,
-        request.built_with,
-        ran,
-        why,
-        _tail(done),
-        owes_run=owes_run,
-        machine=machine,
-    )
+    summed = sum_up(request, allocation.job, gathered, files, ran, why, _tail(done), owes_run=owes_run)
     return replace(summed, gpu=boundary.gpu)
 
 
 def sum_up(
-    image: str,
+    request: NodesRequest,
     job: str,
     gathered: NodeAnswers,
     files: Sequence[Finding],
-    built_with: Sequence[str],
     ran: RunResult | None = None,
     why: str = NOT_ASKED,
     output: tuple[str, ...] = (),
     *,
     owes_run: bool = False,
-    machine: Sequence[str] = (),
 ) -> NodesReport:
     """Return what the answers come to, with what the files of the image say.
 
     `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
-    without one the question is open. `output` is that of the step. `machine` are the options that name the machine.
+    without one the question is open. `output` is that of the step.
     """
-    found = _groups(image, gathered, files, built_with, ran, machine)
-    groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
+    groups = tuple(sorted(_groups(request, gathered, files, ran), key=lambda group: _WORST_FIRST.index(group.answer)))
     silent = gathered.silent
     answer = _answer(groups, silent)
     told = told_of(ran) if ran is not None else None
@@ -292,6 +265,7 @@ def sum_up(
     if answer is Answer.NO_OBSTACLE and owes_run and ran is None:
         answer, words = Answer.UNDECIDED, f"CANNOT TELL: level run {why}; {words}"
     advice = _advice(answer, groups, silent, f"level run {why}" if owes_run and ran is None else None)
+    image = str(request.image.absolute())
     return NodesReport(image, job, answer, words, levels, groups, silent, output if silent else (), told, advice=advice)
 
 
@@ -345,24 +319,26 @@ def _ask(
 
 
 def _groups(
-    image: str,
-    gathered: NodeAnswers,
-    files: Sequence[Finding],
-    built_with: Sequence[str],
-    ran: RunResult | None,
-    machine: Sequence[str],
+    request: NodesRequest, gathered: NodeAnswers, files: Sequence[Finding], ran: RunResult | None
 ) -> Iterator[NodeGroup]:
     usual = gathered.groups[0].fingerprint if gathered.groups else None
     for found in gathered.groups:
         trouble = found.fingerprint.trouble
         together = ran.findings.found if ran is not None and not trouble else ()
-        findings = conclude(image, built_with, files, found.details.findings, together, machine=machine)
+        findings = _concluded(request, files, found.details.findings, together)
         level = Level.STATIC if trouble else Level.RUN if together else Level.PROBE
         group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
         if trouble:
             group = replace(group, sentence=f"CANNOT TELL: not probed: {trouble}", answer=Answer.UNDECIDED)
         differs = differences(found.fingerprint, usual) if usual else ()
         yield replace(group, differs=differs, libraries=found.fingerprint.libraries, gpus=found.fingerprint.gpus)
+
+
+def _concluded(
+    request: NodesRequest, files: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
+) -> tuple[Finding, ...]:
+    image = str(request.image.absolute())
+    return conclude(image, request.built_with, files, probed, ran, machine=request.machine)
 
 
 def _group(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.run.collective import LOGS, CollectiveProgram, choose, missing_here, prepare, tell, with_variables
-from lumiimg.check.run.execution import LIMIT_S, OUTPUT, judge
+from lumiimg.check.run.execution import LIMIT_S, OUTPUT, RunResult, judge
 from lumiimg.cluster.nodes.slurm import run_step
 from lumiimg.errors import MissingHereError
 from lumiimg.nccl.node_names import folded
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.tools import Tools
     from lumiimg.check.run.collective import Collective
-    from lumiimg.check.run.execution import RunResult
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.cluster.nodes.groups import FingerprintGroup
     from lumiimg.cluster.nodes.request import NodesRequest

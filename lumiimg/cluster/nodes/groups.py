@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.cluster.nodes.answers import (
     AnswerError,
     Details,
     Fingerprint,
+    RawAnswer,
     is_answer,
     node_of_file,
     read_part,
     read_raw,
     told_by,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from lumiimg.cluster.nodes.answers import RawAnswer
 
 _FILE_LIMIT = 100_000
 

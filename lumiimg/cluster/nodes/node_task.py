@@ -16,7 +16,7 @@ from lumiimg.check.probe.task import ProbeTask, carry_out, told_version
 from lumiimg.check.probe.tools import Tools  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
-from lumiimg.engine.engine import find_engine
+from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.files import write_text
 from lumiimg.host import node_facts as host_node
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.check.probe.judgement import ProbeResult
-    from lumiimg.engine.engine import Engine
 
 SCHEMA = 2
 TASK = "task"

@@ -11,7 +11,7 @@ from lumiimg.cluster.nodes.check import NodesReport, own_command, shared_folder
 from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S
 from lumiimg.cluster.nodes.slurm import is_job_number, run_job
 from lumiimg.cluster.nodes.watch import FIRST_LIMIT_S, limit_s
-from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError, one_line
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
 from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.engine.process import Completed
-    from lumiimg.errors import LumiimgError
 
 _REPORT = "report.json"
 _OUTPUT = "job.out"

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
 from lumiimg.definition.docker.dockerfile import read_dockerfile
 from lumiimg.definition.docker.leftovers import is_download, left_out, sources_of
-from lumiimg.definition.docker.recognition import recognise
+from lumiimg.definition.docker.recognition import Recognised, recognise
 from lumiimg.definition.docker.script import usable_arguments, write_script
 from lumiimg.definition.docker.shell import comment_text
 from lumiimg.definition.docker.stages import follow
-from lumiimg.definition.docker.substitution import PieceKind, text_of
+from lumiimg.definition.docker.substitution import Piece, PieceKind, Value, text_of
 from lumiimg.definition.docker.withheld import without_secrets
 from lumiimg.definition.text import DefinitionError
 from lumiimg.errors import BadInputError, FailedError, one_line
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.definition.docker.recognition import Recognised
     from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep
-    from lumiimg.definition.docker.substitution import Piece, Value
 
 _PATTERN = r"[A-Za-z0-9._:/@%+~=;,-]*"
 """What an argument may be: no blank or quote, as steps use it without quotes."""

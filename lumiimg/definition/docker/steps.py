@@ -7,13 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.definition.docker.instructions import DockerfileError, split_words
+from lumiimg.definition.docker.instructions import DockerfileError, Instruction, split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.definition.docker.dockerfile import Dockerfile, Stage
-    from lumiimg.definition.docker.instructions import Instruction
     from lumiimg.definition.docker.substitution import Value
 
 PLATFORM = {

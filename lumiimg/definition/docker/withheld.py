@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.definition.docker.instructions import split_words
 from lumiimg.definition.docker.leftovers import NO_EFFECT
-from lumiimg.definition.docker.steps import declared, variables
+from lumiimg.definition.docker.steps import BuildPath, DockerStep, declared, variables
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.definition.docker.steps import BuildPath, DockerStep
     from lumiimg.definition.docker.substitution import Value
 
 _SET = frozenset({"ARG", "ENV"})

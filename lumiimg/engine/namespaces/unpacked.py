@@ -109,10 +109,7 @@ def _unpack(program: str, layer: SquashedLayer, folder: Path, environment: Mappi
 
 
 def _size_of(root: Path) -> int:
-    size = 0
-    for folder, _, files in os.walk(root):
-        size += sum(os.lstat(f"{folder}/{name}").st_blocks * 512 for name in files)
-    return size
+    return sum(os.lstat(f"{folder}/{name}").st_blocks * 512 for folder, _, files in os.walk(root) for name in files)
 
 
 def unpacked_images(cache: Path) -> list[UnpackedImage]:

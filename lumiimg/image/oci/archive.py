@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.image.oci.choice import SAVE_ONE, choose_manifest, find_blob, read_blob, read_descriptor
+from lumiimg.image.oci.choice import SAVE_ONE, Descriptor, choose_manifest, find_blob, read_blob, read_descriptor
 from lumiimg.image.oci.document import Config, config_of, read_document, typed
 from lumiimg.image.oci.layer import Blob
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from lumiimg.image.oci.choice import Descriptor
     from lumiimg.image.oci.files import StoredFiles
 
 _MAX_LAYERS = 1000

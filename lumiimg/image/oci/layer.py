@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.image.oci.decoding import Decoder, decoder_of
 from lumiimg.image.oci.tar import Member, read_members
-from lumiimg.image.oci.unpacking import Unpacked
+from lumiimg.image.oci.unpacking import Unpacked, Workspace
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.oci.document import Digest
-    from lumiimg.image.oci.unpacking import Workspace
 
 _READ_BYTES = 1 << 20
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.image.oci.layer import OciLayer
-from lumiimg.image.oci.unpacking import Workspace
+from lumiimg.image.oci.layer import Blob, OciLayer
+from lumiimg.image.oci.unpacking import Unpacked, Workspace
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.image.byte_source import ByteSource
-    from lumiimg.image.oci.layer import Blob
     from lumiimg.image.oci.tar import Member
-    from lumiimg.image.oci.unpacking import Unpacked
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _NOTES_OF_AUFS = ".wh..wh."

@@ -14,12 +14,11 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.image.squashfs.metadata import BLOCK_BYTES
+from lumiimg.image.squashfs.metadata import BLOCK_BYTES, Cursor, Metadata
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
     from lumiimg.image.byte_source import ByteSource
-    from lumiimg.image.squashfs.metadata import Cursor, Metadata
 
 TABLE = struct.Struct("<QII")
 POINTER = struct.Struct("<Q")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.report.html.bars import Bar, bars_figure
-from lumiimg.report.html.page import Section, element, page, table
+from lumiimg.report.html.page import Node, Section, element, page, table
 from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count, duration, size
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from lumiimg.build.builder import BuiltImage
     from lumiimg.engine.engine import Engine
-    from lumiimg.report.html.page import Node
     from lumiimg.resolve.lock import Lock
 
 

@@ -10,7 +10,7 @@ from lumiimg.report.html.findings import FINDINGS as FINDINGS_SHOWN
 from lumiimg.report.html.findings import findings_list
 from lumiimg.report.html.gpu_code import GPU_CODE, gpu_boxes
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
-from lumiimg.report.html.page import Section, element, left_out, lines, page, table
+from lumiimg.report.html.page import Node, Section, element, left_out, lines, page, table
 from lumiimg.report.html.picture import path_figure
 from lumiimg.wording import count
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.check.answer import CheckReport
     from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
     from lumiimg.fabric.path import Step
-    from lumiimg.report.html.page import Node
 
 PATH, FINDINGS, LEVELS = "The path to the fast network", "What was found", "How far was looked"
 _PATHS = 6
@@ -29,7 +28,6 @@ _GROUPS = 40
 
 
 def check_page(report: CheckReport) -> str:
-    """Return the report of a check as a page."""
     parts = [
         Section(PATH, [path_figure(report.steps, "path", said=report.advice.next)]),
         Section(GPU_CODE, gpu_boxes(report.gpu)),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Advice
 from lumiimg.report.boundary import KINDS
-from lumiimg.report.drift import OF_ONE_KIND, groups_of, lines_of, nodes_of, sentence_of, whole
+from lumiimg.report.drift import OF_ONE_KIND, Words, groups_of, lines_of, nodes_of, sentence_of, whole
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.images import image_groups, images_part
-from lumiimg.report.html.page import Section, element, left_out, listed, page
+from lumiimg.report.html.page import Node, Section, element, left_out, listed, page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from lumiimg.check.drift import ImageDrift
     from lumiimg.check.static.comparisons import Outcome
     from lumiimg.host.drift import Drift
-    from lumiimg.report.drift import Words
-    from lumiimg.report.html.page import Node
     from lumiimg.report.images import ImageAnswer
 
 _GROUPS, _CHANGES = 200, 200

@@ -11,7 +11,7 @@ from lumiimg.report.html.bars import Bar, bars_figure
 from lumiimg.report.html.check import FINDINGS, PATH
 from lumiimg.report.html.findings import block, findings_list, unsaid
 from lumiimg.report.html.gpu_code import GPU_CODE, gpu_boxes
-from lumiimg.report.html.page import Section, element, left_out, listed, page, table
+from lumiimg.report.html.page import Node, Section, element, left_out, listed, page, table
 from lumiimg.report.html.picture import path_figure
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.fabric.path import Step
     from lumiimg.host.margins import Margin
-    from lumiimg.report.html.page import Node
 
 _BARS = 40
 _RULES = 100

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Severity
+from lumiimg.findings import Finding, Severity
 from lumiimg.report.console import MARKS
-from lumiimg.report.html.page import WORDS, element, left_out, lines, listed
+from lumiimg.report.html.page import WORDS, Node, element, left_out, lines, listed
 from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from xml.etree import ElementTree as ET
 
-    from lumiimg.findings import Finding
-    from lumiimg.report.html.page import Node
 
 FINDINGS = 100
 """On one page."""

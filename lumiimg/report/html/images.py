@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.page import Section, element, left_out, lines, listed, page
-from lumiimg.report.images import counted, groups_of, kind_of, worst
+from lumiimg.report.images import ImageAnswer, counted, groups_of, kind_of, worst
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from xml.etree import ElementTree as ET
 
     from lumiimg.findings import Advice
-    from lumiimg.report.images import ImageAnswer
 
 _NAMES, _GROUPS = 1000, 200
 

@@ -5,25 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
-from lumiimg.nccl.report import FAST, answer_of
+from lumiimg.findings import Finding, Severity
+from lumiimg.nccl.report import FAST, Cause, LogReport, VerdictGroup, answer_of
+from lumiimg.report import log
 from lumiimg.report.html.check import PATH
 from lumiimg.report.html.findings import block, findings_list, unsaid
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
-from lumiimg.report.html.page import Section, element, left_out, lines, page, short, table
+from lumiimg.report.html.page import Node, Section, element, left_out, lines, page, short, table
 from lumiimg.report.html.picture import path_figure
-from lumiimg.report.log import (
-    KINDS,
-    advice_of,
-    differences,
-    headline,
-    known,
-    network,
-    place,
-    progress_lines,
-    stall_line,
-    told_line,
-)
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -31,9 +20,6 @@ if TYPE_CHECKING:
 
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.job_paths import JobPath
-    from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Cause, LogReport, VerdictGroup
-    from lumiimg.report.html.page import Node
 
 _PROOF = 10
 _VARIABLES = 200
@@ -56,20 +42,20 @@ def log_page(
     parts = [
         *([path, nodes] if len(paths) == 1 else [nodes, path]),
         Section("Why, and what to do", [_cause(cause, report) for cause in report.causes]),
-        Section("The lines that decide it", lines(map(place, report.proof), _PROOF, "lines")),
+        Section("The lines that decide it", lines(map(log.place, report.proof), _PROOF, "lines")),
         Section("Measured", findings_list(measured)),
         Section("The image of the job", list(_image(image))),
-        Section("Variables that differ between ranks", lines(differences(report), _VARIABLES, "values")),
-        Section("How far each rank came", lines(progress_lines(report), _VARIABLES, "ranks")),
+        Section("Variables that differ between ranks", lines(log.differences(report), _VARIABLES, "values")),
+        Section("How far each rank came", lines(log.progress_lines(report), _VARIABLES, "ranks")),
         Section("How ranks were connected", list(_channels(report))),
         Section("Communicators", list(_communicators(report))),
         Section("Variables in the log", list(_variables(report))),
     ]
     subject = short(", ".join(names), 300)
-    kind = KINDS.get(answer, "unknown")
-    second = [f"network: {network(report)}" if report.ended is not None else "", stall_line(report)]
-    beside = [*filter(None, second), *known(report)]
-    return page("log", subject, kind, _sentence(report, measured, answer), beside, parts, advice_of(report))
+    kind = log.KINDS.get(answer, "unknown")
+    second = [f"network: {log.network(report)}" if report.ended is not None else "", log.stall_line(report)]
+    beside = [*filter(None, second), *log.known(report)]
+    return page("log", subject, kind, _sentence(report, measured, answer), beside, parts, log.advice_of(report))
 
 
 def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) -> str:
@@ -78,20 +64,20 @@ def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) 
     extra = (
         f"; {worst.summary}" if worst is not None and answer is ExitCode.NO and report.answer is not ExitCode.NO else ""
     )
-    return f"{headline(report)}{extra}"
+    return f"{log.headline(report)}{extra}"
 
 
 def _figure(report: LogReport, path: JobPath) -> Iterator[Node]:
     if path.group is None:
-        yield path_figure(path.steps, "path", said=advice_of(report).next)
+        yield path_figure(path.steps, "path", said=log.advice_of(report).next)
     else:
         of = named(path.group, report.nodes[path.group].nodes)
         yield element("h3", of)
-        yield path_figure(path.steps, f"path-{path.group}", of, advice_of(report).next)
+        yield path_figure(path.steps, f"path-{path.group}", of, log.advice_of(report).next)
 
 
 def _nodes(report: LogReport) -> Iterator[Node]:
-    if line := told_line(report):
+    if line := log.told_line(report):
         yield element("p", line)
     if sum(len(group.nodes) for group in report.nodes) > 1:
         yield grid_figure([_kind(report, group) for group in report.nodes])
@@ -101,7 +87,7 @@ def _kind(report: LogReport, group: VerdictGroup) -> NodeKind:
     answer = ExitCode.GOOD if report.nothing_crossed else answer_of(group.verdict, group.provider, group.confidence)
     words = ", ".join(part for part in (group.verdict.value, group.network, group.provider, group.cause) if part)
     is_likely = group.verdict in FAST and answer is not ExitCode.GOOD
-    return NodeKind(group.nodes, KINDS.get(answer, "unknown"), f"{words}, likely" if is_likely else words)
+    return NodeKind(group.nodes, log.KINDS.get(answer, "unknown"), f"{words}, likely" if is_likely else words)
 
 
 def _cause(cause: Cause, report: LogReport) -> Node:
@@ -110,9 +96,9 @@ def _cause(cause: Cause, report: LogReport) -> Node:
         summary=cause.summary,
         identity=cause.id,
         is_open=cause is report.causes[0],
-        evidence=map(place, cause.evidence),
+        evidence=map(log.place, cause.evidence),
         reasons=cause.because,
-        remedy=unsaid(cause.remedy, advice_of(report).next),
+        remedy=unsaid(cause.remedy, log.advice_of(report).next),
         source=cause.source,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -23,8 +23,6 @@ from lumiimg.errors import printable
 from lumiimg.report.console import MARKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lumiimg.findings import Advice
 
 Node = ET.Element | str
@@ -164,7 +162,6 @@ def left_out(number: int, limit: int, what: str) -> list[ET.Element]:
 
 
 def listed(texts: Iterable[str], class_: str = "") -> ET.Element:
-    """Return a list of texts."""
     is_typed = class_ == "remedy"
     return element("ul", *(element("li", *(unbroken(text) if is_typed else [text])) for text in texts), class_=class_)
 

@@ -8,20 +8,14 @@ it, colour only repeats it.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg.check.steps import in_one_sentence
-from lumiimg.fabric.path import State
+from lumiimg.fabric.path import State, Step
 from lumiimg.report.html.findings import unsaid
-from lumiimg.report.html.page import element, short, shown, without_folders
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from lumiimg.fabric.path import Step
-    from lumiimg.report.html.page import Node
+from lumiimg.report.html.page import Node, element, short, shown, without_folders
 
 _MARKS = {State.HOLDS: "✓", State.BROKEN: "✗", State.UNKNOWN: "?"}
 _CLASSES = {State.HOLDS: "ok", State.BROKEN: "problem", State.UNKNOWN: "unknown"}

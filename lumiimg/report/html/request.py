@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Advice
 from lumiimg.report.html.findings import block
-from lumiimg.report.html.page import Section, element, listed, page, table
+from lumiimg.report.html.page import Node, Section, element, listed, page, table
 from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, told_unbuilt, when_of
 from lumiimg.report.reach import LEGEND
-from lumiimg.resolve.plan import outcome_of
+from lumiimg.resolve.plan import Plan, outcome_of
 from lumiimg.resolve.request import in_short
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.report.html.page import Node
-    from lumiimg.resolve.plan import Plan
 
 
 def request_page(plan: Plan) -> str:

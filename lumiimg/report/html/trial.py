@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.report.console import MARKS
-from lumiimg.report.html.page import Section, element, page, table
+from lumiimg.report.html.page import Node, Section, element, page, table
 from lumiimg.report.trial import KINDS, TITLES, facts, kind_of, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.cluster.trial.values import ClaimOutcome, TrialReport
-    from lumiimg.report.html.page import Node
 
 
 def trial_page(report: TrialReport) -> str:

@@ -6,23 +6,7 @@ from typing import Literal
 
 from lumiimg.check.run.job_log import ImageOfJob
 from lumiimg.findings import Advice, Finding
-from lumiimg.nccl.report import (
-    Cause,
-    Channels,
-    Communicator,
-    Confidence,
-    Death,
-    DifferentValue,
-    Evidence,
-    LoggedLibrary,
-    Measurement,
-    RankProgress,
-    RankUse,
-    RunBefore,
-    Stall,
-    Told,
-    Verdict,
-)
+from lumiimg.nccl import report
 from lumiimg.nccl.vocabulary import ReturnCode, Signature
 from lumiimg.report.outputs.shape import Output, Shape
 
@@ -30,7 +14,7 @@ from lumiimg.report.outputs.shape import Output, Shape
 class Node(Shape):
     """Nodes whose ranks all came to the same."""
 
-    verdict: Verdict
+    verdict: report.Verdict
     """Of these nodes."""
     network: str | None
     """As the library names it: `AWS Libfabric`, `Socket`."""
@@ -38,7 +22,7 @@ class Node(Shape):
     """Of libfabric: `cxi`."""
     cause: str | None
     """Id of the likeliest cause on these nodes; null where none was seen there."""
-    confidence: Confidence
+    confidence: report.Confidence
     """That of the least sure of their ranks."""
     count: int
     """How many nodes."""
@@ -55,19 +39,19 @@ class Log(Output):
     """As the exit code: `good` 0, `no` 1, `undecided` 3."""
     advice: Advice
     """Why, and what to do first."""
-    verdict: Verdict
+    verdict: report.Verdict
     """Which network, or why the plugin gave none; `lumiimg log --signatures` has what is behind it."""
-    confidence: Confidence
+    confidence: report.Confidence
     """How well the log supports the verdict."""
-    proof: tuple[Evidence, ...]
+    proof: tuple[report.Evidence, ...]
     """The lines that decide the verdict, strongest first."""
-    ranks: dict[str, RankUse]
+    ranks: dict[str, report.RankUse]
     """By number; by number and process where several say to be the same; by process where no number is known."""
     nodes: tuple[Node, ...]
     """The largest group first."""
-    told: Told
+    told: report.Told
     """How much of the job the log speaks of."""
-    runs_before: tuple[RunBefore, ...]
+    runs_before: tuple[report.RunBefore, ...]
     """Other runs in the log, of the same job or of others; the answer is about the last one."""
     first_line: int
     """Where the run begins that the answer is about; 1 where it is the only one."""
@@ -79,23 +63,23 @@ class Log(Output):
     """Whether a transfer or a collective failed after the ranks were connected."""
     connected: bool
     """Whether a line shows that ranks were connected, over whichever network."""
-    ended: Death | None
+    ended: report.Death | None
     """What ended the job, where it was not the network; null where the log does not show it."""
     end_unclear: bool
     """Whether an error stands so near the end of the log that it may have ended the job; then no answer is `good`."""
-    stall: Stall | None
+    stall: report.Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
-    progress: tuple[RankProgress, ...]
+    progress: tuple[report.RankProgress, ...]
     """How far each rank came, where there are dumps of PyTorch's flight recorder."""
-    differing: tuple[DifferentValue, ...]
+    differing: tuple[report.DifferentValue, ...]
     """Values of variables of NCCL, libfabric and the loader that are not the same in all processes."""
-    channels: tuple[Channels, ...]
+    channels: tuple[report.Channels, ...]
     """How ranks were connected, the most frequent way first."""
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[report.Communicator, ...]
     """In the order of the log."""
-    library: LoggedLibrary | None
+    library: report.LoggedLibrary | None
     """The collective library; null where it does not name itself."""
-    plugin: LoggedLibrary | None
+    plugin: report.LoggedLibrary | None
     """The net plugin; null where none names itself."""
     provider: str | None
     """Of libfabric: `cxi`; null where the log does not say, or ranks differ."""
@@ -113,9 +97,9 @@ class Log(Output):
     """Interfaces over which the ranks met; says nothing about the traffic."""
     environment: dict[str, str]
     """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[report.Measurement, ...]
     """Tables of benchmarks in the log."""
-    causes: tuple[Cause, ...]
+    causes: tuple[report.Cause, ...]
     """Most likely first."""
     findings: tuple[Finding, ...]
     """What measured bandwidth and wrong results come to."""

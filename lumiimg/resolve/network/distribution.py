@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import FailedError, one_line
 from lumiimg.image.oci.tar import read_members
 from lumiimg.image.tree import FileKind, ImageError
-from lumiimg.resolve.network.web import Bounds, place, refuse_unproved
+from lumiimg.resolve.network.web import Bounds, Web, place, refuse_unproved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from lumiimg.resolve.network.index import IndexFile
-    from lumiimg.resolve.network.web import Web
 
 _TEXT_LIMIT_BYTES = 512 * 1024
 _ARCHIVE_LIMIT_BYTES = 192 << 20

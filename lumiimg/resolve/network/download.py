@@ -8,8 +8,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.errors import FailedError
-from lumiimg.resolve.network.resume import TOTAL_S
-from lumiimg.resolve.network.web import Bounds, BrokeOffError, place
+from lumiimg.resolve.network.resume import TOTAL_S, Partial
+from lumiimg.resolve.network.web import Bounds, BrokeOffError, Stream, Web, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from lumiimg.resolve.network.registry import Repository
-    from lumiimg.resolve.network.resume import Partial
-    from lumiimg.resolve.network.web import Stream, Web
 
 SIZE_LIMIT_BYTES = 16 * 1024**3
 """Of one file, if nothing else is said; a wheel of torch for ROCm has 4 GiB."""

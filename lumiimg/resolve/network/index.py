@@ -8,17 +8,14 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.errors import FailedError, one_line
-from lumiimg.resolve.network.web import place, refuse_unproved
-
-if TYPE_CHECKING:
-    from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.network.web import Web, place, refuse_unproved
 
 PAGE_LIMIT_BYTES = 32 << 20
 """The largest page of everybody's index has 8 MB."""

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from lumiimg.errors import FailedError
 from lumiimg.resolve.network.download import download
-from lumiimg.resolve.network.registry import LAYER_LIMIT_BYTES, SIF_LAYER, Repository
-from lumiimg.resolve.network.resume import taken
-from lumiimg.resolve.network.web import Bounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from lumiimg.resolve.network.registry import ImageManifest
-    from lumiimg.resolve.network.resume import Partial
-    from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.network.registry import LAYER_LIMIT_BYTES, SIF_LAYER, ImageManifest, Repository
+from lumiimg.resolve.network.resume import Partial, taken
+from lumiimg.resolve.network.web import Bounds, Web
 
 _LAYER_S = 6 * 3600.0
 

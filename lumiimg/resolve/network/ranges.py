@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from lumiimg.errors import FailedError
-from lumiimg.resolve.network.web import place, refuse_unproved
-
-if TYPE_CHECKING:
-    from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.network.web import Web, place, refuse_unproved
 
 _PART = 206
 _END_BYTES = 64 << 10

@@ -12,19 +12,17 @@ import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
 from lumiimg.errors import BadInputError, FailedError, UndecidedError
-from lumiimg.resolve.network.web import ReplacedError, Response, refuse_unproved
+from lumiimg.resolve.network.web import Bounds, ReplacedError, Response, Stream, Web, refuse_unproved
 from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from typing import NoReturn
 
     from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.network.web import Bounds, Stream, Web
 
 DAEMON_SCHEME = "docker-daemon://"
 """In front of the name of an image that a daemon of this machine has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     import requests
 

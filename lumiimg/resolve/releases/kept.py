@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 from packaging.version import Version
 
-from lumiimg.catalog.layers import read_release, row_of
+from lumiimg.catalog.layers import Layer, Release, read_release, row_of
 from lumiimg.catalog.needs import is_version, version_of
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.catalog.toml_table import FILE_LIMIT_BYTES, CatalogError, Table, read_toml
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from lumiimg.catalog.layers import Layer, Release
 
 _MOST_ROWS = 200
 _HEAD = "# Read from a package index by lumiimg; the command `lumiimg refresh` reads it again, and it may be deleted.\n"

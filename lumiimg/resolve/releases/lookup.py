@@ -7,21 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.age import OLD_AFTER_DAYS
-from lumiimg.catalog.layers import PIN, Release
+from lumiimg.catalog.layers import PIN, Layer, Release
 from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
 from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.resolve.releases.indexes import Looked
+from lumiimg.resolve.releases import reading
+from lumiimg.resolve.releases.indexes import Looked, ReleaseIndexes
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows
-from lumiimg.resolve.releases.reading import (
-    expanded,
-    filled,
-    needs_of,
-    no_files,
-    read_elsewhere,
-    read_pages,
-    read_releases,
-)
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,9 +22,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.unlisted import Unlisted
-    from lumiimg.resolve.releases.indexes import ReleaseIndexes
     from lumiimg.resolve.releases.reading import ProjectPages
 
 _NEAREST = 3
@@ -76,7 +66,7 @@ def _read(
     pages: ProjectPages | None = None
     versions: list[Version] = []
     try:
-        pages = read_pages(rule, indexes.index_of(rule), indexes.web)
+        pages = reading.read_pages(rule, indexes.index_of(rule), indexes.web)
         versions = pages.newest(wanted)
     except (FailedError, MissingHereError) as error:
         against = error
@@ -88,7 +78,7 @@ def _read(
     for version in versions:
         if not rule.range.contains(version, prereleases=True):
             raise FailedError(f"how {version} is read is not known (only {rule.range})")
-        raise no_files(version, rule)
+        raise reading.no_files(version, rule)
     if not pages.versions:
         raise FailedError(f"the package index has no {' or '.join(rule.projects)}")
     near = nearest_versions(pages.versions, exact)
@@ -112,7 +102,7 @@ def _rows(
     rows: tuple[Release, ...] = ()
     if pages is not None and version in pages.versions and rule.range.contains(version, prereleases=True):
         indexes.on_line(f"reading {layer.name} {version} in the package index")
-        rows = read_releases(layer, version, pages, indexes.web, indexes.today)
+        rows = reading.read_releases(layer, version, pages, indexes.web, indexes.today)
     rows += elsewhere(layer, rule, version, indexes)
     if rows:
         keep_rows(indexes.cache, layer, rows, indexes.today)
@@ -127,7 +117,7 @@ def elsewhere(layer: Layer, rule: Unlisted, version: Version, indexes: ReleaseIn
             continue
         try:
             index = indexes.index_of(place, str(version))
-            found += read_elsewhere(layer, version, place, index, indexes.web, indexes.today)
+            found += reading.read_elsewhere(layer, version, place, index, indexes.web, indexes.today)
         except FailedError as error:
             indexes.on_line(f"not read of {layer.name} {version}: {error}")
         except MissingHereError:
@@ -150,11 +140,11 @@ def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release
     because = f"what it requires could not be read ({why}); taken to be as {near.version} is"
     return Release(
         version=f"{version}",
-        requires=(*needs_of(rule.requires, values), *hard),
+        requires=(*reading.needs_of(rule.requires, values), *hard),
         expects=(*(need for need in near.requires if need not in hard), *near.expects),
-        has=filled(rule.has, values),
+        has=reading.filled(rule.has, values),
         arguments={name: values[name] for name in near.arguments if name in rule.arguments},
-        wheels=tuple(pin for pin in expanded(rule.wheels, values) if PIN.fullmatch(pin)),
+        wheels=tuple(pin for pin in reading.expanded(rule.wheels, values) if PIN.fullmatch(pin)),
         indexes=rule.indexes,
         source=near.source,
         date=near.date,

@@ -11,21 +11,18 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from lumiimg.catalog.layers import PIN, Release
+from lumiimg.catalog.layers import PIN, Layer, Release
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.catalog.templates import expand, placeholders
-from lumiimg.catalog.unlisted import FILE, FOLDER, METADATA, PROJECT
+from lumiimg.catalog.unlisted import FILE, FOLDER, METADATA, PROJECT, ReadFact, Unlisted
 from lumiimg.errors import FailedError
 from lumiimg.resolve.network.distribution import files_of, metadata_of
-from lumiimg.resolve.network.index import folders_in, project_page
+from lumiimg.resolve.network.index import IndexFile, folders_in, project_page
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.unlisted import ReadFact, Unlisted
-    from lumiimg.resolve.network.index import IndexFile
     from lumiimg.resolve.network.web import Web
 
 _VALUE = re.compile(r"[!-~](?:[ -~]{0,398}[!-~])?")

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.errors import FailedError
+from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows
 from lumiimg.resolve.releases.lookup import elsewhere
 from lumiimg.resolve.releases.reading import read_pages, read_releases
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.errors import LumiimgError
     from lumiimg.resolve.releases.indexes import ReleaseIndexes
 
 MOST = 8
