@@ -19,7 +19,7 @@ KINDS = {
 TITLES = {
     ClaimOutcome.DIFFERS: "Not as predicted",
     ClaimOutcome.SAME: "As predicted",
-    ClaimOutcome.NEWS: "Measured, and not predicted",
+    ClaimOutcome.NEWS: "Measured, without a verdict",
     ClaimOutcome.OPEN: "Not measured",
 }
 _SOON = {

@@ -122,7 +122,10 @@ def _of_some(read: ClaimReading, ways: _Ways, failed: str) -> ClaimReading:
     of_any = {way for tried in ways.values() for way in tried}
     if read.value is None or not (failed or any(tried.keys() != of_any for tried in ways.values())):
         return read
-    return replace(read, partial=True, why=f"{read.why}; not all were tried{f': {failed}' if failed else ''}")
+    missing = f"not all were tried{f': {failed}' if failed else ''}"
+    if not read.decides:
+        return ClaimReading(None, f"{read.value}; {missing}")
+    return replace(read, partial=True, why=f"{read.why}; {missing}")
 
 
 def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimReading:
@@ -130,20 +133,20 @@ def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimRea
     best = {gpu: max(tried, key=lambda way: tried[way]) for gpu, tried in ways.items()}
     speeds = [speed for tried in ways.values() for speed in tried.values()]
     measured = ", ".join(
-        f"GPU {gpu} {_short(way)} ({ways[gpu][way]:.3g} GB/s)" for gpu, way in sorted(best.items())[:_SHOWN]
+        f"GPU {gpu}: {_short(way)} ({ways[gpu][way]:.3g} GB/s)" for gpu, way in sorted(best.items())[:_SHOWN]
     )
     if all(len(tried) == 1 for tried in ways.values()):
         return ClaimReading(None, f"there is one way to each GPU: {measured}")
     alike = [gpu for gpu, tried in ways.items() if max(tried.values()) <= min(tried.values()) * _ALIKE]
     if len(alike) == len(ways):
-        return ClaimReading(None, f"all are alike: {min(speeds):.3g} to {max(speeds):.3g} GB/s")
+        return ClaimReading(f"all are alike: {min(speeds):.3g} to {max(speeds):.3g} GB/s", decides=False)
     # where all of them are in one NUMA node, whichever is the fastest is in it
     judged = [gpu for gpu, tried in ways.items() if wanted[gpu] and wanted[gpu] < tried.keys()]
     if not judged:
         return ClaimReading(None, f"the kernel does not say which is beside which; fastest: {measured}")
     wrong = [gpu for gpu in judged if max(ways[gpu].values()) > max(ways[gpu][one] for one in wanted[gpu]) * _ALIKE]
     if wrong:
-        told = ", ".join(f"GPU {gpu} has {_short(best[gpu])}" for gpu in sorted(wrong)[:_SHOWN])
+        told = ", ".join(f"GPU {gpu}: {_short(best[gpu])}" for gpu in sorted(wrong)[:_SHOWN])
         return ClaimReading(told, measured, same=False)
     value = f"{said}, for {count(len(judged), 'GPU')}"
     if alike:

@@ -202,11 +202,11 @@ def _beside(claim: Callable[..., Claim], site: Site) -> Iterator[Claim]:
         target, by = names["node"].get(site.arch, site.arch), names["source"]
         yield claim("target", about, target, "gpus", by=by, date=names["date"])
     if (binding := site.binding) is not None:
-        about = "GPU:first core of the memory that reaches it fastest"
+        about = "cores whose memory reaches each GPU fastest (GPU:first core)"
         yield claim("copies", about, _first_cores(binding), "gpus", by=binding.source, date=site.date)
     if site.fabric is not None:
         by = "RCCL, src/graph/search.cc: the NICs that are nearest by the kernel's PCI tree"
-        yield claim("nics", "the fastest NIC of each GPU", OF_ITS_NUMA_NODE, "nics", by=by)
+        yield claim("nics", "NIC over which each GPU is fastest", OF_ITS_NUMA_NODE, "nics", by=by)
 
 
 def _real(image: Image, path: str) -> str:

@@ -195,7 +195,7 @@ class ClaimOutcome(StrEnum):
     SAME = "same"
     """It is."""
     NEWS = "news"
-    """Nothing was predicted, something was measured."""
+    """Something was measured where nothing was predicted, or that neither supports the claim nor contradicts it."""
     OPEN = "open"
     """Nothing was measured, or not on all nodes."""
 
