@@ -226,7 +226,7 @@ static bool find_hip(void *library)
     FIND(library, "hipHostRegister", hip.host_register);
     FIND(library, "hipHostUnregister", hip.host_unregister);
     FIND(library, "hipGetErrorString", hip.get_error_string);
-    FIND(library, "move_pages", move_pages);
+    FIND(library, "move_pages", move_pages); /* of libnuma, which HSA needs; else the kernel's own */
     move_pages = move_pages ? move_pages : ask_kernel;
     return hip.get_device_count && hip.set_device && hip.malloc && hip.memcpy && hip.host_register && hip.host_unregister &&
            hip.get_error_string;

@@ -16,6 +16,7 @@ from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.target import table
 from lumiimg.nccl.report import Verdict
 from lumiimg.resolve.inventory import read_contents
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,14 +144,15 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
     yield claim("alike", "what is loaded on the nodes", ALIKE, "probe", by="nodes of one site are taken to be alike")
     network = {Answer.NO_OBSTACLE: Verdict.OFI_CXI, Answer.NO: Verdict.SOCKET}.get(report.answer)
     yield claim("network", f"network between {nodes} nodes", network.value if network else None, "run")
-    reference = next((b for b in site.bandwidths if (b.test, b.nodes) == (_TEST, nodes)), None)
-    about = f"all-reduce on {nodes} nodes"
-    if reference is not None and network is Verdict.OFI_CXI:
-        least, ranks = reference.least_gb_s, reference.ranks
-        text = f"{least:g} GB/s or more"
-        yield claim("bandwidth", about, text, "run", by=reference.source, date=site.date, least=least, ranks=ranks)
-    else:
-        yield claim("bandwidth", about, None, "run")
+    for key, on, at in (("bandwidth", nodes, "run"), ("alone", 1, "alone")):
+        reference = next((b for b in site.bandwidths if (b.test, b.nodes) == (_TEST, on)), None)
+        about = f"all-reduce on {count(on, 'node')}"
+        if reference is not None and (on == 1 or network is Verdict.OFI_CXI):
+            least, ranks = reference.least_gb_s, reference.ranks
+            text = f"{least:g} GB/s or more"
+            yield claim(key, about, text, at, by=reference.source, date=site.date, least=least, ranks=ranks)
+        else:
+            yield claim(key, about, None, at)
     if report.gpu is not None:
         # of RCCL alone: an all-reduce says nothing of torch's kernels, or MIOpen's
         rccl = next((part for part in report.gpu.parts if part.component == _RCCL), None)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _TOLERANCE = 0.1
 """By which two runs alike may differ; more where the two that were made do."""
 _NO_RESULT = "the collective gave no result"
+_BANDWIDTHS = frozenset({"bandwidth", "alone"})
 _FAILED = "failed: "
 """Begins what a report says of a level that was taken, and broke (`cluster/nodes/check.py`)."""
 
@@ -39,7 +40,7 @@ def of_image(case: TrialCase, claim: Claim) -> ClaimReading:
         return ClaimReading(None, "nothing was printed")
     if key in {"without", "with"}:
         return _changed(case, claim, report)
-    if key in {"network", "socket.network", "bandwidth", "gpu-code", "driver"}:
+    if key in {"network", "socket.network", "bandwidth", "alone", "gpu-code", "driver"}:
         return _of_run(report, key, claim.ranks)
     if not report.groups:
         return ClaimReading(None, "no node has answered")
@@ -66,9 +67,9 @@ def _of_run(report: NodesReport, key: str, ranks: int | None) -> ClaimReading:
         return ClaimReading(ran.verdict.value, count(ran.ranks, "rank"))
     if best is None:
         return ClaimReading(None, _NO_RESULT)
-    if key == "bandwidth" and ranks not in {None, ran.ranks}:
+    if key in _BANDWIDTHS and ranks not in {None, ran.ranks}:
         return ClaimReading(None, f"{best:.4g} GB/s with {count(ran.ranks, 'rank')}: the least is of {ranks}")
-    if key == "bandwidth":
+    if key in _BANDWIDTHS:
         return ClaimReading(f"{best:.4g} GB/s", number=best)
     return ClaimReading(RUNS, f"in {ran.program}")
 

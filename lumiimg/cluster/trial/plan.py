@@ -152,11 +152,12 @@ def _of_image(number: int, path: Path, stack: Stack, site: Site, site_name: str,
     socket = {"NCCL_NET": "Socket"}
     yield step("socket", "the same over TCP", (*on_nodes, *run), sets=socket, **ran)
     vni = next((v for v in site.variables if v.name == VNI and v.nodes == "one"), None)
+    one, sets = ("--nodes", "1"), {vni.name: vni.value} if vni is not None else {}
     if vni is not None:
-        one = ("--nodes", "1", *probe)
-        yield step("one-node", "the probes in a step on one node, without a VNI", one, minutes=2)
-        sets = {vni.name: vni.value}
-        yield step("one-node-vni", f"the same with {vni.name}={vni.value}", one, minutes=2, sets=sets)
+        yield step("one-node", "the probes in a step on one node, without a VNI", (*one, *probe), minutes=2)
+        about = f"the same with {vni.name}={vni.value}"
+        yield step("one-node-vni", about, (*one, *probe), minutes=2, sets=sets)
+    yield step("alone", "an all-reduce on one node", (*one, *run), sets=sets)
     for variable in left_out(stack, site):
         more = (*on_nodes, *run, "--leave-out", variable.name)
         yield step(f"without.{variable.name}", f"an all-reduce without {variable.name}", more, **ran)
@@ -187,6 +188,7 @@ _ORDER = (
     "socket",
     "one-node",
     "one-node-vni",
+    "alone",
     "import",
     "nics",
     "without",
