@@ -68,7 +68,7 @@ def copies(speed: dict[tuple[int, str], float], *, slow: float = 14.0, fast: flo
     ("facts", "value", "why", "kind"),
     [
         (copies({}), OF_CORES, "14 to 25 GB/s", ClaimOutcome.SAME),
-        (copies({(1, "0-15"): 30.0}), "GPU 1: 0-15", "GPU 0: 48-63 (25 GB/s)", ClaimOutcome.DIFFERS),
+        (copies({(1, "0-15"): 30.0}), "GPU 1: 0-15 (30 GB/s; the predicted one 25)", "", ClaimOutcome.DIFFERS),
         (copies({(1, "0-15"): 26.0}), OF_CORES, "14 to 26 GB/s", ClaimOutcome.SAME),
         (copies({}, slow=24.5), "all are alike: 24.5 to 25 GB/s", "", ClaimOutcome.NEWS),
         (
@@ -130,7 +130,13 @@ def over(*speeds: float | None, why: str = "") -> NicFacts:
     ("facts", "look", "value", "why", "kind"),
     [
         (over(23, 17, 17, 23), LOOK, "the NIC of its NUMA node, for 2 GPUs", "17 to 23 GB/s", ClaimOutcome.SAME),
-        (over(17, 23, 23, 17), LOOK, "GPU 0: cxi1, GPU 2: cxi0", "GPU 0: cxi1 (23 GB/s)", ClaimOutcome.DIFFERS),
+        (
+            over(17, 23, 23, 17),
+            LOOK,
+            "GPU 0: cxi1 (23 GB/s; the predicted one 17), GPU 2: cxi0 (23 GB/s; the predicted one 17)",
+            "",
+            ClaimOutcome.DIFFERS,
+        ),
         (over(23, 23, 23, 23), LOOK, "all are alike: 23 to 23 GB/s", "", ClaimOutcome.NEWS),
         (
             over(23, 17, 17, 23),
@@ -149,8 +155,8 @@ def over(*speeds: float | None, why: str = "") -> NicFacts:
         (
             over(23, None, 23, 17),
             LOOK,
-            "GPU 2: cxi0",
-            "GPU 0: cxi0 (23 GB/s), GPU 2: cxi0 (23 GB/s); not all were tried: GPU 0 over cxi1: it failed",
+            "GPU 2: cxi0 (23 GB/s; the predicted one 17)",
+            "not all were tried: GPU 0 over cxi1: it failed",
             ClaimOutcome.DIFFERS,
         ),
         (
@@ -359,7 +365,7 @@ def test_cores_that_are_numbered_in_turns_are_told_in_short() -> None:
     even, odd = (",".join(map(str, range(first, 256, 2))) for first in (0, 1))
     found = (MemoryCopy(gpu, cores, 20.0 if cores == odd else 10.0) for gpu in range(2) for cores in (even, odd))
     read = fastest_cores(GpuFacts(copies=tuple(found)), claim("copies", "0:0 1:1"))
-    assert read.value == "GPU 0: 1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,…"
+    assert read.value == "GPU 0: 1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,… (20 GB/s; the predicted one 10)"
 
 
 def test_memory_that_lies_elsewhere_shows_nothing(gpuprobe: Path) -> None:

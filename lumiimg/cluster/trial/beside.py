@@ -125,7 +125,7 @@ def _of_some(read: ClaimReading, ways: _Ways, failed: str) -> ClaimReading:
     missing = f"not all were tried{f': {failed}' if failed else ''}"
     if not read.decides:
         return ClaimReading(None, f"{read.value}; {missing}")
-    return replace(read, partial=True, why=f"{read.why}; {missing}")
+    return replace(read, partial=True, why="; ".join(filter(None, (read.why, missing))))
 
 
 def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimReading:
@@ -146,8 +146,12 @@ def _fastest(ways: _Ways, wanted: Mapping[int, set[str]], said: str) -> ClaimRea
         return ClaimReading(None, f"the kernel does not say which is beside which; fastest: {measured}")
     wrong = [gpu for gpu in judged if max(ways[gpu].values()) > max(ways[gpu][one] for one in wanted[gpu]) * _ALIKE]
     if wrong:
-        told = ", ".join(f"GPU {gpu}: {_short(best[gpu])}" for gpu in sorted(wrong)[:_SHOWN])
-        return ClaimReading(told, measured, same=False)
+        own = {gpu: max(ways[gpu][one] for one in wanted[gpu]) for gpu in wrong}
+        told = (
+            f"GPU {gpu}: {_short(best[gpu])} ({ways[gpu][best[gpu]]:.3g} GB/s; the predicted one {own[gpu]:.3g})"
+            for gpu in sorted(wrong)[:_SHOWN]
+        )
+        return ClaimReading(", ".join(told), same=False)
     value = f"{said}, for {count(len(judged), 'GPU')}"
     if alike:
         return ClaimReading(value, f"all are alike for {count(len(alike), 'GPU')}", same=True, partial=True)
