@@ -183,7 +183,7 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
         from lumiimg.cluster.nodes.request import NodesRequest
 
         request = NodesRequest(
-            image=arguments.images[0],
+            image=arguments.images[0].absolute(),
             nodes=arguments.nodes,
             level=Level(arguments.level) if arguments.level else None,
             snapshot=snapshot,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import tempfile
 import time
@@ -12,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.engine import EngineKind, clean_environment, find_container_engine
+from lumiimg.engine.namespaces.ids import own_ranges
 from lumiimg.engine.process import run, which
 from lumiimg.errors import LumiimgError, one_line
-from lumiimg.files import read_beginning
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.process import Completed
@@ -36,7 +35,6 @@ _OWN_VARIABLE = re.compile(r"^(?:export|declare -x) (APPTAINER|SINGULARITY)_([A-
 _CONFIGURATION = re.compile(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/[!-~]{1,200})$", re.MULTILINE)
 _ROOT = ("dev", "proc", "sys", "etc", "tmp", "var/tmp", "home", "root", "bin")
 _SUBUID = "/etc/subuid"
-_MOST_BYTES = 1 << 20
 NO_SUCH_OPTION = "no such option"
 
 
@@ -244,31 +242,14 @@ def _options(bench: _Bench, row: TriedDifference) -> str:
 
 
 def _fakeroot(bench: _Bench, _: TriedDifference) -> str:
-    uid = os.getuid()
-    names = {f"{uid}"} | {entry.pw_name for entry in _own_entry(uid)}
-    try:
-        listed = {line.partition(b":")[0].decode("utf-8", "replace") for line in _lines_of(_SUBUID)}
-    except FileNotFoundError:
-        listed = set()
-    if uid == 0 or names & listed:
-        raise _CannotTellError("root needs none" if uid == 0 else f"this user has ids in {_SUBUID}")
+    if os.getuid() == 0 or own_ranges(_SUBUID):
+        raise _CannotTellError("root needs none" if os.getuid() == 0 else f"this user has ids in {_SUBUID}")
     done = bench.inside(f"echo {_MARK}", "--fakeroot")
     if "trying root-mapped namespace" in done.output or done.ok:
         return "goes on"
     if "subuid" in done.output:
         return "ends"
     raise _CannotTellError(done.last_line)
-
-
-def _own_entry(uid: int) -> Iterator[pwd.struct_passwd]:
-    try:
-        yield pwd.getpwuid(uid)
-    except KeyError:
-        return
-
-
-def _lines_of(path: str) -> list[bytes]:
-    return read_beginning(path, _MOST_BYTES).splitlines()
 
 
 def _configuration(bench: _Bench, _: TriedDifference) -> str:

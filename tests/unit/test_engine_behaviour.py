@@ -15,7 +15,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.cluster.trial.case import TrialCase, read_case
 from lumiimg.cluster.trial.claims import of_site
-from lumiimg.cluster.trial.engine import ENGINE, of_engine
+from lumiimg.cluster.trial.engine import STEP, of_engine
 from lumiimg.cluster.trial.folder import TrialFolder
 from lumiimg.cluster.trial.measure import outcome, reading
 from lumiimg.cluster.trial.reading import NOT_KNOWN
@@ -165,7 +165,7 @@ def case(*shown: Shown, engine: str = "SingularityCE 4.1.3") -> TrialCase:
         steps=(),
         claims=claims,
     )
-    return TrialCase(plan, {ENGINE: Record(step=ENGINE, ending=Ending.DONE)}, engine=Behaviour(engine, shown))
+    return TrialCase(plan, {STEP: Record(step=STEP, ending=Ending.DONE)}, engine=Behaviour(engine, shown))
 
 
 def judged(told: TrialCase, name: str) -> tuple[ClaimOutcome, str | None, str]:
@@ -204,12 +204,12 @@ def test_a_plan_tries_the_engine_with_the_first_image_behind_the_look_at_the_nod
     assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--quiet"]) == 0
     plan = TrialFolder(tmp_path / "t").plan()
     names = [step.name for step in plan.steps]
-    assert names.index(ENGINE) == names.index("nodes") + 1
-    step = plan.steps[names.index(ENGINE)]
+    assert names.index(STEP) == names.index("nodes") + 1
+    step = plan.steps[names.index(STEP)]
     assert step.words[-2:] == ("--engine-in", str(image))
     assert (step.nodes, step.minutes, step.limit) == (1, 1, 5)
-    assert {claim.id for claim in plan.claims if claim.step == ENGINE} == {f"engine.{name}" for name in ROWS}
-    assert all(claim.source and claim.date for claim in plan.claims if claim.step == ENGINE)
+    assert {claim.id for claim in plan.claims if claim.step == STEP} == {f"engine.{name}" for name in ROWS}
+    assert all(claim.source and claim.date for claim in plan.claims if claim.step == STEP)
 
 
 @pytest.mark.parametrize("output", [{}, {"engine": 7}, {"engine": "x", "shown": [[]]}, {"shown": "x" * 200_000}, []])
@@ -217,8 +217,8 @@ def test_output_that_is_not_of_the_step_leaves_its_claims_open(tmp_path: Path, o
     image = fabric_builder.image(tmp_path / "image")
     assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--quiet"]) == 0
     folder = TrialFolder(tmp_path / "t")
-    folder.output_file(ENGINE).write_text(json.dumps(output))
-    folder.keep(Record(step=ENGINE, ending=Ending.DONE))
+    folder.output_file(STEP).write_text(json.dumps(output))
+    folder.keep(Record(step=STEP, ending=Ending.DONE))
     told = read_case(folder, folder.plan())
     for name in ROWS:
         assert judged(told, name)[:2] == (ClaimOutcome.OPEN, None)

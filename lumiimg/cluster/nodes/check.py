@@ -165,7 +165,7 @@ def check_nodes(
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
         raise BadInputError(what, where=f"--nodes {request.nodes}")
     nodes = allocation.nodes[: request.nodes]
-    path = request.image.absolute()
+    path = request.image
     engine = find_engine(environment)
     with (
         opened(path, environment, request.snapshot) as plain,
@@ -265,7 +265,7 @@ def sum_up(
     if answer is Answer.NO_OBSTACLE and owes_run and ran is None:
         answer, words = Answer.UNDECIDED, f"CANNOT TELL: level run {why}; {words}"
     advice = _advice(answer, groups, silent, f"level run {why}" if owes_run and ran is None else None)
-    image = str(request.image.absolute())
+    image = str(request.image)
     return NodesReport(image, job, answer, words, levels, groups, silent, output if silent else (), told, advice=advice)
 
 
@@ -337,8 +337,7 @@ def _groups(
 def _concluded(
     request: NodesRequest, files: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
 ) -> tuple[Finding, ...]:
-    image = str(request.image.absolute())
-    return conclude(image, request.built_with, files, probed, ran, machine=request.machine)
+    return conclude(str(request.image), request.built_with, files, probed, ran, machine=request.machine)
 
 
 def _group(

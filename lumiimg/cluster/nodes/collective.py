@@ -107,7 +107,7 @@ def run_together(
     prepare(folder)
     collective = choose(image, static, environment, tools, gpus=gpus, nodes=len(nodes))
     collective = replace(collective, without=request.without)
-    site, path = request.site, request.image.absolute()
+    site, path = request.site, request.image
     wanted = missing_here(engine, image, site, environment, nodes=len(nodes))
     variables = tuple(variable for variable in wanted if variable.name != request.without)
     own = with_variables(engine, environment, variables)

@@ -19,6 +19,7 @@ class NodesRequest:
     """What is to be checked, and how far."""
 
     image: Path
+    """Absolute: nodes may be asked from elsewhere."""
     nodes: int
     level: Level | None
     """None: as far as is possible."""

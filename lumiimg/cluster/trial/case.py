@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.strace import Counts  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
-from lumiimg.cluster.trial.engine import ENGINE
+from lumiimg.cluster.trial.engine import STEP
 from lumiimg.cluster.trial.look import looks_in
 from lumiimg.cluster.trial.nearness import GpuFacts, NicFacts
 from lumiimg.engine.behaviour import Behaviour
@@ -80,7 +80,7 @@ def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
         try:
             if step.name == HERE:
                 slurm = decode(SlurmFacts, output)
-            elif step.name == ENGINE:
+            elif step.name == STEP:
                 engine = decode(Behaviour, output)
             elif step.words[0] == "check":
                 reports[step.name] = decode(NodesReport, output)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.container import Event, ProbeRun
     from lumiimg.check.probe.tools import Tools
     from lumiimg.check.run.execution import RunResult
-    from lumiimg.cluster.nodes.slurm import Allocation
     from lumiimg.cluster.trial.values import Look
     from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
@@ -268,7 +267,8 @@ class _Ready:
 
 @contextlib.contextmanager
 def _ready(path: Path, site: Site, looks: Path, environment: Mapping[str, str]) -> Iterator[_Ready]:
-    job = _job(environment)
+    if (job := find_allocation(environment)) is None:
+        raise MissingHereError("this is not in a job", hint="lumiimg trial run FOLDER")
     engine, found = find_engine(environment), snapshot_in(looks)
     snapshot = read_snapshot(found) if found is not None else None
     with opened(path, environment, snapshot) as image, shared_folder() as folder:
@@ -279,13 +279,6 @@ def _ready(path: Path, site: Site, looks: Path, environment: Mapping[str, str]) 
         binds = tuple((bind.source, bind.target) for bind in (manifest.binds if manifest else ()))
         told = {f"{engine.prefix}ENV_{item.name}": item.value for item in (manifest.variables if manifest else ())}
         yield _Ready(engine, image, rccl, {**environment, **told}, binds, job.nodes, folder)
-
-
-def _job(environment: Mapping[str, str]) -> Allocation:
-    job = find_allocation(environment)
-    if job is None:
-        raise MissingHereError("this is not in a job", hint="lumiimg trial run FOLDER")
-    return job
 
 
 def _over(ready: _Ready, path: Path, site: Site, tools: Tools, gpu: int, nic: str, told: list[Event]) -> NicRun:

@@ -15,7 +15,7 @@ from lumiimg.catalog.ledger import content_of
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_image
 from lumiimg.cluster.trial.claims import HERE, NODES, VNI, left_out, of_build, of_image, of_site, set_beside
-from lumiimg.cluster.trial.engine import ENGINE, engine_step, of_engine
+from lumiimg.cluster.trial.engine import engine_step, of_engine
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.findings import Level
@@ -180,7 +180,7 @@ def _build(image: Path) -> TrialStep:
 _ORDER = (
     HERE,
     NODES,
-    ENGINE,
+    "engine",
     "build",
     "probe",
     "run",

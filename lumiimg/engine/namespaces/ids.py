@@ -44,7 +44,7 @@ def map_range(process: int) -> None:
     ):
         words = [0, own, 1]
         first = 1
-        for start, count in _ranges(table):
+        for start, count in own_ranges(table):
             words += [first, start, count]
             first += count
         if first == 1:
@@ -57,7 +57,7 @@ def map_range(process: int) -> None:
             raise IdsError(f"{path} refuses: {one_line(done.last_line)[:200] or f'exit status {done.exit_code}'}")
 
 
-def _ranges(table: str) -> list[tuple[int, int]]:
+def own_ranges(table: str) -> list[tuple[int, int]]:
     """Return first id and count of each range of the user in a table; a table that cannot be read has none."""
     names = {_user(), str(os.geteuid())}
     try:

@@ -24,7 +24,16 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import BORDER, answering, parts, scratch, text_of, written
 
 _ENVIRONMENT = {"PATH": "/bin", "USER": "ada", "HOME": "/users/ada"}
-_STEPS = ("nodes", "here", "image-1.run", "nodes-near", "image-1.probe", "engine", "image-1.gpus", "image-1.nics")
+_STEPS = (
+    "nodes",
+    "here",
+    "image-1.run",
+    "nodes-near",
+    "image-1.probe",
+    "image-1.engine",
+    "image-1.gpus",
+    "image-1.nics",
+)
 _WORDS = {"image-1.gpus": ("node", "--gpus-in", "x"), "image-1.nics": ("node", "--nics-in", "x")}
 _CLAIMS = {
     "nodes": ("site.cores", "64"),
@@ -32,7 +41,7 @@ _CLAIMS = {
     "image-1.run": ("image-1.network", "x"),
     "nodes-near": ("site.near", "0:48 1:56"),
     "image-1.probe": ("image-1.rccl", "/x"),
-    "engine": ("engine.zstd", "starts it"),
+    "image-1.engine": ("engine.zstd", "starts it"),
     "image-1.gpus": ("image-1.copies", "0:48 1:56"),
     "image-1.nics": ("image-1.nics", "the NIC of its NUMA node"),
 }
