@@ -113,17 +113,28 @@ class Parser(argparse.ArgumentParser):
         return [*named, *moved] if named and not at.below else list(words)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
-        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
-            from lumiimg.cli import slips  # only where something is wrong
+        if action.choices is not None and value not in action.choices:
+            for name in action.option_strings or ("",):
+                self._refuse_retired([name, value] if name else [value])
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+                from lumiimg.cli.slips import meant  # only where something is wrong
 
-            hint = slips.of_command(value, self.words[1:]) if self.commands is COMMANDS else None
-            self.error(f"there is no command {value!r}{'' if hint else slips.meant(value, self.commands)}", hint)
+                self.error(f"there is no command {value!r}{meant(value, self.commands)}")
         super()._check_value(action, value)
+
+    def _refuse_retired(self, words: Sequence[str]) -> None:
+        """Leave with 2 and the name of the successor where one of the words was a command or an option once."""
+        from lumiimg.cli.retired import retired  # only where something is wrong
+
+        if found := retired(self.prog.partition(" ")[2], words):
+            gone, instead = found
+            self.error(f"{gone} is gone", instead)
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
         from lumiimg.cli import slips  # only where something is wrong
 
+        self._refuse_retired(words)
         first = words[0].partition("=")[0]
         options = self._option_string_actions
         question = slips.meant(first, options) if first.startswith("-") else ""

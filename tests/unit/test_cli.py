@@ -15,6 +15,7 @@ import pytest
 
 from lumiimg.cli.commands import COMMANDS, GROUPS, INTERNAL, Parser, make_parser
 from lumiimg.cli.main import FAULT, main
+from lumiimg.cli.retired import INSTEAD
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 from lumiimg.wording import engine_word
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -132,6 +133,31 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], what: str, capsys: 
     assert captured.err.count("\n") == 1
     assert what in captured.err
     assert "node?" not in captured.err  # the command that is for lumiimg itself
+
+
+def is_there(row: str) -> bool:
+    """Return whether the program still has a command, option or value."""
+    parser: Parser = make_parser()
+    words = row.split()
+    while words and words[0] in parser.below:
+        parser = parser.below[words.pop(0)]
+    if not words:
+        return True
+    option = next((one for one in parser._actions if words[0] in one.option_strings), None)
+    return option is not None and (option.choices is None or words[-1] in option.choices)
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_what_is_gone_names_its_successor(capsys: pytest.CaptureFixture[str]) -> None:
+    for row, instead in INSTEAD.items():
+        if is_there(row):
+            continue
+        with pytest.raises(SystemExit) as caught:
+            main([*row.split(), "image.sif"])
+        assert caught.value.code == ExitCode.BAD_INPUT
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert f" is gone ({instead})" in said, row
 
 
 @pytest.mark.parametrize(

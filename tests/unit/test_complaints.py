@@ -28,14 +28,7 @@ SLIPS = {
     "bind image.sif": ("--host", "lumiimg host scan -o host.json"),
     "check image.sif --sbatch=-A": ("--sbatch", "--nodes N"),
     "job /etc/passwd --site lumi": ("", ""),
-    # of people who know uv, gh, ruff, docker or sbatch
-    "run image.sif python train.py": ("no command 'run'", "lumiimg job IMAGE --site lumi -- COMMAND"),
-    "sbatch job.sh": ("no command 'sbatch'", "lumiimg job IMAGE --site lumi -- COMMAND"),
-    "install vllm": ("no command 'install'", "lumiimg explain --add vllm"),
-    "pull rocm/pytorch": ("no command 'pull'", "lumiimg adapt docker://rocm/pytorch --site lumi"),
-    "inspect my.sif": ("no command 'inspect'", "lumiimg explain my.sif"),
-    "search vllm": ("no command 'search'", "lumiimg list"),
-    "version": ("no command 'version'", "lumiimg --version"),
+    "run image.sif python train.py": ("no command 'run'", "lumiimg --help"),
     "list vllm": ("vllm", "lumiimg show vllm"),
     "build vllm": ("vllm", "--add vllm"),
     "build --base rocm-6.2.4 --add vllm 0.10.1": ("0.10.1", "--add vllm==0.10.1"),
@@ -106,7 +99,7 @@ def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(
 
 @pytest.mark.parametrize(
     "slip",
-    ["install vllm", "inspect my.sif", "search vllm", "version", "list vllm", "check my", "check mi.sif"],
+    ["list vllm", "check my", "check mi.sif"],
 )
 @pytest.mark.usefixtures("clean_home")
 def test_the_command_of_a_hint_works(slip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
