@@ -124,7 +124,7 @@ def _request(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json
     from lumiimg.report.plan import json_keys, print_plan
 
-    request, plan = planned(arguments, changes=True)
+    request, plan = planned(arguments)
     if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
         from lumiimg.resolve.pin import with_taken
 

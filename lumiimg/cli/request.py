@@ -89,22 +89,20 @@ def add_mirror(what: Options) -> None:
     add_repeated(what, "--mirror", "FROM=TO", mirror)
 
 
-def planned(
-    arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None, changes: bool = False
-) -> tuple[Request, Plan]:
+def planned(arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None) -> tuple[Request, Plan]:
     """Return what is asked for, and the answer. Raises as `decided` does.
 
-    `images` are bases that were read before; `changes` adds what the answer would be if something were otherwise.
+    `images` are bases that were read before.
     """
     from lumiimg.catalog.catalogue import open_catalogue
 
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
     ground = replace(ground_of(arguments, request, catalogue), images=images or {})
-    return request, decided(request, ground, changes=changes, quiet=changes or arguments.quiet)
+    return request, decided(request, ground, quiet=arguments.quiet)
 
 
-def decided(request: Request, ground: Ground, *, quiet: bool, changes: bool = False) -> Plan:
+def decided(request: Request, ground: Ground, *, quiet: bool) -> Plan:
     """Return the answer to a request. A plan whose definitions cannot be written is none.
 
     Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
@@ -114,7 +112,7 @@ def decided(request: Request, ground: Ground, *, quiet: bool, changes: bool = Fa
     from lumiimg.resolve.decide import decide
     from lumiimg.resolve.stack import HEADERS
 
-    plan = decide(request, ground, changes=changes)
+    plan = decide(request, ground)
     if plan.lock is not None:
         write_chain(plan.lock)
     layers = plan.lock.layers if plan.lock is not None and plan.fabric is Fabric.HOST else ()

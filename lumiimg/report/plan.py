@@ -22,7 +22,7 @@ from lumiimg.resolve.request import Request, in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from lumiimg.catalog.launch import SiteAnnotation, SiteOption
     from lumiimg.catalog.sites import Site, SiteVariable
@@ -47,13 +47,11 @@ def json_keys(plan: Plan) -> dict[str, Any]:
     return {
         "decision": "refused" if plan.refused else "ok",
         "nearest": plan.nearest and _asked_data(plan.nearest.asked),
-        "surer": plan.surer and _asked_data(plan.surer),
         "base": plan.base.name,
         "layers": [
             {"name": chosen.layer.name, "version": chosen.version, "status": chosen.status}
             for chosen in (plan.stack.layers if plan.stack else ())
         ],
-        "changes": dict(plan.changes),
         "environment": () if plan.refused else plan.environment,
     }
 
@@ -74,34 +72,25 @@ def print_plan(plan: Plan, *, verbose: bool, quiet: bool = False, stderr: bool =
             _print_rule(out, rule, verbose=verbose)
         if plan.refused:
             out.print()
-        for word, command in told_nearest(plan) if plan.refused else told_next(plan):
-            if command:
-                proposal(out, command, word=word)
-            else:
-                say(out, word, priority=Priority.ALWAYS)
+        word, command = next_step(plan)
+        if command:
+            proposal(out, command, word=word)
+        else:
+            say(out, word, priority=Priority.ALWAYS)
         others = [rule for rule in plan.rules if rule not in against]
         out.print()
         for rule in sorted(others, key=lambda rule: list(RuleOutcome)[::-1].index(rule.outcome)):
             _print_rule(out, rule, verbose=verbose)
         if not plan.refused:
             _print_jobs(out, plan, verbose=verbose)
-        if plan.changes:
-            heading(out, "the same request:")
-            for what, told in plan.changes:
-                detail(out, f"{what}: {told}", style="dim", priority=Priority.WELL)
 
 
-def told_next(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield what to do with a plan: a word or two, and the command."""
-    written = plan.asked.written
-    same = f"lumiimg build {written} -o image.sif"
-    if plan.missing is not None:
-        yield "where its base is", same
-    elif plan.surer is None:
-        yield "next", same
-    else:
-        yield "next, without these doubts", f"lumiimg build {options_of(plan.surer)} -o image.sif"
-        yield "as asked for", same
+def next_step(plan: Plan) -> tuple[str, str | None]:
+    """Return what to do with a plan: some words, and the command; none where nothing near a refusal works."""
+    if plan.refused:
+        return _nearest(plan)
+    word = "next" if plan.missing is None else "where its base is"
+    return word, f"lumiimg build {plan.asked.written} -o image.sif"
 
 
 def sentence(plan: Plan) -> str:
@@ -123,18 +112,13 @@ def _print_rule(out: Console, rule: RuleResult, *, verbose: bool) -> None:
         say(out, f"source: {rule.source}", first=INDENT, style="dim", priority=Priority.MORE)
 
 
-def told_nearest(plan: Plan) -> Iterator[tuple[str, str | None]]:
-    """Yield what works instead of a request that is refused: a sentence, and the command."""
+def _nearest(plan: Plan) -> tuple[str, str | None]:
     if plan.nearest is None:
-        yield "no request near it works: ask for less (`lumiimg list`)", None
-    for other, title in (
-        (plan.nearest, "the nearest that works"),
-        (plan.keeping, "with the versions that you name, on another base"),
-    ):
-        if other is not None:
-            left = _left_out(plan.asked, other.asked) if other is plan.nearest else ""
-            where = ", where its base is" if other.missing else ""
-            yield f"next, {title}{left}{where}", f"lumiimg build {options_of(other.asked)} -o image.sif"
+        return "no request near it works: ask for less (`lumiimg list`)", None
+    left = _left_out(plan.asked, plan.nearest.asked)
+    where = ", where its base is" if plan.nearest.missing else ""
+    command = f"lumiimg build {options_of(plan.nearest.asked)} -o image.sif"
+    return f"next, the nearest that works{left}{where}", command
 
 
 def _print_jobs(out: Console, plan: Plan, *, verbose: bool) -> None:

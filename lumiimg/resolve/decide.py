@@ -26,26 +26,21 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Ground, Plan
 
 
-def decide(request: Request, ground: Ground, *, changes: bool = False) -> Plan:
-    """Return the answer to a request; with `changes`, what it would be if something were otherwise, too.
-
-    Raises BadInputError for a wrong name, argument or source.
-    """
+def decide(request: Request, ground: Ground) -> Plan:
+    """Return the answer to a request. Raises BadInputError for a wrong name, argument or source."""
     refuse_secrets(request)
     ground = with_unlisted(request, ground)
     images = ground.images or read_bases(request.base, ground.catalogue, ground.pull, ground.site)
     request, ground = with_own(request, replace(ground, images=images))
-    planner = Planner(ground)
-    plan = planner.plan(with_releases(request, ground.catalogue))
+    plan = Planner(ground).plan(with_releases(request, ground.catalogue))
     if plan.refused and ground.indexes is not None:
         # of a range, the rows are the newest alone: an older release in it may fit where they do not
         more = with_unlisted(request, ground, ranges=True)
         if more.looked != ground.looked:
-            other = Planner(more)
-            found = other.plan(with_releases(request, more.catalogue))
+            found = Planner(more).plan(with_releases(request, more.catalogue))
             if found.stack is not None and not found.refused and not _is_for_another(found.stack):
-                planner, plan = other, found
-    return planner.with_changes(plan) if changes else plan
+                return found
+    return plan
 
 
 def _is_for_another(stack: Stack) -> bool:

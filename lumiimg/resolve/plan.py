@@ -63,12 +63,6 @@ class Plan:
     fabric: Fabric
     rules: tuple[RuleResult, ...]
     nearest: Plan | None = None
-    keeping: Plan | None = None
-    """Of a refusal whose nearest gives up a version that was asked for: a request that keeps it, on another base."""
-    surer: Request | None = None
-    """Of a plan with doubts for the host's fabric, asked for: the same with one in the image, if that has none."""
-    changes: tuple[tuple[str, str], ...] = field(default=())
-    """What would come out if something were otherwise: what, and the answer in short."""
     environment: tuple[SiteVariable, ...] = ()
     """Variables of the site that jobs with such an image want."""
     site: Site | None = None

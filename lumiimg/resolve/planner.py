@@ -19,7 +19,7 @@ from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.locking import lock_stack
 from lumiimg.resolve.mpi import mpi_type
 from lumiimg.resolve.nearest import others
-from lumiimg.resolve.plan import Ground, Plan, outcome_of
+from lumiimg.resolve.plan import Ground, Plan
 from lumiimg.resolve.request import Request, name_of, wanted
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.shelf import Shelf
@@ -67,12 +67,7 @@ class Planner:
         plan = self._settled(self._judge(asked))
         if not plan.refused:
             return plan
-        nearest = self._first(others(asked, self._shelf), asked)
-        keeping = None
-        if nearest is not None and asked.pinned and not set(asked.add) <= set(nearest.asked.add):
-            bases = self._shelf.bases_near(asked.base)
-            keeping = self._first((asked.plainly(base) for base in bases), asked)
-        return replace(plan, nearest=nearest, keeping=keeping)
+        return replace(plan, nearest=self._first(others(asked, self._shelf), asked))
 
     def _settled(self, plan: Plan) -> Plan:
         """Return a plan with its lock, if it is not refused."""
@@ -102,19 +97,6 @@ class Planner:
             for text, name in zip(plan.asked.add, plan.asked.unpinned, strict=True)
         )
         return replace(plan.asked, add=tuple(add))
-
-    def with_changes(self, plan: Plan) -> Plan:
-        """Return the plan with what would come out if the driver, the base, or the fabric were another."""
-        return replace(plan, changes=tuple(self._changes(plan.asked, plan)), surer=self._surer(plan))
-
-    def _surer(self, plan: Plan) -> Request | None:
-        if plan.refused or not plan.is_doubtful or plan.asked.fabric is not Fabric.HOST:
-            return None
-        try:
-            other = self._settled(self._judge(replace(plan.asked, fabric=Fabric.BUNDLED)))
-        except BadInputError:  # an argument or a source is for the host's fabric
-            return None
-        return None if other.refused or other.is_doubtful else other.asked
 
     def _judge(self, asked: Request) -> Plan:
         """Judge a request. Where nobody names the fabric, the image gets its own if that leaves fewer doubts."""
@@ -238,25 +220,6 @@ class Planner:
             raise faults[0]
         newest_first = sorted(found, key=lambda plan: _versions(plan, self._shelf.rocm(plan.base.name)), reverse=True)
         return sorted(newest_first, key=lambda plan: plan.is_doubtful), [plan for plan in plans if plan.refused]
-
-    def _changes(self, asked: Request, plan: Plan) -> Iterator[tuple[str, str]]:
-        """Yield what would come out if the driver, or the base, were another."""
-        site = self._site
-        if site is not None and any(r.id == "driver-window" and r.outcome is not RuleOutcome.OK for r in plan.rules):
-            other = Planner(replace(self._ground, site=replace(site, driver=None)))
-            yield f"with another driver on {site.name}", outcome_of(other._judge(asked))
-        yield from self._on_other_bases(asked)
-
-    def _on_other_bases(self, asked: Request) -> Iterator[tuple[str, str]]:
-        """Yield what would come out on the next older and the next newer base."""
-        near = self._shelf.bases_like(asked.base)
-        here = self._shelf.rocm(asked.base)
-        older = [name for name in near if self._shelf.rocm(name) < here]
-        newer = [name for name in near if self._shelf.rocm(name) > here]
-        for names in filter(None, (older, newer)):
-            plans = [self._judge(replace(asked, base=name)) for name in names]
-            plan = next((plan for plan in plans if not plan.refused), plans[0])
-            yield f"on {plan.base.name}", outcome_of(plan)
 
 
 def _of_its_name(base: Layer) -> Iterator[RuleResult]:

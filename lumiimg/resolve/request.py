@@ -64,18 +64,13 @@ class Request:
     """Python packages of the user's own, which go on top."""
 
     @property
-    def pinned(self) -> bool:
-        """Whether a version is asked for."""
-        return any(wanted(text)[1] for text in self.add)
-
-    @property
     def unpinned(self) -> tuple[str, ...]:
         """The layers without their versions."""
         return tuple(map(name_of, self.add))
 
-    def plainly(self, base: str | None = None) -> Request:
-        """Return the request without arguments and sources, which can be what is at fault; on `base`, if given."""
-        return replace(self, base=base or self.base, arguments={}, sources={})
+    def plainly(self) -> Request:
+        """Return the request without arguments and sources, which can be what is at fault."""
+        return replace(self, arguments={}, sources={})
 
 
 def wanted(text: str) -> tuple[str, SpecifierSet]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Advice
 from lumiimg.report.html.findings import block
-from lumiimg.report.html.page import Node, Section, element, listed, page, table
-from lumiimg.report.plan import KINDS, sentence, told_nearest, told_next, told_unbuilt, when_of
+from lumiimg.report.html.page import Node, Section, element, page, table
+from lumiimg.report.plan import KINDS, next_step, sentence, told_unbuilt, when_of
 from lumiimg.report.reach import LEGEND
 from lumiimg.resolve.plan import Plan, outcome_of
 from lumiimg.resolve.request import in_short
@@ -26,7 +26,6 @@ def request_page(plan: Plan) -> str:
     parts = [
         Section("What works instead" if plan.refused else "What is chosen", list(_chosen(plan))),
         Section("The rules", list(_rules(plan))),
-        Section("The same request, otherwise", list(_changes(plan))),
         Section(f"Variables for jobs on {site.name}" if site else "", list(_environment(plan))),
     ]
     kind = "problem" if plan.refused else "unknown" if plan.is_doubtful else "ok"
@@ -50,21 +49,13 @@ def _advice(plan: Plan) -> Advice:
     against = [rule for rule in plan.rules if rule.outcome is not RuleOutcome.OK]
     against.sort(key=lambda rule: rule.outcome is not RuleOutcome.REFUSED)
     why = f"{against[0].sides}: {against[0].because}" if against else None
-    word, command = next(iter(told_nearest(plan) if plan.refused else told_next(plan)))
+    word, command = next_step(plan)
     where = word.removeprefix("next").removeprefix(", ")
     return Advice(why, command, where or None) if command else Advice(f"{why}; {word}")
 
 
-def _others(plan: Plan) -> Iterator[Node]:
-    for word, command in list(told_nearest(plan) if plan.refused else told_next(plan))[1:]:
-        if command:
-            yield element("p", f"{word[0].upper()}{word[1:]}:")
-            yield listed([command], "remedy")
-
-
 def _chosen(plan: Plan) -> Iterator[Node]:
     if plan.refused:
-        yield from _others(plan)
         return
     rows: list[Sequence[Node]] = [("base", plan.base.name, plan.base.status)]
     rows += [(c.layer.name, c.version or "", c.status) for c in (plan.stack.layers if plan.stack else ())]
@@ -75,7 +66,6 @@ def _chosen(plan: Plan) -> Iterator[Node]:
         yield element("p", f"{note[0].upper()}{note[1:]}.")
     if plan.missing is not None:
         yield element("p", f"Not here: {plan.missing}")
-    yield from _others(plan)
 
 
 def _rules(plan: Plan) -> Iterator[Node]:
@@ -88,11 +78,6 @@ def _rules(plan: Plan) -> Iterator[Node]:
             is_open=rule.outcome is not RuleOutcome.OK,
             source=rule.source,
         )
-
-
-def _changes(plan: Plan) -> Iterator[Node]:
-    if plan.changes:
-        yield table("What would come out if something were otherwise", ("if", "then"), plan.changes)
 
 
 def _environment(plan: Plan) -> Iterator[Node]:

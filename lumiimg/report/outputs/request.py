@@ -66,14 +66,10 @@ class ExplainRequest(Output):
     """All that were applied."""
     nearest: Asked | None
     """The nearest request that works, where this one is refused; null where there is none."""
-    surer: Asked | None
-    """Of an answer with doubts: a request near it that leaves none; null where none was found."""
     base: str
     """Name in the catalogue, or the image."""
     layers: tuple[ChosenLayer, ...]
     """In the order in which they are built; empty where the request is refused."""
-    changes: dict[str, str]
-    """What the same request would come to otherwise, by what is changed."""
     environment: tuple[WantedVariable, ...]
     """What jobs with such an image want on the site."""
 
