@@ -412,7 +412,8 @@ class _Work:
                 with step.named():
                     strategy.base(step, target, self.downloads)
             whole = below[-1] if below and self.way == "definition" else None
-            if note := require_gpu_code(", ".join(definition.layers), definition.gpus, target, whole):
+            named = ", ".join(definition.layers)
+            if note := require_gpu_code(named, definition.gpus, target, whole, of_wheels=definition.gpu_of_wheels):
                 self.log.write(f"{note}\n".encode())
             seconds = time.monotonic() - start
             entry = self.cache.keep(key, target, layers=definition.layers, seconds=seconds, below=content)

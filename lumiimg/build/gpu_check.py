@@ -1,4 +1,4 @@
-"""After a layer that is compiled for a GPU: what it put in has code for that GPU. On the node it is too late."""
+"""After a layer: what was compiled for a GPU, or came in wheels, has code for the GPU. On the node it is too late."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from lumiimg.resolve.gpu_verdict import gpu_verdicts
 _SHOWN = 4
 
 
-def require_gpu_code(layer: str, gpus: Collection[str], result: Path, below: Path | None = None) -> str | None:
+def require_gpu_code(
+    layer: str, gpus: Collection[str], result: Path, below: Path | None = None, *, of_wheels: str | None = None
+) -> str | None:
     """Raise FailedError where a layer has GPU code, and none that one of its GPUs takes; return a note, or None.
 
+    `gpus`: what the layer is compiled for; `of_wheels`: what its wheels are to have code for, in what each job calls.
     `result`: what the layer put in; where it is the whole image, `below` is that without the layer. A layer without any
     GPU code is noted only: it may compile when it is called, as Triton does.
     """
-    if not gpus:
+    if not gpus and of_wheels is None:
         return None
     code = _code(result)
     if below is not None:
         before = {(file.path, file.bundles) for file in _code(below).files}
         code = GpuCode(tuple(file for file in code.files if (file.path, file.bundles) not in before), ())
-    if not code.files:
+    if gpus and not code.files:
         return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
     for gpu in gpus:
         try:
@@ -39,9 +42,22 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, below: Pat
             shown = ", ".join(f"{one.component} ({one.has})" for one in lacking[:_SHOWN])
             raise FailedError(
                 f"layer {layer}: it was compiled for {gpu}, and has no code for it: {shown}",
-                hint="does its post.sh pass ARCH to the compiler (PYTORCH_ROCM_ARCH, GPU_TARGETS, …)?",
+                hint="does its post.sh pass ARCH to the compiler (PYTORCH_ROCM_ARCH, GPU_TARGETS, …)? Its releases, "
+                f"and where their wheels come from: lumiimg show {layer}",
             )
+    if not gpus and of_wheels is not None:
+        _require_in_wheels(layer, of_wheels, code)
     return None
+
+
+def _require_in_wheels(layer: str, gpu: str, code: GpuCode) -> None:
+    lacking = [one for one in gpu_verdicts(code, node_gpu(gpu)) if one.fit is GpuFit.NO and one.needed]
+    if lacking:
+        shown = ", ".join(f"{one.component} ({one.has})" for one in lacking[:_SHOWN])
+        raise FailedError(
+            f"layer {layer}: its wheels have no code for {gpu}: {shown}",
+            hint=f"the releases of this layer, and where their wheels come from: lumiimg show {layer}",
+        )
 
 
 def _code(path: Path) -> GpuCode:

@@ -175,12 +175,9 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         lock.bootstrap.image.refuse_unproved()
     sources = sources_of(arguments)
     if lock.unsettled or arguments.lock:
-        from lumiimg.catalog.sites import find_site
         from lumiimg.resolve.pin import settle
-        from lumiimg.resolve.wheel_gpus import with_gpus
 
         lock = settle(lock, sources, pin_base=arguments.lock is not None, until=request.until)
-        lock = with_gpus(lock, find_site(request.site, os.environ) if request.site else None, sources)
     if arguments.lock and not arguments.locked:
         from lumiimg.files import write_text
         from lumiimg.resolve import lockfile
@@ -269,9 +266,10 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
         report.print_start(lock, engine, output, f"{way}: {because}")
     progress = progress_of(arguments)
     lock = lock_base(lock, cache, progress.notice)
+    runs_on = _runs_on(arguments, request, progress)
     try:
         built = build_image(
-            write_chain(lock),
+            write_chain(lock, runs_on.site.arch if runs_on.site else None),
             output,
             machine=machine,
             way=way,
@@ -286,7 +284,7 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
             again=arguments.force,
             keep_going=arguments.keep_going,
             fresh=getattr(arguments, "fresh", False),
-            runs_on=_runs_on(arguments, request, progress),
+            runs_on=runs_on,
         )
     finally:
         progress.stop()

@@ -54,7 +54,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.lock_trust import beyond_catalogue
     from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text
     from lumiimg.resolve.pin import settle
-    from lumiimg.resolve.wheel_gpus import with_gpus
 
     refuse_places({"-o": arguments.output}, ())
     catalogue = open_catalogue(os.environ, arguments.layers)
@@ -73,7 +72,6 @@ def execute(arguments: argparse.Namespace) -> int:
     lock = locked(decided(request, ground, quiet=arguments.quiet), "lock")
     sources = sources_of(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
-    lock = with_gpus(lock, ground.site, sources)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))

@@ -118,6 +118,8 @@ class Definition:
 
     gpus: tuple[str, ...] = ()
     """That its layer is to be compiled for, as compilers name them; none where it compiles for no GPU."""
+    gpu_of_wheels: str | None = None
+    """The GPU of the site, where its layer has wheels that are not of Python alone."""
 
     @property
     def text(self) -> str:

@@ -43,11 +43,15 @@ CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
 FLAT = "flat"
 _END = "END_OF_MANIFEST"
+_PURE = "-any.whl"
+"""How the name of a wheel ends that has Python alone."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def write_chain(lock: Lock) -> tuple[Definition, ...]:
+def write_chain(lock: Lock, gpu: str | None = None) -> tuple[Definition, ...]:
     """Return one definition a layer; each but the first starts from the image of the one before.
+
+    `gpu` is that of the site, which wheels are to have code for.
 
     Raises DefinitionError for a script or a value that a definition file cannot carry.
     """
@@ -67,6 +71,7 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
                 origin_sha256=(lock.bootstrap.sha256 or None) if parent is None else None,
                 needs=tuple(f"{one + 1:02}-{lock.stack[one].layer.name}" for one in sorted(_needs(lock.stack, index))),
                 gpus=gpus_of(layer.arguments),
+                gpu_of_wheels=gpu if any(not wheel.file.endswith(_PURE) for wheel in layer.wheels) else None,
             )
         )
     for definition in chain:

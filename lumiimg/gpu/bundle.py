@@ -17,7 +17,7 @@ import re
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from lumiimg.gpu.code_object import read_code_object
@@ -87,22 +87,6 @@ def read_bundles(source: ByteRanges, start: int, size: int) -> list[Bundle]:
     if not any(found):
         raise GpuCodeError("a bundle that names no GPU")
     return [bundle for bundle in found if bundle]  # one for the host alone has no code
-
-
-def bundles_as_they_come(source: ByteRanges) -> Iterator[Bundle]:
-    """Yield the bundles of a file that can only be read from its beginning to its end; each begins at a page.
-
-    Raises GpuCodeError where one cannot be read.
-    """
-    at = _next(source, 0, source.size, source.size, PAGE_BYTES)[0]
-    while at is not None:
-        head = _read_head(source, at, source.size)
-        if head.bundle:
-            yield head.bundle
-        behind = at + (PAGE_BYTES if head.size is None else head.size)
-        # of one section they follow one another; behind the last there is code of the host
-        end = source.size if head.size is None else min(source.size, behind + 2 * PAGE_BYTES)
-        at = _next(source, behind, end, source.size, PAGE_BYTES)[0]
 
 
 def find_bundle(source: ByteRanges, start: int, size: int, align: int = 1) -> int | None:

@@ -9,23 +9,23 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import FatFile, read_file
 from lumiimg.gpu.kpack import ANY_GPU, KpackReference, read_kpack
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
-from lumiimg.image.tree import FileKind, OpenFile
+from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.image import RootFileSystem
 
 _LIBRARY_OR_PROGRAM = re.compile(r"[^.]+|.+\.so(?:\.[0-9.]+)?|.+\.(?:exe|bin|out|x)")
-KPACK_ENDING = ".kpack"
+_KPACK_ENDING = ".kpack"
 _SMALLEST_BYTES = 4096
 """Of a file with a bundle, which begins at a page."""
 _MAX_HEADS = 20_000
@@ -82,16 +82,6 @@ class GpuCode:
         return replace(self, files=tuple(replace(file, fit=_fit(file, gpu)) for file in self.files))
 
 
-class CodeTree(Protocol):
-    """Files to be looked at: those of an image, or of a wheel."""
-
-    def walk(self) -> Iterable[tuple[str, FileKind]]:
-        """Yield paths, and what they stand for."""
-
-    def open(self, path: str) -> OpenFile:
-        """Return a file, which the caller closes. Raises OSError, BadInputError."""
-
-
 @dataclass(slots=True)
 class _Folder:
     """Kernel files of one component while they are collected."""
@@ -103,8 +93,7 @@ class _Folder:
 
 @dataclass(slots=True)
 class _Reader:
-    tree: CodeTree
-    read_library: Callable[[OpenFile], FatFile | None]
+    root: RootFileSystem
     files: list[CodeFile] = field(default_factory=list)
     unreadable: list[UnreadableCode] = field(default_factory=list)
     folders: dict[tuple[str, str], _Folder] = field(default_factory=dict)
@@ -114,14 +103,14 @@ class _Reader:
 
     def read(self, path: str) -> None:
         name = path.rpartition("/")[2]
-        if name.endswith(KPACK_ENDING):
-            with contextlib.closing(self.tree.open(path)) as file:
+        if name.endswith(_KPACK_ENDING):
+            with contextlib.closing(self.root.open(path)) as file:
                 self.archives[path] = dict(read_kpack(file))
         elif kernels := kernel_file(path):
             self._read_kernels(path, kernels)
         elif _LIBRARY_OR_PROGRAM.fullmatch(name):
-            with contextlib.closing(self.tree.open(path)) as file:
-                found = self.read_library(file) if file.size >= _SMALLEST_BYTES else None
+            with contextlib.closing(self.root.open(path)) as file:
+                found = read_file(file) if file.size >= _SMALLEST_BYTES else None
             if found:
                 self._add(path, found)
 
@@ -139,7 +128,7 @@ class _Reader:
             self.heads += 1
             if self.heads > _MAX_HEADS:
                 raise BadInputError(f"not looked at: more than the {_MAX_HEADS} kernel files that are opened")
-            with contextlib.closing(self.tree.open(path)) as file:
+            with contextlib.closing(self.root.open(path)) as file:
                 targets = folder.targets[of.target] = read_kernel_file(file, path)
         folder.found.update(targets)
 
@@ -183,26 +172,21 @@ def gpu_code_of(root: RootFileSystem) -> GpuCode:
     Looked at are libraries, programs without an ending, kernel files and archives of them, each once and not its
     symlinks; files that may not be read are passed over, as the runtime would have to.
     """
-    seen = _SeenLinks(root)
-    code = read_tree(seen, read_file)
-    return replace(code, files=tuple(_by_links(root, code.files, seen.links)))
-
-
-@dataclass(frozen=True, slots=True)
-class _SeenLinks:
-    """An image, with the symlinks that a walk came by."""
-
-    root: RootFileSystem
-    links: list[str] = field(default_factory=list)
-
-    def walk(self) -> Iterator[tuple[str, FileKind]]:
-        for path, kind in self.root.walk():
-            if kind is FileKind.SYMLINK:
-                self.links.append(path)
-            yield path, kind
-
-    def open(self, path: str) -> OpenFile:
-        return self.root.open(path)
+    reader = _Reader(root)
+    links: list[str] = []
+    for path, kind in root.walk():
+        if kind is FileKind.SYMLINK:
+            links.append(path)
+        if kind is not FileKind.FILE:
+            continue
+        try:
+            reader.read(path)
+        except OSError:
+            continue
+        except BadInputError as error:
+            reader.unreadable.append(UnreadableCode(path, error.what))
+    code = reader.result()
+    return replace(code, files=tuple(_by_links(root, code.files, links)))
 
 
 def _by_links(root: RootFileSystem, files: Iterable[CodeFile], links: Iterable[str]) -> Iterator[CodeFile]:
@@ -228,18 +212,3 @@ def _telling(root: RootFileSystem, links: Iterable[str]) -> Iterator[tuple[str, 
         if name:
             with contextlib.suppress(OSError, BadInputError):
                 yield root.resolve(link), name
-
-
-def read_tree(tree: CodeTree, read_library: Callable[[OpenFile], FatFile | None]) -> GpuCode:
-    """Return the GPU code of a tree of files; `read_library` returns that of a library, and raises GpuCodeError."""
-    reader = _Reader(tree, read_library)
-    for path, kind in tree.walk():
-        if kind is not FileKind.FILE:
-            continue
-        try:
-            reader.read(path)
-        except OSError:
-            continue
-        except BadInputError as error:
-            reader.unreadable.append(UnreadableCode(path, error.what))
-    return reader.result()

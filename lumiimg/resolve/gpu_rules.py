@@ -12,12 +12,12 @@ from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from lumiimg.catalog.layers import KnownTrouble, Layer
     from lumiimg.catalog.sites import Site
 
-GPU_CODE = "gpu-code"
+_ID = "gpu-code"
 _OUTCOMES = {
     GpuFit.RUNS: RuleOutcome.OK,
     GpuFit.PART: RuleOutcome.OK,
@@ -25,30 +25,29 @@ _OUTCOMES = {
     GpuFit.XNACK: RuleOutcome.WARNING,
     GpuFit.NO: RuleOutcome.REFUSED,
 }
-_RULE = "LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
+_SOURCE = "read in the image; LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
 
 
 def gpu_code(base: Layer, site: Site | None) -> Iterator[RuleResult]:
     """Rule 7: what jobs of an image call has code for the GPU of the site. Layers on top do not bring it."""
     if site is not None and site.arch is not None and isinstance(base, ForeignBase):
-        yield from of_components(base.gpu, site)
+        yield from _of_components(base.gpu, site)
 
 
-def of_components(found: Iterable[GpuVerdict], site: Site, wheel: str = "") -> Iterator[RuleResult]:
-    """Yield what follows from the code of components: those of an image, or of a wheel."""
-    place, source = (f"{wheel}, ", f"read in the wheel; {_RULE}") if wheel else ("", f"read in the image; {_RULE}")
-    need, verdicts = f"code for {site.arch}", tuple(found)
+def _of_components(verdicts: Collection[GpuVerdict], site: Site) -> Iterator[RuleResult]:
+    """Yield what follows from the code of an image's components."""
+    need = f"code for {site.arch}"
     for fit, outcome in _OUTCOMES.items():
         parts = [part for part in verdicts if part.needed and part.fit is fit]
         if parts:
             takes = outcome is RuleOutcome.OK
             have = ", ".join(part.component if takes else f"{part.component}: {part.has}" for part in parts)
-            yield RuleResult(GPU_CODE, outcome, need, f"{place}{have}", _because(parts, site), source)
+            yield RuleResult(_ID, outcome, need, have, _because(parts, site), _SOURCE)
     for part in verdicts:
         if not part.needed and part.fit is GpuFit.NO and not role_of(part.component).harmless:
-            have = f"{place}{part.component}: {part.has}"
+            have = f"{part.component}: {part.has}"
             because = f"jobs run without {part.component}; {part.without}"
-            yield RuleResult(GPU_CODE, RuleOutcome.WARNING, need, have, because, source)
+            yield RuleResult(_ID, RuleOutcome.WARNING, need, have, because, _SOURCE)
 
 
 def _because(parts: Iterable[GpuVerdict], site: Site) -> str:

@@ -45,8 +45,6 @@ class LockedSource:
     """What a person should know of where the digest is from."""
     version: str = ""
     """Of a wheel."""
-    gpus: tuple[str, ...] = ()
-    """That a wheel has code for, as far as it was read."""
 
     @property
     def is_local(self) -> bool:

@@ -248,7 +248,6 @@ def _python_data(lock: Lock) -> dict[str, Any]:
                     "lumiimg": {
                         "layer": layer.layer.name,
                         "glibc": f"{lock.python.glibc[0]}.{lock.python.glibc[1]}",
-                        **({"gpus": " ".join(wheel.gpus)} if wheel.gpus else {}),
                     }
                 },
             }
@@ -429,13 +428,12 @@ def _wheels(table: Table) -> tuple[dict[str, list[LockedSource]], PythonTarget |
         name, version = package.string("name"), package.string("version")
         tool = package.table("tool").table("lumiimg").string_values()
         layer, glibc = tool.get("layer", ""), tool.get("glibc", "")
-        gpus = tuple(tool.get("gpus", "").split())
         files = list(package.tables("wheels"))
         if len(files) != 1:
             package.fault("wheels", f"should be 1 file, are {len(files)}")
         for wheel in files:
             file, url = _file(wheel, "name"), checked(wheel.string("url"), f"the wheel of {name}")
-            source = LockedSource(name, "", file, _sha256_of(wheel.table("hashes")), url, "", version, gpus)
+            source = LockedSource(name, "", file, _sha256_of(wheel.table("hashes")), url, "", version)
             found.setdefault(layer, []).append(source)
     if glibc is None:
         return found, None

@@ -50,8 +50,6 @@ class World:
     """Whether the indexes give digests."""
     metadata: bool = True
     """Whether they offer the metadata of a wheel beside it."""
-    parts: bool = True
-    """Whether wheels are sent in parts to who asks for one."""
     image: bytes = b"layer"
     earlier: tuple[bytes, ...] = ()
     """Images that the tag meant before, which a registry still has by their digests."""
@@ -154,7 +152,7 @@ def serve(world: World, tls: ssl.SSLContext | None = None) -> Iterator[World]:
             world.asked.append(self.path)
             status, kind, body = answer(world, unquote(self.path))
             part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-            if part and world.parts and status == 200 and self.path.endswith(".whl"):
+            if part and status == 200 and self.path.endswith(".whl"):
                 first = int(part[1]) if part[1] else max(len(body) - int(part[2]), 0)
                 last = min(int(part[2]) if part[1] and part[2] else len(body), len(body) - 1)
                 status, whole, body = 206, len(body), body[first : last + 1]

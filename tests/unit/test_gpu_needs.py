@@ -248,6 +248,19 @@ def test_code_for_its_gpu_in_one_file_of_a_layer_is_enough_unless_each_job_needs
         require_gpu_code("vllm", ("gfx90a",), root)
 
 
+def test_wheels_without_code_for_the_gpu_of_the_site_fail_where_each_job_needs_it(tmp_path: Path) -> None:
+    root = layer(tmp_path / "layer", mine=only("gfx942"))
+    assert require_gpu_code("x", (), root, of_wheels="gfx90a") is None
+    (root / "opt/mine/lib.so").rename(root / "opt/mine/_C.abi3.so")
+    torch = layer(tmp_path / "torch", torch=only("gfx942"))
+    (torch / "opt/torch/lib.so").rename(torch / "opt/torch/libtorch_hip.so")
+    with pytest.raises(FailedError, match=r"its wheels have no code for gfx90a: .*gfx942 only") as raised:
+        require_gpu_code("pytorch", (), torch, of_wheels="gfx90a")
+    assert "lumiimg show pytorch" in f"{raised.value}"
+    require_gpu_code("pytorch", (), torch, of_wheels="gfx942")
+    require_gpu_code("pytorch", (), layer(tmp_path / "none", mine=b"text"), of_wheels="gfx90a")
+
+
 def test_what_was_below_a_layer_speaks_for_no_layer(tmp_path: Path) -> None:
     """The container engine's own build makes the whole image."""
     below = layer(tmp_path / "below", base=only("gfx90a"))

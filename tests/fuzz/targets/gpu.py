@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import struct
-import zipfile
 from collections.abc import Iterator
 
 from lumiimg.elf.reader import BytesReader
@@ -14,8 +12,6 @@ from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.kpack import read_kpack
 from lumiimg.gpu.rule import fit_of_all, node_gpu
 from lumiimg.gpu.source import GpuCodeError
-from lumiimg.resolve.gpu_verdict import gpu_verdicts
-from lumiimg.resolve.wheel_code import wheel_code
 from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import FIXTURES
 from tests.shared import gpu_builder as gpu
@@ -47,13 +43,6 @@ def _archive(data: bytes) -> str:
     return " ".join(str(target) for found in read_kpack(BytesReader(data)).values() for target in found)
 
 
-def _wheel(data: bytes) -> str:
-    code = wheel_code(io.BytesIO(data), node_gpu("gfx90a"))
-    return "".join(each.why for each in code.unreadable) + " ".join(
-        part.has for part in gpu_verdicts(code, node_gpu("gfx90a"))
-    )
-
-
 def _file_seeds() -> Iterator[bytes]:
     plain = gpu.pages(gpu.bundle(*gpu.hip("gfx90a:sramecc+:xnack-", "gfx9-4-generic")), gpu.bundle(*gpu.hip("gfx942")))
     old = gpu.bundle("hip-amdgcn-amd-amdhsa--gfx908+sram-ecc", codes=[gpu.code_object("gfx908", version=1)])
@@ -81,17 +70,6 @@ def _bad_files() -> Iterator[bytes]:
     yield gpu.compressed(bytes(48 << 20))
 
 
-def _wheel_seeds() -> Iterator[bytes]:
-    code = gpu.library(gpu.pages(gpu.compressed(gpu.bundle(*gpu.hip("gfx942"))), gpu.bundle(*gpu.hip("gfx90a"))))
-    files = {"vllm/_C.abi3.so": code, "t/rocblas/library/K_gfx90a.co": gpu.code_object(), "a/b.kpack": gpu.kpack({})}
-    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w", method) as archive:
-            for name, data in files.items():
-                archive.writestr(name, data)
-        yield out.getvalue()
-
-
 def _kernel_seeds() -> Iterator[bytes]:
     yield from (gpu.code_object(), b"SQLite format 3\0", b"gfx90a-xnack-", b"gfx942130", gpu.compressed(gpu.bundle()))
 
@@ -115,6 +93,5 @@ TARGETS = (
         "bytes",
     ),
     Target("gpu-kernels", ("gpu.components.read_kernel_file",), _kernels, _kernel_seeds, (GpuCodeError,), "bytes"),
-    Target("gpu-wheel", ("resolve.wheel_code.wheel_code",), _wheel, _wheel_seeds, (GpuCodeError,), "bytes"),
     Target("gpu-archive", ("gpu.kpack.read_kpack",), _archive, _archive_seeds, (GpuCodeError,), "bytes"),
 )
