@@ -43,7 +43,7 @@ Evidence at the level that was taken ([what each level proves](../explanation/le
 doubts, too: its first line says "with doubts", and each has a `?`.
 
 ## 1: the answer is no, or the work failed
-A command that **answers** (`check`, `log`, `explain`, `bind`, `drift`, `verify`, `ldd`, `doctor`) has found what stands against it: do what the
+A command that **answers** (`check`, `log`, `explain`, `bind`, `drift`, `ldd`, `doctor`) has found what stands against it: do what the
 lines `do:` say, from the first on. `diff` says 1 where two locks differ, `why` where a layer would be built again.
 
 A command that **makes** something could not make it; a line on standard error says what, where, and what to do:
@@ -69,7 +69,6 @@ decide it, mostly in a line `do:`
 | `explain IMAGE` | what the image gets from the host; with `--host`, what stands after a `?` | `lumiimg host scan -o host.json` on a compute node, then `--host host.json`; else the `do:` of that `?` |
 | `bind`, `module` | which libraries must be bound: the snapshot has no libfabric for Slingshot, or the image no glibc | a snapshot of a compute node, with the modules of the job loaded |
 | `drift` | the two snapshots are of nodes of different kinds, or one has no fabric or no known driver | both snapshots from nodes of one partition |
-| `verify` | who signed: the key is not in the keyring here | the key, from somebody you trust: the answer has its fingerprint, and the engine's command that takes it |
 | `host scan` | the network: there is no libfabric for Slingshot. The snapshot is written, and says so | a compute node, with the module of the site loaded |
 | `ldd` | musl's loader, which is not modelled | the container itself |
 | `bench import` | a part of the counts: the engine is set-user-id, or the kernel reads the image | what the line on standard error says |
@@ -78,7 +77,7 @@ decide it, mostly in a line `do:`
 
 ## 4: something needed is missing here
 The same command can do its work elsewhere. The line names what is missing, how to get it, and what goes without: a container engine (`build`,
-`verify`, `doctor`, `check --level probe`; without it go `--dry-run`, `--definitions` and `check --level static`); GPUs
+`doctor`, `check --level probe`; without it go `--dry-run`, `--definitions` and `check --level static`); GPUs
 (`check --level run`); Slurm (`check --nodes`); strace (`bench import`); a network (`lock`, and what a build has to fetch:
 [carry the lock over](../howto/mirrors.md#without-a-network)). A server that was reached, and says no, is a 1.
 

@@ -34,8 +34,6 @@ GROUPS = {
         "drift": "show what a system update changed, which images it breaks, and what to do",
         "trial": "try on real nodes what lumiimg claims of them and of images",
         "reframe": "write a ReFrame test of an image: does it use the fast network here, and how fast is it?",
-        "sign": "sign an image with a PGP key of the engine's keyring",
-        "verify": "verify who signed an image, and that it is unchanged since",
     },
     "explain": {
         "explain": "explain why an image fits a machine, or a request its site, or why not",

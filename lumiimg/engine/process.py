@@ -15,8 +15,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
-import termios
 import threading
 import time
 from collections import deque
@@ -125,37 +123,6 @@ def run(
             _signal_group(child, signal.SIGKILL)
             code = child.wait()
     return _completed(words, code, collector, start, timed_out=timed_out)
-
-
-def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> Completed:
-    """Run a program that may ask something: it has our standard input, the person's terminal or what a job gives it.
-
-    Its questions go to standard error, as standard output is for results; what it says on standard error itself is
-    kept for whoever explains it. It stays in our process group, since a terminal is read by the group in front only.
-
-    Raises MissingHereError if the program cannot be started.
-    """
-    words = tuple(os.fspath(word) for word in argv)
-    start = time.monotonic()
-    terminal = termios.tcgetattr(0) if os.isatty(0) else None
-    sys.stderr.flush()
-    child = _start(words, env, stdout=2, stderr=subprocess.PIPE)
-    collector = _Collector(None, None)
-    try:
-        assert child.stderr is not None  # noqa: S101 - Popen was asked for it
-        while chunk := os.read(child.stderr.fileno(), _READ_BYTES):
-            collector.feed(chunk)
-        code = child.wait()
-    finally:
-        # engines do not end at Ctrl-C while they wait for an answer, and leave the terminal without echo
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-        if terminal is not None:
-            termios.tcsetattr(0, termios.TCSADRAIN, terminal)
-        if child.stderr is not None:
-            child.stderr.close()
-    return _completed(words, code, collector, start)
 
 
 def _start(words: tuple[str, ...], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401 - Popen's

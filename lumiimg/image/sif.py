@@ -7,9 +7,9 @@ r"""SIF, the file format of Singularity and Apptainer images (apptainer/sif, `pk
            each                   size, created, modified, uid, gid; name[128], extra[384]
     ~32 K  data objects           definition file, JSON, partitions, signatures
 
-Little endian, packed. The extra bytes of a partition start with file system i32, partition type i32, arch[3]; those of
-a signature with hash i32, fingerprint[20]. The root file system is the one partition of type 2 (PrimSys). All sizes are
-checked here against the file: the format's own library trusts them.
+Little endian, packed. The extra bytes of a partition start with file system i32, partition type i32, arch[3]. The root
+file system is the one partition of type 2 (PrimSys). All sizes are checked here against the file: the format's own
+library trusts them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ MAGIC_OFFSET = 32
 HEADER = struct.Struct("<32s10s3s3s16s8q")
 DESCRIPTOR = struct.Struct("<iBIII7q128s384s")
 PARTITION = struct.Struct("<ii3s")
-_SIGNATURE = struct.Struct("<i20s")
 _MAX_DESCRIPTORS = 4096
 _DOWNLOAD_AGAIN = "download or copy it again"
 
@@ -55,7 +54,6 @@ class DataType(IntEnum):
 
     DEFINITION = 0x4001
     PARTITION = 0x4004
-    SIGNATURE = 0x4005
     JSON = 0x4006
     OCI_ROOT_INDEX = 0x400A
 
@@ -93,8 +91,6 @@ class DataObject:
     name: str
     file_system: int = 0
     partition_type: int = 0
-    signer: str = ""
-    """The fingerprint, in capitals, that a signature names; whether it is true the engine finds out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +182,6 @@ def _data_object(record: tuple[Any, ...], source: ByteSource) -> DataObject:
         )
     text = name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
     item = DataObject(data_type, identifier, offset, size, text)
-    if data_type == DataType.SIGNATURE:
-        fingerprint = _SIGNATURE.unpack_from(extra)[1]
-        return replace(item, signer=fingerprint.hex().upper() if any(fingerprint) else "")
     if data_type == DataType.PARTITION:
         file_system, partition_type, _ = PARTITION.unpack_from(extra)
         return replace(item, file_system=file_system, partition_type=partition_type)

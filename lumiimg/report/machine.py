@@ -1,13 +1,12 @@
-"""What `doctor`, `sign` and `verify` say: what the engine can do here, and by whom an image is signed."""
+"""What `doctor` says: what the engine can do here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lumiimg.build.capabilities import CONTAINER, CapabilityTrial, was_seen
-from lumiimg.check.signed import SignatureVerdict, Signed
 from lumiimg.report.console import console, detail, headline, marked, print_json, say
-from lumiimg.wording import count, size
+from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,15 +14,6 @@ if TYPE_CHECKING:
 
     from lumiimg.build.disk_space import FreeSpace
     from lumiimg.engine.engine import Engine
-
-_MEANING = {
-    SignatureVerdict.SIGNED: "all of it is as it was signed, by keys of the keyring here",
-    SignatureVerdict.UNSIGNED: "not signed, or not all of it",
-    SignatureVerdict.ALTERED: "not as it was signed",
-    SignatureVerdict.UNKNOWN_KEY: "signed by a key that is not in the keyring here",
-    SignatureVerdict.UNDECIDED: "the engine does not decide",
-}
-_KINDS = {SignatureVerdict.SIGNED: "ok", SignatureVerdict.UNSIGNED: "problem", SignatureVerdict.ALTERED: "problem"}
 
 
 def print_doctor(
@@ -64,31 +54,3 @@ def print_doctor(
         place = " of memory: it is a tmpfs, and counts against a job" if room.in_memory else " free"
         say(out, f"{name}: {size(room.free_bytes)}{place} ({room.folder})")
     say(out, f"layers are kept in {cache} (LUMIIMG_CACHE)", style="dim")
-
-
-def print_signed(image: Path, found: Signed, engine: Engine, *, as_json: bool, quiet: bool = False) -> None:
-    """Print who signed an image and what that covers, or what stands against it."""
-    if as_json:
-        print_json("verify", found, image=image, engine=engine)
-        return
-    out = console(quiet=quiet)
-    headline(out, f"{image}: {found.verdict}: {_MEANING[found.verdict]}", _KINDS.get(found.verdict, "unknown"))
-    for text in _lines(found, engine):
-        detail(out, text)
-
-
-def _lines(found: Signed, engine: Engine) -> list[str]:
-    lines = [f"{engine.name}: {found.said}"] if found.said else []
-    if found.verdict is SignatureVerdict.SIGNED:
-        for signer in found.signers:
-            keyring = "your keyring" if signer.is_users else "the keyring of this machine"
-            lines.append(f"by {signer.name}, {signer.fingerprint} ({keyring})")
-        lines.append(f"covers the header and {count(len(found.objects), 'object')}: {', '.join(found.objects)}")
-    elif found.claimed and found.verdict is not SignatureVerdict.ALTERED:
-        lines.append(f"the signature names {', '.join(found.claimed)}; anybody can write that")
-        program = engine.path.name
-        lines.append(
-            f"no key server was asked; with a key from someone you trust: {program} key import FILE, or {program} key "
-            f"pull {found.claimed[0]}"
-        )
-    return lines

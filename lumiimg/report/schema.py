@@ -34,7 +34,7 @@ _MODULES = {
     "gpu": "show-gpu",
     "job": "job module prolog reframe venv",
     "log": "log signatures",
-    "machine": "bench-import doctor verify",
+    "machine": "bench-import doctor",
     "releases": "refresh",
     "request": "explain-bases explain-request",
     "trial": "trial trial-job trial-plan",

@@ -20,6 +20,7 @@ from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import ExitCode
 from lumiimg.host.carried_manifest import Basis, read_manifest
 from lumiimg.image import Image, open_image
+from lumiimg.image.sif import read_sif_file
 from tests.engine.conftest import PACKED_AS_OURS, built, inside, lumiimg
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import wait_until
@@ -141,6 +142,29 @@ def test_a_second_build_of_the_same_builds_nothing(demo: Path, tmp_path: Path) -
     assert result.data["reused_steps"] == result.data["steps"] == 3  # with the files of the base
     assert (tmp_path / "again.sif").read_bytes() == demo.read_bytes()
     assert "kept from an earlier build" in result.err
+
+
+def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(engine: Engine, bare: Path, tmp_path: Path) -> None:
+    env = {"APPTAINER_KEYSDIR": str(tmp_path / "keys"), "SINGULARITY_SYPGPDIR": str(tmp_path / "keys")}
+
+    def run(*words: str | Path) -> str:
+        done = subprocess.run(
+            [engine.path, *words], env=os.environ | env, check=True, stdin=subprocess.DEVNULL, capture_output=True
+        )
+        return done.stdout.decode()
+
+    run("key", "newpair", "-N", "Ann", "-E", "a@example.org", "-C", "", "-P", "", "--push=false", "--bit-length=2048")
+    folder = layer_folder(tmp_path / "layers", "small", LAYER, "echo text >/opt/small\n")
+    image = tmp_path / "image.sif"
+    words = ["build", "--base", bare, "--layers", folder, "--add", "small", "-o", image, "--json"]
+    assert lumiimg(*words).code == 0
+    run("sign", image)
+    entries = json.loads(run("verify", "--local", "--json", image))["SignerKeys"]
+    assert len(entries) == len(read_sif_file(image).objects) - 1
+    assert all(entry["Signer"]["DataCheck"] for entry in entries)
+    before = image.read_bytes()
+    assert lumiimg(*words).data["is_new"] is False
+    assert image.read_bytes() == before
 
 
 def test_a_bindings_module_does_not_break_a_build(tmp_path: Path) -> None:

@@ -43,8 +43,6 @@ NAMES = [
     "draft",
     "list",
     "show",
-    "sign",
-    "verify",
     "cache",
     "refresh",
     "venv",
@@ -74,7 +72,7 @@ def test_help_imports_no_room_and_no_command() -> None:
 
 
 def test_a_command_imports_no_other_but_the_one_that_it_does_the_work_of() -> None:
-    shared = {"build": {"lock"}, "adapt": {"build", "lock"}, "rebuild": {"build", "lock"}, "sign": {"verify"}}
+    shared = {"build": {"lock"}, "adapt": {"build", "lock"}, "rebuild": {"build", "lock"}}
     helps = loaded_after_each([(name, "--help") for name in NAMES])
     commands = {f"lumiimg.cli.{name}": name for name in NAMES}
     for name in NAMES:
@@ -516,7 +514,6 @@ def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
         ("ldd", "PIPE", "/bin/sh"),
         ("explain", "PIPE"),
         ("explain", "IMAGE", "--host", "PIPE"),
-        ("verify", "PIPE"),
         ("rebuild", "IMAGE", "-o", "PIPE", "--force"),
         ("rebuild", "IMAGE", "-o", "new.sif", "--force"),
         ("build", "--base", "debian-13", "--add", "netprobe", "-o", "new.sif"),

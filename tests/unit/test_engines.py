@@ -15,7 +15,6 @@ from lumiimg.engine import engine as engines
 from lumiimg.engine.binds import binds_of
 from lumiimg.engine.engine import Engine, EngineKind, clean_environment, find_engine
 from lumiimg.engine.failures import explain
-from lumiimg.engine.signing import private_keys, verify
 from lumiimg.host.container_view import TO_ENGINE, read_by
 
 if TYPE_CHECKING:
@@ -115,18 +114,6 @@ def test_singularityce_finds_a_proot_for_a_definition_that_runs_nothing(tmp_path
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_keys_and_signatures_of_each_are_read(name: str, program: Callable[[str], Path]) -> None:
-    engine = find_engine({"LUMIIMG_ENGINE": str(program(name))})
-    [key] = private_keys(engine, {})
-    assert (key.index, key.owner) == (0, "Jo () <jo@x>")
-    assert key.fingerprint in recorded(name)["keys"]["output"]
-    verified = verify(engine, Path("x.sif"), {})
-    assert verified.holds
-    [signer] = verified.signers
-    assert (signer.fingerprint, signer.verified, signer.is_users) == (key.fingerprint, 3, True)
-
-
-@pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -158,8 +145,9 @@ def test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read(nam
     assert targets == recorded(name)["binds"]["output"].split()[-1:]
 
 
-def test_logins_of_either_engine_stay() -> None:
-    mine = {"SINGULARITY_AUTHFILE": "/a", "APPTAINER_AUTH_FILE": "/b"}
+def test_logins_and_keys_of_either_engine_stay() -> None:
+    mine = {"SINGULARITY_AUTHFILE": "/a", "APPTAINER_AUTH_FILE": "/b", "SINGULARITY_SYPGPDIR": "/c"}
+    mine |= {"APPTAINER_KEYSDIR": "/d"}
     assert clean_environment({**mine, "SINGULARITY_OCI": "1", "SINGULARITY_BIND": "/x"}) == mine
 
 
@@ -182,10 +170,10 @@ HELD = {
     "squashfuse-fails": test_what_each_says_when_it_cannot_is_known,
     "told-variables": test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read,
     "option-variables": test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read,
-    "authfile": test_logins_of_either_engine_stay,
+    "authfile": test_logins_and_keys_of_either_engine_stay,
     "variables-inside": test_a_script_of_either_engine_is_told_where_to_add_variables,
     "script-environment": test_a_script_of_either_engine_is_told_where_to_add_variables,
-    "keys": test_keys_and_signatures_of_each_are_read,
+    "keys": test_logins_and_keys_of_either_engine_stay,
     "mount-failure": test_what_each_says_when_it_cannot_is_known,
     "configuration": "test_host_scan.py",
     "bound-squashfs": "test_engine_behaviour.py",

@@ -31,13 +31,11 @@ from lumiimg.check.pipeline import check_image
 from lumiimg.check.probe.container import Event, ProbeRun
 from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.run.execution import RunResult
-from lumiimg.check.signed import SignatureVerdict, Signed
 from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.engine.signing import Signer
 from lumiimg.findings import Findings, Level, Severity
 from lumiimg.host import snapshot_file
 from lumiimg.host.carried_manifest import CarriedManifest
@@ -53,7 +51,7 @@ from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
 from lumiimg.report import startup as startup_report
 from lumiimg.report.console import print_json
-from lumiimg.report.machine import print_doctor, print_signed
+from lumiimg.report.machine import print_doctor
 from lumiimg.report.schema import kind_of, names, schema_of, strict_json
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange
@@ -177,9 +175,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "trial-plan": ("trial", "plan", "IMAGE", "-o", "NEW", "--site", "lumi"),
 }
 """What prints a kind as its user would have it."""
-_SIGNED = Signed(
-    SignatureVerdict.SIGNED, (Signer("A", "F" * 40, is_users=True, verified=3),), ("F" * 40,), ("header",), ""
-)
 _STARTUP = Startup(
     "/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is read by the kernel"
 )
@@ -227,7 +222,6 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "trial-job": lambda _: print_json("trial-job", job="7", state="PENDING", command=None),
     "trial": lambda at: _trial(at.folder / "trial"),
-    "verify": lambda at: print_signed(at.folder / "x.sif", _SIGNED, ENGINE, as_json=True),
     "why": lambda at: cache_report.print_why(
         CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True
     ),

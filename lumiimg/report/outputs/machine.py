@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msgspec import field
-
 from lumiimg.build.capabilities import CapabilityTrial
 from lumiimg.build.disk_space import FreeSpace
-from lumiimg.check.signed import SignatureVerdict
 from lumiimg.check.startup import ImportSource
 from lumiimg.engine.engine import EngineKind
-from lumiimg.engine.signing import Signer
 from lumiimg.report.outputs.shape import Output, Shape
 
 
@@ -66,27 +62,6 @@ class Doctor(Output):
     """What stands against each way to build; empty: it works. The quickest first."""
     room: tuple[FreeSpace, ...]
     """Of the cache, then of temporary files."""
-
-
-class Verify(Output):
-    """By whom an image is signed, and whether all of it is as it was signed."""
-
-    printed_by = "lumiimg verify image.sif --json, lumiimg sign image.sif --json"
-
-    image: Path
-    """As it was named."""
-    engine: Engine
-    """What verified it."""
-    verdict: SignatureVerdict
-    """The exit code says the same: `signed` 0; `unsigned`, `altered` 1; else 3."""
-    said: str
-    """What stands against it, in the engine's words; empty where nothing does."""
-    signers: tuple[Signer, ...]
-    """Of signatures that hold; of no meaning where something was altered."""
-    claimed: tuple[str, ...] = field(name="claimed_fingerprints")
-    """That the signatures name; anybody can write them."""
-    objects: tuple[str, ...]
-    """What a signature must cover, in words."""
 
 
 class Arithmetic(Shape):

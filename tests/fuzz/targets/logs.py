@@ -16,7 +16,7 @@ from lumiimg.check import startup, strace
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
 from lumiimg.cluster.nodes import slurm
-from lumiimg.engine import engine, failures, signing
+from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, UndecidedError
 from lumiimg.fabric.path import Part
@@ -137,16 +137,6 @@ def _failure(data: bytes) -> None:
 ENGINE = Engine(scratch() / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
-def _verification(data: bytes) -> None:
-    with answering(signing, data):
-        signing.verify(ENGINE, scratch(), _ENVIRONMENT)
-
-
-def _keys(data: bytes) -> None:
-    with answering(signing, data):
-        signing.private_keys(ENGINE, _ENVIRONMENT)
-
-
 def _slurm(data: bytes) -> None:
     nodes, job = parts(data, 2)
     environment = {"PATH": "/bin", "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "nid[1-2]"}
@@ -234,16 +224,6 @@ def _failure_seeds() -> Iterator[bytes]:
     yield b"+ true\n\x1b[31mFATAL:   \x1b[0mwhile performing build\n"
 
 
-def _verification_seeds() -> Iterator[bytes]:
-    signer = {"Name": "Ada", "Fingerprint": "A" * 40, "KeyLocal": True, "KeyCheck": True, "DataCheck": True}
-    yield b"INFO: x\n{\n" + json.dumps({"Signatures": 1, "SignerKeys": [{"Signer": signer}]})[1:].encode() + b"\n"
-    yield b'{\n"SignerKeys": null}\n\x1b[31mFATAL:   \x1b[0mFailed to verify\n'
-
-
-def _key_seeds() -> Iterator[bytes]:
-    yield b"0) User: Ada (x) <a@b>\n   Creation time: 2026\n   Fingerprint: " + b"AB" * 20 + b"\n   Length: 4096\n"
-
-
 def _slurm_seeds() -> Iterator[bytes]:
     yield b"nid000001\nnid000002\n" + BORDER + b"123;lumi"
     yield b"" + BORDER + b" 5 "
@@ -293,8 +273,6 @@ TARGETS = (
     ),
     Target("engine-version", ("engine.engine.find_engine",), _engine, _engine_seeds, (MissingHereError,)),
     Target("engine-failure", ("engine.failures.explain", "engine.failures.telling_line"), _failure, _failure_seeds, ()),
-    Target("engine-verify", ("engine.signing.verify",), _verification, _verification_seeds, ()),
-    Target("engine-keys", ("engine.signing.private_keys",), _keys, _key_seeds, (FailedError,)),
     Target(
         "slurm-nodes",
         ("cluster.nodes.slurm.find_allocation", "cluster.nodes.slurm.is_job_number"),
