@@ -40,7 +40,7 @@ from lumiimg.files import write_text
 from lumiimg.resolve.lock import file_sha256
 
 FORMAT = 2
-NAMES = ("data.sif", "data.sqfs", "data.tar")
+_NAMES = ("data.sif", "data.sqfs", "data.tar")
 _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """What is being removed."""
 _BEAT_S = 5.0
@@ -125,7 +125,7 @@ def _to_disk(path: Path) -> None:
         os.close(place)
 
 
-def entry_of(document: Mapping[str, Any], key: str, data: Path) -> CacheEntry:
+def _entry_of(document: Mapping[str, Any], key: str, data: Path) -> CacheEntry:
     """Return what the document of an entry says. Raises KeyError, ValueError."""
     if document["format"] != FORMAT:
         raise ValueError(f"is of format {str(document['format'])[:20]!r}; this lumiimg reads {FORMAT}")
@@ -203,11 +203,11 @@ class LayerCache:
         folder = self._layers / digest
         try:
             document = read_object(folder / "entry.json")
-            if document["data"] not in NAMES:
+            if document["data"] not in _NAMES:
                 return None
             if document.get("key", digest) != digest:  # it has been moved
                 return None
-            found = entry_of(document, digest, folder / document["data"])
+            found = _entry_of(document, digest, folder / document["data"])
             return found if found.data.stat().st_size == found.size_bytes else None
         except (OSError, ValueError, KeyError):
             return None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from lumiimg.build.cache_archive import TarFile
+from lumiimg.build.kept_archive import TarFile
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError
 from lumiimg.image.tree import FileKind, ImageError

@@ -6,10 +6,9 @@ examples:
   lumiimg cache ls
   lumiimg cache prune --keep 20G          # the longest unused go first
   lumiimg cache rm "vllm (compiled)"      # it is compiled again the next time
-  lumiimg cache export layers.tar && rsync layers.tar other:
 
 exit codes: 0 done · 1 `verify` found an entry that is not what it was
-            2 no such entry, or not an archive of a cache
+            2 no such entry
 """
 
 from __future__ import annotations
@@ -17,11 +16,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import BadInputError, ExitCode
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumiimg.build.cache import CacheEntry, LayerCache
+
+_LEAST_DIGITS = 6
+"""Of a key."""
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -37,12 +43,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     rm.add_argument(
         "layers", metavar="NAME|KEY", nargs="+", help='as `cache ls` prints them: vllm, "vllm (compiled)", 1f3a5b'
     )
-    export = actions.add_parser("export", help="write layers to an archive for another machine")
-    export.add_argument("file", metavar="FILE", type=Path, help="archive to write")
-    export.add_argument("layers", metavar="LAYER", nargs="*", help="layers to write, by name or key (default: all)")
-    load = actions.add_parser("import", help="read layers from an archive")
-    load.add_argument("file", metavar="FILE", type=Path, help="archive written by `cache export`")
-    for action in (listing, verify, prune, rm, export, load):
+    for action in (listing, verify, prune, rm):
         add_quiet(action)
         add_json(action)
 
@@ -73,21 +74,28 @@ def execute(arguments: argparse.Namespace) -> int:
         removed, unpacked, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
         report.print_removed(removed, freed, unpacked, as_json=arguments.json, quiet=arguments.quiet)
         return ExitCode.GOOD
-    from lumiimg.build.cache_archive import chosen, read_archive, write_archive
-
-    if arguments.action == "rm":
-        going = chosen(cache, arguments.layers)
-        for entry in going:
-            cache.remove(entry.key)
-        freed = sum(entry.size_bytes for entry in going)
-        report.print_removed([entry.key for entry in going], freed, as_json=arguments.json, quiet=arguments.quiet)
-        return ExitCode.GOOD
-    if arguments.action == "export":
-        entries = write_archive(cache, arguments.file, arguments.layers)
-    else:
-        entries = read_archive(cache, arguments.file)
-    report.print_entries(entries, arguments.file, as_json=arguments.json, quiet=arguments.quiet)
+    going = _chosen(cache, arguments.layers)
+    for entry in going:
+        cache.remove(entry.key)
+    freed = sum(entry.size_bytes for entry in going)
+    report.print_removed([entry.key for entry in going], freed, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
+
+
+def _chosen(cache: LayerCache, wanted: Sequence[str]) -> list[CacheEntry]:
+    """Return the entries whose layer or key (six digits or more of it) is wanted.
+
+    Raises BadInputError for a name that nothing has.
+    """
+    entries = list(cache.entries())
+    for name in wanted:
+        if not any(_is_called(entry, name) for entry in entries):
+            raise BadInputError(f"the cache has no {name!r}", hint="lumiimg cache ls")
+    return [entry for entry in entries if any(_is_called(entry, name) for name in wanted)]
+
+
+def _is_called(entry: CacheEntry, name: str) -> bool:
+    return name in entry.layers or (len(name) >= _LEAST_DIGITS and entry.key.startswith(name))
 
 
 def _bytes(text: str) -> int:

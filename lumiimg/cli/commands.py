@@ -48,7 +48,7 @@ GROUPS = {
         "list": "list bases, layers, recipes and sites",
         "show": "show what is known about a base, layer, recipe, site or image, with sources",
         "refresh": "list the releases in the package index that the catalogue does not have yet",
-        "cache": "list, verify, remove or export layers that were built before",
+        "cache": "list, verify or remove layers that were built before",
         "doctor": "find out whether this machine can build images, and how",
         "schema": "print the JSON Schemas of what --json prints",
         "completion": "let the shell complete commands, options and names",

@@ -156,7 +156,7 @@ def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(engine: Engi
     run("key", "newpair", "-N", "Ann", "-E", "a@example.org", "-C", "", "-P", "", "--push=false", "--bit-length=2048")
     folder = layer_folder(tmp_path / "layers", "small", LAYER, "echo text >/opt/small\n")
     image = tmp_path / "image.sif"
-    words = ["build", "--base", bare, "--layers", folder, "--add", "small", "-o", image, "--json"]
+    words: list[str | Path] = ["build", "--base", bare, "--layers", folder, "--add", "small", "-o", image, "--json"]
     assert lumiimg(*words).code == 0
     run("sign", image)
     entries = json.loads(run("verify", "--local", "--json", image))["SignerKeys"]

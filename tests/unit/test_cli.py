@@ -518,7 +518,6 @@ def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
         ("rebuild", "IMAGE", "-o", "new.sif", "--force"),
         ("build", "--base", "debian-13", "--add", "netprobe", "-o", "new.sif"),
         ("build", "--locked", "--lock", "PIPE", "--dry-run"),
-        ("cache", "import", "PIPE"),
     ],
 )
 @pytest.mark.threat("S03")

@@ -163,19 +163,6 @@ def test_layers_that_an_older_lumiimg_kept_in_another_format_go_with_the_next_pr
     assert list(written.glob("cache/layers/*")) == []
 
 
-def test_layers_exported_by_a_newer_lumiimg_are_refused(written: Path, capsys: Capture) -> None:
-    assert main(["cache", "export", "layers.tar"]) == ExitCode.GOOD
-    data = (written / "layers.tar").read_bytes()
-    newer = data.replace(b'"format": 2,', b'"format": 9,')
-    assert newer != data
-    (written / "layers.tar").write_bytes(newer)
-    shutil.rmtree(written / "cache")
-    refused(
-        capsys, ["cache", "import", "layers.tar"], "an entry is of format 9, and this lumiimg reads 2; use the lumi"
-    )
-    assert list(LayerCache(written / "cache").entries()) == []
-
-
 def test_what_another_lumiimg_found_out_about_a_machine_is_found_out_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ class UnpackedImage(Shape):
 class Cache(Output):
     """What is in the cache, or in an archive of it."""
 
-    printed_by = "lumiimg cache ls --json (and export, import)"
+    printed_by = "lumiimg cache ls --json"
 
     cache: Path
     """The folder, or the archive."""

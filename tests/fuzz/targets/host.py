@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import enum
 import gzip
-import hashlib
 import json
 import lzma
 import shutil
@@ -22,8 +21,7 @@ from unittest import mock
 
 from lumiimg.build import cache as layer_cache
 from lumiimg.build import capability_cache
-from lumiimg.build.cache import CacheKey, LayerCache
-from lumiimg.build.cache_archive import read_archive
+from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import differences
 from lumiimg.build.compile_cache import unpack_kept
 from lumiimg.build.engine_metadata import begin_base, date_labels, write_facts
@@ -204,13 +202,6 @@ def _entry(data: bytes) -> None:
         layer_cache._is_gone(holder)
 
 
-def _archive(data: bytes) -> None:
-    """What `cache export` wrote, or says that it has."""
-    folder = scratch() / "taking"
-    shutil.rmtree(folder, ignore_errors=True)
-    read_archive(LayerCache(folder), written(data, "layers.tar"))
-
-
 def _recalled(data: bytes) -> None:
     path = capability_cache._path(scratch() / "own", ENGINE.kind)
     written(data, str(path.relative_to(scratch())))
@@ -365,15 +356,6 @@ def _entry_seeds() -> Iterator[bytes]:
     yield BORDER.join(json.dumps(one).encode() for one in (document, {"format": 2, "files": {"a": "b"}}, owner))
 
 
-def _archive_seeds() -> Iterator[bytes]:
-    key = {"format": 2, "files": {}, "definition": "x"}
-    name, data = CacheKey(key).digest, b"data"
-    entry = {"format": 2, "data": "data.sqfs", "sha256": hashlib.sha256(data).hexdigest(), "size_bytes": 4}
-    entry |= {"layers": ["a"], "seconds": 1.0, "below": ""}
-    files = (("key.json", json.dumps(key).encode()), ("entry.json", json.dumps(entry).encode()), ("data.sqfs", data))
-    yield tar(*(member(f"{name}/{file}", content) for file, content in files))
-
-
 def _recalled_seeds() -> Iterator[bytes]:
     trials = [{"name": "a", "works": True, "said": "b"}]
     document = {
@@ -496,22 +478,12 @@ TARGETS = (
     ),
     Target(
         "cache-entry",
-        ("build.cache.entry_of", "build.cache.read_object", "build.cache_miss.differences"),
+        ("build.cache.LayerCache", "build.cache.read_object", "build.cache_miss.differences"),
         _entry,
         _entry_seeds,
         (),
         "json",
         rounds=20,
-    ),
-    Target(
-        "cache-archive",
-        ("build.cache_archive.read_archive",),
-        _archive,
-        _archive_seeds,
-        (BadInputError, FailedError),
-        "bytes",
-        repair=sums,
-        rounds=10,
     ),
     Target("machine", ("build.capability_cache._recall",), _recalled, _recalled_seeds, (), "json", rounds=15),
     Target(
