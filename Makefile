@@ -22,7 +22,7 @@ FUZZ ?= 10
 SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
-SCRIPTS := .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
+SCRIPTS := docs/support/fabric-prolog.sh .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)

@@ -33,7 +33,6 @@ GROUPS = {
         "bind": "print the fewest binds from a machine that an image needs, each with its reason",
         "drift": "show what a system update changed, which images it breaks, and what to do",
         "trial": "try on real nodes what lumiimg claims of them and of images",
-        "reframe": "write a ReFrame test of an image: does it use the fast network here, and how fast is it?",
     },
     "explain": {
         "explain": "explain why an image fits a machine, or a request its site, or why not",

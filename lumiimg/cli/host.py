@@ -19,14 +19,6 @@ exit codes: 0 a libfabric that loads, with libcxi, was found
             3 written, but no such libfabric was found here
             4 no glibc here to ask
 """
-_EPILOG_PROLOG = """\
-examples:
-  lumiimg host prolog host.json > fabric.sh
-  srun -N4 bash fabric.sh      # by hand first: says nothing where all is well
-
-exit codes: 0 printed
-            2 no snapshot, or one without a fabric
-"""
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -52,16 +44,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_quiet(scan)
     add_json(scan)
     scan.set_defaults(execute=execute)
-    prolog = actions.add_parser(
-        "prolog",
-        help="print a script for Slurm's prolog or health check that compares the fabric with a snapshot",
-        description="Print a script that compares the libraries and NICs of a node's fast network\n"
-        "with a snapshot. It reports by logger, and drains nothing unless you say so in it.",
-        epilog=_EPILOG_PROLOG,
-    )
-    prolog.add_argument("host", metavar="FILE", type=Path, help="node snapshot written by `lumiimg host scan -o FILE`")
-    add_json(prolog)
-    prolog.set_defaults(execute=execute_prolog)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -96,19 +78,3 @@ def execute(arguments: argparse.Namespace) -> int:
         out = console(stderr=True, quiet=arguments.quiet)
         say(out, f"libfabric {version} with its headers: {arguments.libfabric}")
     return ExitCode.GOOD if found else ExitCode.UNDECIDED
-
-
-def execute_prolog(arguments: argparse.Namespace) -> int:
-    from lumiimg.cluster.prolog import prolog_text
-    from lumiimg.host.digests import fabric_digests, fingerprint
-    from lumiimg.host.snapshot_file import read_snapshot
-    from lumiimg.report.console import print_json
-
-    snapshot = read_snapshot(arguments.host)
-    text = prolog_text(snapshot)
-    if arguments.json:
-        own = {"fingerprint": fingerprint(snapshot), "files": fabric_digests(snapshot), "text": text}
-        print_json("prolog", snapshot, **own)
-    else:
-        sys.stdout.write(text)
-    return ExitCode.GOOD

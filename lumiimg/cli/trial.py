@@ -98,12 +98,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     report.add_argument("folder", metavar="FOLDER", type=Path, help="of `trial plan`")
     add_page(report)
-    report.add_argument(
-        "--reframe",
-        metavar="FILE",
-        type=Path,
-        help="also write a ReFrame test that does the trial again: what was measured is its reference",
-    )
     add_quiet(report)
     add_verbose(report, "every claim, with its source")
     add_json(report)
@@ -208,14 +202,6 @@ def _report(arguments: argparse.Namespace) -> int:
 
     folder = TrialFolder(arguments.folder)
     plan = folder.plan()
-    if arguments.reframe is not None:
-        from lumiimg.catalog.sites import find_site
-        from lumiimg.cluster.trial.reframe import reframe_of
-        from lumiimg.cluster.trial.table import report_of
-        from lumiimg.files import write_text
-
-        site = find_site(plan.site_name, os.environ)
-        write_text(arguments.reframe, reframe_of(plan, report_of(folder, plan, os.environ), site))
     return _told(
         folder,
         plan,

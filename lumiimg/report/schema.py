@@ -32,7 +32,7 @@ _MODULES = {
     "draft": "draft",
     "fabric": "bind bind-manifest drift explain-image host ldd",
     "gpu": "show-gpu",
-    "job": "job module prolog reframe venv",
+    "job": "job module venv",
     "log": "log signatures",
     "machine": "bench-import doctor",
     "releases": "refresh",

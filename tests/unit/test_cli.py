@@ -39,7 +39,6 @@ NAMES = [
     "explain",
     "job",
     "ldd",
-    "reframe",
     "draft",
     "list",
     "show",

@@ -164,8 +164,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "list": ("list",),
     "log": ("log", str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent-cut.log"), "--image", "IMAGE"),
     "module": ("module", "IMAGE", "-o", "NEW", "--host", "HOST", "--site", "lumi"),
-    "prolog": ("host", "prolog", "HOST"),
-    "reframe": ("reframe", "IMAGE", "--site", "lumi"),
     "schemas": ("schema",),
     "show-gpu": ("show", "IMAGE", "--gpu", "--site", "lumi"),
     "show-layer": ("show", "vllm"),

@@ -239,9 +239,8 @@ def test_a_lock_with_a_secret_in_it_is_not_written(
 
 AS_IT_IS = {
     "cli/completion.py": "a script of argcomplete's",
-    "cli/host.py": "the snapshot, and the script of its prolog",
+    "cli/host.py": "the snapshot",
     "cli/job.py": "the script, which says what its user said",
-    "cli/reframe.py": "the test",
     "cli/schema.py": "our own words",
     "report/bind.py": "binds and variables, to be evaluated",
 }

@@ -117,7 +117,6 @@ def test_no_secret_is_in_any_file_or_stream(
         (["bind", str(image), *host], {0, 1}),
         (["job", str(image), "--site", "lumi", "-o", "job.sh", *host, "--", "python", "x.py"], {0}),
         (["module", str(image), "-o", "modules", *host], {0}),
-        (["reframe", str(image), "-o", "test.py"], {0, 2}),
         (["host", "scan", "-o", "this.json"], {0, 3}),
         (["doctor"], {0, 1, 4}),
         (["draft", "Dockerfile"], {0}),

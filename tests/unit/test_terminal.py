@@ -264,10 +264,8 @@ DIFFERS = {
 }
 """Options whose values are named otherwise by one command, and why; what they mean begins with the same words."""
 ARE_DOCUMENTS = {
-    "host prolog",
     "bind",
     "job",
-    "reframe",
     "draft",
     "list",
     "show",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import json
@@ -42,7 +41,6 @@ from lumiimg.cluster.trial.look import is_in, look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
 from lumiimg.cluster.trial.nearness import GpuFacts
 from lumiimg.cluster.trial.plan import content, rows_in
-from lumiimg.cluster.trial.reframe import reframe_of
 from lumiimg.cluster.trial.table import answer_of, report_of
 from lumiimg.cluster.trial.values import (
     Claim,
@@ -69,7 +67,6 @@ from lumiimg.report.schema import json_text
 from lumiimg.report.trial import told as told_of
 from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
-from tests.shared.programs import needs
 from tests.shared.validation import validated
 from tools import ledger
 from tools import trial as taken_in
@@ -1188,24 +1185,6 @@ def test_gpus_are_in_the_order_of_the_numbers_that_the_kernel_gives_them(process
     assert look.near == tuple(f"{int(bus, 16)}" for bus in buses)
 
 
-def test_no_name_of_a_trial_is_code_in_its_reframe_test(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    site = 'x"""\nimport os; os.abort()\n"""'
-    image = TrialImage(path="/a b/$(touch x)/'q'\"`id`.sif", content="0" * 16, rows=())
-    made = plan(replace(CLAIMS["site.libfabric"], id="site.path:'+os.abort()+'"), images=(image,), site=site)
-    folder.make(made)
-    folder.keep(Record(step=NODES, ending=Ending.DONE, began='2026"""1\n'))
-    text = reframe_of(made, report_of(folder, made, {}), None)
-    (only,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
-    told = {item.targets[0].id: item.value for item in only.body if isinstance(item, ast.Assign)}  # type: ignore[attr-defined]
-    (command,) = ast.literal_eval(told["prerun_cmds"])
-    assert image.path in shlex.split(command)
-    assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute) and node.attr == "abort"]
-    image = replace(image, path="/a\nb.sif")
-    with pytest.raises(BadInputError, match="cannot be in a test"):
-        reframe_of(replace(made, images=(image,)), report_of(folder, made, {}), None)
-
-
 @pytest.mark.parametrize("name", ["a b", "it's", "$(touch x)", "new\nline"])
 def test_a_folder_by_any_name_is_the_one_that_the_job_gets(tmp_path: Path, name: str) -> None:
     folder = TrialFolder(tmp_path / name)
@@ -1223,51 +1202,6 @@ def test_a_folder_with_what_slurm_replaces_in_paths_is_refused(tmp_path: Path) -
     folder.make(plan(steps=(step("s"),)))
     with pytest.raises(BadInputError, match="which Slurm reads as more than that"):
         submit.write_job(folder, folder.plan(), [], {})
-
-
-def test_a_trial_as_a_reframe_test_has_its_table_as_reference(tmp_path: Path) -> None:
-    needs("reframe")
-    shared(tmp_path)
-    words = ["trial", "report", str(tmp_path / "trial"), "--reframe", str(tmp_path / "again.py"), "--quiet"]
-    assert main(words) == ExitCode.NO
-    rows: list[dict[str, Any]] = [
-        {"id": "site.libfabric", "about": "known", "outcome": "differs", "gb_s": None},
-        {"id": "image-1.bandwidth", "about": "speed", "outcome": "same", "gb_s": 84.0},
-    ]
-
-    def reframe() -> str:
-        standin = tmp_path / "bin/lumiimg"
-        standin.parent.mkdir(exist_ok=True)
-        says = json.dumps({"rows": rows})
-        standin.write_text(
-            f'#!/bin/bash\n[ "$2" != report ] || echo {shlex.quote(says)}\n[ "$2" = report ] && exit 1 || exit 0\n'
-        )
-        standin.chmod(0o755)
-        env = os.environ | {
-            "PATH": f"{standin.parent}:{os.environ['PATH']}",
-            "HOME": str(tmp_path),
-            "RFM_COLORIZE": "0",
-        }
-        words = [
-            "reframe",
-            "-c",
-            str(tmp_path / "again.py"),
-            "--prefix",
-            str(tmp_path / "rfm"),
-            "-r",
-            "--performance-report",
-        ]
-        done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
-
-    said = reframe()
-    assert "image_1_bandwidth: 84 GB/s (r:85.0, l:-0.1, u:None)" in said.replace("84.0 GB", "84 GB"), said
-    assert "PASSED" in said
-    rows[1]["gb_s"] = 60.0
-    assert "failed to meet reference" in reframe()
-    rows[1]["gb_s"] = 84.0
-    rows[1]["outcome"] = "differs"
-    assert "not as predicted, and was before: speed" in reframe()
 
 
 def test_what_a_job_really_took_counts_where_slurm_keeps_accounts(tmp_path: Path) -> None:

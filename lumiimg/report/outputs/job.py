@@ -170,51 +170,6 @@ class Module(Output):
     """What it does not do."""
 
 
-class Prolog(Output):
-    """A script for Slurm's prolog that compares a node with a snapshot."""
-
-    printed_by = "lumiimg host prolog host.json --json"
-
-    host: str
-    """Node of the snapshot."""
-    taken: str
-    """When it was taken, UTC, ISO 8601."""
-    fingerprint: str
-    """Short name of the fabric's files, the same on nodes with the same ones."""
-    files: dict[str, str]
-    """sha256 of each file of the fabric, by the path that it is looked up under."""
-    text: str
-    """The script."""
-
-
-class Reference(Shape):
-    """The bandwidth that it compares with; null where the site has none."""
-
-    test: str
-    """That measures it."""
-    gb_s: float
-    """Bus bandwidth, 1e9 bytes a second."""
-    least_gb_s: float
-    """The least that passes, 1e9 bytes a second."""
-
-
-class Reframe(Output):
-    """A ReFrame test of an image."""
-
-    printed_by = "lumiimg reframe IMAGE --json"
-
-    name: str
-    """Of the test."""
-    command: tuple[str, ...]
-    """That it runs, word by word."""
-    reference: Reference | None
-    """The bandwidth that it compares with; null where the site has none."""
-    environment: dict[str, str]
-    """Variables that it sets."""
-    text: str
-    """The test."""
-
-
 class Venv(Output):
     """The environment over an image that was made."""
 
