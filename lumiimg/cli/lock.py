@@ -69,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # what was read for an answer may have been withdrawn since
     indexes = indexes_of(arguments, kept_days=1)
     ground = replace(ground_of(arguments, request, catalogue), held=held.layers, indexes=indexes)
-    lock = locked(decided(request, ground, quiet=arguments.quiet), "lock")
+    lock = locked(decided(request, ground), "lock")
     sources = sources_of(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
     old = entries(read_document(arguments.output), arguments.output) if before else None

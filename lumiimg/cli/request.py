@@ -7,7 +7,7 @@ import datetime as dt
 import os
 import sys
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from lumiimg.cli.options import Options, add_host, add_layers, add_repeated, add_site, site_to_make_for
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.observed_node import ObservedNode
     from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.pin import Sources
     from lumiimg.resolve.plan import Ground, Plan
@@ -79,7 +78,7 @@ def add_layers_and_sources(what: Options) -> None:
     add_site(what)
     add_host(
         what,
-        ": it overrides the site's defaults; with the fabric of the host, the plugin is compiled against its libfabric",
+        ": it overrides the site's defaults",
     )
     add_layers(what)
 
@@ -99,43 +98,31 @@ def planned(arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
     ground = replace(ground_of(arguments, request, catalogue), images=images or {})
-    return request, decided(request, ground, quiet=arguments.quiet)
+    return request, decided(request, ground)
 
 
-def decided(request: Request, ground: Ground, *, quiet: bool) -> Plan:
+def decided(request: Request, ground: Ground) -> Plan:
     """Return the answer to a request. A plan whose definitions cannot be written is none.
 
     Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
     """
     from lumiimg.definition.writer import write_chain
-    from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.decide import decide
-    from lumiimg.resolve.stack import HEADERS
 
     plan = decide(request, ground)
     if plan.lock is not None:
         write_chain(plan.lock)
-    layers = plan.lock.layers if plan.lock is not None and plan.fabric is Fabric.HOST else ()
-    compiled = any(source.name == HEADERS for layer in layers for source in layer.layer.sources)
-    if ground.no_headers is not None and compiled and not quiet:
-        print(f"lumiimg: {ground.no_headers}", file=sys.stderr)
     return plan
 
 
 def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
     """Return what a request is judged on, by the options of every command that takes one. Raises BadInputError."""
-    from lumiimg.catalog.settings import read_settings
     from lumiimg.resolve.plan import Ground
 
     mirrors = mirrors_of(arguments)
-    site, node = read_site(request.site, request.host)
+    site = read_site(request.site, request.host)
     indexes = indexes_of(arguments)
-    ground = Ground(catalogue, mirrors, os.environ.get("PATH"), site, indexes=indexes, pull=puller(arguments))
-    if node is None:
-        return ground
-    if node.no_headers is not None:
-        return replace(ground, no_headers=node.no_headers)
-    return replace(ground, headers=cache(partial(node.archive, read_settings(os.environ).cache / "host")))
+    return Ground(catalogue, mirrors, os.environ.get("PATH"), site, indexes=indexes, pull=puller(arguments))
 
 
 def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:
@@ -271,8 +258,8 @@ def _as_written(arguments: argparse.Namespace) -> str:
     )
 
 
-def read_site(name: str | None, host: Path | None) -> tuple[Site | None, ObservedNode | None]:
-    """Return the site of that name, and its node whose snapshot is given: the site is then as it was seen there.
+def read_site(name: str | None, host: Path | None) -> Site | None:
+    """Return the site of that name; with the snapshot of one of its nodes, as it was seen there.
 
     A lock of an older release may be for none. Raises BadInputError.
     """
@@ -280,12 +267,11 @@ def read_site(name: str | None, host: Path | None) -> tuple[Site | None, Observe
 
     site = find_site(name, os.environ) if name else None
     if host is None or site is None:
-        return site, None
+        return site
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.resolve.observed_node import seen
 
-    node = seen(site, read_snapshot(host), str(host))
-    return node.site, node
+    return seen(site, read_snapshot(host), str(host))
 
 
 def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:

@@ -24,7 +24,7 @@ INSTEAD = {
     "cache import": _TAR,
     "host prolog": "docs/support has a prolog to copy",
     "trial report --reframe": "docs/support has a ReFrame test to copy; FOLDER/trial.json has what was measured",
-    "host scan --libfabric": "leave it out: lumiimg has the headers that the plugin needs",
+    "host scan --libfabric": "leave it out: the distribution has the headers that the plugin needs",
     "job --profile": "put the profiler before the program: -- rocprofv3 -- PROGRAM",
     **dict.fromkeys([f"{name} --keep-going" for name in _BUILDS], _AGAIN),
     **dict.fromkeys([f"{name} --format layered" for name in _BUILDS], _FLAT),

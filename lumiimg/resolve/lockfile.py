@@ -30,7 +30,7 @@ from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, requir
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import HEADERS, OWN_PACKAGES
+from lumiimg.resolve.stack import OWN_PACKAGES
 from lumiimg.secret import hidden
 from lumiimg.toml import TomlError, parse_toml
 
@@ -202,10 +202,9 @@ def _anywhere(site: str) -> str:
 
 
 def _request_sources(lock: Lock, request: Request) -> dict[str, str]:
-    """Return what the user gave as sources, files by their absolute path; the host's libfabric counts among them."""
+    """Return what the user gave as sources, files by their absolute path."""
     locked = {source.name: source for layer in lock.stack for source in layer.sources}
-    of_host = {name: locked[name] for name in (HEADERS,) if name in locked}
-    given = {name: locked[name] for name in request.sources if name in locked} | of_host
+    given = {name: locked[name] for name in request.sources if name in locked}
     return {name: f"{source.location}#sha256={source.sha256}" for name, source in sorted(given.items())}
 
 

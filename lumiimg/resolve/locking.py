@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from lumiimg.resolve.stack import HEADERS, Stack
 from lumiimg.secret import hidden, is_secret_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
@@ -37,9 +36,7 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
     """
     request, base, fabric = plan.asked, plan.base, plan.fabric
     layers = [chosen.layer for chosen in stack.layers]
-    if fabric is Fabric.HOST:
-        request = _with_headers(request, layers, ground.headers)
-    elif HEADERS in request.sources:
+    if fabric is not Fabric.HOST and HEADERS in request.sources:
         raise BadInputError(
             f"the host's libfabric is not used: the fabric is {fabric.value}",
             where=f"--source {HEADERS}",
@@ -67,14 +64,6 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
         rules=plan.rules,
         own=request.own,
     )
-
-
-def _with_headers(request: Request, layers: Sequence[Layer], headers: Callable[[], Path] | None) -> Request:
-    """Return the request with the host's libfabric among its sources, where a layer takes it and it can be had."""
-    taken = any(source.name == HEADERS for layer in layers for source in layer.sources)
-    if headers is None or not taken or HEADERS in request.sources:
-        return request
-    return replace(request, sources={**request.sources, HEADERS: str(headers())})
 
 
 def _python(stack: Stack) -> PythonTarget | None:

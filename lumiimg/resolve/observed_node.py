@@ -1,76 +1,77 @@
-"""A node of the site, as it was seen: what its snapshot says counts more than what is believed of the site."""
+"""A site as one of its nodes was seen: what a snapshot says counts more than what is believed of the site."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import Site, SiteFabric
-from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.host.devel_archive import fabric_of, headers_beside, write_archive
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import LIBCXI
+from lumiimg.host.scan import fabric_entry
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import driver_of_node
-from lumiimg.resolve.stack import HEADERS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 _VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")
+_GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
+_OLDEST_GLIBC = (2, 2)
+"""Where no library asks for a version."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedNode:
-    """One node."""
-
-    site: Site
-    """Its site, with the driver and the fabric that were seen in place of those that are believed."""
-    library: HostLibrary
-    no_headers: MissingHereError | None
-    """Why nothing can be compiled against its libfabric on this machine; None where it can."""
-
-    def archive(self, folder: Path) -> Path:
-        """Put the node's libfabric and headers into an archive in `folder`, and return that.
-
-        Raises MissingHereError, BadInputError.
-        """
-        path = folder / f"{HEADERS}-{self.library.sha256[:16]}.tar"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_archive(self.library, path)
-        return path
-
-
-def seen(site: Site, snapshot: Snapshot, where: str) -> ObservedNode:
-    """Return the node of a snapshot as one of the site.
+def seen(site: Site, snapshot: Snapshot, where: str) -> Site:
+    """Return the site with the driver and the fabric of a snapshot; `where` names that in messages.
 
     Raises BadInputError for a node without Slingshot's libfabric.
     """
-    fabric = fabric_of(snapshot, where)
-    version = _VERSION_IN_PATH.search(fabric.library.path)
+    libfabric, libcxi = _fabric_of(snapshot, where)
+    glibc = _glibc_of([libfabric, *([libcxi] if libcxi else [])])
+    version = _VERSION_IN_PATH.search(libfabric.path)
     believed = site.fabric
     day = _day(snapshot, where)
-    if believed is not None and believed.glibc == fabric.glibc:
+    if believed is not None and believed.glibc == glibc:
         day = max(day, believed.date)  # a newer fact says the same
-    replaced = replace(
+    return replace(
         site,
         arch=snapshot.gpu or site.arch,
         driver=driver_of_node(site.driver, snapshot),
         fabric=SiteFabric(
             slingshot=believed.slingshot if believed else None,
             libfabric=version[1] if version else believed.libfabric if believed else None,
-            glibc=fabric.glibc,
-            source=f"{where}: {snapshot.host}, {fabric.library.path} and libcxi",
+            glibc=glibc,
+            source=f"{where}: {snapshot.host}, {libfabric.path} and libcxi",
             date=day,
         ),
     )
-    try:
-        headers_beside(fabric.library)
-        no_headers = None
-    except MissingHereError as error:
-        no_headers = error
-    return ObservedNode(replaced, fabric.library, no_headers)
+
+
+def _fabric_of(snapshot: Snapshot, where: str) -> tuple[HostLibrary, HostLibrary | None]:
+    """Return the libfabric that the node uses with Slingshot, and its libcxi."""
+    entry = fabric_entry(snapshot)
+    host = RootFileSystem(SnapshotTree(snapshot))
+    library = snapshot.library(host.resolve(entry.path)) if entry else None
+    if entry is None or library is None:
+        raise BadInputError(
+            "has no libfabric that loads with libcxi: no node of a Slingshot network, or its module was not loaded",
+            where=where,
+            hint="on a compute node, with the module of libfabric loaded: lumiimg host scan -o host.json",
+        )
+    libcxi = entry.closure.get(LIBCXI)
+    return library, snapshot.library(host.resolve(libcxi)) if libcxi else None
+
+
+def _glibc_of(libraries: Iterable[HostLibrary]) -> str:
+    """Return the newest version of the C library that one of them asks for: `2.38`."""
+    needs = [need.name for library in libraries for need in library.facts.version_needs]
+    versions = [(int(match[1]), int(match[2])) for name in needs if (match := _GLIBC.fullmatch(name))]
+    return ".".join(map(str, max(versions, default=_OLDEST_GLIBC)))
 
 
 def _day(snapshot: Snapshot, where: str) -> dt.date:

@@ -46,10 +46,6 @@ class Ground:
     """What was found there, by layer."""
     pull: Callable[[str], Path] = _not_pulled
     """Brings a base out of a registry here, to be read."""
-    headers: Callable[[], Path] | None = None
-    """Makes an archive of the host's own libfabric, for layers that are compiled against it."""
-    no_headers: MissingHereError | None = None
-    """Why it cannot be made on this machine, where a snapshot names such a libfabric."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Planner:
         if fabric is Fabric.HOST and self._site is not None and self._site.fabric is not None:
             host = OfferedComponent(self._site.fabric.libfabric, self._site.name)
             of_host = {"libfabric": host, "libcxi": OfferedComponent(None, self._site.name)}
-            of_host |= {HEADERS: host} if self._ground.headers is not None or HEADERS in asked.sources else {}
+            of_host |= {HEADERS: host} if HEADERS in asked.sources else {}
             start = replace(start, offers={**start.offers, **of_host})
         absent = {name: looked.absent for name, looked in self._ground.looked.items() if looked.absent}
         search = StackSearch(self._shelf.layer, self._shelf.provider_of, self._ground.held, asked.arguments, absent)

@@ -1,42 +1,31 @@
-"""`--host` of a request: what was seen on a node counts more than what is believed of its site; its libfabric for compilers."""
+"""`--host` of a request: what was seen on a node counts more than what is believed of its site."""
 
 from __future__ import annotations
 
 import json
 import os
-import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode, MissingHereError
-from lumiimg.host import devel_archive, scan
-from lumiimg.host.devel_archive import fabric_of, headers_beside, write_archive
+from lumiimg.errors import ExitCode
+from lumiimg.host import scan
 from lumiimg.host.snapshot_file import to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from tests.shared.fabric_builder import host
-from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.host.snapshot import Snapshot
 
-HEADER = "#define FI_MAJOR_VERSION 1\n#define FI_MINOR_VERSION 22\n#define FI_REVISION_VERSION 0\n"
-INCLUDE = "opt/cray/libfabric/1.22.0/include/rdma"
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return the root of a node with the headers of its libfabric."""
-    root = host(tmp_path / "root")
-    folder = root / INCLUDE
-    (folder / "providers").mkdir(parents=True)
-    (folder / "fabric.h").write_text(HEADER)
-    (folder / "providers/fi_log.h").write_text("/* log */\n")
-    return root
+    """Return the root of a node."""
+    return host(tmp_path / "root")
 
 
 def scanned(root: Path) -> Snapshot:
@@ -90,58 +79,11 @@ def test_a_snapshot_with_a_wrong_date_is_one_line(
 
 
 @pytest.mark.usefixtures("clean_home")
-def test_where_the_library_is_not_the_build_says_so_and_how_to_bring_it(
-    snapshot: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["build", "--site", "lumi", "--base", "debian-rocm", "--host", str(snapshot), "--dry-run"]
-    assert main([*words, "--fabric", "host"]) == ExitCode.GOOD
-    told = capsys.readouterr()
-    assert "host scan --libfabric" in told.err
-    assert "makes it ask for more than the host has" in unwrapped(told.out)
-
-
-def test_the_archive_has_headers_and_the_very_library(root: Path, tmp_path: Path) -> None:
-    library = fabric_of(scanned(root), "host.json").library
-    target = tmp_path / "host-libfabric.tar"
-    assert write_archive(library, target, root) == "1.22.0"
-    with tarfile.open(target) as archive:
-        names = archive.getnames()
-        packed = archive.extractfile("libfabric/lib/libfabric.so.1")
-        assert packed is not None
-        assert packed.read() == (root / library.path.lstrip("/")).read_bytes()
-    assert names == [
-        "libfabric/include/rdma/fabric.h",
-        "libfabric/include/rdma/providers/fi_log.h",
-        "libfabric/lib/libfabric.so.1",
-        "libfabric/lib/libfabric.so",
-    ]
-    first = target.read_bytes()
-    write_archive(library, target, root)
-    assert target.read_bytes() == first
-
-
-def test_a_library_that_was_replaced_since_is_not_packed(root: Path, tmp_path: Path) -> None:
-    library = fabric_of(scanned(root), "host.json").library
-    with (root / library.path.lstrip("/")).open("ab") as stream:
-        stream.write(b"newer")
-    with pytest.raises(BadInputError, match="another file here than on the node"):
-        write_archive(library, tmp_path / "a.tar", root)
-    assert not (tmp_path / "a.tar").exists()
-
-
-def test_a_library_without_headers_is_told_with_what_to_do(root: Path) -> None:
-    library = fabric_of(scanned(root), "host.json").library
-    (root / INCLUDE / "fabric.h").unlink()
-    with pytest.raises(MissingHereError, match="libfabric-devel"):
-        headers_beside(library, root)
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_the_plugin_is_given_the_archive_and_the_warning_goes(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_plugin_is_given_the_libfabric_of_the_host_that_the_user_packed_and_the_warning_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_archive(fabric_of(scanned(root), "host.json").library, tmp_path / "libfabric.tar", root)
+    (tmp_path / "libfabric.tar").write_bytes(b"")
     words = ["build", "--site", "lumi", "--base", "rocm-6.4.4", "--source", "host-libfabric=libfabric.tar", "--json"]
     assert main([*words, "--dry-run"]) == ExitCode.GOOD
     plan = json.loads(capsys.readouterr().out)
@@ -160,44 +102,13 @@ def warned_of_headers(words: list[str], capsys: pytest.CaptureFixture[str]) -> b
 
 @pytest.mark.usefixtures("clean_home")
 def test_the_archive_is_of_no_use_where_the_fabric_is_bundled(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "libfabric.tar"
-    write_archive(fabric_of(scanned(root), "host.json").library, target, root)
+    target.write_bytes(b"")
     words = ["build", "--site", "lumi", "--base", "rocm-6.2.4", "--source", f"host-libfabric={target}", "--dry-run"]
     assert main(words) == ExitCode.BAD_INPUT
     assert "the fabric is bundled" in capsys.readouterr().err
-
-
-@pytest.fixture
-def of_this_node(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Have `host scan` see the node of the tests; its headers and its library too."""
-    taken = scanned(root)
-    monkeypatch.setattr(scan, "scan_host", lambda *_, **__: taken)
-    whole = devel_archive.write_archive
-    monkeypatch.setattr(devel_archive, "write_archive", lambda library, target: whole(library, target, root))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_no_file_of_somebody_elses_becomes_an_archive(of_this_node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (of_this_node / "notes.txt").write_text("precious")
-    (of_this_node / "folder").mkdir()
-    os.mkfifo(of_this_node / "pipe")
-    for name, fault in (
-        ("notes.txt", "is not an archive of libfabric"),
-        ("folder", "is a folder"),
-        ("pipe", "is not a file"),
-        ("-", "needs a file of its own"),
-        ("h.json", "needs a file of its own"),
-    ):
-        assert main(["host", "scan", "-o", "h.json", "--libfabric", name]) == ExitCode.BAD_INPUT
-        assert fault in capsys.readouterr().err
-    assert (of_this_node / "notes.txt").read_text() == "precious"
-    assert (of_this_node / "pipe").is_fifo()
-    for _ in range(2):  # its own archive may be written again
-        assert main(["host", "scan", "-o", "h.json", "--libfabric", "f.tar"]) == ExitCode.GOOD
-    assert (of_this_node / "f.tar").is_file()
 
 
 def test_a_lock_remembers_its_node(

@@ -78,7 +78,7 @@ def look_at(root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, env
     """Return what the files of a node show, beside its snapshot."""
     libfabric = glibc = no_fabric = None
     try:
-        fabric = seen(site, snapshot, node).site.fabric
+        fabric = seen(site, snapshot, node).fabric
         libfabric, glibc = (fabric.libfabric, fabric.glibc) if fabric is not None else (None, None)
     except LumiimgError as error:
         no_fabric = error.what

@@ -51,7 +51,6 @@ from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.fabric.path import Fabric
 from lumiimg.files import EPOCH
-from lumiimg.host import devel_archive
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.carried_manifest import ManifestError, from_bytes
 from lumiimg.host.carried_manifest import differences as carried_differences
@@ -230,10 +229,6 @@ def _compiled(data: bytes) -> None:
     _date(scratch() / "upper", path)
 
 
-def _headers(data: bytes) -> None:
-    devel_archive._refuse_other_file(written(data, "headers.tar"))
-
-
 def _woven(data: bytes) -> None:
     """A layer of the cache, over itself."""
     layers = [written(data, name) for name in ("below.sqfs", "above.sqfs")]
@@ -369,7 +364,7 @@ def _recalled_seeds() -> Iterator[bytes]:
 
 
 def _tar_seeds() -> Iterator[bytes]:
-    content = tar(member(f"{devel_archive.TOP_FOLDER}/x", b"x"), member("a/b", b"y"), member("../c", b"z"))
+    content = tar(member("libfabric/x", b"x"), member("a/b", b"y"), member("../c", b"z"))
     yield from (content, gzip.compress(content), bz2.compress(content), lzma.compress(content))
 
 
@@ -504,9 +499,6 @@ TARGETS = (
         (),
         "bytes",
         rounds=15,
-    ),
-    Target(
-        "headers-archive", ("host.devel_archive._refuse_other_file",), _headers, _tar_seeds, form="bytes", repair=sums
     ),
     Target(
         "woven-layers",
