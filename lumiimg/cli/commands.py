@@ -18,43 +18,40 @@ from lumiimg.cli.complaint import complain
 from lumiimg.errors import BadInputError, ExitCode
 
 GROUPS = {
-    "build": {
+    "everyday commands": {
         "build": "build an image from a base and layers",
+        "check": "will this image use the fast network? if not: what is missing, and what to do",
+        "log": "read a job's log: which network it used, why not the fast one, what to do",
+        "explain": "explain why an image fits a machine, or a request its site, or why not",
         "adapt": "add to someone else's image what it lacks to use a machine's network",
-        "rebuild": "build an image again from its own record",
+        "job": "write a job script for an image on a site: ranks, cores, variables, binds",
+        "venv": "make a Python environment over an image, for packages of your own: its torch stays",
+        "show": "list bases, layers, recipes and sites; show what is known about one, or about an image",
         "lock": "resolve every version, address and digest of an image, and write them to a lock",
+        "rebuild": "build an image again from its own record",
         "diff": "compare two locks or two images",
         "why": "say why a layer would be built again",
-        "venv": "make a Python environment over an image, for packages of your own: its torch stays",
-        "draft": "read a Dockerfile: list what the catalogue has, and draft a layer for the rest",
-    },
-    "prove": {
-        "check": "will this image use the fast network? if not: what is missing, and what to do",
-        "bind": "print the fewest binds from a machine that an image needs, each with its reason",
-        "drift": "show what a system update changed, which images it breaks, and what to do",
-        "trial": "try on real nodes what lumiimg claims of them and of images",
-    },
-    "explain": {
-        "explain": "explain why an image fits a machine, or a request its site, or why not",
-        "log": "read a job's log: which network it used, why not the fast one, what to do",
-        "ldd": "list the libraries that a file of an image would load, from where, and by which rule",
-        "bench": "count what the start of a program asks of the shared file system",
-    },
-    "around it": {
         "host": "record what this machine offers to a container",
-        "job": "write a job script for an image on a site: ranks, cores, variables, binds",
-        "module": "write a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
-        "list": "list bases, layers, recipes and sites",
-        "show": "show what is known about a base, layer, recipe, site or image, with sources",
-        "refresh": "list the releases in the package index that the catalogue does not have yet",
+        "bind": "print the fewest binds from a machine that an image needs, each with its reason",
+        "ldd": "list the libraries that a file of an image would load, from where, and by which rule",
         "cache": "list, verify or remove layers that were built before",
         "doctor": "find out whether this machine can build images, and how",
         "schema": "print the JSON Schemas of what --json prints",
         "completion": "let the shell complete commands, options and names",
     },
+    "for support staff": {
+        "module": "write a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
+        "drift": "show what a system update changed, which images it breaks, and what to do",
+        "trial": "try on real nodes what lumiimg claims of them and of images",
+        "draft": "read a Dockerfile: list what the catalogue has, and draft a layer for the rest",
+        "bench": "count what the start of a program asks of the shared file system",
+        "refresh": "list the releases in the package index that the catalogue does not have yet",
+    },
 }
 """The commands and what each is for, as `--help` groups them."""
 COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
+ALIASES = {"list": "show"}
+"""Other names that commands have."""
 _WORDS = 8
 """That are named of those that a command does not take."""
 INTERNAL = "node"
@@ -175,7 +172,7 @@ class MainParser(Parser):
     @property
     def commands(self) -> Iterable[str]:
         """The names of all commands."""
-        return COMMANDS
+        return (*COMMANDS, *ALIASES)
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Print what cannot be understood; an option of a command stands behind that."""
@@ -212,7 +209,8 @@ def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
     parser.add_argument("--version", action="version", version=f"lumiimg {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for name in names:
-        command = commands.add_parser(name) if name == INTERNAL else commands.add_parser(name, help=COMMANDS[name])
+        aliases = [other for other, named in ALIASES.items() if named == name]
+        command = commands.add_parser(name, aliases=aliases, **({} if name == INTERNAL else {"help": COMMANDS[name]}))
         module = import_module(f"lumiimg.cli.{name}")
         command.description, _, command.epilog = (module.__doc__ or "").partition("\n\n")
         command.set_defaults(execute=module.execute)
@@ -222,5 +220,6 @@ def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
 
 def parser_for(words: Iterable[str]) -> MainParser:
     """Return the parser of the program with the command that a command line names, and no other."""
-    name = next((word for word in words if word in COMMANDS or word == INTERNAL), None)
+    names = (ALIASES.get(word, word) for word in words)
+    name = next((name for name in names if name in COMMANDS or name == INTERNAL), None)
     return make_parser((name,) if name else ())

@@ -1,7 +1,8 @@
-"""Show a base or a layer (arguments, releases, sources, what it requires,
-provides and sets), a recipe, a site (driver, fabric, partitions, cores,
-environment, advice), or how an image was built, by its own record. With --gpu:
-for which GPUs an image has code, as a table for an issue or a mail.
+"""List bases, layers, recipes and sites, yours first, or show one: a base or a
+layer (arguments, releases, sources, what it requires, provides and sets), a
+recipe, a site (driver, fabric, partitions, cores, environment, advice), or how
+an image was built, by its own record. With --gpu: for which GPUs an image has
+code, as a table for an issue or a mail. `lumiimg list` is the same command.
 
 exit codes of --gpu: 0 all GPU code was read, 2 not an image, 3 some of it
 cannot be read
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", help="a base, layer, recipe or site (`lumiimg list`), or an image, image.sif"
-    )
+    what = "a base, layer, recipe or site, or an image, image.sif (default: list all bases, layers, recipes and sites)"
+    parser.add_argument("name", metavar="NAME", nargs="?", help=what)
     parser.add_argument("--gpu", action="store_true", help="for an image, list for which GPUs each component has code")
     add_machine(parser, "with --gpu, mark the code that its GPU accepts")
     add_layers(parser)
@@ -37,9 +37,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.catalog.sites import find_site, site_names
-    from lumiimg.report.catalogue import print_entry, print_recipe
+    from lumiimg.report.catalogue import print_entry, print_list, print_recipe
     from lumiimg.report.site import print_site
 
+    if arguments.gpu and arguments.name is None:
+        raise BadInputError("--gpu is for an image", hint="lumiimg show --gpu image.sif")
     if arguments.gpu:
         return _gpu_code(arguments)
     if arguments.site:
@@ -47,6 +49,9 @@ def execute(arguments: argparse.Namespace) -> int:
             "--site has no effect without --gpu", hint=f"to see the site: lumiimg show {arguments.site}"
         )
     catalogue = open_catalogue(os.environ, arguments.layers)
+    if arguments.name is None:
+        print_list(catalogue, os.environ, as_json=arguments.json)
+        return ExitCode.GOOD
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
         from lumiimg.report.image import print_image
 

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
-_KINDS = ("bases", "layers", "recipes", "sites")
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
 
@@ -39,8 +38,4 @@ def of_words(words: Sequence[str], before: Sequence[str], options: Collection[st
         return f"images stand behind --image: --image {shlex.join(images[:3])}{' …' if len(images) > 3 else ''}"
     if "--add" in options:
         return f"software is named by --add: --add {shlex.quote(first)}"
-    if before[:1] == ["list"]:
-        if first in _KINDS:
-            return "`lumiimg list` lists bases, layers, recipes and sites"
-        return f"lumiimg show {shlex.quote(first)}"
     return None

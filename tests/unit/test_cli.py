@@ -40,7 +40,6 @@ NAMES = [
     "job",
     "ldd",
     "draft",
-    "list",
     "show",
     "cache",
     "refresh",
@@ -107,7 +106,7 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["cache", "prun"], "did you mean prune? (see `lumiimg cache --help`)"),
         (["check", "x", "--levle=static"], "did you mean --level? (see `lumiimg check --help`)"),
         (["cache", "ls", "--jsn"], "did you mean --json? (see `lumiimg cache ls --help`)"),
-        (["list", "layers"], "unrecognized arguments: layers (`lumiimg list` lists bases, layers, recipes and sites)"),
+        (["show", "--gpu"], "--gpu is for an image; lumiimg show --gpu image.sif"),
         (["--versoin"], "did you mean --version? (see `lumiimg --help`)"),
         (["build", "--add"], "expected one argument"),
         (["build", "--bas", "x"], "--bas"),
@@ -130,6 +129,16 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], what: str, capsys: 
     assert captured.err.count("\n") == 1
     assert what in captured.err
     assert "node?" not in captured.err  # the command that is for lumiimg itself
+
+
+def test_list_is_show_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*words: str) -> str:
+        assert main(list(words)) == ExitCode.GOOD
+        return capsys.readouterr().out
+
+    assert printed("list") == printed("show")
+    assert printed("list", "--json") == printed("show", "--json")
+    assert printed("list", "lumi") == printed("show", "lumi")
 
 
 def is_there(row: str) -> bool:

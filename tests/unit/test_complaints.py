@@ -29,7 +29,6 @@ SLIPS = {
     "check image.sif --sbatch=-A": ("--sbatch", "--nodes N"),
     "job /etc/passwd --site lumi": ("", ""),
     "run image.sif python train.py": ("no command 'run'", "lumiimg --help"),
-    "list vllm": ("vllm", "lumiimg show vllm"),
     "build vllm": ("vllm", "--add vllm"),
     "build --base rocm-6.2.4 --add vllm 0.10.1": ("0.10.1", "--add vllm==0.10.1"),
     "build --base rocm/6.2.4 --add vllm": ("rocm/6.2.4", "did you mean rocm-6.2.4"),
@@ -99,7 +98,7 @@ def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(
 
 @pytest.mark.parametrize(
     "slip",
-    ["list vllm", "check my", "check mi.sif"],
+    ["check my", "check mi.sif"],
 )
 @pytest.mark.usefixtures("clean_home")
 def test_the_command_of_a_hint_works(slip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ def test_alone_it_says_something_where_the_folder_is_gone(
 
 def test_the_help_of_each_command_says_what_its_exit_codes_mean() -> None:
     silent = {name for name, parser in make_parser().below.items() if "exit code" not in (parser.epilog or "")}
-    assert silent == {"list", "node", "host", "bench"}, "of host and bench, the commands below have them"
+    assert silent == {"node", "host", "bench"}, "of host and bench, the commands below have them"
 
 
 # -- options --
