@@ -210,7 +210,8 @@ def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for name in names:
         aliases = [other for other, named in ALIASES.items() if named == name]
-        command = commands.add_parser(name, aliases=aliases, **({} if name == INTERNAL else {"help": COMMANDS[name]}))
+        shown: dict[str, Any] = {} if name == INTERNAL else {"help": COMMANDS[name]}
+        command = commands.add_parser(name, aliases=aliases, **shown)
         module = import_module(f"lumiimg.cli.{name}")
         command.description, _, command.epilog = (module.__doc__ or "").partition("\n\n")
         command.set_defaults(execute=module.execute)

@@ -184,7 +184,7 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
                 errors[first].append(f"{item.path}: undefined symbol: {min(names)}")
     got = offered.keys()
     dying = [first for first, told in errors.items() if told]
-    if len(got) > 1:
+    if len(got) > 1 and dying:
         dies = f": with {dying[0]} imported first, it ends" if len(dying) == 1 else ""
         found.add(
             Code.IMAGE_TWO_MPI,

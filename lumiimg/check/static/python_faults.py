@@ -1,4 +1,4 @@
-"""What Python distributions of an image say against each other: another GPU's, for another torch, for another NumPy."""
+"""Python packages that do not belong beside the others: for another GPU, or compiled for another torch or NumPy."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from lumiimg.elf.facts import exported_symbols, undefined_symbols
 from lumiimg.elf.system import facts_at
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Findings, Severity
 from lumiimg.gpu.cuda import is_in_the_way
-from lumiimg.host.root_queries import names_in, read_text
+from lumiimg.host.root_queries import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.image import Image, RootFileSystem
 
 _DIST_INFO = re.compile(r"([A-Za-z0-9._]{1,128})-([A-Za-z0-9.+!_]{1,64})\.dist-info")
-_REQUIRES = re.compile(r"^Requires-Dist: *(torch|numpy)\b *\(?([^;()\n]{0,200})\)?(.*)$", re.MULTILINE)
 _MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
 _OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
 _MOST_MODULES = 2000
@@ -42,13 +39,12 @@ def judge_python(image: Image, job: JobProcess | None, facts: Mapping[str, Any],
     root = image.root
     names = names_in(root, folder)
     infos = filter(None, map(_DIST_INFO.fullmatch, names))
-    dists: dict[str, tuple[str, str]] = {canonicalize_name(info[1]): (info[2], info[0]) for info in infos}
-    _judge_cuda({name: version for name, (version, _) in dists.items()}, folder, facts, found)
-    needs = list(_needs(root, folder, dists))
+    versions: dict[str, str] = {canonicalize_name(info[1]): info[2] for info in infos}
+    _judge_cuda(versions, folder, facts, found)
     modules = list(islice(_modules(root, folder), _MOST_MODULES))
-    _judge_torch(root, folder, needs, modules, facts, found)
-    if "numpy" in dists and _major(dists["numpy"][0]) >= 2:
-        _judge_numpy(root, needs, modules, dists["numpy"][0], facts, found)
+    _judge_torch(root, folder, modules, facts, found)
+    if "numpy" in versions and _major(versions["numpy"]) >= 2:
+        _judge_numpy(root, modules, versions["numpy"], facts, found)
 
 
 def _major(version: str) -> int:
@@ -70,20 +66,6 @@ def _judge_cuda(versions: Mapping[str, str], folder: str, facts: Mapping[str, An
         )
 
 
-def _needs(
-    root: RootFileSystem, folder: str, dists: Mapping[str, tuple[str, str]]
-) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (distribution, what it requires, in which versions, which one is there) where that is another one."""
-    for name, (_, info) in dists.items():
-        for wanted, versions, marker in _REQUIRES.findall(read_text(root, f"{folder}/{info}/METADATA") or ""):
-            have = dists.get(wanted, ("", ""))[0]
-            if "extra" in marker or not have:
-                continue
-            with contextlib.suppress(InvalidSpecifier, InvalidVersion):
-                if not SpecifierSet(versions.strip()).contains(Version(have), prereleases=True):
-                    yield name, wanted, versions.strip(), have
-
-
 def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
     """Yield the compiled modules beside torch and NumPy."""
     own = (f"{folder}/torch/", f"{folder}/numpy/", f"{folder}/numpy.libs/")
@@ -95,14 +77,11 @@ def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
 def _judge_torch(
     root: RootFileSystem,
     folder: str,
-    needs: list[tuple[str, str, str, str]],
     modules: list[str],
     facts: Mapping[str, Any],
     found: Findings,
 ) -> None:
-    lines = [
-        f"{name} requires torch{of}; the image has torch {have}" for name, what, of, have in needs if what == "torch"
-    ]
+    lines: list[str] = []
     where = None
     prefixes = tuple(facts["c10"]["prefixes"])
     offered = (
@@ -131,13 +110,12 @@ def _judge_torch(
 
 def _judge_numpy(
     root: RootFileSystem,
-    needs: list[tuple[str, str, str, str]],
     modules: list[str],
     version: str,
     facts: Mapping[str, Any],
     found: Findings,
 ) -> None:
-    lines = [f"{name} requires numpy{of}" for name, what, of, _ in needs if what == "numpy"]
+    lines: list[str] = []
     left = _MOST_READ_BYTES
     for path in modules:
         if not _MODULE.fullmatch(path):
