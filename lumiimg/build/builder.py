@@ -8,12 +8,12 @@ import shutil
 import tempfile
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
-from lumiimg.build.cache_lease import TAKEN, CacheLease
+from lumiimg.build.cache_lease import CacheLease
 from lumiimg.build.capabilities import BuildMachine, require_bootstrap, require_container, require_environment
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
@@ -34,7 +34,7 @@ from lumiimg.build.stacked_image import stack_layers
 from lumiimg.build.steps import content_below, steps_of
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
-from lumiimg.errors import BadInputError, FailedError, LumiimgError
+from lumiimg.errors import BadInputError
 from lumiimg.host.carried_manifest import MANIFEST, MANIFEST_LABEL, MANIFEST_PATH, to_text
 from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
@@ -116,17 +116,15 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     runs_on: KnownMachine,
     replaces: bool,
     again: bool,
-    keep_going: bool,
     keeps_compiled: bool = True,
     fresh: bool = False,
 ) -> BuiltImage:
     """Build the chain and put the image at `output`, by rename; unless `again`, nothing is written where it is already.
 
     Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
-    JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go; `keep_going`:
-    after a layer that fails, those that do not need it are tried all the same; `keeps_compiled`: what scripts compile
-    is taken from the cache and put there; `fresh`: the base is not, and what is above it only where it came to the
-    same; `runs_on`: what the bind manifest of the image is settled with.
+    JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go;
+    `keeps_compiled`: what scripts compile is taken from the cache and put there; `fresh`: the base is not, and what is
+    above it only where it came to the same; `runs_on`: what the bind manifest of the image is settled with.
 
     Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at `output`.
     MissingHereError if the engine would lose what layers set, or cannot build what the cache does not have.
@@ -175,7 +173,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:
         kept.sweep()
-        how = (scratch, way, keep_going, keeps_compiled, last_s)
+        how = (scratch, way, keeps_compiled, last_s)
         work = _Work(kept, machine, environment, downloads, log, progress, *how)
         strategy = new_strategy(way, scratch)
         layers, stages = work.layers(steps, keys, strategy)
@@ -229,7 +227,6 @@ class _Work:
     progress: Progress
     scratch: Path
     way: str
-    keep_going: bool
     keeps_compiled: bool = True
     last_s: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     """What layers took the last time."""
@@ -305,12 +302,7 @@ class _Work:
             self.progress.step_started(definition.name, None if hit else self.last_s.get(definition.layers))
             if entry is None:
                 kept = kept_key(chain, number, base)
-                try:
-                    entry = self._build(definition, key, content, kept, found, strategy, taken)
-                except LumiimgError as error:
-                    if self.keep_going and definition.parent is not None:
-                        self._go_on(chain, number, found, base, error)
-                    raise
+                entry = self._build(definition, key, content, kept, found, strategy, taken)
             else:
                 self.log.write(f"== {definition.name}: kept from before, {entry.key}\n".encode())
             stages.append(clock.stage(definition.name, entry.size_bytes, reused=hit))
@@ -320,62 +312,6 @@ class _Work:
             # of two steps, a base is what both came to
             base = content if number and definition.parent is None else base or entry.sha256
         return found, stages
-
-    def _go_on(
-        self, chain: Sequence[Definition], failed_at: int, below: Sequence[Path], base: str, error: LumiimgError
-    ) -> None:
-        """Run the layers above a failed one that do not need it: what they compile is kept, and what fails is reported.
-
-        They stand on another stack than is asked for, so that their results are not kept. Raises FailedError.
-        """
-        for rest in self.scratch.iterdir():  # of the failed try, a sandbox of all that is below, too
-            if rest.name != TAKEN:
-                remove_tree(rest)
-        failed = [chain[failed_at].name]
-        left: list[str] = []
-        tried = 0
-        apart: list[str] = []
-        stack = list(below)
-        strategy = None
-        self.progress.notice(f"{failed[0]} failed: {error}")
-        for definition in chain[failed_at + 1 :]:
-            if {*failed, *left} & {*definition.needs}:
-                left.append(definition.name)
-                continue
-            tried += 1
-            self.progress.step_started(definition.name)
-            self.log.write(f"== {definition.name}, without {', '.join((*failed, *left))}\n".encode())
-            untested = replace(definition, sections=replace(definition.sections, test=""))  # it tests all layers below
-            step = self.step(untested, definition.name)
-            if strategy is None:  # a sandbox holds what the failed one left
-                folder = self.scratch / f"without-{failed[-1]}"
-                folder.mkdir()
-                strategy = new_strategy(self.way, folder)
-            target = step.folder / f"data{strategy.suffix}"
-            there = [one for one in chain if one.name not in {*failed, *left}]
-            key = kept_key(there, there.index(definition), base)
-            if key != kept_key(chain, chain.index(definition), base):  # it does not see what those would have set
-                apart.append(definition.name)
-            try:
-                write_definitions([step.definition], step.folder, self.downloads, self.progress.line)
-                with self._keeping(step, key), step.named():
-                    strategy.layer(step, stack, target)
-                stack.append(target)
-            except (LumiimgError, OSError) as other:
-                self.progress.notice(f"{definition.name} failed: {other}")
-                failed.append(definition.name)
-                remove_tree(folder)
-                remove_tree(step.folder)
-                strategy = None
-        untried = f"; not tried, as they need it: {', '.join(left)}" if left else ""
-        only = f" (that of {', '.join(apart)} for builds without what failed)" if apart else ""
-        # an engine that builds by itself shows nothing of what a script has in `KEPT`
-        is_kept = tried and self.keeps_compiled and self.way != "definition"
-        kept = f"what the others compiled is kept{only}; " if is_kept else ""
-        raise FailedError(
-            f"{len(failed)} of {len(chain)} layers failed: {', '.join(failed)}{untried}",
-            hint=f"{kept}the whole log: {self.log.name}",
-        ) from error
 
     def fetch(self, wanted: Sequence[LockedSource], missing: Collection[LockedSource]) -> BuildStage:
         """Get sources into the store: what cannot be had stops the build before an hour of it has gone by."""

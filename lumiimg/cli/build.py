@@ -96,11 +96,6 @@ def add_result(how: Options) -> None:
         choices=("overlay", "sandbox", "definition"),
         help="how to build layers: on overlays, in one folder, or by the engine alone (default: the first that works)",
     )
-    how.add_argument(
-        "--keep-going",
-        action="store_true",
-        help="after a layer fails, try those that do not need it, so that one run reports every failure",
-    )
     options.add_jobs(how)
     options.add_quiet(how)
     options.add_verbose(how, "the whole plan, and what the engine prints")
@@ -282,7 +277,6 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
             progress=progress,
             replaces=arguments.force,
             again=arguments.force,
-            keep_going=arguments.keep_going,
             fresh=getattr(arguments, "fresh", False),
             runs_on=runs_on,
         )

@@ -86,7 +86,6 @@ def execute(arguments: argparse.Namespace) -> int:
                 progress=progress,
                 replaces=arguments.force,
                 again=arguments.force or arguments.fresh,
-                keep_going=arguments.keep_going,
                 keeps_compiled=False,  # what a stranger's script leaves there would go into other images
                 runs_on=build.machine_of(_site_of(arguments.image), arguments.host),
             )

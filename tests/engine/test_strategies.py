@@ -363,33 +363,6 @@ def test_layers_in_another_order_compile_nothing_again(way: str, bare: Path, eng
     assert lumiimg("cache", "verify", env={"LUMIIMG_CACHE": str(tmp_path / "cache")}).code == 0
 
 
-@pytest.mark.parametrize("way", ["overlay", "sandbox"])
-def test_one_run_tells_of_all_layers_that_fail(way: str, bare: Path, tmp_path: Path) -> None:
-    layers = tmp_path / "layers"
-    scripts = {
-        "fails": "touch /etc/left-behind; exit 3\n",
-        "stands": "exit 0\n",
-        "other": "test ! -e /etc/left-behind; touch $KEPT.x; mkdir $KEPT; echo done >$KEPT/result; exit 4\n",
-        "last": "test ! -e /etc/left-behind; touch /opt/last\n",
-    }
-    for name, script in scripts.items():
-        (layers / name).mkdir(parents=True)
-        requires = 'requires = ["fails"]\n' if name == "stands" else ""
-        (layers / name / "layer.toml").write_text(f"{LAYER}{requires}")
-        (layers / name / "post.sh").write_text(script)
-    adds = [word for name in scripts for word in ("--add", name)]
-    words: list[str | Path] = ["--base", bare, "--layers", layers, *adds, "-o", tmp_path / "x.sif", "--strategy", way]
-    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
-    told = lumiimg("build", *words, "--keep-going", env=env)
-    assert told.code == 1
-    assert "2 of 5 layers failed: 02-fails, 04-other; not tried, as they need it: 03-stands" in told.err
-    assert not (tmp_path / "x.sif").exists()
-    kept = lumiimg("cache", "ls", env=env)
-    assert "other (compiled)" in kept.out
-    assert " last\n" not in kept.out, "it stood on another stack than the one that is asked for"
-    assert leftovers(tmp_path) == []
-
-
 def one_layer(tmp_path: Path, base: Path, script: str) -> list[str | Path]:
     layer = tmp_path / "layers" / "hostile"
     layer.mkdir(parents=True, exist_ok=True)
@@ -566,18 +539,3 @@ def test_a_base_whose_root_is_not_roots_fails_with_what_to_do(bare: Path, engine
     assert "belongs to another id than root" in refused.err
     assert "--strategy overlay" in refused.err
     assert lumiimg(*words, "--strategy", "overlay", env=env).code == 0
-
-
-def test_a_test_that_fails_fails_no_other_layer(bare: Path, tmp_path: Path) -> None:
-    layers = tmp_path / "layers"
-    for name in ("fails", "good"):
-        (layers / name).mkdir(parents=True)
-        (layers / name / "layer.toml").write_text(LAYER)
-        (layers / name / "post.sh").write_text(f"touch /opt/{name}\n")
-    (layers / "fails" / "test.sh").write_text("exit 3\n")
-    words: list[str | Path] = ["--base", bare, "--layers", layers, "--add", "fails", "--add", "good", "--keep-going"]
-    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
-    told = lumiimg("build", *words, "-o", tmp_path / "x.sif", "--strategy", "definition", env=env)
-    assert told.code == 1
-    assert "1 of 3 layers failed: 02-fails" in told.err
-    assert "is kept" not in told.err.splitlines()[-1]

@@ -44,7 +44,7 @@ from lumiimg.engine import namespaces, process
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack, sif_writer
 from lumiimg.image.byte_source import ByteSource
@@ -1072,7 +1072,7 @@ def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
     keys = layer_keys(chain, build_machine(ENGINE), "overlay")
     downloads = Store(root / "store", Web(), Mirrors({}))
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
-        work = builder._Work(stand.cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
+        work = builder._Work(stand.cache, None, {}, downloads, log, progress, scratch, "overlay")  # type: ignore[arg-type]
         layers, _ = work.layers(chain, keys, stand)
         progress.stop()
         texts = [path.read_text() for path in layers]
@@ -1238,126 +1238,6 @@ def test_what_a_script_kept_is_put_where_the_image_has_that_path(tmp_path: Path)
     assert list(outside.rglob("*")) == []
 
 
-class Tries:
-    """A stand-in for a way to build: what fails, and how, is said beforehand; nothing is run."""
-
-    suffix = ".sif"
-
-    def __init__(self, folder: Path, faults: dict[str, Exception], seen: list[str]) -> None:
-        self.sandbox = folder / "root"
-        self.faults = faults
-        self.seen = seen
-
-    def base(self, _: LayerBuild, target: Path, _store: object) -> None:
-        target.write_text("base")
-
-    def layer(self, step: LayerBuild, _: object, target: Path) -> None:
-        self.sandbox.mkdir(exist_ok=True)
-        # of no more than one try at once
-        self.seen.append(f"{step.definition.name}: {len(list(self.sandbox.parents[1].rglob('root')))}")
-        # an engine that builds by itself reads the file
-        assert "%test" not in (step.folder / f"{step.definition.name}.def").read_text() or len(self.seen) == 1
-        if fault := self.faults.get(step.definition.name):
-            raise fault
-        target.write_text("layer")
-
-
-@pytest.mark.parametrize(("way", "keeps"), [("overlay", True), ("definition", True), ("overlay", False)])
-def test_whatever_layers_lack_one_run_tells_of_all(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
-) -> None:
-    sections = replace(BASE, post="true\n", test="false\n")
-    names = ("01-a", "02-b", "03-c", "04-d", "05-e", "06-f")
-    chain = [definition(tmp_path, name, sections=sections, parent="x", files=()) for name in names]
-    chain[2] = replace(chain[2], needs=("02-b",))
-    faults: dict[str, Exception] = {
-        "02-b": MissingHereError("proot is missing"),
-        "04-d": BadInputError("no such folder"),
-        "05-e": OSError(28, "No space left on device"),
-    }
-    seen: list[str] = []
-    heard: list[str] = []
-    progress: Any = SimpleNamespace(
-        begin=len, line=len, step_started=lambda *_: None, step_done=type, notice=heard.append
-    )
-    monkeypatch.setattr(builder, "new_strategy", lambda _, folder: Tries(folder, faults, seen))
-    scratch = tmp_path / "tries/scratch"
-    scratch.mkdir(parents=True)
-    keys = layer_keys(chain, build_machine(ENGINE), way)
-    none: Any = None
-    with (tmp_path / "log").open("wb") as log:
-        store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
-        work = builder._Work(LayerCache(tmp_path / "cache"), none, {}, store, log, progress, scratch, way, True, keeps)
-        strategy: Any = Tries(scratch, faults, seen)
-        with pytest.raises(FailedError) as told:
-            work.layers(chain, keys, strategy)
-    assert told.value.what == "3 of 6 layers failed: 02-b, 04-d, 05-e; not tried, as they need it: 03-c"
-    assert ("what the others compiled is kept" in str(told.value.hint)) == (way == "overlay" and keeps)
-    assert [one.partition(" failed")[0] for one in heard] == ["02-b", "04-d", "05-e"]
-    assert seen == ["02-b: 1", "04-d: 1", "05-e: 1", "06-f: 1"], "what is left of a failed try is removed at once"
-
-
-class Compiles:
-    """A stand-in for a way to build: each layer compiles something, where it does not find it; `broken` fails."""
-
-    suffix = ".sqfs"
-
-    def __init__(self, broken: str, compiled: list[str]) -> None:
-        self.broken = broken
-        self.compiled = compiled
-
-    def base(self, _: LayerBuild, target: Path, _store: object) -> None:
-        target.write_text("base")
-
-    def layer(self, step: LayerBuild, _: object, target: Path) -> None:
-        if step.definition.name == self.broken:
-            raise FailedError("it is broken")
-        if not step.kept.exists():
-            self.compiled.append(step.definition.name)
-            step.kept.mkdir()
-            (step.kept / "x.whl").write_text("x")
-        target.write_text("layer")
-
-
-@pytest.mark.parametrize("sets_variables", [False, True], ids=["sets nothing", "sets a variable"])
-def test_what_was_compiled_without_a_failed_layers_variables_is_not_taken_for_what_is_compiled_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sets_variables: bool
-) -> None:
-    script = replace(BASE, post="true\n")
-    base = definition(tmp_path, "01-base", sections=script, files=())
-    variables = (("CFLAGS", "-O3"),) if sets_variables else ()
-    sets = replace(base, name="02-sets", parent="01-base", sections=replace(script, environment=variables))
-    needs = replace(sets, name="03-needs", sections=replace(BASE, post="cmake\n"), needs=("02-sets",))
-    free = replace(sets, name="04-free", sections=replace(BASE, post="make\n"))
-    progress: Any = SimpleNamespace(begin=len, line=len, step_started=lambda *_: None, step_done=type, notice=len)
-    store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
-    none: Any = None
-
-    def build(*chain: Definition, broken: str) -> list[str]:
-        """Return what was compiled."""
-        compiled: list[str] = []
-        way: Any = Compiles(broken, compiled)
-        monkeypatch.setattr(builder, "new_strategy", lambda *_: way)
-        keys = layer_keys(chain, build_machine(ENGINE), "overlay")
-        cache = LayerCache(tmp_path / "cache")
-        with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
-            work = builder._Work(cache, none, {}, store, log, progress, scratch, "overlay", True)
-            work.layers(chain, keys, way)
-        return compiled
-
-    with pytest.raises(
-        FailedError, match="1 of 4 layers failed: 02-sets; not tried, as they need it: 03-needs"
-    ) as told:
-        build(base, sets, needs, free, broken="02-sets")
-    kept = "what the others compiled is kept" + (
-        " (that of 04-free for builds without what failed)" if sets_variables else ""
-    )
-    assert str(told.value.hint).partition(";")[0] == kept
-    assert build(base, free, broken="") == [], "without what failed, it is taken as it is"
-    anew = ["02-sets", "03-needs", "04-free"]
-    assert build(base, sets, needs, free, broken="") == (anew if sets_variables else anew[:-1])
-
-
 class Scripts:
     """A stand-in for a way to build: a result is the script, which fails where it is `false`, and compiles once."""
 
@@ -1393,12 +1273,12 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
         way: Any = scripts
         cache = LayerCache(tmp_path / "cache")
         with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
-            work = builder._Work(cache, machine, {}, store, log, Progress(), scratch, "overlay", True)
+            work = builder._Work(cache, machine, {}, store, log, Progress(), scratch, "overlay")
             with suppress(FailedError):
                 work.layers(steps, layer_keys(steps, machine, "overlay"), way)
         return scripts.did
 
-    assert build("false\n") == ["00-bootstrap"], "no layer is tried on a base that failed, with --keep-going either"
+    assert build("false\n") == ["00-bootstrap"], "no layer is tried on a base that failed"
     assert build("true\n") == ["01-a compiles", "02-b compiles"]
     assert {entry.layers for entry in LayerCache(tmp_path / "cache").entries()} >= {("a (bootstrap)",), ("a",), ("b",)}
     assert build("true\n") == []

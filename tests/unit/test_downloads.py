@@ -705,7 +705,7 @@ def build(chain: list[Definition], server: Server, tmp_path: Path, progress: Rec
     stand = Stand(lambda: len(server.asked))
     downloads = store(tmp_path / "store", 2)
     with (tmp_path / "log").open("wb") as log:
-        work = builder._Work(cache, None, {}, downloads, log, progress, scratch, "overlay", False)  # type: ignore[arg-type]
+        work = builder._Work(cache, None, {}, downloads, log, progress, scratch, "overlay")  # type: ignore[arg-type]
         _, stages = work.layers(chain, layer_keys(chain, build_machine(ENGINE), "overlay"), stand)
     fetched = ["downloads"] if "downloads" in progress.heard else []
     assert [stage.name for stage in stages] == [*fetched, *(one.name for one in chain)]

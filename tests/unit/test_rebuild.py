@@ -613,7 +613,6 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
             "progress": Progress(),
             "replaces": False,
             "again": False,
-            "keep_going": False,
             **changes,
         },
     )
