@@ -93,7 +93,7 @@ def image(folder: Path, layer_folder: Path, scratch: Path) -> None:
     front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request), SBOM: b"{}"})
     target = folder / "image"
     squashed(scratch / "root", target, "-comp", "gzip", "-all-root", offset=front.size_bytes)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
+    sif_writer.write_front(target, front, identity="one")
 
 
 def module(folder: Path, scratch: Path) -> None:

@@ -30,7 +30,6 @@ from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sandbox import EngineBuild, Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
-from lumiimg.build.stacked_image import stack_layers
 from lumiimg.build.steps import content_below, steps_of
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
@@ -65,7 +64,6 @@ class BuiltImage:
     reused_steps: int
     steps: int
     way: str
-    form: str
     is_new: bool
     """Whether it was written; else it was there already."""
     stages: tuple[BuildStage, ...] = ()
@@ -106,7 +104,6 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     *,
     machine: BuildMachine,
     way: str,
-    form: str,
     documents: Mapping[str, bytes],
     environment: Mapping[str, str],
     cache: Path,
@@ -135,7 +132,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     kept = LayerCache(cache)
     steps = steps_of(chain, machine, way)
     keys = layer_keys(steps, machine, way)
-    number = image_key(keys[-1], form, {**documents, MANIFEST: runs_on.text})
+    number = image_key(keys[-1], {**documents, MANIFEST: runs_on.text})
     there = is_there(output, number)
 
     def built(reused_steps: int, stages: Sequence[BuildStage], *, is_new: bool) -> BuiltImage:
@@ -147,7 +144,6 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             reused_steps,
             len(steps),
             way,
-            form,
             is_new,
             (*stages,),
         )
@@ -184,12 +180,8 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             if not can_weave(stacked[:1]):
                 stacked[0] = packed_again(work.step(chain[0], "base"), stacked[0])
             stacked, front = work.described(chain, stacked, documents, number, runs_on)
-            if form == "layered":
-                partitions = stack_layers(stacked, partial, front)
-            else:
-                weave(stacked, partial, front.size_bytes)
-                partitions = [sif_writer.behind(partial, front)]
-            sif_writer.write_front(partial, front, partitions, identity=number)
+            weave(stacked, partial, front.size_bytes)
+            sif_writer.write_front(partial, front, identity=number)
             open_image(partial).close()
             partial.chmod(0o755 & ~mask)
     stages.append(clock.stage(IMAGE, output.stat().st_size, reused=False))

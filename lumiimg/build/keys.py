@@ -138,11 +138,10 @@ def _stamp(digest: hashlib._Hash, path: str, seen: os.stat_result) -> None:
     digest.update(line.encode("utf-8", "surrogateescape"))
 
 
-def image_key(last: CacheKey, form: str, documents: Mapping[str, bytes]) -> str:
+def image_key(last: CacheKey, documents: Mapping[str, bytes]) -> str:
     """Return what an image is made of, as one word: its number stands for it."""
     parts = [
         last.digest,
-        form,
         *(f"{name}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(documents.items())),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -52,7 +52,7 @@ def write_sif(step: LayerBuild, root: Path, target: Path) -> None:
     """Write the files of a base as a SIF. Raises FailedError."""
     front = sif_writer.Front(step.definition.text, {})
     squash(step.machine, root, target, offset=front.size_bytes, within=step.as_root)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity=step.definition.name)
+    sif_writer.write_front(target, front, identity=step.definition.name)
 
 
 def offset_of(layer: Path) -> int:

@@ -85,13 +85,6 @@ def add_result(how: Options) -> None:
     """Add the options that say what comes out, and how it is reported."""
     how.add_argument("--force", action="store_true", help="overwrite: the output file")
     how.add_argument(
-        "--format",
-        choices=("flat", "layered"),
-        default="flat",
-        help="format: flat, one file system (default); or layered, one file system per layer, so that only "
-        "changed layers are written",
-    )
-    how.add_argument(
         "--strategy",
         choices=("overlay", "sandbox", "definition"),
         help="how to build layers: on overlays, in one folder, or by the engine alone (default: the first that works)",
@@ -119,10 +112,6 @@ def check_result(arguments: argparse.Namespace) -> None:
         {"--html": arguments.html, "--manifest": arguments.manifest},
         (getattr(arguments, "lock", None), arguments.output, getattr(arguments, "host", None)),
     )
-    if arguments.format == "layered" and arguments.strategy == "definition":
-        raise BadInputError(
-            "--format layered --strategy definition", hint="an engine's own build makes flat images only"
-        )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -268,7 +257,6 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
             output,
             machine=machine,
             way=way,
-            form=arguments.format,
             documents={PLAN: plan_document(lock, request)},
             environment=clean_environment(os.environ),
             cache=cache,

@@ -5,7 +5,6 @@ make lumiimg read a file of this machine, or run anything outside the image.
 
 examples:
   lumiimg rebuild old.sif -o new.sif
-  lumiimg rebuild old.sif -o layered.sif --format layered
   lumiimg rebuild old.sif -o new.sif --fresh    # what comes out differently?
   lumiimg rebuild old.sif -o new.sif --base theirs.sif
 
@@ -77,7 +76,6 @@ def execute(arguments: argparse.Namespace) -> int:
                 arguments.output,
                 machine=machine,
                 way=way,
-                form=arguments.format,
                 documents={PLAN: plan_of(arguments.image)},
                 environment=clean_environment(os.environ),
                 cache=scratch / "cache" if arguments.fresh else cache,

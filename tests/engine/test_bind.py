@@ -151,14 +151,14 @@ def with_fabric(with_plugin: Path, node: Path, images: Path) -> Path:
         shutil.copy(node.parent / "node/cray/lib64" / name, layer / name)
     source = standin_archive(images / "for-own-fabric.tar")
     stack = ("--recipe", "demo", "--add", "aws-ofi-nccl", "--source", f"aws-ofi-nccl={source}", "--add", "own-fabric")
-    return built(images / "own-fabric.sif", "--layers", layer.parent, *stack, "--format", "layered")
+    return built(images / "own-fabric.sif", "--layers", layer.parent, *stack)
 
 
 def test_images_carry_what_they_want_of_the_machine_in_each_form(
     engine: Engine, with_plugin: Path, with_fabric: Path, node: Path, tmp_path: Path
 ) -> None:
     settled, beside = tmp_path / "settled.sif", tmp_path / "manifest.json"
-    again = lumiimg("rebuild", with_plugin, "-o", settled, "--host", node, "--format", "layered", "--manifest", beside)
+    again = lumiimg("rebuild", with_plugin, "-o", settled, "--host", node, "--manifest", beside)
     assert again.code == 0, again.err
     expected = {
         with_plugin: ("host", "nothing", ["libfabric.so.1", "libcxi.so.1"]),

@@ -39,10 +39,8 @@ def write_layers(folder: Path, scripts: Sequence[str]) -> list[str | Path]:
     return words
 
 
-def build(output: Path, way: str, cache: Path, *words: str | Path, form: str = "flat", code: int = 0) -> str:
-    told = lumiimg(
-        "build", "-o", output, "--strategy", way, "--format", form, *words, env={"LUMIIMG_CACHE": str(cache)}
-    )
+def build(output: Path, way: str, cache: Path, *words: str | Path, code: int = 0) -> str:
+    told = lumiimg("build", "-o", output, "--strategy", way, *words, env={"LUMIIMG_CACHE": str(cache)})
     assert told.code == code, told.err
     return told.err
 
@@ -66,10 +64,9 @@ def nasty(bare: Path, images: Path) -> dict[str, Path]:
     """The same stacks by every way."""
     folder = images / "nasty"
     words = ["--base", bare, *write_layers(folder / "layers", [script(n, STACKS, SEED) for n in range(LAYERS)])]
-    found = {way: folder / f"{way}.sif" for way in ("definition", "overlay", "sandbox", "layered", "mixed")}
+    found = {way: folder / f"{way}.sif" for way in ("definition", "overlay", "sandbox", "mixed")}
     for way in ("definition", "overlay", "sandbox"):
         build(found[way], way, folder / f"cache-{way}", *words)
-    build(found["layered"], "overlay", folder / "cache-overlay", *words, form="layered")
     # the uppermost layer in a sandbox of layers that overlays have made
     build(folder / "lower.sif", "overlay", folder / "cache-mixed", *words[:-2])
     build(found["mixed"], "sandbox", folder / "cache-mixed", *words)
@@ -77,14 +74,14 @@ def nasty(bare: Path, images: Path) -> dict[str, Path]:
 
 
 @pytest.mark.threat("S61")
-@pytest.mark.parametrize("way", ["overlay", "sandbox", "layered", "mixed"])
+@pytest.mark.parametrize("way", ["overlay", "sandbox", "mixed"])
 def test_every_way_does_what_the_engine_alone_does(way: str, nasty: dict[str, Path]) -> None:
     assert differences(nasty["definition"], nasty[way]) == []
 
 
 def test_an_engine_shows_the_same_of_layers(nasty: dict[str, Path], engine: Engine) -> None:
     script = r"find /nasty -printf '%y %m %s %T@ %l %p\n' 2>&1 | LC_ALL=C sort | cat -v"
-    told = [inside(engine, nasty[way], "sh", "-c", script) for way in ("definition", "layered")]
+    told = [inside(engine, nasty[way], "sh", "-c", script) for way in ("definition", "overlay")]
     assert told[0] == told[1]
     assert len(told[0].splitlines()) > 10 * STACKS
 
@@ -162,8 +159,3 @@ def test_what_overlays_of_users_lose_is_kept(way: str, bare: Path, tmp_path: Pat
         assert b"security.capability" in tree.xattrs(capable)
         assert root.stat("/opt/setgid").permissions == 0o2775
         assert all(root.exists(f"/opt/{name}") for name in ("x", ".wh.x", ".wh..wh..opq"))
-    refused = build(tmp_path / "y.sif", way, tmp_path / "cache", *words, form="layered", code=1)
-    assert (
-        "/opt/.wh..wh..opq: fuse-overlayfs, by which engines show layers, hides names that begin with .wh." in refused
-    )
-    assert "--format flat" in refused

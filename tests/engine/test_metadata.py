@@ -131,7 +131,7 @@ def sif(root: Path, text: str, target: Path) -> Path:
         f"{front.size_bytes}",
     ]
     subprocess.run(argv, check=True, capture_output=True)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="it")
+    sif_writer.write_front(target, front, identity="it")
     return target
 
 

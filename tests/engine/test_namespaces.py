@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.engine.engine import Engine, exec_words, of_kernel
+from lumiimg.engine.engine import PACKED, Engine, exec_words, of_kernel
 from lumiimg.engine.namespaces import PROGRAM
 from tests.engine.conftest import lumiimg
 from tests.shared.programs import wait_until
@@ -87,18 +87,33 @@ def _listed(image: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def layered(engine: Engine, demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image with a partition over it, as `overlay create` of an engine, and other people, add one."""
+    folder = tmp_path_factory.mktemp("layered")
+    (folder / "upper/opt").mkdir(parents=True)
+    (folder / "upper/opt/over").write_text("text\n")
+    shutil.copy(demo, folder / "image.sif")
+    subprocess.run(["mksquashfs", folder / "upper", folder / "upper.sqfs", *PACKED, "-quiet"], check=True)
+    kind = ["--datatype", "4", "--partfs", "1", "--parttype", "4", "--partarch", "2", "--groupid", "1"]
+    subprocess.run([engine.path, "sif", "add", *kind, folder / "image.sif", folder / "upper.sqfs"], check=True)
+    return folder / "image.sif"
+
+
 @pytest.mark.parametrize("kind", ["layered", "folder"])
 def test_a_program_sees_what_it_sees_in_the_engine(
-    engine: Engine, kernel: Engine, with_plugin: Path, folder: Path, kind: str
+    engine: Engine, kernel: Engine, layered: Path, folder: Path, kind: str
 ) -> None:
-    image = with_plugin if kind == "layered" else folder
+    image = layered if kind == "layered" else folder
     argv = ["/bin/sh", "-c", _SEEN]
     assert _start(kernel, image, argv) == _start(engine, image, argv)
 
 
-def test_a_layered_image_has_the_same_files(engine: Engine, kernel: Engine, with_plugin: Path) -> None:
+def test_a_layered_image_has_the_same_files(engine: Engine, kernel: Engine, layered: Path) -> None:
     places = ("/usr", "/opt", "/.singularity.d", "/var/lib")
-    assert _files(kernel, with_plugin, *places) == _files(engine, with_plugin, *places)
+    found = _files(kernel, layered, *places)
+    assert "644 /opt/over" in found
+    assert found == _files(engine, layered, *places)
 
 
 _VALUES = (
@@ -229,23 +244,21 @@ def test_a_signal_ends_a_program_that_listens(kernel: Engine, demo: Path) -> Non
     assert (child.communicate()[0], child.returncode) == ("bye\n", 3)
 
 
-def test_without_fuse_an_image_is_unpacked_once(
-    engine: Engine, kernel: Engine, with_plugin: Path, tmp_path: Path
-) -> None:
+def test_without_fuse_an_image_is_unpacked_once(engine: Engine, kernel: Engine, layered: Path, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("unsquashfs", "sh"):
         (tools / name).symlink_to(shutil.which(name) or "")
     env = os.environ | {"PATH": f"{tools}", "LUMIIMG_CACHE": f"{tmp_path / 'cache'}"}
     argv = ["sh", "-c", "find /usr /opt -xdev -type f -perm -o=r -printf '%s %p\\n' | sort"]
-    wanted = _start(engine, with_plugin, argv)
+    wanted = _start(engine, layered, argv)
     for _ in range(2):
-        assert _start(kernel, with_plugin, argv, env) == wanted
-    count = len([x for x in _listed(with_plugin) if "Squashfs" in x])
+        assert _start(kernel, layered, argv, env) == wanted
+    count = len([x for x in _listed(layered) if "Squashfs" in x])
     assert len(list((tmp_path / "cache" / "unpacked").iterdir())) == count
     listed = lumiimg("cache", "ls", "--json", env=env)
-    assert [image["image"] for image in listed.data["unpacked"]] == [str(with_plugin)] * count
-    sleeps = [*exec_words(kernel, with_plugin, ["sh", "-c", "echo up; exec sleep 3000"])]
+    assert [image["image"] for image in listed.data["unpacked"]] == [str(layered)] * count
+    sleeps = [*exec_words(kernel, layered, ["sh", "-c", "echo up; exec sleep 3000"])]
     with subprocess.Popen(sleeps, env=env, stdout=subprocess.PIPE, text=True) as container:
         assert container.stdout is not None
         assert container.stdout.readline() == "up\n"

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -104,27 +103,16 @@ def built_by(stack: Stack, engine: Engine) -> dict[str, Path]:
         assert (told["strategy"], told["reused_steps"]) == (way, 0)
     for way in ("overlay", "sandbox"):
         found[f"{way} of the kernel"] = stack.folder / f"kernel-{way}.sif"
-        words = ["--strategy", way, "--format", "flat"]
+        words = ["--strategy", way]
         told = build(
             stack, found[f"{way} of the kernel"], *words, cache=stack.folder / f"cache-kernel-{way}", env=KERNEL
         )
         assert (told["strategy"], told["reused_steps"]) == (way, 0)
-    found["layered"] = stack.folder / "layered.sif"
-    build(stack, found["layered"], "--format", "layered", cache=stack.folder / "cache-overlay")
     found["sandbox from overlay"] = stack.folder / "mixed.sif"
     words = ["--strategy", "sandbox"]
     told = build(stack, found["sandbox from overlay"], *words, cache=stack.folder / "cache-overlay")
     assert told["reused_steps"] == told["steps"], "what one way has built serves the other"
     return found
-
-
-def test_a_layered_image_goes_to_another_file_system_than_the_cache(stack: Stack, built_by: dict[str, Path]) -> None:
-    cache = stack.folder / "cache-overlay"
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        image = Path(memory) / "x.sif"
-        assert image.parent.stat().st_dev != cache.stat().st_dev
-        build(stack, image, "--format", "layered", cache=cache)
-        assert image.read_bytes() == built_by["layered"].read_bytes()
 
 
 def test_all_ways_make_the_same_image(built_by: dict[str, Path]) -> None:
@@ -137,12 +125,9 @@ def test_all_ways_make_the_same_image(built_by: dict[str, Path]) -> None:
     assert "/etc/apt/sources.list.d" not in reference
 
 
-def test_the_kernel_makes_the_same_bytes_as_the_engine(stack: Stack, built_by: dict[str, Path]) -> None:
+def test_the_kernel_makes_the_same_bytes_as_the_engine(built_by: dict[str, Path]) -> None:
     for way in ("overlay", "sandbox"):
         assert built_by[f"{way} of the kernel"].read_bytes() == built_by[way].read_bytes(), way
-    layered = stack.folder / "kernel-layered.sif"
-    build(stack, layered, "--format", "layered", cache=stack.folder / "cache-kernel-overlay", env=KERNEL)
-    assert layered.read_bytes() == built_by["layered"].read_bytes()
 
 
 def packing(image: Path) -> list[tuple[int, int]]:
@@ -156,22 +141,21 @@ def test_every_way_writes_what_every_engine_starts(stack: Stack, built_by: dict[
     """SingularityCE 4.1 takes gzip alone: `unknown compression algorithm value 6` is what it says of zstd."""
     gzip = (Compressor.GZIP, 128 << 10)
     for way, image in built_by.items():
-        assert packing(image) == [gzip] * (len(SCRIPTS) + 3 if way == "layered" else 1), way
+        assert packing(image) == [gzip], way
     data = {path: packing(path) for path in stack.folder.glob("cache-*/layers/*/data*")}
     assert {one for found in data.values() for one in found} == {gzip}
 
 
-@pytest.mark.parametrize(("way", "form"), [("overlay", "layered"), ("overlay", "flat"), ("sandbox", "flat")])
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
 def test_on_somebody_elses_base_of_zstd_an_image_is_gzip_and_has_the_same_files(
-    way: str, form: str, stack: Stack, built_by: dict[str, Path], engine: Engine, tmp_path: Path
+    way: str, stack: Stack, built_by: dict[str, Path], engine: Engine, tmp_path: Path
 ) -> None:
     base = tmp_path / "theirs.sif"
     (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {stack.base}\n")
     packed = "--mksquashfs-args=-comp zstd -b 1M"
     subprocess.run([engine.path, "build", "--fakeroot", packed, base, "x.def"], cwd=tmp_path, check=True)
     assert packing(base) == [(Compressor.ZSTD, 1 << 20)]
-    words = ["--strategy", way, "--format", form]
-    build(stack._replace(base=base), tmp_path / "x.sif", *words, cache=tmp_path / "cache")
+    build(stack._replace(base=base), tmp_path / "x.sif", "--strategy", way, cache=tmp_path / "cache")
     assert {*packing(tmp_path / "x.sif")} == {(Compressor.GZIP, 128 << 10)}
     ours, reference = shown(tmp_path / "x.sif"), shown(built_by[way])
     of_engines = ("/.singularity.d", "/.lumiimg")  # what their build noted of itself
@@ -187,8 +171,8 @@ def test_an_engine_shows_the_same_of_all(built_by: dict[str, Path], engine: Engi
     )
     told = {way: inside(engine, image, "sh", "-c", script) for way, image in built_by.items()}
     assert len(set(told.values())) == 1
-    assert "FROM_SCRIPT=1" in told["layered"]
-    assert "b'kept'" in told["layered"]
+    assert "FROM_SCRIPT=1" in told["overlay"]
+    assert "b'kept'" in told["overlay"]
 
 
 def test_compiled_python_is_not_compiled_again(built_by: dict[str, Path], engine: Engine) -> None:

@@ -211,9 +211,7 @@ def build() -> str:
         BuildStage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
         BuildStage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
     )
-    built = BuiltImage(
-        Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", "flat", is_new=True, stages=stages
-    )
+    built = BuiltImage(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", is_new=True, stages=stages)
     return build_page(built, None, Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()))
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.image.sif_writer import Front, Partition, write_front
+from lumiimg.image.sif_writer import Front, write_front
 from tests.shared import fabric_builder
 from tests.shared.documents import Shelf
 from tests.shared.fabric_builder import bundled
@@ -76,8 +76,7 @@ def _copy_of_image(kept: Path, make: Callable[[Path], Path], target: Path) -> No
         root = make(kept.with_suffix(".root"))
         front = Front("Bootstrap: scratch\n", {})
         squashed(root, kept, offset=front.size_bytes)
-        partition = Partition(front.size_bytes, kept.stat().st_size - front.size_bytes)
-        write_front(kept, front, [partition], identity=kept.name)
+        write_front(kept, front, identity=kept.name)
     shutil.copy(kept, target)
 
 

@@ -12,5 +12,5 @@ from tests.shared.programs import squashed
 def made_sif(root: Path, target: Path, plan: bytes = b"{}", bill: bytes = b"{}") -> Path:
     front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan, SBOM: bill})
     squashed(root, target, offset=front.size_bytes)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
+    sif_writer.write_front(target, front, identity="one")
     return target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import multiprocessing
@@ -11,7 +10,6 @@ import py_compile
 import shutil
 import stat
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -47,8 +45,6 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack, sif_writer
-from lumiimg.image.byte_source import ByteSource
-from lumiimg.image.sif import read_sif
 from lumiimg.image.squashfs.weave import can_weave
 from lumiimg.image.tree import DirectoryEntry
 from lumiimg.report.progress import LineProgress, TerminalProgress
@@ -95,8 +91,7 @@ def made(tmp_path: Path, base: Path, name: str = "image.sif", identity: str = "o
     target = tmp_path / name
     front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {"lumiimg.json": b'{"a": 1}'})
     squashed(base, target, offset=front.size_bytes)
-    root = sif_writer.Partition(front.size_bytes, target.stat().st_size - front.size_bytes)
-    sif_writer.write_front(target, front, [root], identity=identity)
+    sif_writer.write_front(target, front, identity=identity)
     return target
 
 
@@ -117,83 +112,10 @@ def test_a_sif_is_read_as_it_was_written(tmp_path: Path, base: Path) -> None:
     assert not is_there(image, "one")
 
 
-def test_layers_lie_behind_their_base_and_over_it(tmp_path: Path, base: Path) -> None:
-    image = made(tmp_path, base)
-    upper = tmp_path / "upper"
-    (upper / "opt").mkdir(parents=True)
-    (upper / "opt/new").write_text("new")
-    os.mknod(upper / "opt/old", stat.S_IFCHR, os.makedev(0, 0))
-    delta = squashed(upper, tmp_path / "delta.sqfs")
-    target = tmp_path / "layered.sif"
-    front = sif_writer.Front("Bootstrap: docker\n", {})
-    source = ByteSource.open(image)
-    found = read_sif(source).root_partition("image")
-    source.close()
-    parts = [sif_writer.place(target, image, sif_writer.Partition(found.offset, found.size_bytes), front.size_bytes)]
-    parts.append(sif_writer.append(target, delta))
-    sif_writer.write_front(target, front, parts, identity="x")
-    shown = tree(target)
-    assert "/opt/new" in shown
-    assert "/opt/old" not in shown
-    assert shown["/usr/bin/tool"][2] == b"usr/bin/tool"
-
-
-def test_a_layered_image_lies_on_another_file_system_than_its_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sif_writer, "_CHUNK_BYTES", 1000)
-    layers = tmp_path / "base.sif", tmp_path / "delta.sqfs"
-    for layer in layers:
-        layer.write_bytes(os.urandom(10_000))
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        assert Path(memory).stat().st_dev != tmp_path.stat().st_dev
-        target = Path(memory) / "image.sif"
-        base = sif_writer.place(target, layers[0], sif_writer.Partition(100, 9_000), 4096)
-        delta = sif_writer.append(target, layers[1])
-        image = target.read_bytes()
-    assert image[4096:13_096] == layers[0].read_bytes()[100:9_100]
-    assert (base.offset, base.size_bytes, delta.offset, delta.size_bytes) == (4096, 9_000, 16_384, 10_000)
-    assert image[16_384:26_384] == layers[1].read_bytes()
-    assert len(image) == 28_672, "a whole number of blocks"
-
-
-@pytest.mark.parametrize(
-    "answers", [(errno.EXDEV,), (errno.ENOSYS,), (errno.EPERM,), (0,), (-3_000, errno.EIO)], ids=str
-)
-def test_what_the_kernel_does_not_copy_is_read_and_written(
-    answers: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`answers`: an error, or how many bytes it copied (as a negative number)."""
-    source, target = tmp_path / "delta.sqfs", tmp_path / "image.sif"
-    source.write_bytes(os.urandom(10_000))
-    copy, left = os.copy_file_range, list(answers)
-
-    def stand_in(taken: int, file: int, count: int, there: int, here: int) -> int:
-        answer = left.pop(0)
-        if answer > 0:
-            raise OSError(answer, os.strerror(answer))
-        return copy(taken, file, min(count, -answer), there, here) if answer else 0
-
-    monkeypatch.setattr(os, "copy_file_range", stand_in)
-    sif_writer.place(target, source, sif_writer.Partition(0, 10_000), 4096)
-    assert target.read_bytes()[4096:14_096] == source.read_bytes()
-    assert left == []
-
-
-def test_what_really_stops_a_copy_is_told(tmp_path: Path) -> None:
-    source = tmp_path / "delta.sqfs"
-    source.write_bytes(bytes(10_000))
-    with pytest.raises(FailedError, match="/dev/full: cannot be written: No space left on device"):
-        sif_writer.place(Path("/dev/full"), source, sif_writer.Partition(0, 10_000), 4096)
-    with pytest.raises(FailedError, match=r"delta\.sqfs: became shorter by 1 bytes while it was copied"):
-        sif_writer.place(tmp_path / "image.sif", source, sif_writer.Partition(0, 10_001), 4096)
-
-
-def test_a_front_that_does_not_fit_is_refused(tmp_path: Path, base: Path) -> None:
-    image = made(tmp_path, base)
-    front = sif_writer.Front("x" * 100_000, {})
+def test_more_than_a_table_holds_is_refused(tmp_path: Path, base: Path) -> None:
+    front = sif_writer.Front("x", {f"{number}.json": b"{}" for number in range(44)})
     with pytest.raises(FailedError, match="do not fit"):
-        sif_writer.write_front(image, front, [sif_writer.Partition(32768, 4096)], identity="x")
+        sif_writer.write_front(made(tmp_path, base), front, identity="x")
 
 
 # what a layer changed
@@ -408,8 +330,7 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     others.add(key())
     assert len(others | {same}) == 10
     last = CacheKey({"a": 1})
-    numbers = {image_key(last, form, documents) for form in ("flat", "layered") for documents in ({}, {"a": b"1"})}
-    assert len(numbers) == 4
+    assert len({image_key(last, documents) for documents in ({}, {"a": b"1"}, {"a": b"2"})}) == 3
 
 
 def test_the_key_of_a_base_says_who_made_it_where_its_files_show_that(tmp_path: Path) -> None:

@@ -470,7 +470,7 @@ def image(folder: Path, request: Request, *layers: Path) -> Path:
     front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request)})
     (folder / "root").mkdir()
     target = squashed(folder / "root", folder / "image.sif", "-all-root", offset=front.size_bytes)
-    sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="one")
+    sif_writer.write_front(target, front, identity="one")
     return target
 
 

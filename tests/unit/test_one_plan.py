@@ -117,7 +117,7 @@ SOURCES = [
 ]
 MIRRORS = ["debian=https://h.test/debian", "docker.io=localhost:1", "x", f"debian=https://me:{TOKEN}@h.test", "pypi=-x"]
 HOW = [
-    *([], ["--format", "layered"], ["--jobs", "2"], ["--offline"]),
+    *([], ["--jobs", "2"], ["--offline"]),
     *(["--strategy", "sandbox"], ["-o", "other.sif", "--force"], ["--verbose"]),
 ]
 """Options that change nothing of what is planned."""

@@ -565,7 +565,7 @@ class Stand:
         os.utime(root, (0, 0))
         front = sif_writer.Front(step.definition.text, {})
         squashed(root, target, offset=front.size_bytes)
-        sif_writer.write_front(target, front, [sif_writer.behind(target, front)], identity="base")
+        sif_writer.write_front(target, front, identity="base")
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
@@ -602,7 +602,6 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         output,
         machine=choice.machine_for_builds({}, cache),
         way="sandbox",
-        form=changes.pop("form", "layered"),
         documents={PLAN: b"{}"},
         environment=dict(os.environ),
         cache=cache,
@@ -620,9 +619,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
 
 
 def rebuild(image: Path, output: Path, *words: str | Path) -> int:
-    return main(
-        ["rebuild", str(image), "-o", str(output), "--format", "layered", "--strategy", "sandbox", *map(str, words)]
-    )
+    return main(["rebuild", str(image), "-o", str(output), "--strategy", "sandbox", *map(str, words)])
 
 
 @pytest.fixture
@@ -636,17 +633,16 @@ def image(chain: tuple[Definition, ...], stand: Stand, tmp_path: Path, monkeypat
     return tmp_path / "image.sif"
 
 
-@pytest.mark.parametrize("form", ["layered", "flat"])
 def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it(
-    form: str, stand: Stand, chain: tuple[Definition, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stand: Stand, chain: tuple[Definition, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand.files = fabric_builder.image(tmp_path / "files")
     labels = stand.files / ".singularity.d/labels.json"
     labels.write_text('{"a": "b"}')
     node = KnownMachine(read_snapshot(fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))))
     image, cache = tmp_path / "image.sif", tmp_path / "cache"
-    assert build(chain[:1], image, cache, stand, form=form)
-    assert not build(chain[:1], image, cache, stand, form=form)
+    assert build(chain[:1], image, cache, stand)
+    assert not build(chain[:1], image, cache, stand)
     with open_image(image) as opened:
         settled = read_manifest(opened.root)
         assert opened.labels == {"a": "b", "lumiimg.bind-manifest": "/.lumiimg/bind-manifest.json"}
@@ -657,7 +653,7 @@ def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it
     assert settled is not None
     assert settled.settled_by is SettledBy.NOTHING
     # a node that is known settles it again: another image of the same layers
-    assert build(chain[:1], image, cache, stand, form=form, runs_on=node, replaces=True)
+    assert build(chain[:1], image, cache, stand, runs_on=node, replaces=True)
     with open_image(image) as opened:
         assert opened.root.read_bytes(MANIFEST_PATH, 1 << 20) == to_text(wanted_by(opened, node)).encode()
     assert stand.built == [chain[0].name]

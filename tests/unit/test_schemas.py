@@ -105,7 +105,6 @@ class Place:
             0,
             1,
             "sandbox",
-            "flat",
             is_new=True,
             stages=(BuildStage("a", 1, 1, 2, reused=True),),
         )

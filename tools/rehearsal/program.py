@@ -48,7 +48,7 @@ class Program:
         """Build a plan, with more words; return what stands against it, or nothing. The image does not stay."""
         target = self.folder / f"{name}.sif"
         log = target.with_name(f"{target.name}.log")
-        how = ["-o", str(target), "--force", "--format", "layered", "--quiet"]
+        how = ["-o", str(target), "--force", "--quiet"]
         against = self._run(["build", *self._words(plan), *more, *how])
         target.unlink(missing_ok=True)
         if against and log.exists() and log.name not in against:

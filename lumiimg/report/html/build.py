@@ -26,7 +26,7 @@ def build_page(built: BuiltImage, lock: Lock | None, engine: Engine) -> str:
         Section("What is in it", list(_layers(lock)) if lock is not None else []),
         Section("What it is", [_facts(built, engine)]),
     ]
-    facts = [size(built.size_bytes), kept, f"{built.way}, {built.form}", engine.name]
+    facts = [size(built.size_bytes), kept, built.way, engine.name]
     return page("build", str(built.image), "ok", what, facts, parts)
 
 

@@ -137,8 +137,6 @@ class Built(Output):
     """Of these, taken from the cache."""
     way: Literal["overlay", "sandbox", "definition"] = field(name="strategy")
     """Which of the ways to build it was."""
-    form: Literal["flat", "layered"] = field(name="format")
-    """One file system, or base and layers apart."""
     is_new: bool
     """False: the file was this image already, and nothing was built."""
     stages: tuple[BuildStage, ...]
