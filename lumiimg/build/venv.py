@@ -91,9 +91,6 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     if version is None or glibc is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
     target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
-    for wanted in own.pythons:
-        if not wanted.requirement.specifier.contains(target.full_version):
-            raise RefusedError(f"{wanted.where} is for {wanted.text}, and {image.name} has {target}")
     layers = (layer for _, layer in Shelf(catalogue, {}, None).layers())
     own = replace(own, brought=brought_by_layers(layers))
     if "pip" not in has:

@@ -62,7 +62,7 @@ def _date(text: str) -> dt.date:
 
 def add_requirements(what: Options) -> None:
     """Add -r."""
-    own = "packages of your own: requirements file, pyproject.toml or uv.lock; torch and the packages below stay"
+    own = "packages of your own: a requirements file; torch and the packages below stay"
     what.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
 
 

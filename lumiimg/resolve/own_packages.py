@@ -71,16 +71,13 @@ def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
 
 def judged(own: OwnPackages, stack: Stack, base: Layer) -> Iterator[RuleResult]:
     """Yield what is known of own packages without an index; a line with a marker is left to the lock."""
-    python, there = stack.version("python"), _held_in(stack)
+    there = _held_in(stack)
     if "torch" in {*base.has, *base.provides} and not base.is_foreign:
         because = (
             f"which other Python packages {base.name} has is known only where the image is read; to replace one "
             "would end the build of own-packages: name the image as --base, by its path or address"
         )
         yield RuleResult("layers", RuleOutcome.UNKNOWN, "the image's packages", "some of them", because, base.source)
-    for wanted in own.pythons:
-        if python and not wanted.requirement.specifier.contains(f"{python}.99"):
-            yield _refused(wanted.text, f"python {python}", f"{wanted.where} is for {wanted.text}")
     for one in own.requirements:
         if one.requirement.marker is None and (against := _against(one, own, there)) is not None:
             need, have, because = against
@@ -171,7 +168,7 @@ def resolve_own(
             target,
             indexes,
             until=until,
-            held={**held, **own.kept},
+            held=held,
             on_line=on_line,
             refuse=refuse,
         )
@@ -194,12 +191,6 @@ def resolve_own(
             "compiled for a torch of the index, so that only an import shows whether it loads with that of the image: "
             f"{', '.join(compiled[:_SHOWN])}"
         )
-    versions = {name: version for name, (version, _) in there.items()} | {one.name: one.version for one in wheels}
-    kept = [(name, version) for name, version in own.kept.items() if versions.get(name, version) != version]
-    others = [f"{name} {versions[name]} ({version})" for name, version in kept]
-    if others:
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        on_line(f"not in the version of uv.lock, which is in brackets: {', '.join(others[:_SHOWN])}{more}")
     return wheels
 
 

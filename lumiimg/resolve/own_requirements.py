@@ -1,7 +1,7 @@
-"""Python packages that a user hands in: requirement files, a pyproject.toml, a uv.lock, words like `pip:einops==0.8.1`.
+"""Python packages that a user hands in: requirement files, and words like `pip:einops==0.8.1`.
 
 Each line is taken as it is meant, or refused with its file, its line, and what to do. Nothing of the files runs.
-Sources: pip, "Requirements File Format"; PEP 508, PEP 621; uv, "The lockfile" (version 1).
+Sources: pip, "Requirements File Format"; PEP 508.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.needs import NO_VERSION, version_of
 from lumiimg.catalog.toml_table import CatalogError, read_text
-from lumiimg.errors import BadInputError, FailedError, one_line
-from lumiimg.resolve.requirement_files import lines_in, project_in, table_in
+from lumiimg.errors import BadInputError, one_line
+from lumiimg.resolve.requirement_files import lines_in
 from lumiimg.resolve.stack import PACKAGE
 from lumiimg.secret import hidden
-from lumiimg.toml import TomlError, parse_toml
 from lumiimg.wording import count
 
 OF_OPTION = "the option --add"
@@ -31,7 +27,6 @@ OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-t
 """Held at what the image has, so that it does not count where else a project takes them from."""
 _FILE_LIMIT_BYTES = 8 << 20
 """A file of 300 packages with all their digests has 1 MB."""
-_PROJECT_LIMIT_BYTES = 256 * 1024
 _MOST = 2_000
 """Requirements in all."""
 _MOST_LINES = 200_000
@@ -46,12 +41,13 @@ _INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
 _OPTION = re.compile(r"--?[A-Za-z-]+")
 _HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
 _SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
-_PROJECT = re.compile(r"(.*\.toml)(?:\[([^\[\]]*)\])?", re.DOTALL)
+_PROJECT = re.compile(r".*\.(?:toml(?:\[.*\])?|lock)", re.DOTALL)
 _ADDRESS = re.compile(r"(?:[a-z+]+://|(?:git|hg|svn|bzr)\+|file:)", re.IGNORECASE)
 _NAMED_ADDRESS = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*@\s*\S")
 _PATH = re.compile(r"[./~\\]|.*\.(?:whl|tar\.gz|zip)(?:\[|\s|$)", re.IGNORECASE)
 _EXTRA = re.compile(r"\bextra\b")
 _ELSEWHERE = "has a place of its own; wheels come from the general package index only"
+_EXPORT = "uv writes one: uv export --no-emit-project --prune torch -o requirements.txt (--extra NAME, --group NAME)"
 _TO_INDEX = "name its requirements; what is in no index goes into a layer of your own (docs/extend/layer.md)"
 _INDEX = "leave the line out: torch is the image's own, and --mirror pypi=URL names another index for all else"
 _OPTIONS = {
@@ -101,10 +97,6 @@ class OwnPackages:
     requirements: tuple[OwnRequirement, ...] = ()
     files: tuple[str, ...] = ()
     """As they are given to -r."""
-    pythons: tuple[OwnRequirement, ...] = ()
-    """Versions of Python that projects are for, each as `python>=3.11`."""
-    kept: Mapping[str, str] = field(default_factory=dict)
-    """Versions that a uv.lock has, by distribution: taken where they go together with the image."""
     brought: Mapping[str, str] = field(default_factory=dict)
     """Distributions that layers of the catalogue make for the image, each with its layer."""
 
@@ -139,17 +131,14 @@ def read_own(files: Sequence[str], words: Sequence[str], where: str = OF_OPTION)
     """
     reader = _Reader()
     for file in files:
-        if Path(file).name.endswith(".lock"):
-            reader.lock(file)
-        elif project := _PROJECT.fullmatch(file):
-            reader.project(project[1], project[2] or "")
-        else:
-            reader.requirements(Path(file), ())
+        if _PROJECT.fullmatch(file):
+            raise BadInputError("is not a requirements file", where=file, hint=_EXPORT)
+        reader.requirements(Path(file), ())
     for word in words:
         reader.add(requirement_of(word.removeprefix(PACKAGE), where), where)
     if files and not reader.found:
         raise BadInputError("requires nothing", where=", ".join(files)[:_LONGEST], hint="leave it out")
-    return OwnPackages(tuple(reader.found.values()), tuple(files), tuple(reader.pythons), reader.kept)
+    return OwnPackages(tuple(reader.found.values()), tuple(files))
 
 
 class _Reader:
@@ -157,8 +146,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, tuple[str, ...]], OwnRequirement] = {}
-        self.pythons: list[OwnRequirement] = []
-        self.kept: dict[str, str] = {}
         self._files = 0
 
     def add(self, requirement: Requirement, where: str, hashes: tuple[str, ...] = ()) -> None:
@@ -188,78 +175,14 @@ class _Reader:
                 text, hashes = _without_hashes(line, where)
                 self.add(requirement_of(text, where), where, hashes)
 
-    def project(self, file: str, extras: str) -> None:
-        """Read the dependencies of a pyproject.toml; the project itself is not put in."""
-        text = _text(Path(file), _PROJECT_LIMIT_BYTES)
-        table = _toml(text, file)
-        project = table.get("project")
-        if not isinstance(project, dict) or not isinstance(project.get("dependencies", []), list):
-            hint = "export its requirements, and give that file"
-            raise BadInputError("has no table [project] with a list of dependencies", where=file, hint=hint)
-        if "dependencies" in _list(project.get("dynamic")):
-            hint = "give the file that it reads them from"
-            raise BadInputError("its dependencies are dynamic", where=file, hint=hint)
-        self._python(project.get("requires-python"), file)
-        of_uv = table_in(table_in(table, "tool"), "uv")
-        if bounds := sorted({"constraint-dependencies", "override-dependencies"} & of_uv.keys()):
-            what = f"[tool.uv] {bounds[0]} is not followed"
-            raise BadInputError(what, where=file, hint="give a copy without it, its bounds among the dependencies")
-        elsewhere = {canonicalize_name(name) for name in table_in(of_uv, "sources")}
-        try:
-            for requirement in project_in(file, extras, {file: text}, "", built=False):
-                where = _line_of(requirement, text, file)
-                if canonicalize_name(requirement.name) in elsewhere:
-                    _refuse_elsewhere(requirement.name, where)
-                self.add(_checked(requirement, where), where)
-        except FailedError as error:
-            raise BadInputError(error.what, where=error.where, hint=error.hint) from error
 
-    def lock(self, file: str) -> None:
-        """Read a uv.lock: what its project requires, and the versions that it has."""
-        table = _toml(_text(Path(file)), file)
-        packages = [one for one in _list(table.get("package")) if isinstance(one, dict)]
-        sources = [table_in(one, "source") for one in packages]
-        roots = [one for one, of in zip(packages, sources, strict=True) if of.get("virtual", of.get("editable")) == "."]
-        if table.get("version") != 1 or len(roots) != 1:
-            what = "is not a uv.lock of version 1 with one project"
-            raise BadInputError(what, where=file, hint="give the pyproject.toml of the project")
-        self._python(table.get("requires-python"), file)
-        for one in _list(table_in(roots[0], "metadata").get("requires-dist")):
-            if isinstance(one, dict) and not _EXTRA.search(str(one.get("marker", ""))):
-                requirement = requirement_of(_written(one), file)
-                if one.keys() & {"git", "url", "path", "directory", "editable", "virtual", "index"}:
-                    _refuse_elsewhere(requirement.name, file)
-                self.add(requirement, file)
-        for one, source in zip(packages, sources, strict=True):
-            name, version = canonicalize_name(str(one.get("name"))), version_of(str(one.get("version")))
-            # of several, each for another Python or machine, the newest
-            if "registry" in source and version and version > (version_of(self.kept.get(name)) or NO_VERSION):
-                self.kept[name] = str(version)
-
-    def _python(self, wanted: object, where: str) -> None:
-        if wanted is None:
-            return
-        try:
-            self.pythons.append(OwnRequirement(f"python{SpecifierSet(str(wanted)[:_LONGEST])}", where))
-        except InvalidSpecifier:
-            what = f"requires-python is {one_line(str(wanted))[:100]!r}, which is not a range of versions"
-            raise BadInputError(what, where=where) from None
-
-
-def _text(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> str:
+def _text(path: Path) -> str:
     try:
-        text = read_text(path, limit_bytes)
+        text = read_text(path, _FILE_LIMIT_BYTES)
     except CatalogError as error:
         hint = "save it as UTF-8" if "UTF-8" in error.what else "-r names a file of requirements"
         raise BadInputError(error.what, where=error.where, hint=hint) from error
     return text.removeprefix("\ufeff")
-
-
-def _toml(text: str, file: str) -> dict[str, Any]:
-    try:
-        return parse_toml(text)
-    except TomlError as error:
-        raise BadInputError(one_line(str(error)), where=file) from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -311,27 +234,3 @@ def _checked(requirement: Requirement, where: str) -> Requirement:
         what = f"{requirement.name} is for an extra, and nothing has one here"
         raise BadInputError(what, where=where, hint="leave its marker out, or the line")
     return requirement
-
-
-def _refuse_elsewhere(name: str, where: str) -> None:
-    if canonicalize_name(name) not in OF_TORCH:
-        raise BadInputError(f"{name[:100]} {_ELSEWHERE}", where=where, hint=_TO_INDEX)
-
-
-def _list(found: object) -> list[Any]:
-    return found if isinstance(found, list) else [found] if isinstance(found, str) else []
-
-
-def _line_of(requirement: Requirement, text: str, file: str) -> str:
-    """Return file and line of a requirement of a pyproject.toml, as far as it is found there."""
-    named = re.compile(rf"[\"']{re.escape(requirement.name)}(?![\w.-])")
-    found = named.search(text)
-    return f"line {text.count(chr(10), 0, found.start()) + 1} of {file}" if found else file
-
-
-def _written(entry: Mapping[str, Any]) -> str:
-    """Return a requirement of a uv.lock as PEP 508 writes it."""
-    extras = entry.get("extras")
-    told = f"[{','.join(map(str, extras))}]" if isinstance(extras, list) and extras else ""
-    marker = f" ; {entry['marker']}" if entry.get("marker") else ""
-    return f"{entry.get('name', '')}{told}{entry.get('specifier', '')}{marker}"

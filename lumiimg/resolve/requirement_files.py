@@ -100,22 +100,18 @@ def _without_comment(line: str) -> str:
     return line if at < 0 else line[:at]
 
 
-def project_in(
-    file: str, extras: str, texts: Mapping[str, str], where: str, *, built: bool = True
-) -> Iterator[Requirement]:
-    """Yield what a `pyproject.toml` names, with some of its extras, and those that they name; where it is to be built,
-    what that takes, too. Raises FailedError.
-    """
+def project_in(file: str, extras: str, texts: Mapping[str, str], where: str) -> Iterator[Requirement]:
+    """Yield what a `pyproject.toml` names and is built with, and some of its extras with those that they name."""
     try:
         table = parse_toml(_text(file, texts, where))
     except TomlError as error:
         raise FailedError(f"{file[:200]} {one_line(str(error))[:200]}", where=where) from error
-    project = table_in(table, "project")
+    project = _table_in(table, "project")
     optional = {
-        str(canonicalize_name(name)): found for name, found in table_in(project, "optional-dependencies").items()
+        str(canonicalize_name(name)): found for name, found in _table_in(project, "optional-dependencies").items()
     }
     name = canonicalize_name(str(project.get("name", "")))
-    lines = _strings(table_in(table, "build-system").get("requires")) if built else []
+    lines = _strings(_table_in(table, "build-system").get("requires"))
     lines += _strings(project.get("dependencies"))
     waiting, seen = [canonicalize_name(extra.strip()) for extra in extras.split(",") if extra.strip()], set[str]()
     while waiting or lines:
@@ -130,14 +126,11 @@ def project_in(
         if extra and extra not in seen:
             seen.add(extra)
             if extra not in optional:
-                groups = {canonicalize_name(group) for group in table_in(table, "dependency-groups")}
-                hint = f"it is a dependency group: uv export --group {extra[:100]} writes a file for -r"
-                what = f"{file[:200]} has no extra {extra[:100]}"
-                raise FailedError(what, where=where, hint=hint if extra in groups else None)
+                raise FailedError(f"{file[:200]} has no extra {extra[:100]}", where=where)
             lines = _strings(optional[extra])
 
 
-def table_in(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _table_in(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Return a table of a table; an empty one where there is none."""
     found = table.get(key)
     return found if isinstance(found, dict) else {}

@@ -341,15 +341,6 @@ def test_what_the_image_has_is_never_replaced(
     assert not output.exists()
 
 
-def test_a_project_for_another_python_is_refused(image: Path, tmp_path: Path, world: World, capsys: Capture) -> None:
-    (tmp_path / "pyproject.toml").write_text(
-        '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.13"\ndependencies = ["einops"]\n'
-    )
-    words = ["venv", str(image), "-r", str(tmp_path / "pyproject.toml"), "-o", str(tmp_path / "x.sqsh"), *world.mirrors]
-    assert main(words) == ExitCode.NO
-    assert "is for python>=3.13, and image has Python 3.12" in capsys.readouterr().err
-
-
 def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, capsys: Capture) -> None:
     words = ["venv", str(image), "einops", "-o", str(tmp_path / "x.sqsh"), "--offline", *world.mirrors]
     assert main(words) == ExitCode.MISSING_HERE

@@ -65,11 +65,10 @@ def _requirement_file(data: bytes) -> None:
 
 
 def _own_requirements(data: bytes) -> str:
-    """A requirement file that includes a second one, a pyproject.toml, a uv.lock; the first that is wrong ends it."""
-    own, more, project, lock = parts(data, 4)
+    """A requirement file that includes a second one."""
+    own, more = parts(data, 2)
     written(more, "own/more.txt")
-    files = [("own.txt", own), ("pyproject.toml", project), ("uv.lock", lock)]
-    return read_own([f"{written(one, f'own/{name}')}" for name, one in files if one], ["pip:egg==1"]).told
+    return read_own([f"{written(own, 'own/own.txt')}"], ["pip:egg==1"]).told
 
 
 def _venv(data: bytes) -> str:
@@ -288,14 +287,7 @@ def _requirement_seeds() -> Iterator[bytes]:
 
 def _own_seeds() -> Iterator[bytes]:
     own = b"# mine\n-r more.txt\negg[x]>=1; python_version > '3.9' \\\n  --hash=sha256:" + b"0" * 64 + b" # why\n"
-    project = b'[project]\nname = "p"\nrequires-python = ">=3.9"\ndependencies = ["egg"]\n[tool.uv.sources]\n'
-    lock = (
-        b'version = 1\nrequires-python = ">=3.9"\n[[package]]\nname = "p"\nversion = "1"\nsource = { virtual = "." }\n'
-        b'[package.metadata]\nrequires-dist = [{ name = "egg", specifier = ">=1", extras = ["x"] }]\n'
-        b'[[package]]\nname = "egg"\nversion = "1.0"\nsource = { registry = "https://h.test" }\n'
-    )
-    yield BORDER.join((own, b"ham\n", project + b'torch = { index = "x" }\n', lock))
-    yield BORDER.join((b"", b"", b"", lock))
+    yield BORDER.join((own, b"ham\n"))
     yield b"--index-url https://me:it@h.test\n"
     yield b"egg @ git+https://h.test/egg\n"
 
