@@ -45,7 +45,6 @@ GROUPS = {
         "trial": "try on real nodes what lumiimg claims of them and of images",
         "draft": "read a Dockerfile: list what the catalogue has, and draft a layer for the rest",
         "bench": "count what the start of a program asks of the shared file system",
-        "refresh": "list the releases in the package index that the catalogue does not have yet",
     },
 }
 """The commands and what each is for, as `--help` groups them."""

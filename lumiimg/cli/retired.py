@@ -18,7 +18,7 @@ INSTEAD = {
     "sign": "use `apptainer sign IMAGE`",
     "verify": "use `apptainer verify IMAGE`",
     "reframe": "docs/support has a ReFrame test to copy",
-    "refresh": "use `python -m tools.refresh` in a clone of lumiimg",
+    "refresh": "leave it out: `explain`, `lock` and `build` read a release that is named in the package index",
     "why": "use `lumiimg build --why LAYER`",
     "cache export": _TAR,
     "cache import": _TAR,

@@ -35,7 +35,6 @@ _MODULES = {
     "job": "job module venv",
     "log": "log signatures",
     "machine": "bench-import doctor",
-    "releases": "refresh",
     "request": "explain-bases explain-request",
     "trial": "trial trial-job trial-plan",
 }

@@ -42,7 +42,6 @@ NAMES = [
     "draft",
     "show",
     "cache",
-    "refresh",
     "venv",
     "why",
     "doctor",

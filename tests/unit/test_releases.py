@@ -27,6 +27,7 @@ from lumiimg.resolve.releases.kept import kept_rows
 from tests.fuzz.targets.resolve import signed
 from tests.shared.release_index import HTML, ReleaseIndex, serving
 from tests.shared.world import JSON, World, serve
+from tools import refresh
 
 TODAY = dt.datetime.now(tz=dt.UTC).date()
 VLLM = {
@@ -435,50 +436,19 @@ def test_an_index_that_only_the_row_of_a_lock_names_is_not_the_catalogues(
     assert "jaxlib" not in said
 
 
-def test_refresh_keeps_the_newest_releases_for_an_explain_without_a_network(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["refresh", "vllm", "jax", "--mirror", f"pypi={index.url}"]) == 0
-    said = capsys.readouterr().out
-    assert "vllm: 8 rows read; the newest release is 0.33.0" in said
-    assert "0.33.0      2026-11-02  rocm-devel, torch, python>=3.11,<3.15, made for" in said
-    for request in ("vllm==0.33.0", "vllm==0.27.0", "jax==0.12.0"):
-        _, answer = explained(capsys, f"rocm-7.2.4 {request}", None)
-        assert answer["layers"][-1]["status"] == "read"
-    assert main(["refresh", "vllm", "--mirror", f"pypi={index.url}", "--json"]) == 0
-    (layer,) = json.loads(capsys.readouterr().out)["layers"]
-    assert layer["newest"] == "0.33.0"
-    assert len(layer["releases"]) == 8
-    assert layer["releases"][0]["expects"] == ["torch==2.14.*", "rocm>=7.14"]
-
-
-def test_refresh_says_what_it_could_not_read_and_keeps_the_rest(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
-) -> None:
-    index.broken["vllm-0.32.0.tar.gz"] = b"no"
-    index.pages["jax-rocm7-plugin"] = (JSON, b"<html>")
-    assert main(["refresh", "vllm", "jax", "--mirror", f"pypi={index.url}"]) == 1
-    out, err = capsys.readouterr()
-    assert "not read: vllm-0.32.0.tar.gz: is not an archive that can be read" in " ".join(out.split())
-    assert "0.31.0" in out
-    assert err.count("\n") == 1
-    assert "jax: " in err
-    assert main(["refresh", "vllm", "--mirror", "pypi=http://127.0.0.1:1/simple"]) == 4
-    assert main(["refresh", "mpich", "--mirror", f"pypi={index.url}"]) == 2
-
-
 def test_refresh_adds_rows_to_layer_files_which_can_be_read_then(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "mine" / "vllm"
     shutil.copytree(shipped_layers() / "vllm", folder)
     before = (folder / "layer.toml").read_text()
-    words = ["refresh", "vllm", "--into", str(folder.parent), "--mirror", f"pypi={index.url}"]
-    assert main(words) == 0
+    words = ["vllm", "--into", str(folder.parent), "--mirror", f"pypi={index.url}"]
+    assert refresh.main(words) == 0
+    assert "vllm: 8 rows read; the newest release is 0.33.0" in capsys.readouterr().out
     layer = read_layer(folder)
     assert (folder / "layer.toml").read_text().startswith(before)
     assert [row.version for row in layer.releases if row.read][:2] == ["0.33.0", "0.32.0"]
-    assert main(words) == 0
+    assert refresh.main(words) == 0
     assert read_layer(folder) == layer
     capsys.readouterr()
     _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None, "--layers", str(folder.parent))
@@ -561,7 +531,7 @@ def test_show_lists_what_was_read_with_its_day_and_its_age(
     said = " ".join(capsys.readouterr().out.split())
     assert "others read from the package index where a version is named (vllm >=0.10)" in said
     assert f"read 0.33.0 on {before}: rocm-devel, torch, python>=3.11,<3.15, made for torch==2.14.*" in said
-    assert "120 days old: `lumiimg refresh` reads it again" in said
+    assert "120 days old, and is read again where the package index answers" in said
 
 
 def vllm_wheel(local: str, torch: str, version: str = "0.33.0", python: str = "cp312") -> dict[str, Any]:
@@ -687,34 +657,14 @@ def test_a_version_that_no_place_has_is_refused_all_the_same(
     assert "the package index has no such release of pytorch" in [rule["because"] for rule in answer["rules"]]
 
 
-def test_refresh_of_an_index_that_is_not_here_does_not_keep_others_from_being_read(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """PyTorch's index is another than everybody's; where neither is here, each is named once."""
-    nowhere = ["--mirror", "https://download.pytorch.org/whl=http://127.0.0.1:1/whl"]
-    assert main(["refresh", "pytorch", "vllm", "--mirror", f"pypi={index.url}", *nowhere]) == 1
-    out, err = capsys.readouterr()
-    assert "vllm: 8 rows read" in out
-    assert err.startswith("lumiimg: pytorch: ")
-    assert main(["refresh", "pytorch", "vllm", "jax", "--mirror", "pypi=http://127.0.0.1:1/simple", *nowhere]) == 4
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 2)
-
-
 @pytest.mark.parametrize("place", ["", "releases", "releases/vllm.toml"])
-def test_what_could_not_be_kept_is_not_called_kept_and_what_others_can_write_is_not_taken(
+def test_what_others_can_write_is_not_taken(
     place: str, index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
 ) -> None:
-    words = ["refresh", "vllm", "--mirror", f"pypi={index.url}"]
-    assert main(words) == 0
+    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
     (clean_home / ".cache/lumiimg" / place).chmod(0o777)
-    capsys.readouterr()
     _, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", None)
     assert answer["layers"][-1]["status"] == "derived"
-    is_file = place.endswith(".toml")
-    assert main(words) == (0 if is_file else 1)  # a file is written anew
-    out = " ".join(capsys.readouterr().out.split())
-    assert ("not kept: " in out, "kept in " in out) == (not is_file, is_file)
 
 
 @pytest.mark.parametrize("warm", [[], ["vllm==0.20.0"], ["vllm==0.31.0", "vllm==0.24.0"]])

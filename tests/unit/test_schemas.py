@@ -61,7 +61,6 @@ from lumiimg.resolve.request import Request
 from lumiimg.resolve.venv import VenvRecord
 from tests.shared import fabric_builder
 from tests.shared.node_answers import OTHER_CXI, answer, summed
-from tests.shared.release_index import ReleaseIndex, serving
 from tests.shared.sif_builder import made_sif
 from tests.shared.validation import fault, validated
 
@@ -177,11 +176,6 @@ _STARTUP = Startup(
 )
 
 
-def _refresh() -> None:
-    with serving(ReleaseIndex()) as index:
-        main(["refresh", "jax", "--mirror", f"pypi={index.url}", "--json"])
-
-
 def _trial(folder: Path) -> None:
     with contextlib.redirect_stdout(None):
         main(["trial", "plan", "-o", str(folder), "--site", "lumi"])
@@ -212,7 +206,6 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "rebuild": lambda at: build_report.print_built(
         at.built, None, ENGINE, as_json=True, quiet=True, differences=[FileDifference("/x", "content")]
     ),
-    "refresh": lambda _: _refresh(),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: print_json(
         "venv", VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder

@@ -14,7 +14,6 @@ from lumiimg.catalog.ledger import Reach, Trial
 from lumiimg.catalog.named_images import KnownImage
 from lumiimg.catalog.questions import Question
 from lumiimg.catalog.sites import MeasuredVariable, SiteAdvice, SiteBind, SiteFabric, SiteIdentity, TimeLimit
-from lumiimg.report.outputs.releases import ReadRelease
 from lumiimg.report.outputs.request import WantedVariable
 from lumiimg.report.outputs.shape import Output, Shape, Text
 
@@ -33,6 +32,27 @@ class Entry(Shape):
     """One sentence; of a broken one, its fault."""
     old: Text | None
     """Of a site or of images, what is old of what is known, and how old; null where nothing is."""
+
+
+class ReadRelease(Shape):
+    """One release, as it was read."""
+
+    version: str
+    """Of it."""
+    date: dt.date | None
+    """When it was uploaded, ISO 8601; null where the index does not say."""
+    requires: tuple[Text, ...]
+    """What must be below it. As `name>=1.2`."""
+    expects: tuple[Text, ...]
+    """What its project builds it with: another is a doubt."""
+    wheels: tuple[str, ...]
+    """Python distributions that it comes as; empty for one that is compiled."""
+    doubts: tuple[str, ...]
+    """What was seen against it."""
+    source: str
+    """What was read."""
+    read: dt.date
+    """The day on which it was read, ISO 8601."""
 
 
 class List(Output):

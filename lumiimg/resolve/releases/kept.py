@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 200
-_HEAD = "# Read from a package index by lumiimg; the command `lumiimg refresh` reads it again, and it may be deleted.\n"
+_HEAD = "# Read from a package index by lumiimg, which reads it again when it is old; it may be deleted.\n"
 
 
 def kept_rows(cache: Path, layer: Layer, today: dt.date) -> tuple[tuple[Release, ...], str | None]:
@@ -48,7 +48,7 @@ def kept_rows(cache: Path, layer: Layer, today: dt.date) -> tuple[tuple[Release,
             table.fault("release", "has a row without a version, or without the day on which it was read")
         table.finish()
     except CatalogError as error:
-        return (), f"{error}; `lumiimg refresh {layer.name}` reads it again"
+        return (), f"{error}; it is read again where the package index answers"
     if rule != rule_digest(layer):
         return (), None
     return tuple(row for row in rows if row.read is not None and row.read <= today), None

@@ -173,7 +173,7 @@ def with_age(rows: Iterable[Release], today: dt.date) -> tuple[Release, ...]:
     found = []
     for row in rows:
         days = _age(row, today)
-        old = f"that is {days} days old: `lumiimg refresh` reads it again"
+        old = f"that is {days} days old, and is read again where the package index answers"
         found.append(replace(row, doubts=(*row.doubts, old)) if days > OLD_AFTER_DAYS else row)
     return tuple(found)
 

@@ -1,0 +1,144 @@
+"""Reads from the package index the newest releases that the catalogue has no row for, and their requirements.
+
+python -m tools.refresh                          of all layers that can be read
+python -m tools.refresh vllm jax --into layers   adds the rows to each layer.toml there, for review
+
+The rows go to the user's cache, with today's date. Exit code 0 if all was read, 1 if some was not, 4 if nothing was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.layers import read_layer
+from lumiimg.cli.options import add_layers
+from lumiimg.cli.request import add_mirror, indexes_of
+from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
+from lumiimg.files import write_text
+from lumiimg.resolve.releases.kept import keep_rows, kept_rows, rows_alone
+from lumiimg.resolve.releases.lookup import elsewhere
+from lumiimg.resolve.releases.reading import read_pages, read_releases
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.resolve.releases.indexes import ReleaseIndexes
+
+MOST = 8
+"""Releases that are read of a layer, the newest first, beside those that are kept already."""
+_MOST_FAULTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What was read of one layer."""
+
+    layer: Layer
+    newest: str
+    """In the index, of the versions that can be read."""
+    rows: tuple[Release, ...]
+    """The newest first; a version may have several."""
+    faults: tuple[str, ...]
+    """Why a version could not be read, or what was read not be kept."""
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("layer", metavar="LAYER", nargs="*")
+    parser.add_argument("--into", metavar="DIR", type=Path, help="folder with layer folders")
+    add_mirror(parser)
+    add_layers(parser)
+    arguments = parser.parse_args(words)
+    indexes = indexes_of(arguments)
+    found, unread = [], dict[str | None, LumiimgError]()
+    for layer in _layers(open_catalogue(os.environ, arguments.layers), arguments.layer):
+        index = layer.unlisted.index if layer.unlisted else None
+        if isinstance(unread.get(index), MissingHereError):
+            continue  # it would be waited for again
+        try:
+            refreshed = refresh(layer, indexes)
+        except (FailedError, MissingHereError) as error:
+            unread[index] = error
+            print(f"{layer.name}: {error}", file=sys.stderr)
+            continue
+        found.append(refreshed)
+        show(refreshed)
+        if arguments.into:
+            add_rows(arguments.into / layer.name / "layer.toml", refreshed.rows)
+    if not found and all(isinstance(error, MissingHereError) for error in unread.values()):
+        return ExitCode.MISSING_HERE
+    return ExitCode.NO if unread or any(one.faults for one in found) else ExitCode.GOOD
+
+
+def show(found: Refreshed) -> None:
+    print(f"{found.layer.name}: {count(len(found.rows), 'row')} read; the newest release is {found.newest}")
+    for row in found.rows:
+        needs = [*map(str, row.requires), *(f"made for {need}" for need in row.expects)]
+        print(f"    {row.version:<10}  {row.date!s:<10}  {'; '.join([', '.join(needs), *row.doubts])}")
+    for fault in found.faults:
+        print(f"    {fault}")
+
+
+def _layers(catalogue: Catalogue, names: Sequence[str]) -> Iterator[Layer]:
+    for name in names or catalogue.layer_names():
+        entry = catalogue.layer(name) if names else catalogue.entry(name)
+        if entry.unlisted is not None:
+            yield entry
+        elif names:
+            raise BadInputError(f"{name} has no table [unlisted], so its releases cannot be read", where=name)
+
+
+def add_rows(path: Path, rows: Sequence[Release]) -> None:
+    """Add rows behind those of a layer.toml."""
+    there = {row.version for row in read_layer(path.parent).releases}
+    if new := [row for row in rows if row.version not in there]:
+        write_text(path, path.read_text(encoding="utf-8") + "\n" + rows_alone(new))
+
+
+def refresh(layer: Layer, indexes: ReleaseIndexes) -> Refreshed:
+    """Read the newest releases of a layer that it has no row for, and those that are kept, and keep them.
+
+    Raises FailedError, MissingHereError where the index cannot be read.
+    """
+    rule = layer.unlisted
+    if rule is None:
+        raise ValueError(layer.name)
+    pages = read_pages(rule, indexes.index_of(rule), indexes.web)
+    known = [version for version in rule.range.filter(pages.good_versions) if version.post is None]
+    if not known:
+        raise FailedError(f"the package index has no release of {' or '.join(rule.projects)} that can be read")
+    listed = {Version(row.version) for row in layer.releases}
+    kept = {Version(row.version) for row in kept_rows(indexes.cache, layer, indexes.today)[0]}
+    after = [version for version in known if version > min(listed, default=Version("0"))]
+    wanted = [*[version for version in after if version not in listed][:MOST], *kept]
+    rows: list[Release] = []
+    faults: list[str] = []
+    for version in sorted(set(wanted) & set(pages.versions), reverse=True):
+        try:
+            rows += read_releases(layer, version, pages, indexes.web, indexes.today)
+            rows += elsewhere(layer, rule, version, indexes)
+        except FailedError as error:
+            faults.append(f"not read: {error}")
+            if len(faults) == _MOST_FAULTS:
+                break
+    if lost := keep_rows(indexes.cache, layer, rows, indexes.today):
+        faults.append(f"not kept: {lost}")
+    return Refreshed(layer, str(known[0]), tuple(rows), tuple(faults))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BadInputError as error:
+        sys.exit(f"{error}")
