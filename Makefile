@@ -31,14 +31,19 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-here test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements written clean
+.PHONY: help demo test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-$(VENV)/.installed: pyproject.toml
+# the program alone, for the demo
+$(VENV)/.program: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lumiimg needs Python 3.11 or newer: make PYTHON=/path/to/python3.x"; exit 4; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 4; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments"; echo "next, as root:  apt-get install python3-venv"; exit 4; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.program
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
@@ -48,12 +53,7 @@ $(VENV)/.docs $(VENV)/.audit: $(VENV)/.%: $(VENV)/.installed
 	touch $@
 
 demo:
-	@.ci/get-engine || true
-	@# an engine that is installed may refuse to work for root
-	@if command -v apptainer || command -v singularity; then .ci/unprivileged make demo-here; else $(MAKE) demo-here; fi
-
-demo-here: $(VENV)/.installed
-	.ci/demo
+	@.ci/demo
 
 test: $(VENV)/.installed
 	# the same inputs each time; `make fuzz` has others

@@ -4,7 +4,8 @@ room on disk and in memory.
 A build takes the first engine that starts a container: apptainer, singularity,
 the kernel's own, or the one that LUMIIMG_ENGINE names. A check takes the first
 that is here, as jobs do.
-Builds on this machine use the result until the machine restarts.
+Builds on this machine use the result until the machine restarts. The last line
+is the command to go on with: a build, or what gets what is missing.
 
 exit codes: 0 images can be built here
             1 they cannot: something that is needed does not work
@@ -35,6 +36,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.capability_cache import look_again
     from lumiimg.build.choice import builds_here, faults_of, first_that_works
     from lumiimg.build.disk_space import room_at
+    from lumiimg.build.lacking import next_step
     from lumiimg.catalog.settings import read_settings
     from lumiimg.engine.engine import clean_environment, engines_here
     from lumiimg.report.machine import print_doctor
@@ -56,5 +58,14 @@ def execute(arguments: argparse.Namespace) -> int:
             trials.append(CapabilityTrial(f"{CONTAINER} by {engine.name}", trial.works, f"{trial.said}{note}"))
     rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
     faults = faults_of(machine)
-    print_doctor(machine.engine, trials, faults, rooms, settings.cache, as_json=arguments.json, quiet=arguments.quiet)
+    print_doctor(
+        machine.engine,
+        trials,
+        faults,
+        rooms,
+        settings.cache,
+        next_step(machine, os.environ),
+        as_json=arguments.json,
+        quiet=arguments.quiet,
+    )
     return {True: ExitCode.GOOD, False: ExitCode.NO, None: ExitCode.UNDECIDED}[builds_here(machine)]

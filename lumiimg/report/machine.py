@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.build.capabilities import CONTAINER, CapabilityTrial, was_seen
-from lumiimg.report.console import console, detail, headline, marked, print_json, say
+from lumiimg.report.console import console, detail, headline, marked, next_step, print_json, say
 from lumiimg.wording import size
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.disk_space import FreeSpace
     from lumiimg.engine.engine import Engine
+    from lumiimg.findings import Advice
 
 
 def print_doctor(
@@ -22,13 +23,14 @@ def print_doctor(
     faults: Mapping[str, Sequence[str]],
     rooms: Sequence[FreeSpace],
     cache: Path,
+    advice: Advice,
     *,
     as_json: bool,
     quiet: bool = False,
 ) -> None:
     """Print what was tried, and what follows for each way to build."""
     if as_json:
-        print_json("doctor", engine=engine, trials=trials, strategies=faults, room=rooms)
+        print_json("doctor", engine=engine, trials=trials, strategies=faults, room=rooms, advice=advice)
         return
     out = console(quiet=quiet)
     usable = [way for way, against in faults.items() if not against]
@@ -54,3 +56,4 @@ def print_doctor(
         place = " of memory: it is a tmpfs, and counts against a job" if room.in_memory else " free"
         say(out, f"{name}: {size(room.free_bytes)}{place} ({room.folder})")
     say(out, f"layers are kept in {cache} (LUMIIMG_CACHE)", style="dim")
+    next_step(out, advice)

@@ -8,6 +8,7 @@ from lumiimg.build.capabilities import CapabilityTrial
 from lumiimg.build.disk_space import FreeSpace
 from lumiimg.check.startup import ImportSource
 from lumiimg.engine.engine import EngineKind
+from lumiimg.findings import Advice
 from lumiimg.report.outputs.shape import Output, Shape
 
 
@@ -62,6 +63,8 @@ class Doctor(Output):
     """What stands against each way to build; empty: it works. The quickest first."""
     room: tuple[FreeSpace, ...]
     """Of the cache, then of temporary files."""
+    advice: Advice
+    """A build, where it can work; else what gets what is missing."""
 
 
 class Arithmetic(Shape):
