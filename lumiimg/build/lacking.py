@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, BuildMachine, program_of, was_seen
 from lumiimg.build.choice import builds_here
+from lumiimg.engine.namespaces.ids import own_ranges
 from lumiimg.findings import Advice
 from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_FIRST_BUILD = "lumiimg build --recipe demo -o demo.sif"
 
 
 class _Manager(NamedTuple):
@@ -37,25 +38,34 @@ _MANAGERS = (
 def next_step(machine: BuildMachine, environment: Mapping[str, str]) -> Advice:
     """Return one command to go on with: a build where it can work, else what gets what is missing."""
     if builds_here(machine) and was_seen(machine.trials, BASES_BY_DEBOOTSTRAP):
-        return Advice(next=_FIRST_BUILD)
-    return _installation(machine, environment) or _remedy(machine) or Advice()
-
-
-def _installation(machine: BuildMachine, environment: Mapping[str, str]) -> Advice | None:
-    """Return how to install the packages that are missing; None where none is, or nobody here may."""
+        return Advice(next="lumiimg build --recipe demo -o demo.sif")
     path = environment.get("PATH")
-    if "MODULEPATH" in environment:
-        return None  # a cluster, whose users are not root
-    manager = next((one for one in _MANAGERS if program_of(one.install.partition(" ")[0], path)), None)
-    packages = _missing(machine, manager, path) if manager else []
-    if manager is None or not packages:
-        return None
-    command = f"{manager.install} {' '.join(packages)}"
+    # users of a cluster are not root, and its images come from registries
+    is_cluster = "MODULEPATH" in environment
+    if is_cluster and builds_here(machine):
+        return Advice(next="lumiimg build --base rocm-6.2.4 --add vllm -o image.sif")
+    command = "" if is_cluster else _installation(machine, path) or _ids(machine, path)
+    if not command:
+        return Advice(next="lumiimg build --recipe demo --definitions defs", where="for another machine")
     if os.geteuid() == 0:
         return Advice(next=command)
     if program_of("sudo", path):
         return Advice(next=f"sudo {command}")
     return Advice(next=command, where="as root")
+
+
+def _installation(machine: BuildMachine, path: str | None) -> str:
+    """Return the command that installs the packages that are missing; nothing where none is."""
+    manager = next((one for one in _MANAGERS if program_of(one.install.partition(" ")[0], path)), None)
+    packages = _missing(machine, manager, path) if manager else []
+    return f"{manager.install} {' '.join(packages)}" if manager and packages else ""
+
+
+def _ids(machine: BuildMachine, path: str | None) -> str:
+    """Return the command that gives this user ids of its own; nothing where it has some. Source: subuid(5)."""
+    if machine.maps_ids or not program_of("newuidmap", path) or own_ranges("/etc/subuid"):
+        return ""
+    return f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {shlex.quote(getpass.getuser())}"
 
 
 def _missing(machine: BuildMachine, manager: _Manager, path: str | None) -> list[str]:
@@ -67,9 +77,3 @@ def _missing(machine: BuildMachine, manager: _Manager, path: str | None) -> list
         manager.newuidmap: os.geteuid() == 0 or program_of("newuidmap", path),
     }
     return [package for package, is_here in wanted.items() if not is_here]
-
-
-def _remedy(machine: BuildMachine) -> Advice | None:
-    """Return what to do about the first thing that does not work and should."""
-    found = next((trial.remedy for trial in machine.trials if trial.remedy and not trial.works), None)
-    return Advice(next=found) if found else None

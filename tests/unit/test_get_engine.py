@@ -75,21 +75,24 @@ RECORDS = """\
 echo "${0##*/} $*" >>"$RECORD"
 """
 APT_GET = """\
+for package; do :; done
 case "$*" in
 indextargets*) echo 'Debian|Debian|main|http://mine.test/debian/' ;;
-*--simulate*) printf '%b' "$SIMULATED" ;;
+*--simulate*) printf '%b' "Inst $package (1 x)\\n$(cat "$BIN/$package.changes" 2>/dev/null)" ;;
+*install*) cp "$BIN/sudo" "$BIN/$(cat "$BIN/$package.program" 2>/dev/null || echo "$package")" ;;
 esac
 """
 APT_CACHE = """\
 echo "$2:"
 echo '  Candidate: (none)'
 """
+PROGRAMS = {"squashfs-tools": "mksquashfs", "squashfuse": "squashfuse_ll", "uidmap": "newuidmap"}
 
 
 class Machine:
     """A Debian machine without an engine, whose programs that install are stand-ins which write down their words."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, uid: int) -> None:
         self.record = folder / "record"
         self._bin = folder / "bin"
         self._bin.mkdir()
@@ -100,20 +103,23 @@ class Machine:
             "python3": "",
             "sudo": 'exec "$@"\n',
             "tee": "cat >/dev/null\n",
+            "id": f"echo {uid}\n",
         }
         for name, body in standins.items():
             (self._bin / name).write_text(RECORDS + body)
             (self._bin / name).chmod(0o755)
-        for name in ("awk", "bash", "cat", "chmod", "dpkg", "id", "mkdir", "mktemp", "rm", "sed", "wc"):
-            program = shutil.which(name)
-            if program is None:
-                pytest.skip(f"{name} is not installed")
-            (self._bin / name).symlink_to(program)
+        for package, program in PROGRAMS.items():
+            (self._bin / f"{package}.program").write_text(program)
+        for name in ("awk", "bash", "cat", "cp", "dpkg", "mkdir", "sed", "tail"):
+            (self._bin / name).symlink_to(str(shutil.which(name)))
 
-    def get_engine(self, *argv: str, simulated: str = "") -> subprocess.CompletedProcess[str]:
-        """Run it where apt says that an installation would do this."""
+    def would_change(self, package: str, changes: str) -> None:
+        """Have apt say that an installation would do this, too."""
+        (self._bin / f"{package}.changes").write_text(changes)
+
+    def get_engine(self, *argv: str) -> subprocess.CompletedProcess[str]:
         self.record.write_text("")
-        env = {"PATH": str(self._bin), "RECORD": str(self.record), "SIMULATED": simulated}
+        env = {"PATH": str(self._bin), "RECORD": str(self.record), "BIN": str(self._bin)}
         return subprocess.run(
             [ROOT / ".ci" / "get-engine", *argv], env=env, capture_output=True, text=True, check=False
         )
@@ -128,28 +134,44 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+    needs("dpkg")
+    return Machine(tmp_path, uid=1000)
 
 
 def test_packages_of_the_own_release_are_named_then_installed_and_no_suite_is_added(machine: Machine) -> None:
     before = {path: path.stat().st_mtime_ns for path in Path("/etc/apt").rglob("*")}
-    new = r"Inst uidmap (1 x)\nInst libsubid4 (1 x)\nConf uidmap (1 x)\n"
-    done = machine.get_engine(simulated=new)
+    done = machine.get_engine()
     assert done.returncode == 0, done.stderr
-    assert "installing with apt, from this machine's own release: uidmap libsubid4\n" in done.stderr
-    (installed,) = machine.installed
-    assert "squashfs-tools squashfuse" in installed
+    assert "installing with apt, from this machine's own release: uidmap\n" in done.stderr
+    assert [line.split()[-1] for line in machine.installed if line.startswith("apt-get")] == [
+        "squashfs-tools",
+        *(["squashfuse"] if Path("/dev/fuse").exists() else []),
+        *([] if Path("/usr/sbin/debootstrap").exists() else ["debootstrap"]),
+        "uidmap",
+    ]
     words = machine.record.read_text()
     assert not [word for word in ("apptainer", "singularity", "-t sid", "tee") if word in words]
     assert {path: path.stat().st_mtime_ns for path in Path("/etc/apt").rglob("*")} == before
 
 
-def test_what_would_change_a_package_that_is_there_is_not_installed(machine: Machine) -> None:
-    changes = r"Inst libc6 [2.36] (2.43 Debian:unstable [amd64]) []\nRemv libsubid3 [4.13]\nInst uidmap (4.17 x)\n"
-    done = machine.get_engine(simulated=changes)
+def test_a_package_that_would_change_others_is_named_and_stops_none_that_would_not(machine: Machine) -> None:
+    machine.would_change("uidmap", r"Inst login [1:4.13+dfsg1-1] (1:4.13+dfsg1-1+deb12u2 x) []\nRemv passwd [4.13]\n")
+    done = machine.get_engine()
     assert done.returncode == 4
-    assert "that would also change packages that are there: libc6 libsubid3\n" in done.stderr
-    assert not machine.installed
+    assert "not installed: uidmap: that would also change packages that are there: login passwd\n" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith(
+        "still missing: uidmap; to get it all the same: sudo apt-get install --no-install-recommends uidmap"
+    )
+    assert [line for line in machine.installed if "squashfs-tools" in line]
+    assert not [line for line in machine.installed if "uidmap" in line]
+
+
+def test_root_needs_no_range_of_ids(tmp_path: Path) -> None:
+    needs("dpkg")
+    machine = Machine(tmp_path, uid=0)
+    assert machine.get_engine().returncode == 0
+    assert "uidmap" not in machine.record.read_text()
 
 
 def test_sid_is_added_where_somebody_asks_for_it(machine: Machine) -> None:
@@ -159,7 +181,8 @@ def test_sid_is_added_where_somebody_asks_for_it(machine: Machine) -> None:
     words = machine.record.read_text()
     assert "tee /etc/apt/sources.list.d/lumiimg-sid.sources" in words
     assert "tee /etc/apt/preferences.d/lumiimg-sid" in words
-    assert machine.installed[0].endswith("-t sid apptainer squashfs-tools proot")
+    first = next(line for line in machine.installed if line.startswith("apt-get"))
+    assert first.endswith("-t sid apptainer squashfs-tools proot")
 
 
 def test_a_question_and_a_slip_install_nothing(machine: Machine) -> None:

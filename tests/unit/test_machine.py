@@ -164,6 +164,44 @@ def test_a_build_that_can_start_no_container_ends_before_its_first_step(
         assert bool(place.tries()) is not recalled, "what was found is kept, with its remedy"
 
 
+@pytest.mark.usefixtures("no_namespaces")
+def test_doctor_ends_with_the_one_command_to_go_on_with(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def last_line() -> str:
+        main(["doctor"])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    def has(name: str) -> None:
+        (place.bin / name).symlink_to("/bin/true")
+
+    monkeypatch.delenv("MODULEPATH", raising=False)
+    assert last_line() == "next:  lumiimg build --recipe demo -o demo.sif"
+    (place.bin / "mksquashfs").unlink()
+    place.has(CAPABILITIES, BEGINS)
+    monkeypatch.setattr("os.path.exists", lambda path: str(path) == "/dev/fuse" or os.path.lexists(path))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    elsewhere = "next, for another machine:  lumiimg build --recipe demo --definitions defs"
+    assert last_line() == elsewhere, "nobody knows how packages are installed here"
+    has("apt-get")
+    install = "apt-get install --no-install-recommends squashfs-tools squashfuse uidmap"
+    assert last_line() == f"next, as root:  {install}"
+    has("sudo")
+    assert last_line() == f"next:  sudo {install}"
+    for name in ("newuidmap", "squashfuse_ll", "mksquashfs"):
+        has(name)
+    monkeypatch.setattr("lumiimg.build.lacking.own_ranges", lambda _: [])
+    assert last_line().startswith("next:  sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ")
+    for name in ("newuidmap", "squashfuse_ll", "mksquashfs"):
+        (place.bin / name).unlink()
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert last_line() == "next:  apt-get install --no-install-recommends squashfs-tools squashfuse"
+    monkeypatch.setattr("os.path.exists", lambda path: str(path) != "/dev/fuse" and os.path.lexists(path))
+    assert last_line() == "next:  apt-get install --no-install-recommends squashfs-tools"
+    monkeypatch.setenv("MODULEPATH", "/appl/modules")
+    assert last_line() == elsewhere, "users of a cluster are not root"
+
+
 def test_where_the_engine_starts_no_container_the_kernel_does(place: Place, capsys: Capture) -> None:
     place.has(CAPABILITIES, BEGINS)
     code, data = doctor(capsys)

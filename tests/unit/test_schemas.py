@@ -36,7 +36,7 @@ from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.findings import Findings, Level, Severity
+from lumiimg.findings import Advice, Findings, Level, Severity
 from lumiimg.host import snapshot_file
 from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.host.carried_manifest import to_text as manifest_text
@@ -196,6 +196,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         {"overlay": ["no FUSE"], "sandbox": []},
         [FreeSpace(at.folder, 5, in_memory=False)],
         at.folder,
+        Advice(next="lumiimg build"),
         as_json=True,
     ),
     "lock": lambda at: build_report.print_lock(
