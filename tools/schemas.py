@@ -55,8 +55,7 @@ The tests of lumiimg hold every JSON that they see it print against these schema
   `\\udcXX` with XX the byte (in `host.json` it is an escape, as the file is read again).
 
 Two kinds are files: `host` is what `--host` takes, `plan` lies in an image. `lumiimg.lock` is TOML, and no output. What lumiimg keeps for
-itself (its cache, the answers of nodes, the origin of a module) has no schema and changes freely. The JSON of `bind --format cdi` is
-that of the Container Device Interface, the bill of materials in an image that of CycloneDX.
+itself (its cache, the answers of nodes, the origin of a module) has no schema and changes freely. The bill of materials in an image is that of CycloneDX.
 
 ## Notation
 A key without a type is a string. `key[]` is an array, `key{{}}` an object with keys of its own, `key?` can be null, `key*` may be absent; any other key is in

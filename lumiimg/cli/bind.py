@@ -4,8 +4,6 @@ C library or /usr/lib64.
 
 formats: shell        exports to source (the default), each line's reason above
          singularity  options, for eval "apptainer exec $(lumiimg bind …) …"
-         lmod, tcl    a module file: these binds, nothing else
-         cdi          for engines that take --device
          json         everything, with what was tried
 
 exit codes: 0 with these binds each library that is opened is found in a
@@ -25,7 +23,7 @@ import os
 from lumiimg.cli.options import JSON, add_host, add_image, add_machine, add_program, machine_options, site_of
 from lumiimg.errors import ExitCode
 
-_FORMATS = ("shell", "singularity", "lmod", "tcl", "cdi", "json")
+_FORMATS = ("shell", "singularity", "json")
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +35,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=_FORMATS,
         default="shell",
-        help="format: for a shell (default), the engine, a module, a runtime with CDI",
+        help="format: for a shell (default), the engine, a program",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help=JSON)
 

@@ -5,7 +5,7 @@ torchrun, vllm, start-shell, …). Each line has its reason.
 examples:
   lumiimg module vllm.sif -o modules --host host.json --site lumi
   lumiimg module vllm.sif -o modules --name vllm/0.10.1 --site lumi
-Only the binds, for scripts of your own: lumiimg bind vllm.sif --format lmod
+Only the binds, for scripts of your own: lumiimg bind vllm.sif --host host.json
 
 exit codes: 0 written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION
             1 no set of binds loads, or a path cannot be written there

@@ -51,12 +51,12 @@ def is_path(text: str) -> bool:
 def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: str) -> None:
     """Raise FailedError for what comes out of an image or a snapshot and cannot be written so that it stays text.
 
-    `style` is a format of `lumiimg bind`.
+    `style` is a format of `lumiimg bind`, or `module`.
     """
     for bind in binds:
         if not is_path(bind.source + bind.target):
             raise FailedError("a path with such characters cannot be bound", where=bind.source)
-        if style in ("lmod", "tcl") and "," in bind.source + bind.target:
+        if style == "module" and "," in bind.source + bind.target:
             raise FailedError("a path with a comma cannot be in the list that a module adds to", where=bind.source)
     for item in variables:
         if style == "json":

@@ -198,21 +198,6 @@ def test_lmod_and_tcl_modules_find_one_module_each_in_the_same_folder(
     assert "conflict" in said
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_binds_alone_are_a_module_too(system: str, tmp_path: Path, image: Path, capsys: Capture) -> None:
-    node = snapshot(fabric_builder.host(tmp_path / "host"))
-    assert main(["bind", str(image), "--host", str(node), "--format", system]) == 0
-    folder = tmp_path / "mods/binds"
-    folder.mkdir(parents=True)
-    (folder / ("1.lua" if system == "lmod" else "1")).write_text(capsys.readouterr().out)
-    words = ["load binds", "whatis binds", "unload binds"]
-    (loaded, _, gone), said = environments(system, folder.parent, words)
-    assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in loaded["SINGULARITY_BIND"].split(",")
-    assert not {"SIF", "SIFBINDS"} & loaded.keys()
-    assert not {name for name in gone if name.startswith("SINGULARITY")}
-    assert f"what {image} needs of " in " ".join(said.split())
-
-
 def test_a_module_says_where_it_is_from_and_why_each_line_is_there(
     tmp_path: Path, image: Path, site: Path, capsys: Capture
 ) -> None:

@@ -47,6 +47,7 @@ class ModuleSetting:
 class ModuleFile:
     """What a module says and does."""
 
+    name: str
     title: str
     origin: tuple[str, ...]
     """Where it is from and what it was made for, a line each."""
@@ -54,8 +55,6 @@ class ModuleFile:
     settings: tuple[ModuleSetting, ...]
     notes: tuple[str, ...] = ()
     """What it does not do, and why."""
-    name: str | None = None
-    """None where it is printed, and gets its name from who saves it."""
     host_files: tuple[str, ...] = ()
     """That must be on the machine. Some engines start without a bind whose source is gone, and warn in one line."""
     missing_hint: str = ""
@@ -88,8 +87,7 @@ def tcl(module: ModuleFile) -> str:
     told = (f"    puts stderr {tcl_word(line)}" for line in _help(module))
     lines = ["#%Module", comment("#", module.title), "", "proc ModulesHelp {} {", *told, "}"]
     lines.append(f"module-whatis {tcl_word(one_line(f'Description: {module.title}'))}")
-    if module.name:
-        lines.append(f"conflict {module.name}")
+    lines.append(f"conflict {module.name}")
     lines.append(f"if {{[info commands family] ne {{}}}} {{ family {FAMILY} }}")
     if module.host_files:
         lines += ["", "if {[module-info mode load]} {"]

@@ -181,7 +181,7 @@ def plan_module(
             python=_of_venv(python) if venv else python,
             venv=venv.path if venv else None,
             shell=bash.path if bash else None,
-            origin=origin_of(str(file), snapshot, site),
+            origin=_origin_of(str(file), snapshot, site),
             notes=(
                 *(notes_of_venv(venv, file, contents.has) if venv else []),
                 *([of_manifest] if of_manifest else []),
@@ -189,7 +189,7 @@ def plan_module(
             ),
             taken=snapshot.taken[:10] if snapshot else None,
         )
-    refuse_unsafe(module.binds, module.container_variables, "lmod")
+    refuse_unsafe(module.binds, module.container_variables, "module")
     return module
 
 
@@ -205,7 +205,7 @@ def _binds(boundary: Boundary | None, carried: BindManifest | None, site: Site |
     return (*(carried.binds if carried else ()), *of_site)
 
 
-def origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple[str, ...]:
+def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tuple[str, ...]:
     """Return what a module was made by, when, and for what, a line each."""
     today = dt.datetime.now(dt.UTC).date()
     lines = [f"made by lumiimg {__version__} on {today} for {image}"]

@@ -1,22 +1,19 @@
-"""What module files set: of an image with its wrappers, and of a bind manifest alone."""
+"""What the module file of an image sets."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.binds import spec, variables_of_engine
+from lumiimg.cluster.binds import spec
 from lumiimg.cluster.module.modulefile import Act, ModuleFile, ModuleSetting
-from lumiimg.cluster.module.plan import NOTHING_BOUND, VENV, ImageModule, When, missing_hint, origin_of
-from lumiimg.fabric.names import PRIVATE
+from lumiimg.cluster.module.plan import VENV, ImageModule, When, missing_hint
 from lumiimg.fabric.path import Fabric
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.manifest import Bind, Variable
-    from lumiimg.host.snapshot import Snapshot
 
 NO_USER_SITE = "PYTHONNOUSERSITE"
 
@@ -49,26 +46,6 @@ def module_file(module: ImageModule) -> ModuleFile:
         name=module.name,
         host_files=module.host_files,
         missing_hint=missing_hint(module.taken),
-    )
-
-
-def binds_module(boundary: Boundary, snapshot: Snapshot) -> ModuleFile:
-    """Return the module file of a manifest alone, for people who keep their own scripts."""
-    manifest = boundary.manifest
-    binds, variables = (manifest.binds, manifest.variables) if manifest else ((), ())
-    notes = (*(manifest.notes if manifest else ()), *([] if binds else [NOTHING_BOUND]))
-    usage = (
-        "It binds only what the image needs from the machine:",
-        f"singularity exec {boundary.image} COMMAND",
-    )
-    return ModuleFile(
-        title=f"what {boundary.image} needs of {boundary.host}: fabric {boundary.fabric.value}",
-        origin=origin_of(boundary.image, snapshot, None),
-        usage=usage,
-        settings=tuple(_binding(variables_of_engine(snapshot), binds, variables)),
-        notes=notes,
-        host_files=tuple(bind.source for bind in binds if bind.target.startswith(f"{PRIVATE}/")),
-        missing_hint=missing_hint(snapshot.taken[:10]),
     )
 
 
