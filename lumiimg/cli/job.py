@@ -76,9 +76,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--caches", metavar="DIR", help="folder for models and compiled kernels (default: the site's scratch)"
     )
     options.add_venv(parser)
-    parser.add_argument(
-        "--profile", action="store_true", help="profile the first rank with rocprofv3, where the image has it"
-    )
     options.add_host(parser)
     options.add_output(parser, "the script, instead of printing it")
     parser.add_argument("--annotate", action="store_true", help="print the reason for each choice")
@@ -147,14 +144,12 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
     from lumiimg.check.opening import opened
     from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
     from lumiimg.check.static.machine import wrong_processors
-    from lumiimg.cluster.job.frameworks import facts
     from lumiimg.cluster.job.gpu_notes import notes_of_gpu
     from lumiimg.cluster.job.mounts import absent_paths
     from lumiimg.cluster.job.plan import JobRequest
     from lumiimg.cluster.job.shape import ShapeRequest
     from lumiimg.host.carried_manifest import MANIFEST_PATH
     from lumiimg.host.job_process import loaded_in_jobs
-    from lumiimg.image.programs import find_program, search_path
     from lumiimg.resolve.image_python import note_of_program, python_of
     from lumiimg.resolve.inventory import read_contents
     from lumiimg.resolve.venv import notes_of_venv, with_venv
@@ -169,12 +164,11 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
     caches = arguments.caches and str(Path(arguments.caches).absolute())
-    venv, profiler = options.venv_of(arguments), facts().profiler
+    venv = options.venv_of(arguments)
     with opened(arguments.image) as image, with_venv(image, venv) as whole:
         if (lacking := wrong_processors(image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
         contents = read_contents(image)
-        found = find_program(image.root, profiler.program, (*search_path(image), profiler.folder))
         python = python_of(image, contents)
         owner = gpu_owner(site, snapshot)
         request = JobRequest(
@@ -192,8 +186,6 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
             caches=caches,
             venv=venv,
             of_venv=tuple(notes_of_venv(venv, arguments.image, contents.has)) if venv else (),
-            profile=arguments.profile,
-            profiler=found.path if found else None,
         )
         return request, contents.stack_with(venv.packages if venv else {}), image.root.exists(MANIFEST_PATH)
 

@@ -1233,43 +1233,6 @@ def test_what_keeps_a_server_to_its_user_has_a_reason(robust: tuple[str, ...], t
     assert "a socket in a folder of this user alone: all who reach the node reach a port" in text.replace("\n# ", " ")
 
 
-# -- a profile of one rank --
-
-
-def with_profiler(image: Path) -> Path:
-    program = image / "opt/rocm/bin/rocprofv3"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    return image
-
-
-@pytest.mark.parametrize("words", [(), ("--launch", "torchrun"), ("--framework", "plain")])
-def test_the_first_rank_alone_is_profiled(words: tuple[str, ...], image: Path, tmp_path: Path) -> None:
-    text = job(with_profiler(image), "--profile", *words, "--gpus", "2").replace(
-        "/opt/rocm/bin/rocprofv3", str(tmp_path / "rocprofv3")
-    )
-    profiler = tmp_path / "rocprofv3"
-    profiler.write_text(
-        '#!/bin/bash\nprintf "%s\\n" "$@" >"$RECORD/profiled"\nwhile [[ $1 != -- ]]; do shift; done\nshift\nexec "$@"\n'
-    )
-    profiler.chmod(0o755)
-    run = Run(text, tmp_path / "run")
-    assert len(run.ranks) == 2
-    profiled = (tmp_path / "run/record/profiled").read_text().splitlines()
-    assert profiled[:3] == ["--hip-trace", "--kernel-trace", "--memory-copy-trace"]
-    assert profiled[profiled.index("-d") + 1].endswith("/profile")
-
-
-def test_where_there_is_no_profiler_or_no_rank_of_the_job_that_is_said(image: Path, capsys: Capture) -> None:
-    assert "rocprof" not in "".join(line for line in job(image, "--profile").splitlines() if not line.startswith("#"))
-    assert "no rocprofv3 (ROCm 6.2 and later have it), so no rank is profiled" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    why = refused(with_profiler(image), capsys, "--profile", "--framework", "vllm", code=ExitCode.BAD_INPUT)
-    assert "no rank can be profiled; set VLLM_TORCH_PROFILER_DIR" in why
-
-
 # -- a program without `--` before it --
 
 

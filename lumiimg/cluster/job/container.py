@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lumiimg.cluster.job.frameworks import facts
 from lumiimg.cluster.job.plan import RAY, VISIBLE, JobPlan, JobSetting, SettingScope
 from lumiimg.cluster.job.vllm import ServingPlace
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
-from lumiimg.wording import word
 
 # a connection first: Ray itself asks for minutes where nothing answers
 _ARE_HERE = (
@@ -21,8 +19,6 @@ _ARE_HERE = (
     "import ray; ray.init(address=sys.argv[1], log_to_driver=False); "
     'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]))'
 )
-
-_PROFILED = "the first rank is profiled: ui.perfetto.dev shows what is in profile/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +111,6 @@ def visible(plan: JobPlan) -> Iterator[str]:
 
 def started(plan: JobPlan, scheduler: Scheduler) -> Iterator[str]:
     """Yield what is added to the command of a task, as lines of a shell."""
-    if plan.profiler:
-        yield from comment(f"{_PROFILED} ({facts().profiler.source})")
-        words = " ".join(map(word, plan.profiler))
-        yield f'[ "$RANK" != 0 ] || set -- {words} -d "$LUMIIMG_JOB/profile" -- "$@"'
     if plan.serving is ServingPlace.KEY:
         yield from comment("a key, as all who reach the node reach its port: clients send it as a bearer token")
         made = 'od -An -N24 -tx1 /dev/urandom | tr -d " \\n" >"$key"'
@@ -173,7 +165,7 @@ def _reason(setting: JobSetting) -> str:
 
 def _torchrun(plan: JobPlan, scheduler: Scheduler) -> list[JobFile]:
     """Return node.sh, which starts torchrun, and rank.py, through which each of its ranks goes, if it has to."""
-    per_rank = plan.topology is not None or plan.in_scope(SettingScope.RANK) or plan.profiler
+    per_rank = plan.topology is not None or plan.in_scope(SettingScope.RANK)
     rank = 'python3 "$LUMIIMG_JOB/rank.py" "$@"' if per_rank else '"$@"'
     text = filled(
         "job/torchrun.sh",
@@ -206,13 +198,7 @@ def _rank_program(plan: JobPlan) -> JobFile:
             "else:",
             '    print(f"rank {rank} stays unbound: not all cores of {cores[rank]} are in this job", file=sys.stderr)',
         ]
-    lines += ["", "command = sys.argv[1:]"]
-    if plan.profiler:
-        lines += comment(f"{_PROFILED} ({facts().profiler.source})")
-        lines += ['if os.environ["RANK"] == "0":']
-        lines += [f'    profiler = [*{list(plan.profiler)!r}, "-d", os.path.expandvars("$LUMIIMG_JOB/profile"), "--"]']
-        lines += ["    command = [*profiler, *command]"]
-    lines += ["os.execvp(command[0], command)"]
+    lines += ["", "os.execvp(sys.argv[1], sys.argv[1:])"]
     about = "In the container, each rank of torchrun: bind, then the program"
     return JobFile("rank.py", about, _text(lines))
 

@@ -1,4 +1,4 @@
-"""How frameworks want to be started, and the first rank profiled: frameworks.toml, typed."""
+"""How frameworks want to be started: frameworks.toml, typed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Literal
 from packaging.version import Version
 
 from lumiimg.catalog.needs import version_of
-from lumiimg.errors import BadInputError
 from lumiimg.host.codec import decode
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from lumiimg.catalog.sites import Site
     from lumiimg.resolve.stack import Stack
 
 _LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "mpiexec")
@@ -101,25 +99,12 @@ class VllmFeature:
 
 
 @dataclass(frozen=True, slots=True)
-class RankProfiler:
-    """A program that records what one rank does on its GPU."""
-
-    program: str
-    folder: str
-    """Where ROCm has it, which is not always on PATH."""
-    options: tuple[str, ...]
-    source: str
-    date: dt.date
-
-
-@dataclass(frozen=True, slots=True)
 class FrameworkFacts:
     """All of frameworks.toml."""
 
     framework: tuple[Framework, ...]
     cache: tuple[FrameworkCache, ...]
     since: Mapping[str, VllmFeature]
-    profiler: RankProfiler
 
 
 @cache
@@ -177,25 +162,3 @@ def is_vllm_server(command: Sequence[str]) -> bool:
 def program_of(command: Sequence[str]) -> str:
     """Return the name of the program that a command starts."""
     return command[0].rpartition("/")[2]
-
-
-def profiled_by(program: str | None, framework: Framework, site: Site) -> tuple[tuple[str, ...], str | None]:
-    """Return program and options, or none, and why; `program` is that of the image.
-
-    Raises BadInputError where no rank is started by the job, or the GPUs are not AMD's.
-    """
-    known = facts().profiler
-    if not framework.task_a_gpu:
-        hint = "set VLLM_TORCH_PROFILER_DIR (vLLM docs, profiling)" if framework.name == "vllm" else None
-        what = f"{framework.name} starts its workers itself: no rank can be profiled"
-        raise BadInputError(what, where="--profile", hint=hint)
-    if site.vendor is not None:
-        what = f"{known.program} is for AMD's GPUs, and those of {site.name} are {site.vendor}'s"
-        raise BadInputError(what, where="--profile", hint="leave it out")
-    if program is not None:
-        return (program, *known.options), None
-    why = (
-        f"the image has no {known.program} (ROCm 6.2 and later have it), so no rank is profiled; torch.profiler can be "
-        "used in the program itself (LUMI-AI-Guide chapter 6): around a whole run, it would keep every event in memory"
-    )
-    return (), why

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.frameworks import Framework, facts, framework_of, frameworks, launcher_of, profiled_by
+from lumiimg.cluster.job.frameworks import Framework, facts, framework_of, frameworks, launcher_of
 from lumiimg.cluster.job.mounts import MissingPath, unbound, with_own
 from lumiimg.cluster.job.shape import Shape, ShapeRequest, shape_of
 from lumiimg.cluster.job.topology import Topology, bind_ranks, cores_of_a_gpu
@@ -110,8 +110,6 @@ class JobPlan:
     """Whether vLLM connects the nodes by itself, without Ray."""
     serving: ServingPlace | None = None
     """How a server of vLLM is kept to its user; None where there is none, or the command says it."""
-    profiler: tuple[str, ...] = ()
-    """Program and options by which the first rank is started; none: it is not profiled."""
 
     @property
     def ray(self) -> bool:
@@ -187,10 +185,6 @@ class JobRequest:
     """A Python environment to be bound."""
     of_venv: tuple[str, ...] = ()
     """What is to be said of it."""
-    profile: bool = False
-    """Whether the first rank is to be profiled."""
-    profiler: str | None = None
-    """The program for that in the image; None where it has none."""
 
 
 def starter_of(site: Site) -> str:
@@ -223,7 +217,6 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
     if framework.name == "vllm":
         command, untold = told_of_vllm(request.command, shape, by_ray=not alone)
     serving = serving_of(command, stack) if framework.name == "vllm" else None
-    profiler, unprofiled = profiled_by(request.profiler, framework, site) if request.profile else ((), None)
     settings = _settings(stack, site, shape, framework, cores, manifest)
     binds = with_own(manifest.binds if manifest else tuple(map(_bind, site.binds)), request.binds)
     binds += (request.venv.bind(read_only=True),) if request.venv else ()
@@ -254,12 +247,11 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
             *_harmful(request.variables, site),
             *_notes(stack, site, shape, framework, manifest),
             *request.of_venv,
-            *filter(None, (untold, request.note, request.of_manifest, note_of(serving), unprofiled)),
+            *filter(None, (untold, request.note, request.of_manifest, note_of(serving))),
             *unbound(request.absent, binds),
         ),
         connects_itself=alone,
         serving=serving,
-        profiler=profiler,
     )
 
 
