@@ -22,7 +22,6 @@ ENVIRONMENT = {
     "LUMIIMG_ENGINE": "The engine, and no other: a name on PATH, a path, or namespaces (the kernel's own). Without it builds take the "
     "first that works of apptainer, singularity and the kernel's; checks take the first on PATH, as jobs do.",
     "LUMIIMG_DEBUG": "If set, a fault of lumiimg itself ends with Python's traceback.",
-    "LUMIIMG_VENV": "Read by the wrappers that lumiimg module writes: the virtual environment over the image.",
     "XDG_CONFIG_HOME": "The folder of lumiimg/config.toml and of your own layers, recipes and sites (~/.config).",
     "XDG_CACHE_HOME": "The folder of lumiimg's cache (~/.cache), where neither LUMIIMG_CACHE nor the machine names another.",
     "TMPDIR": "Where the engine has its temporary files.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from lumiimg.image.root import RootFileSystem
 
 _EXECUTABLE = 0o111
-_HEAD_BYTES = 256
-_PYTHON_SCRIPT = re.compile(rb"#!\s*\S*/(?:env\s+)?python[0-9.]*(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +24,6 @@ class Program:
     name: str
     path: str
     """In the image, by the folder in which it is found first."""
-    is_python: bool
-    """Whether it is a script for Python."""
 
 
 def search_path(image: Image) -> tuple[str, ...]:
@@ -46,16 +41,5 @@ def find_program(root: RootFileSystem, name: str, folders: Sequence[str]) -> Pro
         except (OSError, ImageError):
             continue
         if status.kind is FileKind.FILE and status.permissions & _EXECUTABLE:
-            return Program(name, path, _is_python(root, path))
+            return Program(name, path)
     return None
-
-
-def _is_python(root: RootFileSystem, path: str) -> bool:
-    try:
-        file = root.open(path)
-    except (OSError, ImageError):
-        return False
-    try:
-        return _PYTHON_SCRIPT.match(file.read_at(0, min(file.size, _HEAD_BYTES))) is not None
-    finally:
-        file.close()

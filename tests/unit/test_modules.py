@@ -496,36 +496,29 @@ def test_a_wrapper_says_what_is_missing(tmp_path: Path, image: Path, engine: Pat
     assert f"the image has gone: {image}" in err
 
 
-def test_pip_installs_nowhere_unless_a_folder_is_named(
-    tmp_path: Path, image: Path, engine: Path, capsys: Capture
-) -> None:
+PIP = {
+    ("--quiet", "install", "-U", "lightning", "a<2"): "lightning a\\<2",
+    ("install", "-r", "more.txt", "-c", "held.txt", "--index-url", "https://x", "b"): "-r more.txt b",
+    ("install", "-e", "."): "-r requirements.txt",
+}
+"""What pip is asked for, and the words of the command that does it."""
+
+
+def test_pip_install_names_the_command_that_does_it(tmp_path: Path, image: Path, engine: Path, capsys: Capture) -> None:
     bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
     env = {"PATH": f"{engine}:/usr/bin:/bin"}
-    code, err = failing(bin_ / "pip", "--quiet", "install", "lightning", env=env)
-    assert code == 1
-    assert "export LUMIIMG_VENV=FOLDER" in err
-    assert "pip --quiet install lightning" in err
-    python = ["exec", str(image), "/usr/bin/python3", "-m", "pip"]
-    assert run(bin_ / "pip", "list", path=engine)[0] == [*python, "list"]
-    assert run(bin_ / "pip", "install", "--target", "x", "y", path=engine)[0] == [
-        *python,
-        "install",
-        "--target",
-        "x",
-        "y",
-    ]
-    for venv, words in (("here", "is not an absolute path"), (str(tmp_path), "there is no virtual environment in")):
-        code, err = failing(bin_ / "python3", env={**env, "LUMIIMG_VENV": venv})
-        assert (code, words in err) == (125, True)
-    (tmp_path / "pyvenv.cfg").write_text("lumiimg-image = /another.sif\n")
-    code, err = failing(bin_ / "python3", env={**env, "LUMIIMG_VENV": str(tmp_path)})
-    assert (code, "was not made for this image" in err) == (125, True)
-    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\nlumiimg-image = {image}\n")
-    told, variables = run(bin_ / "torchrun", "a.py", path=engine, env={"LUMIIMG_VENV": str(tmp_path)})
-    # by the environment's Python, not by the one that the script names
-    assert told == ["exec", str(image), f"{tmp_path}/bin/python", "/usr/bin/torchrun", "a.py"]
-    assert variables["SINGULARITYENV_PREPEND_PATH"] == f"{tmp_path}/bin"
-    assert variables["SINGULARITYENV_VIRTUAL_ENV"] == str(tmp_path)
+    for words, packages in PIP.items():
+        code, err = failing(bin_ / "pip", *words, env=env)
+        assert (code, err.count("\n")) == (2, 1)
+        assert (
+            f"Use: lumiimg venv {tmp_path}/their\\ image.sif {packages} -o env.sqsh, then the module again with --venv env.sqsh"
+            in err
+        )
+    code, err = failing(bin_ / "pip", "uninstall", "torch", env=env)
+    assert (code, "no package of it can be removed" in err) == (2, True)
+    for more in (["list"], ["install", "--target", "x", "y"], ["install", "--dry-run", "y"], ["show", "y"]):
+        python = ["exec", str(image), "/usr/bin/python3", "-m", "pip"]
+        assert run(bin_ / "pip", *more, path=engine)[0] == [*python, *more]
 
 
 def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(

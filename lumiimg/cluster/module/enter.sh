@@ -2,7 +2,7 @@
 # Starts a program in the container: what the scripts in bin/ call.
 @ORIGIN@
 #
-# usage: enter NAME python|pip|script|program PATH [ARGUMENT...]
+# usage: enter NAME pip|program PATH [ARGUMENT...]
 
 image=@IMAGE@
 @PYTHON@
@@ -25,6 +25,6 @@ else
     engine=$(command -v @FIRST@ || command -v @SECOND@) || fail "neither singularity nor apptainer is on PATH here"
 @OUTSIDE@
 fi
-@VENV@
+@PIP@
 
 exec "${enter[@]}" "$program" "$@"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
-VENV = "LUMIIMG_VENV"
+
 """Names the folder of the virtual environment that a user lays over an image."""
 SHELL = "start-shell"
 """LUMI's own modules of containers have one."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import spec
 from lumiimg.cluster.module.modulefile import Act, ModuleFile, ModuleSetting
-from lumiimg.cluster.module.plan import VENV, ImageModule, When, missing_hint
+from lumiimg.cluster.module.plan import ImageModule, When, missing_hint
 from lumiimg.fabric.path import Fabric
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def _usage(module: ImageModule) -> Iterator[str]:
     if module.venv:
         yield f"Packages of your own are those of {module.venv}; for others: lumiimg venv, then the module again"
     elif any(program.name.startswith("pip") for program in module.programs):
-        yield f"Packages of your own: export {VENV}=FOLDER (new, one for each image), then: pip install NAME"
+        command = shlex.join(["lumiimg", "venv", str(module.image), "NAME", "-o", "env.sqsh"])
+        yield f"Packages of your own: {command}, then the module again with --venv env.sqsh"
     if not module.boundary or module.boundary.fabric is Fabric.NONE:
         return
     yield "Which network does a job use? NCCL_DEBUG=INFO, then: lumiimg log slurm-JOB.out"

@@ -7,7 +7,6 @@ one by its path does not run without the fast network. Bash 4.4 or newer.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from lumiimg.cluster.binds import exports
 from lumiimg.cluster.module.modulefile import comment
@@ -17,9 +16,6 @@ from lumiimg.cluster.template import filled
 from lumiimg.errors import one_line
 from lumiimg.resolve.mpi import read_by_srun
 
-if TYPE_CHECKING:
-    from lumiimg.image.programs import Program
-
 ENTER = "enter"
 """Name of the script that all others call."""
 
@@ -28,19 +24,12 @@ def wrapper_texts(module: ImageModule) -> dict[str, str]:
     """Return the scripts by their names below the module's folder."""
     texts = {ENTER: _enter(module)}
     for program in module.programs:
-        texts[f"bin/{program.name}"] = _wrapper(module, program.name, _kind(program), program.path)
+        kind = "pip" if program.name.startswith("pip") else "program"
+        texts[f"bin/{program.name}"] = _wrapper(module, program.name, kind, program.path)
     if module.shell is not None:
         options = ("--norc",) if module.shell.endswith("/bash") else ()
         texts[f"bin/{SHELL}"] = _wrapper(module, SHELL, "program", module.shell, *options)
     return texts
-
-
-def _kind(program: Program) -> str:
-    """Return what a virtual environment changes: pip and Python are its own, scripts are run by its Python."""
-    for kind in ("python", "pip"):
-        if program.name.startswith(kind):
-            return kind
-    return "script" if program.is_python else "program"
 
 
 def _wrapper(module: ImageModule, name: str, kind: str, path: str, *options: str) -> str:
@@ -64,7 +53,7 @@ def _enter(module: ImageModule) -> str:
         FIRST=first,
         SECOND=second,
         OUTSIDE="\n".join(f"    {line}" for line in _outside(module)),
-        VENV=filled(f"module/{'packed' if module.venv else 'venv'}.sh", ENGINE=module.engine) if python else "",
+        PIP=filled("module/pip.sh") if python else "",
     )
 
 
