@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
 from tests.shared import fabric_builder
 
 SLIPS = {
@@ -46,16 +49,29 @@ SLIPS = {
     "log my.sif/lib64/libc.so.6": ("is not text", "lumiimg log reads what a job printed"),
     "drift host.json image.sif other.sif": ("other.sif", "--image image.sif other.sif"),
 }
+NAMES = ("\x1b[2J\x07.sif", "a\nerror: forged\nhint: rm -rf ~", "\u202efis.sif", "hint: x", "a  b.sif", "\udcff")
 
 
-def at_a_terminal(words: list[str], columns: int = 60) -> tuple[int, str]:
+Capture = pytest.CaptureFixture[str]
+
+
+def left_with(words: list[str]) -> int:
+    """Run a command in this process, and return its exit code."""
+    try:
+        return main(words)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+
+
+def at_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch, columns: int = 60) -> tuple[int, str]:
     """Run a command whose standard error is a terminal, and return (its exit code, what it shows)."""
     ours, theirs = pty.openpty()
-    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    argv = [sys.executable, "-m", "lumiimg", *words]
-    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=theirs, env=environment, check=False)
-    os.close(theirs)
+    with monkeypatch.context() as patch, os.fdopen(theirs, "w", errors="backslashreplace") as terminal:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("TERM", "xterm")
+        patch.delenv("NO_COLOR", raising=False)
+        patch.setattr("sys.stderr", terminal)
+        code = left_with(words)
     text = b""
     while True:
         try:
@@ -66,77 +82,72 @@ def at_a_terminal(words: list[str], columns: int = 60) -> tuple[int, str]:
             break
         text += part
     os.close(ours)
-    return done.returncode, text.decode()
+    return code, text.decode()
 
 
-@pytest.mark.parametrize("slip", SLIPS)
-@pytest.mark.usefixtures("clean_home")
-def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(
-    slip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def here(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an image, and with files that are none."""
+    del clean_home
     monkeypatch.chdir(tmp_path)
     fabric_builder.image(tmp_path / "my.sif")
     (tmp_path / "notes.yaml").write_text("a: 1\n")
     (tmp_path / "data.json").write_text('{"a": 1}\n')
-    what, hint = SLIPS[slip]
-    code, shown = at_a_terminal(slip.split())
-    assert code in {1, 2}
-    assert "\x1b[1;31merror:\x1b[0m " in shown
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", "")
-    error, _, told = plain.partition("\nhint: ")
-    words = " ".join(error.split())
-    assert what in words
-    assert hint in words + " ".join(told.split())
-    assert all(len(line) <= 60 or " " not in line.strip() for line in plain.splitlines())
-    piped = subprocess.run(
-        [sys.executable, "-m", "lumiimg", *slip.split()], capture_output=True, text=True, check=False
-    )
-    assert piped.returncode == code
-    assert piped.stderr.count("\n") == 1
-    assert "\x1b" not in piped.stderr
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    "slip",
-    ["check my", "check mi.sif"],
-)
-@pytest.mark.usefixtures("clean_home")
-def test_the_command_of_a_hint_works(slip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    fabric_builder.image(tmp_path / "my.sif")
-    hint = at_a_terminal(slip.split(), 200)[1].replace("\r", "").partition("hint:")[2].removeprefix("\x1b[0m ")
-    command = re.search(r"lumiimg ((?:--?|\w)[^;`]*?)(?: shows |$|\n)", hint)
-    found = re.search(r"did you mean (\S+)\?", hint)
-    words = command[1].split() if command else ["check", found[1] if found else "nothing"]
-    done = subprocess.run([sys.executable, "-m", "lumiimg", *words], capture_output=True, text=True, check=False)
-    assert done.returncode in {0, 3}, (words, done.stderr)
+@pytest.mark.usefixtures("here")
+def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for slip, (what, hint) in SLIPS.items():
+        code, shown = at_a_terminal(slip.split(), monkeypatch)
+        assert code in {1, 2}, slip
+        assert "\x1b[1;31merror:\x1b[0m " in shown, slip
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", "")
+        error, _, told = plain.partition("\nhint: ")
+        words = " ".join(error.split())
+        assert what in words, slip
+        assert hint in words + " ".join(told.split()), slip
+        assert all(len(line) <= 60 or " " not in line.strip() for line in plain.splitlines()), slip
+        capsys.readouterr()
+        assert left_with(slip.split()) == code, slip
+        piped = capsys.readouterr().err
+        assert piped.count("\n") == 1, slip
+        assert "\x1b" not in piped, slip
 
 
-def test_help_is_a_word_too() -> None:
+@pytest.mark.usefixtures("here")
+def test_the_name_that_a_hint_proposes_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    for slip in ("check my", "check mi.sif"):
+        shown = " ".join(at_a_terminal(slip.split(), monkeypatch, 200)[1].split())
+        found = re.search(r"did you mean (\S+)\?", shown)
+        assert found, shown
+        assert left_with(["check", found[1], "--level", "static"]) == ExitCode.UNDECIDED
+
+
+def test_help_is_a_word_too(capsys: Capture) -> None:
     def printed(*words: str) -> str:
-        done = subprocess.run([sys.executable, "-m", "lumiimg", *words], capture_output=True, text=True, check=True)
-        return done.stdout
+        assert left_with([*words]) == ExitCode.GOOD
+        return capsys.readouterr().out
 
     assert printed("help") == printed("--help")
     assert printed("help", "check") == printed("check", "--help")
 
 
 @pytest.mark.parametrize("end", ["2>&-", "2>/dev/full"])
-@pytest.mark.parametrize("words", ["check nowhere.sif", "chek image.sif", "check image.sif --lvel static"])
-def test_where_nothing_can_be_printed_the_exit_code_is_not_that_of_an_answer(end: str, words: str) -> None:
-    script = f"{shlex.quote(sys.executable)} -m lumiimg {words} {end}"
-    assert subprocess.run(["sh", "-c", script], check=False).returncode == 2
+def test_where_nothing_can_be_printed_the_exit_code_is_not_that_of_an_answer(end: str) -> None:
+    for words in ("check nowhere.sif", "chek image.sif"):
+        script = f"{shlex.quote(sys.executable)} -m lumiimg {words} {end}"
+        assert subprocess.run(["sh", "-c", script], check=False).returncode == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["\x1b[2J\x07.sif", "a\nerror: forged\nhint: rm -rf ~", "\u202efis.sif", "hint: x", "a  b.sif", "\udcff"]
-)
-@pytest.mark.parametrize("columns", [1, 12, 40, 99999])
-def test_a_name_is_text_at_a_terminal_whatever_it_holds(name: str, columns: int) -> None:
-    code, shown = at_a_terminal(["check", name], columns)
-    assert code == 2
+def test_a_name_is_text_at_a_terminal_whatever_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     head, hint = "\x1b[1;31merror:\x1b[0m ", "\n\x1b[1;36mhint:\x1b[0m "
-    plain, _, told = shown.replace("\r\n", "\n").removeprefix(head).removesuffix("\n").rpartition(hint)
-    assert all(line.isprintable() for line in [*plain.split("\n"), *told.split("\n")])
-    assert all(line.startswith("       ") for line in plain.split("\n")[1:]), "none of them is a message of its own"
-    assert all(line.startswith("      ") for line in told.split("\n")[1:])
+    for name, columns in itertools.product(NAMES, (1, 12, 40, 99999)):
+        code, shown = at_a_terminal(["check", name], monkeypatch, columns)
+        assert code == ExitCode.BAD_INPUT
+        plain, _, told = shown.replace("\r\n", "\n").removeprefix(head).removesuffix("\n").rpartition(hint)
+        assert all(line.isprintable() for line in [*plain.split("\n"), *told.split("\n")])
+        assert all(line.startswith("       ") for line in plain.split("\n")[1:]), "none of them is a message of its own"
+        assert all(line.startswith("      ") for line in told.split("\n")[1:])
