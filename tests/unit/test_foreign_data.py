@@ -262,7 +262,7 @@ def test_no_text_of_a_lock_becomes_a_command(
     body = tomllib.loads(good.partition("\n\n")[2])
     catalogue, mirrors = open_catalogue({"HOME": "/nonexistent"}, [folder]), parse_mirrors({}, world.mirrors[1::2])
     taken = 0
-    for document in hostile(body, trap.values, 120):
+    for document in hostile(body, trap.values, 40):
         text = signed(tomli_w.dumps(document))
         Path("lumiimg.lock").write_text(text)
         found, refused = made(lambda: written(read_lock(Path("lumiimg.lock"), catalogue, mirrors, "/bin")[0]))
@@ -273,7 +273,7 @@ def test_no_text_of_a_lock_becomes_a_command(
         trap.is_left_alone_by_command(["diff", "good.lock", "lumiimg.lock"], capsys, refused=False)
         trap.is_left_alone_by_command(["lock", *options, "--offline"], capsys, refused=False)
         Path("lumiimg.lock").unlink()
-    assert 0 < taken < 60
+    assert taken
 
 
 ON_THIS_MACHINE = {
@@ -302,27 +302,27 @@ ON_THIS_MACHINE = {
 }
 
 
-@pytest.mark.parametrize(("old", "new"), ON_THIS_MACHINE.values(), ids=ON_THIS_MACHINE.keys())
 @pytest.mark.threat("S56")
 def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
-    old: str, new: str, world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--layers", str(folder), *world.mirrors]
     assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
     good = Path("lumiimg.lock").read_text().partition("\n\n")[2]
-    body, count = re.subn(old, new, good, count=1)
-    assert count
-    Path("lumiimg.lock").write_text(signed(body))
     locked_ = ["build", *options, "--locked", "--trust-lock"]
-    for words in ([*locked_, "--dry-run"], [*locked_, "--definitions", "defs"], locked_):
-        capsys.readouterr()
-        assert main(words) == ExitCode.BAD_INPUT, words
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        assert said.startswith("lumiimg: lumiimg.lock: ")
-        assert not Path("defs").exists()
-    if main(["lock", *options]) != ExitCode.BAD_INPUT:  # all of it was settled again, by the catalogue
-        assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good
+    for case, (old, new) in ON_THIS_MACHINE.items():
+        body, count = re.subn(old, new, good, count=1)
+        assert count, case
+        Path("lumiimg.lock").write_text(signed(body))
+        for words in ([*locked_, "--dry-run"], [*locked_, "--definitions", "defs"], locked_):
+            capsys.readouterr()
+            assert main(words) == ExitCode.BAD_INPUT, (case, words)
+            said = capsys.readouterr().err
+            assert said.count("\n") == 1, case
+            assert said.startswith("lumiimg: lumiimg.lock: "), case
+            assert not Path("defs").exists(), case
+        if main(["lock", *options]) != ExitCode.BAD_INPUT:  # all of it was settled again, by the catalogue
+            assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good, case
 
 
 ELSEWHERE = {
@@ -361,10 +361,9 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "named"), ELSEWHERE.values(), ids=ELSEWHERE.keys())
 @pytest.mark.threat("S57")
 def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
-    old: str, new: str, named: str, world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--layers", str(folder), *world.mirrors]
     words = ["build", *options, "--locked", "--dry-run", "--quiet"]
@@ -373,14 +372,15 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
     assert main(words) == ExitCode.GOOD
     assert capsys.readouterr().err == ""
     body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
-    assert old in body
-    Path("lumiimg.lock").write_text(signed(body.replace(old, new, 1)))
-    assert main(words) == ExitCode.BAD_INPUT
-    refused = capsys.readouterr().err
-    assert named in refused
-    assert refused.count("\n") == 1
-    assert main([*words, "--trust-lock"]) == ExitCode.GOOD
-    assert capsys.readouterr().err.startswith(f"lumiimg: by the lock, not by the catalogue: {named}")
+    for case, (old, new, named) in ELSEWHERE.items():
+        assert old in body, case
+        Path("lumiimg.lock").write_text(signed(body.replace(old, new, 1)))
+        assert main(words) == ExitCode.BAD_INPUT, case
+        refused = capsys.readouterr().err
+        assert named in refused, case
+        assert refused.count("\n") == 1, case
+        assert main([*words, "--trust-lock"]) == ExitCode.GOOD, case
+        assert capsys.readouterr().err.startswith(f"lumiimg: by the lock, not by the catalogue: {named}"), case
 
 
 @pytest.mark.threat("S57")
@@ -468,7 +468,7 @@ def test_no_text_of_a_layer_becomes_a_command(folder: Path, trap: Trap, capsys: 
     for name in ("box", "whole"):
         file = folder / name / "layer.toml"
         document = tomllib.loads(file.read_text())
-        for changed in hostile(document, trap.values, 40):
+        for changed in hostile(document, trap.values, 15):
             file.write_text(tomli_w.dumps(changed))
             found, refused = made(lambda: written(of_whole(folder)))
             trap.is_left_alone_by(found)
@@ -491,7 +491,7 @@ def test_no_text_of_a_site_becomes_a_command(folder: Path, trap: Trap, capsys: p
     words = ["--layers", str(folder), "--base", "box", "--add", "whole", "--site", str(site), "--fabric", "none"]
     site.write_text(tomli_w.dumps(document))
     assert main(["build", "--dry-run", *words]) == ExitCode.GOOD, capsys.readouterr().err
-    for changed in hostile(document, trap.values, 100):
+    for changed in hostile(document, trap.values, 30):
         site.write_text(tomli_w.dumps(changed))
         trap.is_left_alone_by_command(["build", "--dry-run", *words], capsys, refused=False)
         trap.is_left_alone_by_command(["explain", *words], capsys, refused=False)
@@ -509,7 +509,7 @@ def test_no_text_of_a_snapshot_becomes_a_command(
     image = fabric_builder.image(tmp_path / "image")
     node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))
     document = json.loads(node.read_text())
-    for changed in hostile(document, trap.values, 60):
+    for changed in hostile(document, trap.values, 25):
         node.write_text(json.dumps(changed))
         trap.is_left_alone_by_command(["explain", str(image), "--host", str(node)], capsys, refused=False)
         main(["bind", str(image), "--host", str(node)])
@@ -527,7 +527,7 @@ def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap
     root = tmp_path / "root"
     write_folder(root, chain, {})
     record = root / ".lumiimg/chain.json"
-    for number, changed in enumerate(hostile(json.loads(record.read_text()), trap.values, 60)):
+    for number, changed in enumerate(hostile(json.loads(record.read_text()), trap.values, 20)):
         record.write_text(json.dumps(changed))
         image = made_sif(root, tmp_path / f"{number}.sif")
         found, refused = made(partial(read_chain, image, tmp_path / f"{number}"))
@@ -559,7 +559,7 @@ def test_a_value_of_any_type_anywhere_is_taken_or_refused_in_one_short_line(fold
     }
     for name, (document, read) in readers.items():
         path = folder / name
-        for changed in hostile(document, OF_OTHER_TYPES, 150):
+        for changed in hostile(document, OF_OTHER_TYPES, 60):
             try:
                 path.write_text(json.dumps(changed) if path.suffix == ".json" else tomli_w.dumps(changed))
             except TypeError:  # a date is nothing of JSON, a number no key
