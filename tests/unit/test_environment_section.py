@@ -108,11 +108,10 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 @pytest.mark.threat("S09")
-def test_what_does_more_than_set_a_variable_is_refused(attack: str) -> None:
+def test_what_does_more_than_set_a_variable_is_refused() -> None:
     assert taken(f"{GOOD}\n") == (("A", "'x'"),)
-    assert taken(f"    {attack}\n") is None
+    assert [name for name, attack in ATTACKS.items() if taken(f"    {attack}\n") is not None] == []
 
 
 def test_the_bash_that_reports_what_ran_sees_attacks(tmp_path: Path) -> None:

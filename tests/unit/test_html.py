@@ -29,7 +29,6 @@ from lumiimg.report.html.check import check_page
 from lumiimg.report.html.grid import CELLS
 from lumiimg.report.html.log import log_page
 from lumiimg.report.html.page import shown
-from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder, pages
 from tests.shared.programs import HEAVY, loaded_after
 
@@ -220,20 +219,20 @@ def strings_of(data: Any) -> Iterator[str]:
             yield from strings_of(value)
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_foreign_text_stays_text_wherever_it_stands(text: str) -> None:
-    finding = Finding(
-        Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, text, text, (text,), (text, text), text, (text,), text
-    )
-    fabric = replace(pages.FABRIC, rccl=text, plugin=f"/opt/{text}/x.so", libfabric=text)
-    told = replace(finding, id=Code.PLUGIN_LOADS)
-    steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
-    levels = LevelsTaken(text, text, text)
-    report = CheckReport(text, Answer.NO, text, Level.PROBE, levels, fabric, steps, (told, finding))
-    page = judge(check_page(report))
-    assert page.words.count(shown(text).strip()) > 10
-    assert not re.search(r"[\0\x1b\u202e\u2066\ud800]", page.text)
-    suite(report)
+def test_foreign_text_stays_text_wherever_it_stands() -> None:
+    for text in HOSTILE:
+        finding = Finding(
+            Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, text, text, (text,), (text, text), text, (text,), text
+        )
+        fabric = replace(pages.FABRIC, rccl=text, plugin=f"/opt/{text}/x.so", libfabric=text)
+        told = replace(finding, id=Code.PLUGIN_LOADS)
+        steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
+        levels = LevelsTaken(text, text, text)
+        report = CheckReport(text, Answer.NO, text, Level.PROBE, levels, fabric, steps, (told, finding))
+        page = judge(check_page(report))
+        assert page.words.count(shown(text).strip()) > 10, text
+        assert not re.search(r"[\0\x1b\u202e\u2066\ud800]", page.text), text
+        suite(report)
 
 
 def test_a_hostile_log_is_told_as_it_is(tmp_path: Path) -> None:
@@ -256,42 +255,6 @@ def test_an_image_with_a_hostile_name_is_told_by_it(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert main(["check", str(image), "--level", "static", "--html", str(page)]) == 1
     assert str(image) in judge(page.read_text()).words
-
-
-@pytest.mark.parametrize(
-    ("text", "secret"),
-    [
-        ("HF_TOKEN=hunter2hunter2", "hunter2hunter2"),
-        ("export WANDB_API_KEY='two words'", "two words"),
-        ('"password": "geheim"', "geheim"),
-        ("db_password: geheim", "geheim"),
-        ("https://me:geheim@registry.example/x", "geheim"),
-        ("https://geheimgeheim@registry.example/x", "geheimgeheim"),
-        ("Authorization: Bearer abcdef0123456789", "abcdef0123456789"),
-        ("login with hf_abcdefghijklmnopqrstuvwx", "hf_abcdefghijklmnopqrstuvwx"),
-        ("serve --api-key geheim --port 1", "geheim"),
-        ("AWS_SECRET_ACCESS_KEY=abc/def+123", "abc/def+123"),
-        ("ghp_0123456789abcdefghijABCDEFGHIJ012345", "ghp_0123"),
-    ],
-)
-def test_what_looks_like_a_secret_is_not_shown(text: str, secret: str) -> None:
-    assert secret not in shown(text)
-    assert HIDDEN in shown(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NCCL_DEBUG=INFO",
-        "max_num_batched_tokens=8192",
-        "tokenizer=/models/x",
-        "NCCL_SOCKET_IFNAME=hsn",
-        "SLINGSHOT_VNIS=1234,1235",
-        "https://example.org/a@b",
-    ],
-)
-def test_what_is_no_secret_is_shown_as_it_is(text: str) -> None:
-    assert shown(text) == text
 
 
 def test_a_secret_in_the_jobs_variables_and_lines_is_not_on_the_page() -> None:

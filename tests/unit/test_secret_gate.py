@@ -23,7 +23,7 @@ from lumiimg.report import console, schema
 from lumiimg.report.html import page
 from lumiimg.report.junit import Case, to_junit
 from lumiimg.report.progress import LineProgress
-from lumiimg.secret import HIDDEN, hidden, known_secrets, secrets_here
+from lumiimg.secret import HIDDEN, has_secret, hidden, known_secrets, secrets_here
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import EVERYTHING
@@ -54,6 +54,8 @@ PUBLIC = (
     "ENV PATH /opt/bin and setenv LD_LIBRARY_PATH /lib of the environment; ENV KEYBOARD us",
     '{"auth": "kerberos", "auths": {}} and -----BEGIN PUBLIC KEY----- in the keyring',
     "next=https%3A%2F%2Fhost.test%3A8080%2Fa%40b%3Fv%3D6.2.4%26page%3D2",
+    "git@host:x and a@b and /a?b=c; docker://busybox@sha256:0123 and git+ssh://git@host/x",
+    "https://host/a@b?version=1&monkey=2; the key of it=x",
 )
 
 
@@ -113,7 +115,8 @@ def test_what_is_beside_a_secret_stays() -> None:
 @pytest.mark.threat("S50")
 def test_paths_digests_and_versions_stay_readable(capsys: pytest.CaptureFixture[str]) -> None:
     for text in PUBLIC:
-        assert printable(text) == text
+        assert printable(text) == hidden(text) == text
+        assert not has_secret(text)
         for place, out in places(text, capsys):
             assert out.count(HIDDEN) == (place == "JSON"), (place, text, out)
 
@@ -210,7 +213,7 @@ def test_no_command_repeats_a_secret_in_any_of_its_arguments(
 def test_explain_does_not_repeat_what_an_argument_holds(
     make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ("TEXT", "DB_PASS", "SSHPASS")
+    names = ("TEXT", "DB_PASS", "SSHPASS", "TOKENIZER")
     make_layer("a", BASE)
     make_layer("b", LAYER + "".join(f'[arguments.{name}]\ndefault = ""\nhelp = "text"\n' for name in names))
     request = ["--add", "b", "--layers", str(layers)]
@@ -223,6 +226,7 @@ def test_explain_does_not_repeat_what_an_argument_holds(
             said = "".join(capsys.readouterr())
             assert "looks like a secret" in said or "contains a password" in said
             assert not leaked(said)
+    assert main(["explain", "--base", "a", *request, "--arg", "b.TOKENIZER=fast"]) == ExitCode.GOOD
     for text in PUBLIC:
         assert main(["explain", "--base", "a", *request, "--arg", f"b.TEXT={text}"]) == ExitCode.GOOD, text
         assert shlex.quote(f"b.TEXT={text}") in capsys.readouterr().out

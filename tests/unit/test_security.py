@@ -38,12 +38,9 @@ from lumiimg.nccl import sources as log_sources
 from lumiimg.nccl.lines import EVIDENCE_LIMIT, evidence_text
 from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
-from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network import daemon
 from lumiimg.resolve.network.mirrors import Mirrors, general_index, refuse_password
 from lumiimg.resolve.network.web import Web
-from lumiimg.resolve.plan import Ground
-from lumiimg.resolve.request import Request
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -53,7 +50,6 @@ from tests.shared.tls import certified
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumiimg.catalog.catalogue import Catalogue
 
 ROOT = Path(__file__).parents[2]
 
@@ -521,21 +517,6 @@ def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None
 TOKEN = "hf_" + "aB3" * 10
 
 
-@pytest.mark.threat("S48")
-def test_an_argument_that_looks_like_a_secret_is_refused_and_not_repeated(make_layer: MakeLayer, layers: Path) -> None:
-    from lumiimg.catalog.catalogue import Catalogue as Read
-
-    make_layer("a", BASE)
-    fields = "".join(f'[arguments.{name}]\ndefault = ""\nhelp = "text"\n' for name in ("TEXT", "API_KEY", "TOKENIZER"))
-    make_layer("b", LAYER + fields)
-    catalogue: Catalogue = Read((layers,), ())
-    for name, value in (("TEXT", TOKEN), ("TEXT", "https://me:word@host/x"), ("API_KEY", "0123456789")):
-        with pytest.raises(BadInputError, match="looks like a secret") as caught:
-            locked(decide(Request("a", ("b",), {("b", name): value}), Ground(catalogue, Mirrors({}), "")))
-        assert value not in str(caught.value)
-    locked(decide(Request("a", ("b",), {("b", "TOKENIZER"): "fast"}), Ground(catalogue, Mirrors({}), "")))
-
-
 @pytest.mark.parametrize(
     ("where", "entry", "value"),
     [
@@ -576,60 +557,21 @@ def test_a_variable_of_a_layer_that_is_no_secret_is_taken(entry: str, make_layer
     assert main(["build", "--base", "a", "--add", "b", "--layers", str(layers), "--dry-run"]) == ExitCode.GOOD
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+@pytest.mark.threat("S49")
+def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated() -> None:
+    refuse_password("https://host/file?version=1", "--source x")
+    for address in (
         "https://host/file?X-Amz-Signature=abcd&a=b",
         "https://host/file?token=abcd",
         "https://host/file?a=b&sig=abcd",
-        "https://me:word@host/file",
-        "https://me:wo/rd@host/file",
+        "https://me:abcd@host/file",
+        "https://me:ab/cd@host/file",
         "https://me@host/file",
-    ],
-)
-@pytest.mark.threat("S49")
-def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated(address: str) -> None:
-    with pytest.raises(BadInputError) as caught:
-        refuse_password(address, "--source x")
-    assert "abcd" not in str(caught.value)
-    assert "word" not in str(caught.value).replace("password", "")
-    refuse_password("https://host/file?version=1", "--source x")
-    assert has_key(address) or "@" in address
-
-
-@pytest.mark.parametrize(
-    ("text", "secret"),
-    [
-        ("https://me:hunter2@host/x", "hunter2"),
-        ("GET https://host/x?sig=hunter2&n=1: 404", "hunter2"),
-        (f"unauthorised: {TOKEN}", TOKEN),
-        ("ghp_" + "a" * 36, "a" * 36),
-        ("-----BEGIN OPENSSH PRIVATE KEY", "OPENSSH"),
-        ("proxy http://u:hunter2@proxy:3128 refused", "hunter2"),
-    ],
-)
-@pytest.mark.threat("S50")
-def test_no_error_repeats_a_secret(text: str, secret: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for error in (LumiimgError(text), LumiimgError("x", where=text), LumiimgError("x", hint=text)):
-        assert secret not in str(error)
-        assert HIDDEN in str(error)
-    assert main(["log", f"./{text}"]) == ExitCode.BAD_INPUT
-    with pytest.raises(SystemExit):
-        main(["build", "--no-such-option", text])
-    assert secret not in "".join(capsys.readouterr())
-
-
-@pytest.mark.threat("S50")
-def test_what_is_no_secret_is_not_taken_for_one() -> None:
-    for text in (
-        "git@host:x and a@b and /a?b=c",
-        "docker://busybox@sha256:0123 and git+ssh://git@host/x",
-        "https://host/a@b?version=1&monkey=2",
-        "the key of it=x; --sort key=name",
-        "https://auth.docker.io/token: the server answers 503",
     ):
-        assert hidden(text) == text
-        assert not has_secret(text)
+        with pytest.raises(BadInputError) as caught:
+            refuse_password(address, "--source x")
+        assert not {"abcd", "ab/cd", "me"} & set(re.split(r"[^\w/]+", str(caught.value))), address
+        assert has_key(address) or "@" in address
 
 
 def test_a_text_made_to_be_slow_is_not_slow() -> None:
