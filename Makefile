@@ -15,6 +15,7 @@
 # make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
 # make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
 # make requirements the newest versions that the one file may carry, into .ci/requirements.txt
+# make compare      what some 500 command lines answer, beside what a commit answers (BASE=COMMIT)
 # make written      what this version writes, for later ones to read, into tests/fixtures/written
 
 PYTHON ?= python3
@@ -31,7 +32,7 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements written clean
+.PHONY: help demo test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements compare written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -93,6 +94,10 @@ dist: $(VENV)/.installed
 requirements: $(VENV)/.installed
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate \
 	    --no-emit-package uv --python-version 3.11 --output-file .ci/requirements.txt pyproject.toml
+
+compare: $(VENV)/.installed
+	@test -n "$(BASE)" || { echo "make compare BASE=COMMIT"; exit 2; }
+	$(BIN)/python -m tools.compare --base $(BASE)
 
 written: $(VENV)/.installed
 	$(BIN)/python -m tools.written
