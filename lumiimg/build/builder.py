@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_lease import CacheLease
-from lumiimg.build.capabilities import BuildMachine, require_bootstrap, require_container, require_environment
+from lumiimg.build.capabilities import BuildMachine, require_bootstrap, require_container
 from lumiimg.build.compile_cache import keeping
 from lumiimg.build.disk_space import LEAST_BYTES, require, room_at
 from lumiimg.build.engine_metadata import add_label
@@ -27,7 +27,7 @@ from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.overlay import Overlay
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
-from lumiimg.build.sandbox import EngineBuild, Sandbox, packed_again
+from lumiimg.build.sandbox import Sandbox, packed_again
 from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.steps import content_below, steps_of
@@ -124,14 +124,14 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     above it only where it came to the same; `runs_on`: what the bind manifest of the image is settled with.
 
     Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at `output`.
-    MissingHereError if the engine would lose what layers set, or cannot build what the cache does not have.
+    MissingHereError if the engine cannot build what the cache does not have.
     """
     start = time.monotonic()
     if others := open_to_others(cache):
         progress.notice(f"the cache {cache} {others}: whoever can write to it decides what is built")
     kept = LayerCache(cache)
-    steps = steps_of(chain, machine, way)
-    keys = layer_keys(steps, machine, way)
+    steps = steps_of(chain, machine)
+    keys = layer_keys(steps, machine)
     number = image_key(keys[-1], {**documents, MANIFEST: runs_on.text})
     there = is_there(output, number)
 
@@ -157,12 +157,10 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         for key in keys[: 1 + len(steps) - len(chain)]:
             kept.remove(key.digest)
     _require_room(steps, keys, kept, way)
-    if (there_are := len(lowest(keys, kept.find, content_below(chain[0], way)))) < len(steps):
+    if (there_are := len(lowest(keys, kept.find, content_below(chain[0])))) < len(steps):
         require_container(machine)
     if not there_are:
         require_bootstrap(machine, chain[0].layers[0], chain[0].sections.header)
-    if len(chain) > 1 and way == "definition":
-        require_environment(machine)
     try:
         log = BuildLog(log_path, known_secrets(environment))
     except OSError as error:
@@ -176,11 +174,10 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         clock = StageClock()
         progress.step_started(IMAGE)
         with written_by_rename(output) as partial:
-            stacked = strategy.stack(layers)
-            if not can_weave(stacked[:1]):
-                stacked[0] = packed_again(work.step(chain[0], "base"), stacked[0])
-            stacked, front = work.described(chain, stacked, documents, number, runs_on)
-            weave(stacked, partial, front.size_bytes)
+            if not can_weave(layers[:1]):
+                layers[0] = packed_again(work.step(chain[0], "base"), layers[0])
+            layers, front = work.described(chain, layers, documents, number, runs_on)
+            weave(layers, partial, front.size_bytes)
             sif_writer.write_front(partial, front, identity=number)
             open_image(partial).close()
             partial.chmod(0o755 & ~mask)
@@ -191,7 +188,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
 
 def _require_room(chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, way: str) -> None:
     """Raise FailedError where there is less room than for what is known: the layers that are there, or their base."""
-    content, base = content_below(chain[0], way), chain[0].origin
+    content, base = content_below(chain[0]), chain[0].origin
     known = sum(entry.size_bytes for entry in lowest(keys, cache.find, content))
     unpacks = way != "overlay"
     if base is not None and base.is_file():
@@ -276,7 +273,7 @@ class _Work:
         """Return the results of all layers, the base first, and what each took."""
         found: list[Path] = []
         stages: list[BuildStage] = []
-        base = content = content_below(chain[0], self.way)
+        base = content = content_below(chain[0])
         if content and chain[0].origin is not None:
             found.append(chain[0].origin)  # as it is: nothing of it is unpacked or written again
         taken = CacheLease(self.cache, self.scratch, self.progress.notice)
@@ -332,16 +329,15 @@ class _Work:
             self.log.write(f"== {definition.name}\n".encode())
             step = self.step(definition, definition.name)
             write_definitions([definition], step.folder, self.downloads, self.progress.line)
-            target = folder / f"data{strategy.suffix if below else '.sif'}"
+            target = folder / f"data{'.sqfs' if below else '.sif'}"
             if below:
                 with self._keeping(step, kept_key), step.named():
                     strategy.layer(step, below, target)
             else:
                 with step.named():
                     strategy.base(step, target, self.downloads)
-            whole = below[-1] if below and self.way == "definition" else None
             named = ", ".join(definition.layers)
-            if note := require_gpu_code(named, definition.gpus, target, whole, of_wheels=definition.gpu_of_wheels):
+            if note := require_gpu_code(named, definition.gpus, target, of_wheels=definition.gpu_of_wheels):
                 self.log.write(f"{note}\n".encode())
             seconds = time.monotonic() - start
             entry = self.cache.keep(key, target, layers=definition.layers, seconds=seconds, below=content)
@@ -356,8 +352,7 @@ class _Work:
 
 def new_strategy(way: str, scratch: Path) -> Strategy:
     """Return one way to build; what it unpacks goes to `scratch`."""
-    ways: dict[str, Strategy] = {"overlay": Overlay(), "sandbox": Sandbox(scratch), "definition": EngineBuild(scratch)}
-    return ways[way]
+    return Overlay() if way == "overlay" else Sandbox(scratch)
 
 
 def scratch_parent(cache: Path) -> Path:

@@ -14,7 +14,6 @@ from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
 
 _OWN_AGENTS = ("docker", "oras", "localimage")
-LOSES_ENVIRONMENT = "SingularityCE 4.1.5 to 4.2.1 does so, and Apptainer before 1.3.5"
 PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot")
 OWN_MOUNTS = "--mounts"
 """Of the program `root`: mounts, and programs that serve them, end with the command."""
@@ -58,8 +57,6 @@ class BuildMachine:
     proot: Path | None
     """Only where it does what it is for."""
     trials: tuple[CapabilityTrial, ...]
-    loses_environment: bool = False
-    """Whether the engine was seen to lose the environment of the layers below."""
     proot_is_slow: bool = False
     """Whether it takes `PROOT_SLOWLY`."""
     starts: bool = True
@@ -99,15 +96,6 @@ def program_of(name: str, path: str | None) -> Path | None:
 def was_seen(trials: Sequence[CapabilityTrial], name: str) -> bool:
     """Whether what was tried under a name works."""
     return any(trial.works for trial in trials if trial.name == name)
-
-
-def require_environment(machine: BuildMachine) -> None:
-    """Raise MissingHereError where an image of layers would come out without what they set."""
-    if machine.loses_environment:
-        raise MissingHereError(
-            f"{machine.engine.name} loses the environment of the layers below",
-            hint=f"{LOSES_ENVIRONMENT}: load another version, or name one in LUMIIMG_ENGINE",
-        )
 
 
 def require_container(machine: BuildMachine) -> None:

@@ -28,10 +28,10 @@ from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
 from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
 
-_FORMAT = 6
+_FORMAT = 7
 _LIMIT_BYTES = 64 * 1024
 _FLAGS = (
-    *("maps_ids", "mounts", "fuse", "loses_environment", "proot_is_slow"),
+    *("maps_ids", "mounts", "fuse", "proot_is_slow"),
     *("starts", "own_processes", "debootstraps", "fakeroot"),
 )
 _KERNEL = (

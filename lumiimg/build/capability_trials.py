@@ -39,8 +39,6 @@ _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
 _OF_ARCHIVE = Header(DEBOOTSTRAP, "stable", "file:///lumiimg-no-such-mirror")
 _ASKED = "lumiimg-no-such-mirror/dists/stable/Release"
-_LAYER = "Bootstrap: localimage\nFrom: below.sif\n\n%environment\n    export LUMIIMG_HERE=1\n"
-_SCRIPT, _BELOW = ".singularity.d/env/90-environment.sh", "export LUMIIMG_BELOW=1"
 _BEHIND = "/lumiimg-trial"
 # statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
 _SEES = f"""
@@ -64,15 +62,13 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
     ids = run([*namespaces.PROGRAM, "root", "true"], env=env, timeout_s=_TRIAL_S)
     mounts = None
     if ids.ok and platform.machine() in _MACHINES:
-        mounts = _start_on_overlay(engine, environment, [*namespaces.PROGRAM, "root", OWN_MOUNTS])
+        mounts = _start_on_overlay(environment, [*namespaces.PROGRAM, "root", OWN_MOUNTS])
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
     found = {name: program_of(name, path) for name in PROGRAMS}
     starts, fakeroot, own_processes, container = _try_container(engine, environment)
     engine = engine if fakeroot else engine.without_fakeroot
-    keeps = _try_environment(engine, environment)
     debootstraps, bootstrapper, base = _try_bootstrap(engine, environment, maps_ids=ids.ok, starts=starts)
     trials = [
-        keeps,
         container,
         base,
         _of_run("user namespace with the user's ids", ids, ""),
@@ -94,7 +90,6 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
         mounts=mounts is not None and mounts.ok,
         fuse=fuse,
         trials=tuple(trials),
-        loses_environment=keeps.is_sure and not keeps.works,
         proot_is_slow=is_slow,
         starts=starts,
         own_processes=own_processes,
@@ -103,28 +98,6 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
         fakeroot=fakeroot,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
-
-
-def _try_environment(engine: Engine, environment: Mapping[str, str]) -> CapabilityTrial:
-    """Try whether the engine's own build of a layer keeps what layers below have set.
-
-    SingularityCE 4.1.5 to 4.2.1, and Apptainer before 1.3.5, write it again. The definition runs nothing.
-    """
-    name = "the environment of the layers below"
-    if engine.kind is EngineKind.NAMESPACES:
-        return CapabilityTrial(name, works=True, said="lumiimg writes it")
-    try:
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-            (scratch / "below.sif/.singularity.d/env").mkdir(parents=True)  # a folder; an engine goes by what it is
-            (scratch / "below.sif" / _SCRIPT).write_text(f"#!/bin/sh\n{_BELOW}\n", encoding="utf-8")
-            done = _built(engine, _LAYER, environment, scratch, runs=False)
-            if not done.ok:
-                return CapabilityTrial(name, works=False, said=one_line(done.last_line)[:200], is_sure=False)
-            written = scratch / "image" / _SCRIPT
-            keeps = written.is_file() and _BELOW in written.read_text("utf-8", "replace").splitlines()
-    except FailedError as error:
-        return CapabilityTrial(name, works=False, said=str(error), is_sure=False)
-    return CapabilityTrial(name, keeps, "an image has it" if keeps else f"{engine.name} loses it")
 
 
 def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool, bool, bool, CapabilityTrial]:
@@ -156,8 +129,8 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool
     return starts, True, True, trial
 
 
-def _start_on_overlay(engine: Engine, environment: Mapping[str, str], namespace: Sequence[str]) -> Completed | None:
-    """Start a container as layers are built on overlays; return how it ended, None where there is no room to try."""
+def _start_on_overlay(environment: Mapping[str, str], namespace: Sequence[str]) -> Completed | None:
+    """Start a container as layers are built on overlays, by the kernel; None where there is no room to try."""
     try:
         with scratch_folder(Path(tempfile.gettempdir())) as scratch:
             _write_root(scratch / "root")
@@ -169,7 +142,7 @@ def _start_on_overlay(engine: Engine, environment: Mapping[str, str], namespace:
                 'cd / && exec "$@"'
             )
             return engines.run_script(
-                engine,
+                engines.of_kernel(),
                 scratch / "merged",
                 ["/bin/sh"],
                 environment=environment,
@@ -278,7 +251,7 @@ def _begin_bootstrap(program: str, environment: Mapping[str, str]) -> Completed:
         return run([*namespaces.PROGRAM, "root", OWN_MOUNTS, *words], env=variables, timeout_s=_TRIAL_S)
 
 
-def _built(engine: Engine, text: str, environment: Mapping[str, str], scratch: Path, *, runs: bool = True) -> Completed:
+def _built(engine: Engine, text: str, environment: Mapping[str, str], scratch: Path) -> Completed:
     """Have the engine build a definition in the folder `image`."""
     definition = scratch / "image.def"
     definition.write_text(text, encoding="utf-8")
@@ -288,8 +261,6 @@ def _built(engine: Engine, text: str, environment: Mapping[str, str], scratch: P
         scratch / "image",
         environment=environment,
         scratch=scratch,
-        sandbox=True,
-        runs=runs,
         timeout_s=_TRIAL_S,
     )
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from lumiimg.build.capabilities import CONTAINER, BuildMachine, was_seen
 from lumiimg.build.capability_cache import look_or_recall, recall
-from lumiimg.engine.engine import EngineKind, clean_environment, engines_here, programs_here
+from lumiimg.engine.engine import clean_environment, engines_here, programs_here
 from lumiimg.errors import MissingHereError
 
-WAYS = ("overlay", "sandbox", "definition")
+WAYS = ("overlay", "sandbox")
 
 
 def machine_for_builds(environment: Mapping[str, str], cache: Path) -> BuildMachine:
@@ -45,7 +45,7 @@ def recall_machine(environment: Mapping[str, str], cache: Path) -> BuildMachine 
 
 def builds_here(machine: BuildMachine) -> bool | None:
     """Return whether images can be built; None where that is not known."""
-    if not any(not faults for faults in faults_of(machine).values()) or not machine.trials[0].works:
+    if not any(not faults for faults in faults_of(machine).values()):
         return False
     return True if was_seen(machine.trials, CONTAINER) else None
 
@@ -84,9 +84,8 @@ def against(machine: BuildMachine, way: str) -> list[str]:
         "no FUSE": machine.fuse,
         "no squashfuse_ll": machine.squashfuse_ll,
     }
-    of_engines: dict[str, object] = {"no container engine that works": machine.engine.kind is not EngineKind.NAMESPACES}
     wanted: dict[str, object] = {
-        **{"overlay": of_overlays, "definition": of_engines}.get(way, {}),
+        **(of_overlays if way == "overlay" else {}),
         "no squashfs-tools": machine.mksquashfs and machine.unsquashfs,
     }
     return [fault for fault, has in wanted.items() if not has]

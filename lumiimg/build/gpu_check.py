@@ -15,21 +15,17 @@ from lumiimg.resolve.gpu_verdict import gpu_verdicts
 _SHOWN = 4
 
 
-def require_gpu_code(
-    layer: str, gpus: Collection[str], result: Path, below: Path | None = None, *, of_wheels: str | None = None
-) -> str | None:
+def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_wheels: str | None = None) -> str | None:
     """Raise FailedError where a layer has GPU code, and none that one of its GPUs takes; return a note, or None.
 
     `gpus`: what the layer is compiled for; `of_wheels`: what its wheels are to have code for, in what each job calls.
-    `result`: what the layer put in; where it is the whole image, `below` is that without the layer. A layer without any
-    GPU code is noted only: it may compile when it is called, as Triton does.
+    `result`: what the layer put in. A layer without any GPU code is noted only: it may compile when it is called, as
+    Triton does.
     """
     if not gpus and of_wheels is None:
         return None
-    code = _code(result)
-    if below is not None:
-        before = {(file.path, file.bundles) for file in _code(below).files}
-        code = GpuCode(tuple(file for file in code.files if (file.path, file.bundles) not in before), ())
+    with open_image(result) as image:
+        code = gpu_code_of(image.root)
     if gpus and not code.files:
         return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
     for gpu in gpus:
@@ -58,8 +54,3 @@ def _require_in_wheels(layer: str, gpu: str, code: GpuCode) -> None:
             f"layer {layer}: its wheels have no code for {gpu}: {shown}",
             hint=f"the releases of this layer, and where their wheels come from: lumiimg show {layer}",
         )
-
-
-def _code(path: Path) -> GpuCode:
-    with open_image(path) as image:
-        return gpu_code_of(image.root)

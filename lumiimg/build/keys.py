@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from lumiimg.build.capabilities import BuildMachine
 
-_LAYER_FORMAT = "lumiimg-layer-9"
+_LAYER_FORMAT = "lumiimg-layer-10"
 _KEPT_FORMAT = "lumiimg-kept-2"
 
 
-def layer_keys(chain: Sequence[Definition], machine: BuildMachine, way: str) -> tuple[CacheKey, ...]:
+def layer_keys(chain: Sequence[Definition], machine: BuildMachine) -> tuple[CacheKey, ...]:
     """Return the key of each layer: everything that its result depends on, from the definition down to the files.
 
     The day is not part of it: a base from a moving archive stays as it was until its result is removed from the cache,
@@ -38,11 +38,9 @@ def layer_keys(chain: Sequence[Definition], machine: BuildMachine, way: str) -> 
                 {
                     "format": _LAYER_FORMAT,
                     "parent": keys[-1].digest if keys else "",
-                    # a whole image each, or what a layer changes; which of the two ways found that does not matter
-                    "result": "image" if way == "definition" else "layer",
                     # what Apptainer writes, lumiimg writes to the byte
                     "engine": (EngineKind.APPTAINER if kind is EngineKind.NAMESPACES else kind).value,
-                    **({} if definition.parent or way == "definition" else _maker(machine, definition)),
+                    **({} if definition.parent else _maker(machine, definition)),
                     "owners": "kept" if machine.maps_ids else "lost",
                     # another packs the same files into other bytes
                     "mksquashfs": machine.mksquashfs_version,

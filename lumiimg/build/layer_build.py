@@ -76,8 +76,8 @@ class LayerBuild:
         self.log.write(f"{text}\n".encode())
         self.tell(text)
 
-    def build(self, target: Path, *, sandbox: bool = False) -> None:
-        """Have the engine build the definition itself. Raises FailedError if a script fails."""
+    def build(self, target: Path) -> None:
+        """Have the engine build the definition itself, as a folder. Raises FailedError if a script fails."""
         self.check(
             engines.build(
                 self.machine.engine,
@@ -86,7 +86,6 @@ class LayerBuild:
                 environment=self.environment,
                 scratch=self.scratch,
                 plain_http=self.definition.plain_http,
-                sandbox=sandbox,
                 log=self.log,
                 on_line=self.on_line,
             )
@@ -103,19 +102,20 @@ class LayerBuild:
         """Run a script in an image, as `engines.run_script` does. Raises FailedError if it fails.
 
         It sees the hosts of this machine and may add to them: in an engine's own build, that is not kept either.
+        `within`: what the command is run by, as root of a namespace; there the kernel makes the container.
         """
         hosts = self.scratch / "hosts"
         with suppress(OSError):  # not on every machine
             shutil.copyfile("/etc/hosts", hosts)
         self.check(
             engines.run_script(
-                self.machine.engine,
+                self.machine.engine if within is None else engines.of_kernel(),
                 root,
                 argv,
                 environment=self.environment,
                 scratch=self.scratch,
                 writable=writable,
-                own_processes=within is None and self.machine.own_processes,
+                own_processes=self.machine.own_processes,
                 hosts=hosts if hosts.exists() else None,
                 within=within,
                 log=self.log,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.layer_build import LayerBuild
-    from lumiimg.resolve.store import Store
 
 _OF_ROOT = ("packages.sh", "apt-get", "zypper", "dpkg")
 """Words of scripts that want to be root."""
@@ -91,28 +90,6 @@ class Sandbox(Strategy):
         variables = {"PROOT_TMP_DIR": f"{step.scratch}", **(PROOT_SLOWLY if step.machine.proot_is_slow else {})}
         command = [*words, *binds, *start, f"{OWN}/actions/exec", *argv]
         step.check(step.command(command, told=True, variables=variables))
-
-
-class EngineBuild(Sandbox):
-    """By the engine alone: one `build` a layer, each a whole image, from that of the one below. The slow reference."""
-
-    suffix = ".sif"
-
-    def base(self, step: LayerBuild, target: Path, store: Store) -> None:  # noqa: ARG002 - the engine has its own
-        self._build(step, target)
-
-    def _build(self, step: LayerBuild, target: Path) -> None:
-        step.build(target)
-        # The engine's word is not taken for it: what it wrote is opened, by our own reader.
-        open_image(target).close()
-
-    def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        (step.folder / f"{step.definition.parent}.sif").symlink_to(below[-1])
-        self._build(step, target)
-
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        """Return the last, which has all."""
-        return [layers[-1]]
 
 
 def packed_again(step: LayerBuild, base: Path) -> Path:

@@ -24,27 +24,26 @@ BOOTSTRAP = "00-bootstrap"
 """The name of the first step, where a base is made in two."""
 
 
-def steps_of(chain: Sequence[Definition], machine: BuildMachine, way: str) -> tuple[Definition, ...]:
+def steps_of(chain: Sequence[Definition], machine: BuildMachine) -> tuple[Definition, ...]:
     """Return the steps of a chain: the definitions, with the files of the base before them where lumiimg makes these.
 
     Raises BadInputError if a base that is a file cannot be read.
     """
     base = chain[0]
     header = base.sections.header
-    if way == "definition" or content_below(base, way) or not machine.makes_base(header.agent):
+    if content_below(base) or not machine.makes_base(header.agent):
         return tuple(chain)
     names = tuple(f"{name} (bootstrap)" for name in base.layers)
     files = replace(base, name=BOOTSTRAP, layers=names, sections=Sections(header), files=())
     return (files, *chain)
 
 
-def content_below(first: Definition, way: str) -> str:
+def content_below(first: Definition) -> str:
     """Return the content of what layers are laid over as it is: a base that is a file here; nothing for another base.
 
     It is that of this machine's file: a copy of it, elsewhere, is another. Raises BadInputError if it cannot be read.
     """
-    as_it_is = way != "definition" and first.origin is not None and can_be_below(first.origin)
-    return stamp(first.origin) if as_it_is and first.origin is not None else ""
+    return stamp(first.origin) if first.origin is not None and can_be_below(first.origin) else ""
 
 
 def can_be_below(image: Path) -> bool:

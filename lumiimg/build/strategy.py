@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 class Strategy(ABC):
     """One way to build layers. All raise FailedError if a script fails, OSError for what the system refuses."""
 
-    suffix = ".sqfs"
-    """Of the result of a layer."""
-
     def base(self, step: LayerBuild, target: Path, store: Store) -> None:
         """Make the files of a base, or all of it by the engine where that has to, as a SIF with our own file system."""
         root = step.folder / "root"
         if step.machine.makes_base(step.definition.sections.header.agent):
             write_files(step, root, store)
         else:
-            step.build(root, sandbox=True)
+            step.build(root)
             date_labels(root)
         step.say("packing the files")
         step.inside("tidy", root)
@@ -42,10 +39,6 @@ class Strategy(ABC):
     @abstractmethod
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         """Build a layer on what is `below` it (an image, then the results of layers), and write it to `target`."""
-
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        """Return which of the results lie one over the other in the image."""
-        return list(layers)
 
 
 def write_sif(step: LayerBuild, root: Path, target: Path) -> None:

@@ -86,8 +86,8 @@ def add_result(how: Options) -> None:
     how.add_argument("--force", action="store_true", help="overwrite: the output file")
     how.add_argument(
         "--strategy",
-        choices=("overlay", "sandbox", "definition"),
-        help="how to build layers: on overlays, in one folder, or by the engine alone (default: the first that works)",
+        choices=("overlay", "sandbox"),
+        help="how to build layers: on overlays, or in one folder (default: the first that works)",
     )
     options.add_jobs(how)
     options.add_quiet(how)

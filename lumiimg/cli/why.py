@@ -23,11 +23,6 @@ from lumiimg.errors import BadInputError, ExitCode
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("layer", metavar="LAYER", help="layer or base of the image that the options name")
     add_request(parser)
-    parser.add_argument(
-        "--strategy",
-        choices=("overlay", "sandbox", "definition"),
-        help="how to build layers: as for `build` (default: as it chooses)",
-    )
     add_quiet(parser)
     add_json(parser)
     parser.set_defaults(offline=False)
@@ -36,7 +31,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.cache import LayerCache
     from lumiimg.build.cache_miss import why
-    from lumiimg.build.choice import choose_way, machine_for_builds
+    from lumiimg.build.choice import machine_for_builds
     from lumiimg.build.keys import layer_keys
     from lumiimg.build.steps import content_below, steps_of
     from lumiimg.catalog.settings import read_settings
@@ -48,13 +43,12 @@ def execute(arguments: argparse.Namespace) -> int:
     chain = write_chain(locked(plan))
     cache = LayerCache(read_settings(os.environ).cache)
     machine = machine_for_builds(os.environ, cache.root)
-    way = arguments.strategy or choose_way(machine, None)[0]
-    steps = steps_of(chain, machine, way)
+    steps = steps_of(chain, machine)
     names = [step.layers[0] for step in steps]
     if arguments.layer not in names:
         raise BadInputError(f"{arguments.layer!r} is not a layer of this image", hint=f"it has: {', '.join(names)}")
-    keys = layer_keys(steps, machine, way)
+    keys = layer_keys(steps, machine)
     at = names.index(arguments.layer)
-    answer = why(cache, keys[: at + 1], steps[at].layers, content_below(chain[0], way))
+    answer = why(cache, keys[: at + 1], steps[at].layers, content_below(chain[0]))
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD if answer.entry else ExitCode.NO

@@ -212,31 +212,19 @@ def build(
     environment: Mapping[str, str],
     scratch: Path,
     plain_http: bool = False,
-    sandbox: bool = False,
-    runs: bool = True,
     timeout_s: float | None = None,
     log: IO[bytes] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
-    """Run the engine's own `build` of a definition file, in the folder of that file.
+    """Run the engine's own `build` of a definition file, in the folder of that file; the target is a folder.
 
-    `scratch` takes the unpacked root file system (as large as the image, uncompressed). `plain_http`: the registry of
-    the definition's header has no TLS. `sandbox`: the target is a folder. `runs`: the definition has scripts to be run.
+    `scratch` takes what the engine unpacks. `plain_http`: the registry of the definition's header has no TLS.
     """
-    argv: list[str | Path] = [engine.path, "build", *_native(engine)]
-    argv += _as_root(engine) if runs else []
-    if not runs:
-        argv.append("--notest")
-    if plain_http:
-        argv.append("--no-https")
-    if sandbox:
-        argv.append("--sandbox")
-    elif "--mksquashfs-args" in engine.build_flags:
-        argv.append(f"--mksquashfs-args={' '.join(PACKED)}")
-    words, env = [*argv, target, definition.name], _unpacking_in(scratch, engine, environment)
-    if not runs and engine.kind is EngineKind.SINGULARITY:
-        env["PATH"] = f"{_some_proot(scratch)}:{env.get('PATH', '')}"
-    return run(words, env=env, cwd=definition.parent, timeout_s=timeout_s, log=log, on_line=on_line)
+    argv: list[str | Path] = [engine.path, "build", "--sandbox", *_native(engine), *_as_root(engine)]
+    argv += ["--no-https"] if plain_http else []
+    argv += [target, definition.name]
+    env = _unpacking_in(scratch, engine, environment)
+    return run(argv, env=env, cwd=definition.parent, timeout_s=timeout_s, log=log, on_line=on_line)
 
 
 def run_script(
@@ -260,8 +248,7 @@ def run_script(
     `build` runs; `hosts` is shown as /etc/hosts; `within` makes the command one that is run as root of a namespace.
     """
     is_kernels = engine.kind is EngineKind.NAMESPACES
-    words: list[str | Path] = [*engine.words, "exec", *_APART, *_native(engine)]
-    words += _as_root(engine) if is_kernels or within is None else []
+    words: list[str | Path] = [*engine.words, "exec", *_APART, *_native(engine), *_as_root(engine)]
     words += ["--writable"] if writable else []
     words += ["--pid"] if own_processes or is_kernels else []
     words += ["--mount", _csv("type=bind", f"source={hosts}", "destination=/etc/hosts")] if hosts else []
@@ -273,19 +260,6 @@ def run_script(
 def _as_root(engine: Engine) -> list[str]:
     needs_word = os.geteuid() != 0 or engine.kind is EngineKind.NAMESPACES
     return [_FAKEROOT] if needs_word and _FAKEROOT in engine.build_flags else []
-
-
-def _some_proot(scratch: Path) -> Path:
-    """Return a folder with a proot that does nothing.
-
-    SingularityCE has a user build no definition without a proot on PATH, also one that has nothing to be run by it.
-    Source: its cmd/internal/cli/build_linux.go; tried with 4.1.3 (differences.toml, definition-wants-root).
-    """
-    program = scratch / "bin" / "proot"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    program.chmod(0o755)
-    return program.parent
 
 
 def _native(engine: Engine) -> list[str]:

@@ -38,7 +38,7 @@ def print_doctor(
     told = f"builds here by {', '.join(usable)}" if usable else "no way to build works here"
     if usable and lacking:
         told += f", but no {', no '.join(trial.name for trial in lacking)}"
-    kind = "ok" if usable and trials[0].works else "problem"
+    kind = "ok" if usable else "problem"
     if kind == "ok" and not was_seen(trials, CONTAINER):
         told, kind = "whether builds work here is not known, as no container was seen to start", "unknown"
     headline(out, f"{told}: {engine.name} ({engine.path})", kind)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from lumiimg.engine.engine import PACKED, Engine, find_engine
+from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.resolve.network.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place
@@ -32,7 +32,7 @@ from tests.shared.programs import needs
 from tests.shared.validation import told_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from xdist.remote import Producer
 
@@ -195,6 +195,28 @@ def built(path: Path, *argv: str | Path) -> Path:
             assert result.code == 0, result.err
     assert path.is_file()
     return path
+
+
+def built_by_engine(engine: Engine, target: Path, *argv: str | Path, flags: Sequence[str] = ()) -> Path:
+    """Build an image by the engine alone from what `build --definitions` writes, one `build` a layer."""
+    folder = target.with_suffix(".definitions")
+    written = lumiimg("build", *argv, "--definitions", folder, "--json")
+    assert written.code == 0, written.err
+    *chain, _ = (definition["name"] for definition in written.data["definitions"])
+    for name in chain:
+        engine_builds(engine, folder / f"{name}.def", folder / f"{name}.sif", *flags)
+    (folder / f"{chain[-1]}.sif").rename(target)
+    return target
+
+
+def engine_builds(engine: Engine, definition: Path, target: Path, *flags: str) -> None:
+    """Have the engine build a definition file, in the folder of that file."""
+    fakeroot = ["--fakeroot"] if os.geteuid() else []
+    packed = [PACKED_AS_OURS] if "--mksquashfs-args" in engine.build_flags else []
+    words: list[str | Path] = [engine.path, "build", *fakeroot, *packed, *flags, target, definition.name]
+    env = clean_environment(os.environ)
+    done = subprocess.run(words, cwd=definition.parent, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 PACKED_AS_OURS = f"--mksquashfs-args={' '.join(PACKED)}"

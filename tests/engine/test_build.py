@@ -21,7 +21,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.host.carried_manifest import Basis, read_manifest
 from lumiimg.image import Image, open_image
 from lumiimg.image.sif import read_sif_file
-from tests.engine.conftest import PACKED_AS_OURS, built, inside, lumiimg
+from tests.engine.conftest import built, engine_builds, inside, lumiimg
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import wait_until
 
@@ -206,13 +206,7 @@ def test_definitions_are_the_truth_they_build_the_same_image_elsewhere(
     """The flat definition, run by the engine alone in its own folder, as the output of --definitions says."""
     folder = tmp_path / "definitions"
     assert lumiimg("build", "--recipe", "demo", "--definitions", folder).code == 0
-    fakeroot = ["--fakeroot"] if os.geteuid() else []
-    command: list[str | Path] = [engine.path, "build", *fakeroot, PACKED_AS_OURS, "image.sif", "flat.def"]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("APPTAINER", "SINGULARITY"))
-    }
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    engine_builds(engine, folder / "flat.def", folder / "image.sif")
     with open_image(demo) as chained, open_image(folder / "image.sif") as flat:
         ours = {name: value for name, value in chained.labels.items() if name.startswith("lumiimg.")}
         assert {name: value for name, value in flat.labels.items() if name.startswith("lumiimg.")} == ours

@@ -29,14 +29,13 @@ pattern = "gfx[0-9a-f]+"
 """
 
 
-@pytest.mark.parametrize("way", ["overlay", "definition"])
-def test_a_layer_with_code_for_another_gpu_fails_where_it_is_built(way: str, bare: Path, tmp_path: Path) -> None:
+def test_a_layer_with_code_for_another_gpu_fails_where_it_is_built(bare: Path, tmp_path: Path) -> None:
     layer = tmp_path / "layers/kernels"
     layer.mkdir(parents=True)
     (layer / "layer.toml").write_text(LAYER)
     (layer / "post.sh").write_text('install -D "$LAYER_FILES/kernels.so" /opt/kernels/kernels.so\n')
     (layer / "kernels.so").write_bytes(gpu.library(gpu.bundle(*gpu.hip("gfx942"))))
-    words: list[str | Path] = ["build", "-o", tmp_path / "image.sif", "--strategy", way, "--base", bare]
+    words: list[str | Path] = ["build", "-o", tmp_path / "image.sif", "--base", bare]
     words += ["--layers", tmp_path / "layers", "--add", "kernels"]
     own = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
     told = lumiimg(*words, env=own)

@@ -38,7 +38,7 @@ def teller(folder: Path, post: str) -> Path:
     return folder / "layers"
 
 
-@pytest.mark.parametrize("way", ["overlay", "sandbox", "definition"])
+@pytest.mark.parametrize("way", ["overlay", "sandbox"])
 @pytest.mark.threat("S54")
 def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
     layers = teller(

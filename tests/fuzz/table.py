@@ -13,7 +13,6 @@ TARGETS = {
 _OWN_TABLE = "a table of this package"
 _OWN_TEXT = "text that this package has written itself"
 NOT_FOREIGN = {
-    "build.capability_trials": "what programs of this machine say in a trial",
     "engine.namespaces.ids": "the tables of ids of this machine, which root has written",
     "engine.namespaces.syscalls": "what the kernel says of this process",
     "build.disk_space": "the kernel's own words of mounts and memory",

@@ -32,7 +32,7 @@ class CountedMachine:
         self.environment = {"PATH": str(self.bin)}
         self.engine = Engine(self.bin / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
         self.trials: tuple[CapabilityTrial, ...] = (CapabilityTrial("the environment", works=True, said="x"),)
-        self.loses = False
+        self.mounts = False
         self.proot_works = True
         monkeypatch.setattr(capability_trials, "look", self.look)
 
@@ -44,7 +44,7 @@ class CountedMachine:
         self.tried += 1
         programs = [self.bin / name if (self.bin / name).exists() else None for name in PROGRAMS[:4]]
         fuse = os.access("/dev/fuse", os.W_OK)
-        values = (engine, True, False, fuse, *programs, self.trials, self.loses)
+        values = (engine, True, self.mounts, fuse, *programs, self.trials)
         fields = [field.name for field in dataclasses.fields(BuildMachine)]
         made: Any = dict(zip(fields, values, strict=False))
         if not self.proot_works:

@@ -301,7 +301,6 @@ def definition(tmp_path: Path, name: str = "01-a", **changes: object) -> Definit
 def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) -> None:
     def key(
         engine: Engine = ENGINE,
-        way: str = "overlay",
         sections: Sections = BASE,
         *,
         maps_ids: bool = True,
@@ -309,26 +308,25 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     ) -> str:
         chain = [definition(tmp_path, sections=sections)]
         machine = build_machine(engine, maps_ids=maps_ids, mksquashfs=by)
-        return layer_keys(chain, machine, way)[0].digest
+        return layer_keys(chain, machine)[0].digest
 
-    assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6")) == key(way="sandbox")
+    assert key() == key(replace(ENGINE, path=Path("/y"), version="1.4.6"))
     assert key() == key(replace(ENGINE, kind=EngineKind.NAMESPACES)), "either has lumiimg make the base"
     others = {
         key(sections=replace(BASE, post="#\n")),
         key(sections=replace(BASE, post="    lumiimg.version 1; touch /x\n")),
         key(sections=replace(BASE, post="    lumiimg.version 2; touch /x\n")),
-        key(way="definition"),
         key(replace(ENGINE, kind=EngineKind.SINGULARITY)),
     }
     others.add(key(maps_ids=False))  # owners and modes are lost
     others.add(key(by="4.7"))  # the same files are other bytes
     first = definition(tmp_path)
     other = replace(first, sections=Sections(Header("docker", "y")))
-    others.add(layer_keys([other, first], build_machine(ENGINE), "overlay")[1].digest)
+    others.add(layer_keys([other, first], build_machine(ENGINE))[1].digest)
     same = key()
     (tmp_path / "tool.c").write_text("int y;")
     others.add(key())
-    assert len(others | {same}) == 10
+    assert len(others | {same}) == 9
     last = CacheKey({"a": 1})
     assert len({image_key(last, documents) for documents in ({}, {"a": b"1"}, {"a": b"2"})}) == 3
 
@@ -336,7 +334,7 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
 def test_the_key_of_a_base_says_who_made_it_where_its_files_show_that(tmp_path: Path) -> None:
     def key(kind: EngineKind, agent: str, **seen: Any) -> str:
         chain = [definition(tmp_path, sections=Sections(Header(agent, "x", "http://h.test")))]
-        return layer_keys(chain, build_machine(replace(ENGINE, kind=kind), **seen), "sandbox")[0].digest
+        return layer_keys(chain, build_machine(replace(ENGINE, kind=kind), **seen))[0].digest
 
     ours, theirs, real = {"bootstrapper": "debootstrap"}, {"bootstrapper": ""}, EngineKind.APPTAINER
     archive = key(real, "debootstrap", **ours)
@@ -658,9 +656,7 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
     for origin, touched in ((image, image), (folder, folder / "etc/x")):
 
         def key(origin: Path = origin) -> str:
-            return layer_keys([replace(definition(tmp_path), origin=origin)], build_machine(ENGINE), "overlay")[
-                0
-            ].digest
+            return layer_keys([replace(definition(tmp_path), origin=origin)], build_machine(ENGINE))[0].digest
 
         before = key()
         assert key() == before
@@ -990,7 +986,7 @@ def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
     lower = replace(base, name="02-lower", layers=("lower",), parent="01-base", sections=on("01-base"))
     upper = replace(lower, name="03-upper", layers=("upper",), parent="02-lower", sections=on("02-lower"))
     chain = [base, lower, upper]
-    keys = layer_keys(chain, build_machine(ENGINE), "overlay")
+    keys = layer_keys(chain, build_machine(ENGINE))
     downloads = Store(root / "store", Web(), Mirrors({}))
     with (root / "log").open("wb") as log, scratch_folder(root / "cache/work") as scratch:
         work = builder._Work(stand.cache, None, {}, downloads, log, progress, scratch, "overlay")  # type: ignore[arg-type]
@@ -1130,8 +1126,7 @@ def test_another_lumiimg_that_writes_the_same_builds_nothing_again(tmp_path: Pat
         for version in ("0.1.0", "0.2.0")
     ]
     keys = {
-        layer_keys([definition(tmp_path, sections=sections)], build_machine(ENGINE), "overlay")[0].digest
-        for sections in written
+        layer_keys([definition(tmp_path, sections=sections)], build_machine(ENGINE))[0].digest for sections in written
     }
     assert len(keys) == 1
 
@@ -1189,14 +1184,14 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
         """Return what was done."""
         base = definition(tmp_path, "01-a", sections=replace(BASE, post=script), files=())
         above = replace(base, name="02-b", layers=("b",), parent="01-a", sections=replace(on("01-a"), post="make\n"))
-        steps = steps_of([base, above], machine, "overlay")
+        steps = steps_of([base, above], machine)
         scripts = Scripts()
         way: Any = scripts
         cache = LayerCache(tmp_path / "cache")
         with (tmp_path / "log").open("wb") as log, scratch_folder(tmp_path / "cache/work") as scratch:
             work = builder._Work(cache, machine, {}, store, log, Progress(), scratch, "overlay")
             with suppress(FailedError):
-                work.layers(steps, layer_keys(steps, machine, "overlay"), way)
+                work.layers(steps, layer_keys(steps, machine), way)
         return scripts.did
 
     assert build("false\n") == ["00-bootstrap"], "no layer is tried on a base that failed"
@@ -1207,8 +1202,8 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
 
 
 def test_a_base_is_bootstrapped_apart_only_where_lumiimg_makes_it(tmp_path: Path) -> None:
-    def steps(machine: BuildMachine, way: str = "sandbox") -> list[str]:
-        return [step.name for step in steps_of([definition(tmp_path)], machine, way)]
+    def steps(machine: BuildMachine) -> list[str]:
+        return [step.name for step in steps_of([definition(tmp_path)], machine)]
 
     assert steps(build_machine(ENGINE)) == ["00-bootstrap", "01-a"]
-    assert steps(build_machine(ENGINE, maps_ids=False)) == steps(build_machine(ENGINE), "definition") == ["01-a"]
+    assert steps(build_machine(ENGINE, maps_ids=False)) == ["01-a"]

@@ -706,7 +706,7 @@ def build(chain: list[Definition], server: Server, tmp_path: Path, progress: Rec
     downloads = store(tmp_path / "store", 2)
     with (tmp_path / "log").open("wb") as log:
         work = builder._Work(cache, None, {}, downloads, log, progress, scratch, "overlay")  # type: ignore[arg-type]
-        _, stages = work.layers(chain, layer_keys(chain, build_machine(ENGINE), "overlay"), stand)
+        _, stages = work.layers(chain, layer_keys(chain, build_machine(ENGINE)), stand)
     fetched = ["downloads"] if "downloads" in progress.heard else []
     assert [stage.name for stage in stages] == [*fetched, *(one.name for one in chain)]
     return stand.built
@@ -755,9 +755,9 @@ def test_a_layer_that_may_be_kept_by_the_content_below_it_is_not_fetched_for(ser
     cache = LayerCache(tmp_path / "cache")
     other = replace(first[0], sections=Sections(Header("docker", "another")))
     new = replace(first[1], sections=Sections(Header("docker", "new")))
-    keys = layer_keys([other, first[1]], build_machine(ENGINE), "overlay")
+    keys = layer_keys([other, first[1]], build_machine(ENGINE))
     assert list(needed([other, first[1]], keys, cache, "")) == []
-    keys = layer_keys([other, new], build_machine(ENGINE), "overlay")
+    keys = layer_keys([other, new], build_machine(ENGINE))
     assert list(needed([other, new], keys, cache, "")) == [one]
     server.asked.clear()
     (tmp_path / "store" / SHA).unlink()

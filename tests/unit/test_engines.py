@@ -13,7 +13,7 @@ import pytest
 from lumiimg import engine as room
 from lumiimg.engine import engine as engines
 from lumiimg.engine.binds import binds_of
-from lumiimg.engine.engine import Engine, EngineKind, clean_environment, find_engine
+from lumiimg.engine.engine import EngineKind, clean_environment, find_engine
 from lumiimg.engine.failures import explain
 from lumiimg.host.container_view import TO_ENGINE, read_by
 
@@ -79,38 +79,15 @@ def test_builds_pass_only_options_that_the_engine_has(
     engine = find_engine({"LUMIIMG_ENGINE": str(program(name))})
     definition = tmp_path / "x.def"
     definition.touch()
-    for runs in (True, False):
-        engines.build(engine, definition, tmp_path / "x", environment={}, scratch=tmp_path, runs=runs)
-    engines.build(engine, definition, tmp_path / "x", environment={}, scratch=tmp_path, plain_http=True, sandbox=True)
+    engines.build(engine, definition, tmp_path / "x", environment={}, scratch=tmp_path)
+    engines.build(engine, definition, tmp_path / "x", environment={}, scratch=tmp_path, plain_http=True)
     engines.build(engine.without_fakeroot, definition, tmp_path / "x", environment={}, scratch=tmp_path)
     built = [line.split() for line in asked(engine.path) if line.startswith("build ") and "--help" not in line]
-    assert len(built) == 4
+    assert len(built) == 3
     options = {word.partition("=")[0] for words in built for word in words if word.startswith("--")}
     assert options <= {*recorded(name)["build-help"]["output"].split()}
-    assert ["--fakeroot" in words for words in built] == [True, False, True, False]
+    assert ["--fakeroot" in words for words in built] == [True, True, False]
     assert all("--no-oci" in words for words in built) is (name == SINGULARITYCE)
-
-
-def test_singularityce_finds_a_proot_for_a_definition_that_runs_nothing(tmp_path: Path) -> None:
-    """It asks for one before it builds; Apptainer does not."""
-    said = recorded(SINGULARITYCE)["no-proot"]["output"]
-    assert (known := explain(said)) is not None
-    assert known.id == "no-proot"
-    script = tmp_path / "singularity"
-    script.write_text(f"#!/bin/sh\ncommand -v proot || {{ echo '{said.strip()}'; exit 255; }}\n")
-    script.chmod(0o755)
-    (tmp_path / "x.def").touch()
-    (tmp_path / "scratch").mkdir()
-    for kind, works in ((EngineKind.SINGULARITY, True), (EngineKind.APPTAINER, False)):
-        done = engines.build(
-            Engine(script, kind, "4.1.3", frozenset()),
-            tmp_path / "x.def",
-            tmp_path / "x",
-            environment={"PATH": "/nonesuch"},
-            scratch=tmp_path / "scratch",
-            runs=False,
-        )
-        assert done.ok is works, done.output
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -160,11 +137,9 @@ def test_a_script_of_either_engine_is_told_where_to_add_variables() -> None:
 # Which test holds what the code goes by; of other modules, their name.
 HELD = {
     "version-line": test_each_is_known_by_what_it_says_of_itself,
-    "mksquashfs-args": test_builds_pass_only_options_that_the_engine_has,
     "zstd": "test_build_parts.py",
     "oci-mode": test_builds_pass_only_options_that_the_engine_has,
     "fakeroot-without-ids": "test_machine.py",
-    "definition-wants-root": test_singularityce_finds_a_proot_for_a_definition_that_runs_nothing,
     "proot-in-image": test_what_each_says_when_it_cannot_is_known,
     "debootstrap-root": test_what_each_says_when_it_cannot_is_known,
     "squashfuse-fails": test_what_each_says_when_it_cannot_is_known,

@@ -261,14 +261,6 @@ def test_wheels_without_code_for_the_gpu_of_the_site_fail_where_each_job_needs_i
     require_gpu_code("pytorch", (), layer(tmp_path / "none", mine=b"text"), of_wheels="gfx90a")
 
 
-def test_what_was_below_a_layer_speaks_for_no_layer(tmp_path: Path) -> None:
-    """The container engine's own build makes the whole image."""
-    below = layer(tmp_path / "below", base=only("gfx90a"))
-    whole = layer(tmp_path / "whole", base=only("gfx90a"), mine=only("gfx942"))
-    with pytest.raises(FailedError, match="no code for it"):
-        require_gpu_code("x", ("gfx90a",), whole, below)
-
-
 def test_a_layer_without_gpu_code_is_noted(tmp_path: Path) -> None:
     note = require_gpu_code("x", ("gfx90a",), layer(tmp_path / "layer", mine=b"text"))
     assert note == "x was compiled for gfx90a, and installed no GPU code that can be read"

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from lumiimg.build import capability_cache
-from lumiimg.build.capabilities import CapabilityTrial, require_environment
+from lumiimg.build.capabilities import CapabilityTrial
 from lumiimg.build.capability_cache import look_again
 from lumiimg.engine.engine import EngineKind
-from lumiimg.errors import MissingHereError
 from tests.shared.counted_machine import PROGRAMS, CountedMachine
 
 
@@ -29,11 +28,11 @@ def test_a_machine_is_tried_once_and_by_doctor_each_time(world: CountedMachine) 
     assert world.ask() == first
     assert world.tried == 1
     before = world.file.read_text()
-    world.loses = True
-    assert look_again(world.engine, world.environment, world.cache).loses_environment
+    world.mounts = True
+    assert look_again(world.engine, world.environment, world.cache).mounts
     assert world.tried == 2
     assert world.file.read_text() != before
-    assert world.ask().loses_environment
+    assert world.ask().mounts
     assert world.tried == 2
 
 
@@ -113,7 +112,7 @@ def spoiled(text: str, **other: object) -> str:
         lambda _: "[" * 60_000,
         lambda text: spoiled(text, format=99),
         lambda text: spoiled(text, maps_ids="yes"),
-        lambda text: spoiled(text, loses_environment=None),
+        lambda text: spoiled(text, mounts=None),
         lambda text: spoiled(text, trials=None),
         lambda text: spoiled(text, trials=[7]),
         lambda text: spoiled(text, trials=[{"name": "x", "works": 1, "said": ""}]),
@@ -171,12 +170,3 @@ def test_what_was_not_tried_to_the_end_is_not_kept(world: CountedMachine) -> Non
     world.trials = (CapabilityTrial("mounts", works=False, said="no room", is_sure=False),)
     look_again(world.engine, world.environment, world.cache)
     assert not world.file.exists()
-
-
-def test_an_engine_that_loses_the_environment_is_refused(world: CountedMachine) -> None:
-    require_environment(world.ask())
-    world.loses = True
-    lost = look_again(world.engine, world.environment, world.cache)
-    with pytest.raises(MissingHereError, match="loses the environment of the layers below") as caught:
-        require_environment(lost)
-    assert "load another version" in str(caught.value)

@@ -135,7 +135,7 @@ class Built(Output):
     """Of the build."""
     reused_steps: int
     """Of these, taken from the cache."""
-    way: Literal["overlay", "sandbox", "definition"] = field(name="strategy")
+    way: Literal["overlay", "sandbox"] = field(name="strategy")
     """Which of the ways to build it was."""
     is_new: bool
     """False: the file was this image already, and nothing was built."""
