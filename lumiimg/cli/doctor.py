@@ -21,9 +21,13 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode, MissingHereError
+
+if TYPE_CHECKING:
+    from lumiimg.engine.engine import Engine
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -39,10 +43,17 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.lacking import next_step
     from lumiimg.catalog.settings import read_settings
     from lumiimg.engine.engine import clean_environment, engines_here
-    from lumiimg.report.machine import print_doctor
+    from lumiimg.report.machine import print_doctor, print_no_engine
 
     settings, environment = read_settings(os.environ), clean_environment(os.environ)
-    engines, others = [*engines_here(os.environ)], []
+    try:
+        engines = [*engines_here(os.environ)]
+    except MissingHereError as error:
+        if arguments.json:
+            raise
+        print_no_engine(error, next_step(None, os.environ), quiet=arguments.quiet)
+        return error.exit_code
+    others: list[Engine] = []
     with suppress(MissingHereError):
         unnamed = {name: value for name, value in os.environ.items() if name != "LUMIIMG_ENGINE"}
         others = [*engines_here(unnamed)]

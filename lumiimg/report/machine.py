@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from lumiimg.build.disk_space import FreeSpace
     from lumiimg.engine.engine import Engine
+    from lumiimg.errors import MissingHereError
     from lumiimg.findings import Advice
 
 
@@ -56,4 +57,11 @@ def print_doctor(
         place = " of memory: it is a tmpfs, and counts against a job" if room.in_memory else " free"
         say(out, f"{name}: {size(room.free_bytes)}{place} ({room.folder})")
     say(out, f"layers are kept in {cache} (LUMIIMG_CACHE)", style="dim")
+    next_step(out, advice)
+
+
+def print_no_engine(error: MissingHereError, advice: Advice, *, quiet: bool = False) -> None:
+    """Print that nothing starts a container here, and what to do."""
+    out = console(quiet=quiet)
+    headline(out, f"no way to build works here: {error}", "problem")
     next_step(out, advice)

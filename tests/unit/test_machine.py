@@ -196,6 +196,11 @@ def test_doctor_ends_with_the_one_command_to_go_on_with(
     assert last_line() == "next:  apt-get install --no-install-recommends squashfs-tools squashfuse"
     monkeypatch.setattr("os.path.exists", lambda path: str(path) != "/dev/fuse" and os.path.lexists(path))
     assert last_line() == "next:  apt-get install --no-install-recommends squashfs-tools"
+    (place.bin / "apptainer").unlink()
+    assert main(["doctor"]) == 4
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("no way to build works here: no container engine answers here")
+    assert last == "next:  apt-get install --no-install-recommends squashfs-tools"
     monkeypatch.setenv("MODULEPATH", "/appl/modules")
     assert last_line() == elsewhere, "users of a cluster are not root"
 
