@@ -1,7 +1,8 @@
-# make demo         build a small real image and check it, end to end; where none can be built, the part that needs nothing
+# make demo         build a small real image and check it, end to end; where none can be built, say what gets what is missing (exit code 4)
 # make test         unit tests, offline once the packages are in; some five minutes on two cores
 # make coverage     how many branches of elf/, image/, nccl/ and fabric/ their unit tests take, and the floor of each
-# make test-engine  the same against a real Apptainer, a real loader and a real RCCL
+# make test-core    the engine tests that CI runs: demo, each strategy, kill and resume, check, four nodes, a job; some eight minutes
+# make test-engine  all tests against a real Apptainer, a real loader and a real RCCL
 # make test-all     both, make coverage and make fuzz, with all of what is exhaustive, of which they take a tenth
 # make fuzz         new inputs for every parser, and the property tests with many more (FUZZ=100 for an hour's worth; SEED=N for the same again)
 # make mutate       would the unit tests notice a slip in the rules and the verdict? (MODULE=nccl/verdict; hours for all; MODULE=promises: a broken promise of docs/security.md, in minutes)
@@ -12,6 +13,7 @@
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write what comes from the program, run the commands in the documents, build docs/_build/html
+#                   (DOCUMENTS='documents and core': the commands of README.md and the tutorials only)
 # make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
 # make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
 # make requirements the newest versions that the one file may carry, into .ci/requirements.txt
@@ -21,6 +23,7 @@
 PYTHON ?= python3
 FUZZ ?= 10
 SECONDS ?= 60
+DOCUMENTS ?= documents
 VENV := .venv
 BIN := $(VENV)/bin
 SCRIPTS := docs/support/fabric-prolog.sh .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
@@ -32,7 +35,7 @@ COVERAGE_TESTS = $(wildcard $(addprefix tests/unit/test_,elf_*.py fabric*.py ima
 # each process would compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test coverage test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements compare written clean
+.PHONY: help demo test coverage test-core test-core-here test-engine test-engine-here test-all test-lowest fuzz corpus mutate rehearse score audit lint bench bench-here docs dist requirements compare written clean
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
@@ -66,12 +69,17 @@ coverage: $(VENV)/.installed
 	$(BIN)/pytest -p tools.branches --numprocesses auto --dist worksteal $(COVERAGE_TESTS)
 	$(BIN)/python -m tools.branches
 
+test-core:
+	.ci/unprivileged make test-core-here
+
+test-core-here: $(VENV)/.installed
+	.ci/engine-tests 'engine and core'
+
 test-engine:
 	.ci/unprivileged make test-engine-here
 
 test-engine-here: $(VENV)/.installed
-	# folders of tests that pass go at once: they would be tens of gigabytes
-	$(BIN)/pytest -m engine tests/engine --numprocesses 2 --dist loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
+	.ci/engine-tests engine
 
 test-all: export LUMIIMG_ALL = 1
 test-all: test coverage fuzz test-engine
@@ -145,7 +153,7 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m tools.schemas
 	$(BIN)/python -m tools.manpages
 	$(BIN)/python -m tools.rooms
-	$(BIN)/pytest --numprocesses auto --dist worksteal -m documents tests/unit/test_documents.py
+	$(BIN)/pytest --numprocesses auto --dist worksteal -m '$(DOCUMENTS)' tests/unit/test_documents.py
 	rm -rf docs/_build
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m tools.site docs/_build/html

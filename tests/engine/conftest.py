@@ -28,7 +28,7 @@ from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.resolve.network.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place
-from tests.shared.programs import needs
+from tests.shared.programs import needs, patient
 from tests.shared.validation import told_by
 
 if TYPE_CHECKING:
@@ -294,10 +294,10 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         (folder / "log").open("wb") as log,
         subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log) as server,
     ):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patient(20)
         while True:
             try:
-                requests.get(f"http://{address}/v2/", timeout=1).raise_for_status()
+                requests.get(f"http://{address}/v2/", timeout=patient(1)).raise_for_status()
                 break
             except requests.RequestException:
                 assert time.monotonic() < deadline, (folder / "log").read_text()

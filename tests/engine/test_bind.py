@@ -119,6 +119,7 @@ def test_an_older_c_library_is_refused_as_its_own_loader_refuses_it(engine: Engi
     assert "version `GLIBC_2.38' not found" in words.stdout + words.stderr
 
 
+@pytest.mark.core
 def test_ldd_says_what_ldd_in_the_container_says(engine: Engine, with_plugin: Path) -> None:
     files = ("/usr/bin/python3", "/opt/aws-ofi-nccl/lib/librccl-net.so", LIBFABRIC, RCCLPROBE)
     answer = lumiimg("ldd", with_plugin, *files, "--json")

@@ -23,7 +23,7 @@ from lumiimg.image import Image, open_image
 from lumiimg.image.sif import read_sif_file
 from tests.engine.conftest import built, engine_builds, inside, lumiimg
 from tests.shared.layer_builder import LAYER
-from tests.shared.programs import wait_until
+from tests.shared.programs import patient, wait_until
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -95,6 +95,7 @@ def test_a_script_runs_in_a_folder_of_its_own_that_is_gone_afterwards(engine: En
     assert "gone" in inside(engine, awkward, "sh", "-c", "test -e /opt/lumiimg/build || echo gone")
 
 
+@pytest.mark.core
 def test_our_reader_and_the_engine_read_the_same_of_the_image(engine: Engine, awkward: Path) -> None:
     done = subprocess.run([engine.path, "inspect", "--json", "--all", awkward], capture_output=True, check=True)
     attributes = json.loads(done.stdout)["data"]["attributes"]
@@ -136,6 +137,7 @@ def test_the_engine_finds_nothing_else_than_our_loader_model(engine: Engine, dem
         assert model == {name: file for name, file in real.items() if "ld-linux" not in name}
 
 
+@pytest.mark.core
 def test_a_second_build_of_the_same_builds_nothing(demo: Path, tmp_path: Path) -> None:
     result = lumiimg("build", "--recipe", "demo", "-o", tmp_path / "again.sif", "--json")
     assert result.code == 0
@@ -175,6 +177,7 @@ def test_a_bindings_module_does_not_break_a_build(tmp_path: Path) -> None:
     assert result.code == 0, result.err
 
 
+@pytest.mark.core
 def test_a_script_that_fails_is_exit_1_with_the_layer_the_line_and_the_log(tmp_path: Path) -> None:
     # with `false | cat` an engine's own %post goes on; a layer's script does not
     folder = layer_folder(tmp_path / "l", "broken", LAYER, "echo about to fail\nfalse | cat\necho never\n")
@@ -257,7 +260,7 @@ def test_a_build_that_is_ended_in_the_middle_leaves_no_half_image_and_the_next_o
     ) as build:
         wait_until(lambda: processes(marker) != [])
         build.send_signal(number)
-        build.wait(timeout=60)
+        build.wait(timeout=patient(60))
     assert build.returncode != 0
     assert not output.exists()
     wait_until(lambda: processes(marker) == [])

@@ -27,6 +27,7 @@ PLUGIN = "/opt/aws-ofi-nccl/lib/librccl-net.so"
 LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
 
 
+@pytest.mark.core
 def test_an_rccl_without_a_plugin_is_a_no_and_its_own_line_proves_it(demo: Path) -> None:
     result = by_both(demo)
     assert result.code == ExitCode.NO
@@ -39,6 +40,7 @@ def test_an_rccl_without_a_plugin_is_a_no_and_its_own_line_proves_it(demo: Path)
     assert "would use TCP sockets" in unwrapped(result.err)
 
 
+@pytest.mark.core
 def test_the_plugin_layer_turns_the_loading_path_green(with_plugin: Path) -> None:
     result = by_both(with_plugin)
     found = findings(result)
@@ -120,11 +122,13 @@ BREAKS: dict[str, tuple[Callable[[Path], None], str, str]] = {
 }
 
 
+@pytest.mark.core
 def test_the_images_own_loader_is_asked(with_plugin: Path) -> None:
     listed = findings(check(with_plugin))["loader.lists"]
     assert any(line.startswith("libfabric.so.1 => /") for line in listed["evidence"])
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("make", "identity", "words"), BREAKS.values(), ids=BREAKS.keys())
 def test_each_break_of_the_plugin_turns_red_with_the_loaders_words(
     with_plugin: Path, tmp_path: Path, make: Callable[[Path], None], identity: str, words: str
@@ -215,6 +219,7 @@ def test_a_bind_of_what_is_not_there_is_told_and_the_files_are_checked_all_the_s
     assert asked.out == ""
 
 
+@pytest.mark.core
 def test_without_an_engine_the_files_are_checked_and_probe_is_missing_here(demo: Path, tmp_path: Path) -> None:
     nothing = {"PATH": str(tmp_path), "LUMIIMG_ENGINE": "no-such-engine"}
     result = check(demo, env=nothing)
@@ -233,6 +238,7 @@ def test_the_log_command_reads_what_the_probes_print(engine: Engine, demo: Path,
     assert result.data["verdict"] == "plugin-missing"
 
 
+@pytest.mark.core
 def test_an_old_plugin_is_taken_by_an_old_rccl_and_by_no_new_one(engine: Engine, with_old_plugin: Path) -> None:
     result = by_both(with_old_plugin)
     assert findings(result)["plugin.api"]["severity"] == "ok"
@@ -249,6 +255,7 @@ def test_an_old_plugin_is_taken_by_an_old_rccl_and_by_no_new_one(engine: Engine,
     assert "@probe none exported=" in done.stdout
 
 
+@pytest.mark.core
 def test_a_simulation_shows_what_rccl_would_choose_and_is_called_one(demo: Path, with_plugin: Path) -> None:
     """RCCL 2.13.4 tells without it too, so here the two can be compared."""
     without = check(demo, "--simulate-gpu")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog.settings import default_cache
-from tests.shared.documents import PAGES, ROOT, Where, blocks, run_page
+from tests.shared.documents import PAGES, Where, blocks, parameters, run_page
 from tests.shared.shelf import make_shelf
 from tests.shared.world import World, serve, wheels_of_layers
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 WITH_MORE = [page for page in PAGES if any(block.where in {Where.ENGINE, Where.SLURM} for block in blocks(page))]
 
 
-@pytest.mark.parametrize("page", WITH_MORE, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", parameters(WITH_MORE))
 def test_the_commands_of_a_page_do_what_it_says(
     page: Path, slurm: dict[str, str], demo: Path, with_plugin: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from lumiimg.engine.behaviour import Behaviour, tried_differences
 from lumiimg.host.codec import decode
-from tests.shared.programs import needs
+from tests.shared.programs import needs, patient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ NOBODY_HAS_IDS = "mount --bind nobody /etc/subuid && exec setpriv --ambient-caps
 
 
 def shown(words: list[str], folder: Path) -> dict[str, str | None]:
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, timeout=patient(300))
     assert done.returncode == 0, done.stderr
     found = decode(Behaviour, json.loads(done.stdout))
     # None: the reason stands where the answer would

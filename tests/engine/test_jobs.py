@@ -22,7 +22,7 @@ import pytest
 from lumiimg.catalog import sites
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import FOUR_NODES, built, debian_12, lumiimg
-from tests.shared.programs import EVERYTHING, unwrapped, wait_until
+from tests.shared.programs import EVERYTHING, patient, unwrapped, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
@@ -207,7 +207,7 @@ def submit(
     bound = {"SINGULARITY_BIND": "/nonexistent"} if robust else {}
     env = slurm | bound | {"PATH": f"{lumiimg_on_path(folder)}:{slurm['PATH']}"}
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={out}", "job.sh"]
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=patient(400))
     assert "Submitted batch job" in done.stdout, done.stderr
     text = out.read_text() if out.exists() else ""
     (job,) = folder.glob("lumiimg-*")
@@ -326,7 +326,9 @@ def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
     assert "/elsewhere/x is not in the image, nor under a bind of the job: add --bind /elsewhere" in unwrapped(told.err)
     assert "/in/data/x" not in told.err
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={tmp_path}/job.out", "job.sh"]
-    done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=patient(400)
+    )
     out = (tmp_path / "job.out").read_text()
     assert done.returncode == 0, out
     assert out.count("read\n") == out.count("not written\n") == 2
@@ -366,13 +368,16 @@ def script_with_caches(image: Path, folder: Path, program: str) -> None:
     assert lumiimg("job", image, *words).code == ExitCode.GOOD
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("exported", ["NONE", "HOME,LANG"])
 def test_ranks_have_what_the_script_sets_however_it_was_submitted(
     exported: str, demo: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
     script_with_caches(demo, tmp_path, 'echo "rank $RANK of $WORLD_SIZE at $MASTER_ADDR, $OF_JOB"; id >/dev/null')
     argv = ["sbatch", "--wait", f"--export={exported}", "--gpus-per-node=0", "--time=5", "--output=job.out", "job.sh"]
-    done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=patient(400)
+    )
     out = (tmp_path / "job.out").read_text()
     assert done.returncode == 0, out
     assert re.findall(r"rank \d of 4 at nid00000\d, /tmp/\S+/cache", out) != []
@@ -389,7 +394,9 @@ def test_a_job_submitted_from_inside_of_another_has_its_ranks_in_order(
     inner = "sbatch --wait --mem=100 --gpus-per-node=0 --time=5 --output=job.out job.sh"
     outer = ["salloc", "--nodes=1", "--mem-per-cpu=20", "srun", "--ntasks=1", "sh", "-c", inner]
     env = slurm | {"APPTAINER_CLEANENV": "1"}
-    done = subprocess.run(outer, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(
+        outer, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=patient(400)
+    )
     out = (tmp_path / "job.out").read_text()
     assert done.returncode == 0, out
     wanted = ["rank 0, 0 of", "rank 1, 1 of", "rank 2, 0 of", "rank 3, 1 of"]
@@ -418,7 +425,9 @@ def test_a_job_from_a_folder_that_no_engine_binds_says_so(
     told = lumiimg("job", demo, "--site", tmp_path / "site.toml", "--robust", "-o", folder / "job.sh", "--", "true")
     assert told.code == ExitCode.GOOD, told.err
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={tmp_path}/job.out", "job.sh"]
-    done = subprocess.run(argv, cwd=folder, env=slurm, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(
+        argv, cwd=folder, env=slurm, capture_output=True, text=True, check=False, timeout=patient(400)
+    )
     assert done.returncode == 2
     assert (tmp_path / "job.out").read_text().endswith(f"submit from another: {folder}\n")
 

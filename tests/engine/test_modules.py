@@ -14,6 +14,7 @@ from tests.engine.conftest import lumiimg
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.module_systems import SYSTEMS, environments, start
+from tests.shared.programs import patient
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -130,5 +131,5 @@ def test_a_real_srun_starts_ranks_as_the_mpich_of_the_image_wants(tmp_path: Path
     # what PMI-2 gives a rank by which MPICH knows how many they are
     ask = ["srun", "-N1", "-n2", "--overlap", "sh", "-c", 'echo "of ${PMI_SIZE:-1}"']
     for environment, said in ((slurm | {"SLURM_MPI_TYPE": loaded["SLURM_MPI_TYPE"]}, "of 2"), (slurm, "of 1")):
-        done = subprocess.run(ask, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(ask, env=environment, capture_output=True, text=True, check=False, timeout=patient(120))
         assert done.stdout.splitlines() == [said] * 2, done.stderr

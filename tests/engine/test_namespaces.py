@@ -15,7 +15,7 @@ import pytest
 from lumiimg.engine.engine import PACKED, Engine, exec_words, of_kernel
 from lumiimg.engine.namespaces import PROGRAM
 from tests.engine.conftest import lumiimg
-from tests.shared.programs import wait_until
+from tests.shared.programs import patient, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ def _start(
     engine: Engine, image: Path, argv: list[str], env: Mapping[str, str] | None = None, **options: object
 ) -> str:
     words = exec_words(engine, image, argv, **options)  # type: ignore[arg-type]
-    done = subprocess.run(words, env=dict(env or os.environ), capture_output=True, check=False, timeout=120)
+    done = subprocess.run(words, env=dict(env or os.environ), capture_output=True, check=False, timeout=patient(120))
     assert done.returncode == 0, done.stderr
     return done.stdout.decode("utf-8", "surrogateescape")
 

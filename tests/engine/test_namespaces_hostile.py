@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.engine.engine import execute, of_kernel, run_script
 from lumiimg.engine.namespaces import PROGRAM
-from tests.shared.programs import EVERYTHING, needs, wait_until
+from tests.shared.programs import EVERYTHING, needs, patient, wait_until
 from tests.shared.small_roots import small_root
 
 pytestmark = pytest.mark.engine
@@ -55,7 +55,7 @@ def _start(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=patient(60),
         stdin=subprocess.DEVNULL,
     )
 
@@ -235,7 +235,7 @@ def _bound(image: Path, tmp_path: Path, target: str, way: str, script: str) -> s
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=patient(60),
         stdin=subprocess.DEVNULL,
     )
 
@@ -276,7 +276,7 @@ def test_a_machine_that_refuses_something_is_named_in_one_line_or_done_without(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=patient(60),
     )
     if said is None:
         assert done.stdout == "works\n", done.stderr
@@ -304,10 +304,16 @@ def test_what_a_program_leaves_running_ends_with_it(image: Path, tmp_path: Path,
     is_up = "until ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q bin/sleep; do :; done"
     argv = ["bash", "-c", f"({left} &); {is_up}"]
     if way == "probe":
-        done = execute(of_kernel(), image, argv, environment=os.environ, timeout_s=60)
+        done = execute(of_kernel(), image, argv, environment=os.environ, timeout_s=patient(60))
     else:
         done = run_script(
-            of_kernel(), image, argv, environment=os.environ, scratch=tmp_path, writable=way == "build", timeout_s=60
+            of_kernel(),
+            image,
+            argv,
+            environment=os.environ,
+            scratch=tmp_path,
+            writable=way == "build",
+            timeout_s=patient(60),
         )
     assert done.ok, done.output
     assert f"sleep {mark}" not in _commands()

@@ -17,7 +17,7 @@ import pytest
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
 from tests.engine.conftest import GPU_SITE, SLURM_CONF_FILE
-from tests.shared.programs import wait_until
+from tests.shared.programs import patient, wait_until
 from tests.shared.validation import validated
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check_in_job(
     script = folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{before}\n{command} >report.json\necho $? >code\n")
     argv = ["sbatch", "--wait", f"--nodes={nodes}", "--no-kill", f"--chdir={folder}", "--output=out", str(script)]
-    subprocess.run(argv, env=slurm | variables, capture_output=True, check=False, timeout=300)
+    subprocess.run(argv, env=slurm | variables, capture_output=True, check=False, timeout=patient(300))
     text = (folder / "out").read_text()
     said = (folder / "report.json").read_text()
     return Told(int((folder / "code").read_text()), validated(said, "check-nodes") if said else {}, text)
@@ -82,6 +82,7 @@ def down(slurm: dict[str, str]) -> set[str]:
     return {line.split()[0] for line in lines if line and line.split()[1] != "idle"}
 
 
+@pytest.mark.core
 def test_four_nodes_that_are_the_same_are_told_as_one(slurm: dict[str, str], with_plugin: Path, tmp_path: Path) -> None:
     told = check_in_job(slurm, tmp_path, with_plugin)
     assert told.code == 3, told.text
@@ -112,7 +113,9 @@ def test_outside_of_a_job_one_is_submitted_and_tells_the_same(
         "--html=page.html",
         "--junit=result.xml",
     ]
-    done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patient(300)
+    )
     assert done.returncode == 3, done.stderr
     assert [group["nodes"] for group in validated(done.stdout, "check-nodes")["groups"]] == [ALL]
     assert done.stderr.startswith("job ")
@@ -128,7 +131,9 @@ def test_a_job_that_slurm_refuses_is_bad_luck_in_one_line(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
     argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--sbatch=--partition=nowhere"]
-    done = subprocess.run(argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patient(60)
+    )
     assert done.returncode == 3
     assert "sbatch does not take the job" in done.stderr
     assert "nowhere" in done.stderr or "invalid partition" in done.stderr
@@ -199,7 +204,9 @@ def test_what_has_come_when_the_time_of_the_job_is_up_is_kept(
     argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--json"]
     argv += ["--sbatch=--partition=four --time=1"]
     env = slurm | {"SLURM_TASK_PROLOG": str(prolog)}
-    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patient(300)
+    )
     assert done.returncode == 3, done.stderr
     report = validated(done.stdout, "check-nodes")
     assert [group["nodes"] for group in report["groups"]] == [["nid000001", "nid000002", "nid000004"]]
@@ -218,7 +225,7 @@ def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
         assert program.stderr is not None
         job = program.stderr.readline().split()[1]
         program.send_signal(number)
-        assert program.wait(timeout=60) == 128 + number
+        assert program.wait(timeout=patient(60)) == 128 + number
     left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
     wait_until(lambda: not subprocess.run(left, env=slurm, capture_output=True, text=True, check=False).stdout.strip())
     assert not list(tmp_path.iterdir())
@@ -262,7 +269,7 @@ def test_a_job_that_ends_in_its_collective_leaves_what_the_nodes_said(
         job = program.stderr.readline().split()[1]
         wait_until(lambda: list(tmp_path.glob(".lumiimg-check-*/report.json")), 120)
         subprocess.run(["scancel", job], env=slurm, check=True)
-        out, told = program.communicate(timeout=120)
+        out, told = program.communicate(timeout=patient(120))
     report = validated(out, "check-nodes")
     assert report["levels"]["run"] == "not done: the job ended before it did", told
     assert [group["nodes"] for group in report["groups"]] == [ALL[:2]]

@@ -544,7 +544,25 @@ def situation(sandbox: Path, tmp_path: Path) -> Iterator[Situation]:
     remove_tree(root)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+MAIN = (
+    "nothing is wrong",
+    "no plugin",
+    "in a folder that is not searched",
+    "no libfabric",
+    "host libcxi too old",
+    "host libfabric for a newer glibc",
+    "two copies of libfabric",
+    "cut off at 20000 bytes",
+    "a symbol is nowhere",
+    "NCCL_NET_PLUGIN=none",
+)
+"""What users meet."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=[pytest.mark.core] if name in MAIN else []) for name, case in CASES.items()],
+)
 def test_what_is_predicted_is_what_happens(engine: Engine, situation: Situation, case: Case) -> None:
     case.make(situation)
     ldd = situation.ldd(case.file, *((HANDSHAKE, RCCLPROBE, RCCL) if case.loads else ()))

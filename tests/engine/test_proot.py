@@ -20,7 +20,7 @@ from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import inside, lumiimg
 from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
-from tests.shared.programs import needs, unwrapped, wait_until
+from tests.shared.programs import needs, patient, unwrapped, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +115,7 @@ def image(place: Place) -> Path:
     told = lumiimg(*place.argv(output, "below", "package"), env=place.env)
     assert told.code == 0, told.err
     assert told.data["strategy"] == "sandbox"
-    assert time.monotonic() - start < 200, "what a script leaves behind is not waited for"
+    assert time.monotonic() - start < patient(200), "what a script leaves behind is not waited for"
     return output
 
 
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_all_that_the_script_has_started(place: Place, tmp_path: Pat
             wait_until(lambda: all(map(strays, sleeps)) or child.poll() is not None, 120)
             assert child.poll() is None, child.stderr and child.stderr.read()
             child.send_signal(number)
-            child.wait(60)
+            child.wait(patient(60))
         wait_until(lambda: not any(map(strays, (*sleeps, str(cache)))))
         assert not output.exists()
     assert lumiimg("cache", "verify", env=env).code == 0

@@ -17,6 +17,7 @@ from lumiimg.errors import FailedError
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.registry import SIF_LAYER, ImageManifest, parse_reference, resolve_image
 from lumiimg.resolve.network.web import Web
+from tests.shared.programs import patient
 from tests.shared.registries import MANIFEST, push
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def resolve(address: str, name: str) -> ImageManifest:
 
 def announced(address: str, name: str, media_type: str) -> str:
     """Return the digest that the registry itself names."""
-    answer = requests.head(f"http://{address}/v2/{name}", headers={"Accept": media_type}, timeout=30)
+    answer = requests.head(f"http://{address}/v2/{name}", headers={"Accept": media_type}, timeout=patient(30))
     answer.raise_for_status()
     return answer.headers["Docker-Content-Digest"]
 
@@ -51,14 +52,16 @@ def test_an_image_and_an_index_have_the_digests_that_the_registry_names(registry
     assert image.layers == (f"sha256:{hashlib.sha256(layer).hexdigest()}",)
     assert (image.size_bytes, image.config["architecture"]) == (len(layer), "amd64")
 
-    size = len(requests.get(f"http://{registry}/v2/library/digests/manifests/{image.digest}", timeout=30).content)
+    size = len(
+        requests.get(f"http://{registry}/v2/library/digests/manifests/{image.digest}", timeout=patient(30)).content
+    )
     entry = {"mediaType": MANIFEST, "digest": image.digest, "size": size}
     listed = [entry | {"platform": {"os": "linux", "architecture": name}} for name in ("arm64", "amd64")]
     requests.put(
         f"http://{registry}/v2/library/digests/manifests/all",
         data=json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": listed}),
         headers={"Content-Type": INDEX},
-        timeout=30,
+        timeout=patient(30),
     ).raise_for_status()
     chosen = resolve(registry, "docker://digests:all")
     assert chosen.index_digest == announced(registry, "library/digests/manifests/all", INDEX)

@@ -20,7 +20,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Severity
 from lumiimg.image import open_image
 from tests.engine.conftest import GPU_SITE, LIB, check, findings, lumiimg
-from tests.shared.programs import unwrapped
+from tests.shared.programs import patient, unwrapped
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 
+@pytest.mark.core
 def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[str, str]) -> None:
     result = check(with_plugin, "--level", "run", "--site", "lumi", "--verbose", env=gpus)
     assert result.data["level"] == "run"
@@ -87,7 +88,7 @@ def test_the_same_command_on_two_nodes_proves_the_network(
     def node(number: int) -> int:
         own = {"SLURM_PROCID": str(number), "SLURM_LOCALID": "0", "APPTAINER_HOSTNAME": f"nid00000{number + 1}"}
         with (folder / LOGS / f"output-{number}.log").open("wb") as log:
-            return run(words, env=environment | own, timeout_s=120, log=log).exit_code
+            return run(words, env=environment | own, timeout_s=patient(120), log=log).exit_code
 
     with ThreadPoolExecutor() as nodes:
         second = nodes.submit(node, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shared.programs import needs
+from tests.shared.programs import needs, patient
 
 pytestmark = pytest.mark.engine
 BASH = """\
@@ -78,6 +78,8 @@ def test_zsh_completes(line: str, wanted: str, environment: dict[str, str], tmp_
 
 
 def ask(argv: list[str], environment: dict[str, str], folder: Path) -> str:
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=patient(60), check=False
+    )
     assert done.stderr == ""
     return done.stdout

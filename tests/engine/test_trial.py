@@ -20,7 +20,7 @@ from lumiimg.cluster.trial.values import Look
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
 from lumiimg.host.codec import encode
-from tests.shared.programs import wait_until
+from tests.shared.programs import patient, wait_until
 from tests.shared.validation import validated
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ class Rehearsal:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "lumiimg", "trial", *words]
-        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False, timeout=300)
+        return subprocess.run(
+            argv, env=self.environment, capture_output=True, text=True, check=False, timeout=patient(300)
+        )
 
     def plan(self, *words: str) -> None:
         done = self.run("plan", *words, "-o", str(self.folder), "--stand-in", "GPUs, RCCL and NICs")
@@ -245,7 +247,9 @@ def test_each_gpu_is_tried_over_each_nic_and_the_other_one_is_seen(
     words += [sys.executable, "-m", "lumiimg", "node", rehearsal.folder / "looks"]
     words += ["--look", tmp_path / "mine.toml", "--nics-in", with_plugin]
     own = rehearsal.environment | {"STANDIN_NICS": "10"}  # planted: the NICs are crossed
-    done = subprocess.run(words, env=own, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    done = subprocess.run(
+        words, env=own, capture_output=True, text=True, check=False, timeout=patient(300), cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     (rehearsal.folder / "steps/image-1.nics.out").write_text(done.stdout)
     for step in ("nodes", "image-1.nics"):
@@ -256,7 +260,9 @@ def test_each_gpu_is_tried_over_each_nic_and_the_other_one_is_seen(
     assert re.fullmatch(f"GPU 0: cxi1 {slower}, GPU 1: cxi0 {slower}", row["measured"])
 
     own |= {"STANDIN_IGNORES": "1"}
-    done = subprocess.run(words, env=own, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    done = subprocess.run(
+        words, env=own, capture_output=True, text=True, check=False, timeout=patient(300), cwd=tmp_path
+    )
     (rehearsal.folder / "steps/image-1.nics.out").write_text(done.stdout)
     row = next(row for row in rehearsal.report()["rows"] if row["id"] == "image-1.nics")
     said = "GPU 0 over cxi0: RCCL had 4 NICs in spite of FI_CXI_DEVICE_NAME=cxi0"

@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.errors import ExitCode
 from tests.engine.conftest import FOUR_NODES, Result, check, findings, lumiimg
-from tests.shared.programs import needs
+from tests.shared.programs import needs, patient
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
@@ -79,7 +79,9 @@ def test_a_real_srun_starts_ranks_with_the_environment_of_the_script(
     assert written.code == ExitCode.GOOD, written.err
     assert len((tmp_path / "job.sh").read_text().splitlines()) <= 40
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", "--output=job.out", "job.sh"]
-    done = subprocess.run(argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False, timeout=patient(400)
+    )
     out = (tmp_path / "job.out").read_text()
     assert done.returncode == 0, out
     assert out.count("0.8.1 /user-software/lib/python3.13/site-packages/einops/__init__.py /user-software") == 4

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.shared.programs import patient
+
 LIMIT_S = 60.0
 _COMPLAINTS = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 
@@ -52,7 +54,7 @@ class Browser:
             self.events.append(answer)
 
     def _next(self, limit_s: float) -> dict[str, Any]:
-        end = time.monotonic() + limit_s
+        end = time.monotonic() + patient(limit_s)
         while b"\0" not in self.rest:
             ready, _, _ = select.select([self.back], [], [], max(end - time.monotonic(), 0))
             assert ready, "the browser does not answer"
@@ -134,6 +136,6 @@ def browser(profile: Path) -> Iterator[Browser]:
         yield one
     finally:
         process.terminate()
-        process.wait(timeout=LIMIT_S)
+        process.wait(timeout=patient(LIMIT_S))
         os.close(ours[1])
         os.close(theirs[0])

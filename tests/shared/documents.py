@@ -25,6 +25,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.shared.programs import patient
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -168,6 +176,15 @@ class Shelf:
             self.put[of](target)
 
 
+def parameters(pages: Sequence[Path]) -> list[ParameterSet]:
+    """Return pages for a test; CI runs those of README.md and the tutorials."""
+    names = [f"{page.relative_to(ROOT)}" for page in pages]
+    return [
+        pytest.param(page, id=name, marks=[pytest.mark.core] if name.startswith(("README", "docs/tutorials/")) else [])
+        for page, name in zip(pages, names, strict=True)
+    ]
+
+
 def run_page(
     page: Path, wheres: Sequence[Where], shelf: Shelf, folder: Path, environment: Mapping[str, str] | None = None
 ) -> int:
@@ -196,7 +213,9 @@ def run_page(
         "LUMIIMG_TODAY": os.environ["LUMIIMG_TODAY"],
         **(environment or {}),
     }
-    subprocess.run(["bash", "-c", "\n".join(script)], cwd=folder, env=environment, timeout=TIMEOUT_S, check=False)
+    subprocess.run(
+        ["bash", "-c", "\n".join(script)], cwd=folder, env=environment, timeout=patient(TIMEOUT_S), check=False
+    )
     for number, block in enumerate(wanted):
         _judge(block, notes, number)
     shutil.rmtree(folder, ignore_errors=True)

@@ -36,9 +36,14 @@ def unwrapped(text: str) -> str:
     return " ".join(text.split())
 
 
+def patient(limit_s: float) -> float:
+    """Return a limit of a test, times LUMIIMG_TEST_PATIENCE: CI gives ten times the usual, as nothing there depends on speed."""
+    return limit_s * float(os.environ.get("LUMIIMG_TEST_PATIENCE", "1"))
+
+
 def wait_until(condition: Callable[[], object], limit_s: float = 90) -> None:
     """Wait for what another process or thread does; on a busy machine each step of it takes its time."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + patient(limit_s)
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

@@ -12,6 +12,7 @@ from pathlib import Path
 import requests
 
 from lumiimg.image import FileKind, open_image
+from tests.shared.programs import patient
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -22,8 +23,8 @@ def push(address: str, name: str, tag: str, layer: bytes, config: dict[str, obje
 
     def blob(data: bytes) -> dict[str, object]:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        place = requests.post(f"{base}/blobs/uploads/", timeout=30).headers["Location"]
-        requests.put(place, params={"digest": digest}, data=data, timeout=300).raise_for_status()
+        place = requests.post(f"{base}/blobs/uploads/", timeout=patient(30)).headers["Location"]
+        requests.put(place, params={"digest": digest}, data=data, timeout=patient(300)).raise_for_status()
         return {"digest": digest, "size": len(data)}
 
     diff_id = f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}"
@@ -37,7 +38,7 @@ def push(address: str, name: str, tag: str, layer: bytes, config: dict[str, obje
     }
     headers = {"Content-Type": MANIFEST}
     data = json.dumps(manifest)
-    requests.put(f"{base}/manifests/{tag}", data=data, headers=headers, timeout=30).raise_for_status()
+    requests.put(f"{base}/manifests/{tag}", data=data, headers=headers, timeout=patient(30)).raise_for_status()
     return f"sha256:{hashlib.sha256(data.encode()).hexdigest()}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lumiimg.cli.commands import make_parser
 from lumiimg.cli.main import without_program
-from tests.shared.documents import PAGES, ROOT, Block, Where, blocks, lumiimg_commands, run_page
+from tests.shared.documents import PAGES, Block, Where, blocks, lumiimg_commands, parameters, run_page
 from tests.shared.programs import needs
 from tests.shared.shelf import make_shelf
 from tests.shared.world import World, serve, wheels_of_layers
@@ -31,7 +31,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
 
 
 @pytest.mark.documents
-@pytest.mark.parametrize("page", RUN_HERE, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", parameters(RUN_HERE))
 def test_the_commands_of_a_page_do_what_it_says(page: Path, shelf: Shelf, tmp_path: Path) -> None:
     needs("gcc", "mksquashfs")
     assert run_page(page, (Where.HERE,), shelf, tmp_path / "page")
