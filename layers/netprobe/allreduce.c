@@ -49,7 +49,7 @@ struct rccl {
 
 struct job {
     const char *library, *folder;
-    int local, task, tasks, device, timeout_s;
+    int local, task, tasks, timeout_s;
 };
 
 struct buffers {
@@ -62,14 +62,13 @@ static struct rccl rccl;
 
 static const char usage[] =
     "usage: allreduce --devices LIBRARY\n"
-    "       allreduce --folder DIR [--local RANKS] [--task K --tasks N | --slurm] [--device D] [--timeout SECONDS] LIBRARY\n"
+    "       allreduce --folder DIR [--local RANKS] [--task K --tasks N | --slurm] [--timeout SECONDS] LIBRARY\n"
     "Sum buffers over GPUs with LIBRARY (librccl.so.1), check the sums, and print the bandwidth as rccl-tests does.\n"
     "  --devices          only say how many GPUs there are for HIP\n"
     "  --folder DIR       where the ranks meet: empty, and seen by all of them\n"
     "  --local RANKS      how many ranks, each with a GPU, this process starts (default 1)\n"
     "  --task K --tasks N this is process K of N (default 0 of 1)\n"
     "  --slurm            K and N are those of this Slurm step: SLURM_PROCID, SLURM_STEP_NUM_TASKS\n"
-    "  --device D         the GPU of the first rank of a process (default 0)\n"
     "exit: 0 all sums are right; 10 LIBRARY cannot be loaded; 11 it is no RCCL, or has no HIP; 16 timed out; 20 no GPU;\n"
     "      21 the ranks did not meet; 22 no communicator; 23 a collective failed; 24 a sum was wrong; 2 usage\n";
 
@@ -300,12 +299,6 @@ static int count_devices(int rank, int *count)
     return *count > 0 ? EXIT_OK : EXIT_DEVICE;
 }
 
-static const char *no_such_gpu(int rc)
-{
-    (void)rc;
-    return "HIP has no GPU of that number";
-}
-
 static int devices(const char *path)
 {
     struct event event;
@@ -337,12 +330,8 @@ static int take_part(const struct job *job, int local)
     probe_stage = "devices";
     if ((code = count_devices(rank, &count)) != EXIT_OK)
         return code;
-    if (job->device >= count) {
-        tell("device", rank, -1, no_such_gpu);
-        return EXIT_DEVICE;
-    }
     /* Tasks of one node see all its GPUs, or each its own. */
-    device = ((job->tasks > 1 && of_task ? atoi(of_task) * job->local : 0) + job->device + local) % count;
+    device = ((job->tasks > 1 && of_task ? atoi(of_task) * job->local : 0) + local) % count;
     if (!is_done(hip.set_device(device), "hipSetDevice", rank))
         return EXIT_DEVICE;
     hip.device_get_name(name, sizeof name - 1, device);
@@ -452,8 +441,6 @@ int main(int argc, char **argv)
                 good = (job.task = parse_number(value, end, 0, MAX_TASKS)) >= 0;
             else if (strcmp(argv[i - 1], "--tasks") == 0)
                 good = (job.tasks = parse_number(value, end, 1, MAX_TASKS)) > 0;
-            else if (strcmp(argv[i - 1], "--device") == 0)
-                good = (job.device = parse_number(value, end, 0, MAX_LOCAL)) >= 0;
             else if (strcmp(argv[i - 1], "--timeout") == 0)
                 good = (job.timeout_s = parse_timeout(value)) > 0;
             else
@@ -467,7 +454,6 @@ int main(int argc, char **argv)
     begin("allreduce", job.timeout_s + PATIENCE_S); /* that each rank may say first where it waits */
     if (only_devices)
         finish(devices(job.library));
-    report_gpu_settings();
     probe_stage = "ranks";
     fflush(NULL);
     finish(start_ranks(&job));

@@ -365,25 +365,6 @@ static inline void report_mapped(void)
     fclose(maps);
 }
 
-/* One `set` event for each variable of this process that numbers its GPUs otherwise, or changes their modes. */
-static inline void report_gpu_settings(void)
-{
-    static const char *const names[] = {"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
-                                        "GPU_DEVICE_ORDINAL", "HSA_XNACK"};
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *value = getenv(names[i]);
-        struct event event;
-
-        if (!value)
-            continue;
-        event_begin(&event, "set");
-        event_string(&event, "name", names[i]);
-        event_string(&event, "value", value);
-        event_end(&event);
-    }
-}
-
 /* ---- the command line ---- */
 
 /* A whole number in [LOW, HIGH] that fills TEXT up to END (exclusive), else -1. */

@@ -13,12 +13,7 @@ from lumiimg.errors import ExitCode, printable
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", type=Path)
     parser.add_argument("--look", metavar="SITE", help="put there what this node shows of what the site's file says")
-    parser.add_argument(
-        "--gpus-in", metavar="IMAGE", type=Path, help="print what GPUs are in it, and memory beside them"
-    )
-    parser.add_argument(
-        "--nics-in", metavar="IMAGE", type=Path, help="print how fast GPUs of two nodes are over each NIC"
-    )
+    parser.add_argument("--gpus-in", metavar="IMAGE", type=Path, help="print what the GPUs are for its runtime")
     parser.add_argument("--engine-in", metavar="IMAGE", type=Path, help="print what the container engine does with it")
 
 
@@ -28,12 +23,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.nodes.node_task import take_part
     from lumiimg.cluster.trial.look import look_here
 
-    if image := arguments.gpus_in or arguments.nics_in:
-        from lumiimg.cluster.trial.nearness import gpus_of, nics_of
+    if image := arguments.gpus_in:
+        from lumiimg.cluster.trial.gpu_targets import gpus_of
         from lumiimg.host.codec import encode
 
-        of = gpus_of if arguments.gpus_in else nics_of
-        told = of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
+        told = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
         print(printable(json.dumps(encode(told))))
     elif arguments.engine_in:
         from lumiimg.engine.behaviour import behaviour_of

@@ -30,7 +30,6 @@ from lumiimg.check.run.collective import (
 from lumiimg.check.run.execution import NO_GPU, RunResult, judge
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.cli.main import main
-from lumiimg.cluster.trial.nearness import NicRun, _told
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode, MissingHereError
@@ -359,28 +358,6 @@ def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = 
     collective = Collective(CollectiveProgram.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
     result = judge(folder / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
     return by_id(result)["run.hang"]
-
-
-@pytest.mark.parametrize(
-    ("ending", "speed", "why"),
-    [
-        (0, 86.0, ""),
-        (16, None, "the collective did not return from allreduce within 60 s"),
-        (23, None, "the collective failed: lumiimg's own all-reduce ended with 23"),
-    ],
-)
-def test_of_an_all_reduce_over_one_nic_that_breaks_no_bandwidth_is_taken(
-    tmp_path: Path, ending: int, speed: float | None, why: str
-) -> None:
-    logs = write_logs(tmp_path, "cxi", nodes=2, ranks=2)
-    hang = "@probe timeout rank=0 seconds=60 during=allreduce\n" if ending == 16 else ""
-    output = table(2, 2, 86.0) + hang
-    (logs / "output.log").write_text(output)
-    collective = Collective(CollectiveProgram.OWN, ("x",), (), 1, 2, RCCL, needs_mpi=False, timeout_s=60)
-    result = judge(logs, Completed(("x",), ending, output, 1.0), collective, None, site=None, excuse=None)
-    transport = dataclasses.replace(result.report.transport, nics=1)
-    result = dataclasses.replace(result, report=dataclasses.replace(result.report, transport=transport))
-    assert _told(result, 0, "cxi0") == NicRun(0, "cxi0", speed, why)
 
 
 def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(tmp_path: Path) -> None:

@@ -31,15 +31,15 @@ from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.cluster.nodes.slurm import Allocation
-from lumiimg.cluster.trial import driver, nearness, submit
+from lumiimg.cluster.trial import driver, gpu_targets, submit
 from lumiimg.cluster.trial import look as look_module
 from lumiimg.cluster.trial.case import SlurmFacts, TrialCase, read_case
 from lumiimg.cluster.trial.claims import HERE, NODES, of_image, of_site
 from lumiimg.cluster.trial.driver import run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
+from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.look import is_in, look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
-from lumiimg.cluster.trial.nearness import GpuFacts
 from lumiimg.cluster.trial.plan import content, rows_in
 from lumiimg.cluster.trial.table import answer_of, report_of
 from lumiimg.cluster.trial.values import (
@@ -360,16 +360,15 @@ def test_harm_that_was_seen_in_jobs_of_frameworks_is_not_predicted_of_an_all_red
     assert claims["image-1.without:NCCL_SOCKET_IFNAME"].predicted == "no change"
     looked_up = [one for one in claims.values() if "lumiimg check" not in one.source]
     undated = {one.id for one in looked_up if not one.date}
-    assert undated == {"image-1.alike", "image-1.socket.network", "image-1.nics"}, "those are of no source with a date"
+    assert undated == {"image-1.alike", "image-1.socket.network"}, "those are of no source with a date"
 
 
-def test_a_look_at_gpus_and_nics_ends_by_itself_before_its_step_is_ended(tmp_path: Path) -> None:
+def test_a_look_at_gpus_ends_by_itself_before_its_step_is_ended(tmp_path: Path) -> None:
     image = fabric_builder.image(tmp_path / "image")
     assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--quiet"]) == 0
     limits = {one.name: one.limit * 60 for one in TrialFolder(tmp_path / "t").plan().steps}
     compiling_s, starting_s = 120, 60
-    assert limits["image-1.gpus"] >= compiling_s + nearness._LIMIT_S + starting_s
-    assert limits["image-1.nics"] >= nearness._ALL_S + nearness._PAIR_S + starting_s
+    assert limits["image-1.gpus"] >= compiling_s + gpu_targets.LIMIT_S + starting_s
 
 
 @pytest.mark.parametrize("lock", ["", "base = 1", "[" * 90_000, 'base = {name = "../x"}\nlayer = [1]', 7, "mine", None])
@@ -786,7 +785,7 @@ def test_a_look_at_gpus_in_a_job_without_any_is_left_for_one_that_has_them(
     target = Claim(id="image-1.target", about="target", predicted="gfx90a", source="x", step="image-1.gpus")
     made = plan(target, steps=(of_gpus,))
     folder.make(made)
-    outputs = [GpuFacts(why="HIP finds no GPU", no_gpu=True), GpuFacts(("gfx90a",), no_targets="")]
+    outputs = [GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",))]
 
     def work(f: TrialFolder, one: TrialStep, *_: object) -> Record:
         f.output_file(one.name).write_text(json.dumps(encode(outputs.pop(0))))
@@ -795,7 +794,7 @@ def test_a_look_at_gpus_in_a_job_without_any_is_left_for_one_that_has_them(
     monkeypatch.setattr(driver, "_in_job", work)
     run_in_job(folder, made, Allocation("7", ("n1",), None), {}, lambda _: None)
     (row,) = report_of(folder, made, {}).rows
-    assert (row.outcome, row.why) == (ClaimOutcome.OPEN, "left for the next job: no GPU: HIP finds no GPU")
+    assert (row.outcome, row.why) == (ClaimOutcome.OPEN, "left for the next job: no GPU: HSA finds no GPU")
     run_in_job(folder, made, Allocation("8", ("n1",), None), {}, lambda _: None)
     report = report_of(folder, made, {})
     assert report.rows[0].outcome is ClaimOutcome.SAME

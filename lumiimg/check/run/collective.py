@@ -83,8 +83,6 @@ class Collective:
     """The RCCL that is looked at: its path in the container, without symlinks, as a process has it mapped."""
     needs_mpi: bool
     """Whether the launcher must give it MPI's process management (`srun --mpi=pmi2`)."""
-    timeout_s: int = TIMEOUT_S
-    """After which its ranks give up."""
     without: str | None = None
     """A variable that it does not get, also where the image has it."""
 
@@ -144,27 +142,16 @@ def choose(
         tests = (path, *_SIZES, "-g", str(gpus))
         return Collective(CollectiveProgram.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
     if static.job is not None and static.job.is_program and static.job.framework in {"torch", "vllm"}:
-        script = (static.job.program, f"{MOUNTED}/{_SCRIPT}", *_meet(gpus, nodes, TIMEOUT_S))
+        script = (static.job.program, f"{MOUNTED}/{_SCRIPT}", *_meet(gpus, nodes))
         return Collective(CollectiveProgram.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
-    return own_collective(image, rccl, tools, gpus=gpus, nodes=nodes)
+    own = (tools.command(ALL_REDUCE), *_meet(gpus, nodes), rccl)
+    return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
 
 
-def own_collective(
-    image: Image, rccl: str, tools: Tools, *, gpus: int, nodes: int, device: int = 0, timeout_s: int = TIMEOUT_S
-) -> Collective:
-    """Return the all-reduce of this project with an RCCL; `device`: the first of the GPUs of each node."""
-    only = ("--device", str(device)) if device else ()
-    own = (tools.command(ALL_REDUCE), *_meet(gpus, nodes, timeout_s), *only, rccl)
-    of_image = _resolved(image, rccl)
-    return Collective(
-        CollectiveProgram.OWN, own, tools.binds, gpus, nodes, of_image, needs_mpi=False, timeout_s=timeout_s
-    )
-
-
-def _meet(gpus: int, nodes: int, timeout_s: int) -> tuple[str, ...]:
+def _meet(gpus: int, nodes: int) -> tuple[str, ...]:
     """Return how the ranks find each other, as both programs with ranks of their own take it."""
     several = ("--slurm",) if nodes > 1 else ()
-    return ("--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(timeout_s), *several)
+    return ("--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S), *several)
 
 
 def _resolved(image: Image, path: str) -> str:

@@ -237,7 +237,7 @@ def _judge_end(
         result.findings.add(Code.RUN_DATA_ERRORS, Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
     elif program.timed_out or program.exit_code == _TIMED_OUT or program.first("timeout") is not None:
         during = (program.first("timeout") or {}).get("during", "its run")
-        what = f"the collective did not return from {during} within {result.collective.timeout_s} s"
+        what = f"the collective did not return from {during} within {TIMEOUT_S} s"
         if silent:  # it may be these nodes' own fault
             severity = Severity.UNKNOWN
             who = f"no rank of {silent} of {count(nodes, 'node')} appeared"

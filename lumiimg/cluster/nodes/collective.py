@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.check.probe.tools import Tools
-    from lumiimg.check.run.collective import Collective
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.cluster.nodes.groups import FingerprintGroup
     from lumiimg.cluster.nodes.request import NodesRequest
@@ -111,36 +109,19 @@ def run_together(
     wanted = missing_here(engine, image, site, environment, nodes=len(nodes))
     variables = tuple(variable for variable in wanted if variable.name != request.without)
     own = with_variables(engine, environment, variables)
-    result = run_collective(engine, path, collective, own, nodes, folder, version=version, site=site, excuse=excuse)
-    tell(result.findings, site, variables)
-    return result
-
-
-def run_collective(
-    engine: Engine,
-    path: Path,
-    collective: Collective,
-    environment: Mapping[str, str],
-    nodes: Sequence[str],
-    folder: Path,
-    *,
-    version: str | None = None,
-    site: Site | None = None,
-    excuse: str | None = None,
-    limit_s: float = TOGETHER_LIMIT_S,
-) -> RunResult:
-    """Start a collective once on each of these nodes, in a folder that was prepared; the rest as of `run_together`."""
     with (folder / LOGS / OUTPUT).open("wb") as log:
         ended = run_step(
             nodes,
             collective.command(engine, path, folder),
-            environment,
-            timeout_s=limit_s,
+            own,
+            timeout_s=TOGETHER_LIMIT_S,
             together=True,
             mpi="pmi2" if collective.needs_mpi else "none",
             log=log,
         )
-    return judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+    result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+    tell(result.findings, site, variables)
+    return result
 
 
 def told_of(result: RunResult) -> NodesCollective:

@@ -9,8 +9,8 @@ from lumiimg.check.strace import Counts  # noqa: TC001 - the codec reads the typ
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
 from lumiimg.cluster.trial.engine import STEP
+from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.look import looks_in
-from lumiimg.cluster.trial.nearness import GpuFacts, NicFacts
 from lumiimg.engine.behaviour import Behaviour
 from lumiimg.host.codec import FormError, decode
 
@@ -62,8 +62,6 @@ class TrialCase:
     """Of the steps that count an import."""
     gpus: Mapping[str, GpuFacts] = field(default_factory=dict)
     """Of the steps that look at GPUs."""
-    nics: Mapping[str, NicFacts] = field(default_factory=dict)
-    """Of the steps that try NICs."""
     unread: frozenset[str] = frozenset()
     """Steps whose output is not what they print."""
     engine: Behaviour | None = None
@@ -73,7 +71,7 @@ class TrialCase:
 def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
     """Read what there is; output that cannot be read is named. Raises BadInputError for a record that is none."""
     records = {step.name: record for step in plan.steps if (record := folder.record(step.name)) is not None}
-    slurm, engine, reports, imports, gpus, nics, unread = None, None, {}, {}, {}, {}, set()
+    slurm, engine, reports, imports, gpus, unread = None, None, {}, {}, {}, set()
     for step in plan.steps:
         if step.name not in records or step.name == NODES or not (output := folder.output(step.name)):
             continue
@@ -88,9 +86,7 @@ def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
                 imports[step.name] = decode(Imports, output)
             elif "--gpus-in" in step.words:
                 gpus[step.name] = decode(GpuFacts, output)
-            elif "--nics-in" in step.words:
-                nics[step.name] = decode(NicFacts, output)
         except FormError:
             unread.add(step.name)
     looks = looks_in(folder.looks)
-    return TrialCase(plan, records, looks, slurm, reports, imports, gpus, nics, frozenset(unread), engine)
+    return TrialCase(plan, records, looks, slurm, reports, imports, gpus, frozenset(unread), engine)

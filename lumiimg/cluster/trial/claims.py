@@ -19,7 +19,7 @@ from lumiimg.resolve.inventory import read_contents
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from lumiimg.catalog.sites import MeasuredVariable, Site, SiteBinding, SiteVariable
     from lumiimg.check.answer import CheckReport
@@ -30,7 +30,6 @@ NODES, HERE = "nodes", "here"
 """Names of steps: a look at each node, and at Slurm from where the trial is started."""
 THERE, RUNS, NO_CHANGE, ALIKE = "there", "runs", "no change", "all the same"
 AS_FILES, BUILDS, FAILS = "as the files predict", "builds", "fails"
-OF_ITS_NUMA_NODE = "the NIC of its NUMA node"
 _INTERFACES = "NCCL_SOCKET_IFNAME"
 VNI = "SLURM_NETWORK"
 _TEST, _RCCL = "all_reduce_perf", "RCCL"
@@ -164,7 +163,11 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
         told = {Severity.PROBLEM: "fails", Severity.INFO: RUNS}.get(driver.severity)
         date = site.driver.date if site.driver is not None and driver.source else None
         yield claim("driver", "its ROCm on the nodes' driver", told, "run", by=driver.source or source, date=date)
-    yield from _beside(claim, site)
+    if site.arch is not None:
+        names = table()
+        about = "its GPUs as HSA names them in the container, with their modes"
+        target, by = names["node"].get(site.arch, site.arch), names["source"]
+        yield claim("target", about, target, "gpus", by=by, date=names["date"])
     yield claim(
         "socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET.value, "socket", by="RCCL's own option"
     )
@@ -194,21 +197,6 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
             date=known.date,
         )
     yield claim("opens", "files that `import torch` asks the image's file system for, of the program", None, "import")
-
-
-def _beside(claim: Callable[..., Claim], site: Site) -> Iterator[Claim]:
-    """Yield what is predicted of the GPUs in the container, and of what is beside each."""
-    if site.arch is not None:
-        names = table()
-        about = "its GPUs as HSA names them in the container, with their modes"
-        target, by = names["node"].get(site.arch, site.arch), names["source"]
-        yield claim("target", about, target, "gpus", by=by, date=names["date"])
-    if (binding := site.binding) is not None:
-        about = "cores whose memory reaches each GPU fastest (GPU:first core)"
-        yield claim("copies", about, _first_cores(binding), "gpus", by=binding.source, date=site.date)
-    if site.fabric is not None:
-        by = "RCCL, src/graph/search.cc: the NICs that are nearest by the kernel's PCI tree"
-        yield claim("nics", "NIC over which each GPU is fastest", OF_ITS_NUMA_NODE, "nics", by=by)
 
 
 def _real(image: Image, path: str) -> str:

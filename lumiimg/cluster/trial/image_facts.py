@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.cluster.trial.beside import fastest_cores, fastest_nic, target
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
+from lumiimg.cluster.trial.gpu_targets import target
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
 from lumiimg.findings import Code, Family, Severity
 from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
@@ -182,7 +182,5 @@ def _not_comparable(base: NodesCollective, same: NodesReport | None, report: Nod
 _OF_OTHERS: dict[str, Callable[[TrialCase, Claim], ClaimReading]] = {
     "opens": lambda case, claim: _opens(case.imports.get(claim.step)),
     "target": lambda case, claim: target(case.gpus.get(claim.step)),
-    "copies": lambda case, claim: fastest_cores(case.gpus.get(claim.step), claim),
-    "nics": lambda case, claim: fastest_nic(case.nics.get(claim.step), case.looks),
 }
 """By the key of the claim: what a step says that is not a check on nodes."""

@@ -97,7 +97,6 @@ def look_at(root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, env
         glibc=glibc,
         no_fabric=no_fabric,
         interfaces=tuple(nic.netdev for nic in snapshot.nics if nic.netdev and nic.link_is_up),
-        nics={nic.device: _beside(root, nic.pci or "") for nic in snapshot.nics if nic.link_is_up},
         paths={path: _is_there(path, environment) for path in site_paths(site)},
         variables={text: _is_set(text, environment) for text in (site.identity.variables if site.identity else ())},
         strangers=tuple(sorted(_strangers(root))),
@@ -133,12 +132,8 @@ def _near(root: RootFileSystem) -> Iterator[str]:
             continue
         place, domain = int(found.get("location_id", 0)), int(found.get("domain", 0))
         address = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
-        yield _beside(root, address)
-
-
-def _beside(root: RootFileSystem, address: str) -> str:
-    """Return the cores in the NUMA node of a PCI device (sysfs-bus-pci)."""
-    return read_word(root, f"/sys/bus/pci/devices/{address}/local_cpulist") or ""
+        # the cores in the NUMA node of a PCI device (sysfs-bus-pci)
+        yield read_word(root, f"/sys/bus/pci/devices/{address}/local_cpulist") or ""
 
 
 def _cores(root: RootFileSystem) -> set[str]:

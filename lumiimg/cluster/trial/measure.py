@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.trial.beside import first_cores
 from lumiimg.cluster.trial.claims import BUILDS, FAILS, NODES, THERE
 from lumiimg.cluster.trial.engine import STEP, shown_by
 from lumiimg.cluster.trial.image_facts import of_image
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.trial.case import TrialCase
     from lumiimg.cluster.trial.values import Claim, Look, Record
 
+_PLACE = re.compile(r"(?:^| )(\d{1,5}):(\d{1,5})(?= |$)", re.ASCII)
 _CLOCK_S = 60.0
 """By which clocks of nodes may differ: they answer one after the other."""
 NOT_YET, LEFT = "not done yet", "left for the next job: "
@@ -126,9 +127,15 @@ _OF_NODE: dict[str, Callable[[Look, str], str | None]] = {
 """What a node shows, by the key of the claim; the second is what stands behind the key."""
 
 
+def _first_cores(claim: Claim) -> list[int]:
+    """Return the core that a claim (`0:48 1:56`) names beside each GPU, -1 where it names none."""
+    first = dict(_PLACE.findall(claim.predicted or ""))
+    return [int(first.get(f"{gpu}", -1)) for gpu in range(len(first))]
+
+
 def _near(look: Look, claim: Claim) -> ClaimReading:
     """Compare by the cores beside each GPU: the kernel knows NUMA nodes, the site's file groups within them."""
-    near, predicted = look.near, first_cores(claim)
+    near, predicted = look.near, _first_cores(claim)
     if not any(near):
         return ClaimReading(None, "the kernel names no cores beside the GPUs")
     if len(near) != len(predicted):

@@ -143,12 +143,8 @@ def _of_image(number: int, path: Path, stack: Stack, site: Site, site_name: str,
     yield step("probe", "what its loader, its RCCL and its plugin do on the nodes", (*on_nodes, *probe), minutes=2)
     yield step("run", f"an all-reduce on {nodes} nodes, as jobs there run it", (*on_nodes, *run))
     ran = {"after": f"{name}.run"}
-    beside = ("node", f"{FOLDER}/looks", "--look", site_name)
-    about = "what its runtime says of the GPUs, and from where memory reaches them fastest"
-    yield step("gpus", about, (), words=(*beside, "--gpus-in", f"{path}"), nodes=1, minutes=1, limit=6)
-    if site.fabric is not None:
-        about = "an all-reduce of one GPU of two nodes, over one NIC of each at a time"
-        yield step("nics", about, (), words=(*beside, "--nics-in", f"{path}"), minutes=4, limit=14, **ran)
+    of_gpus = ("node", f"{FOLDER}/looks", "--look", site_name, "--gpus-in", f"{path}")
+    yield step("gpus", "what its runtime says of the GPUs", (), words=of_gpus, nodes=1, minutes=1, limit=6)
     socket = {"NCCL_NET": "Socket"}
     yield step("socket", "the same over TCP", (*on_nodes, *run), sets=socket, **ran)
     vni = next((v for v in site.variables if v.name == VNI and v.nodes == "one"), None)
@@ -190,7 +186,6 @@ _ORDER = (
     "one-node-vni",
     "alone",
     "import",
-    "nics",
     "without",
     "with",
     "again",

@@ -93,9 +93,9 @@ def _row(case: TrialCase, claim: Claim, names: _Names) -> Row:
 
 
 def _stand_in(case: TrialCase) -> str | None:
-    """Return what cannot be real: a collective, or copies, on GPUs of nodes that have none."""
+    """Return what cannot be real: a collective, or a look at them, on GPUs of nodes that have none."""
     ran = any(report.collective for report in case.reports.values())
-    ran = ran or any(facts.copies or facts.targets for facts in case.gpus.values())
+    ran = ran or any(facts.targets for facts in case.gpus.values())
     if ran and not any(look.gpus or look.gpu_driver for look in case.looks):
         return "GPUs: some were used, and no node showed a GPU of AMD's"
     return None

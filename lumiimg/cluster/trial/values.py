@@ -175,8 +175,6 @@ class Look:
     """Why there is none."""
     interfaces: tuple[str, ...] = ()
     """Network devices of Slingshot NICs whose link is up."""
-    nics: dict[str, str] = field(default_factory=dict)
-    """Those NICs (`cxi0`), each with the cores of its NUMA node, as of `near`; empty where the kernel names none."""
     paths: dict[str, bool | None] = field(default_factory=dict)
     """The site's paths, and whether they are there; None where the node does not say."""
     variables: dict[str, bool] = field(default_factory=dict)

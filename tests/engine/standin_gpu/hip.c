@@ -4,18 +4,14 @@
  *   STANDIN_GPUS  how many there are (default 2)
  *   STANDIN_ISA   what they are for HSA (default gfx90a:sramecc+:xnack-)
  *   STANDIN_GENERIC  HSA names the GPU code for all of gfx9 first
- *   STANDIN_LIES  the NUMA node that all memory lies in
- *   STANDIN_NEAR  a digit for each GPU: the core beside it; copies that another core asks for take three times as long
  *
  * What is copied to a "device" is noted, so that the stand-in for RCCL need not move what it has moved already.
  */
 #define _GNU_SOURCE
-#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SUCCESS = 0, NO_DEVICE = 100, TO_DEVICE = 1 };
 
@@ -57,10 +53,6 @@ int hipMalloc(void **memory, size_t size)
 
 int hipMemcpy(void *to, const void *from, size_t size, int kind)
 {
-    const char *near = getenv("STANDIN_NEAR");
-
-    if (near && kind == TO_DEVICE && (int)strlen(near) > standin_device)
-        usleep(near[standin_device] - '0' == sched_getcpu() ? 10000 : 30000);
     memcpy(to, from, size);
     standin_changed |= kind == TO_DEVICE;
     return SUCCESS;
@@ -81,46 +73,6 @@ int hipStreamSynchronize(void *stream)
 const char *hipGetErrorString(int error)
 {
     return error == NO_DEVICE ? "no ROCm-capable device is detected" : "no error";
-}
-
-int hipHostRegister(void *memory, size_t size, unsigned flags)
-{
-    (void)memory, (void)size, (void)flags;
-    return SUCCESS;
-}
-
-int hipHostUnregister(void *memory)
-{
-    (void)memory;
-    return SUCCESS;
-}
-
-/* All memory lies where it is wished, as on a machine with all those NUMA nodes; in STANDIN_LIES it lies there instead. */
-long move_pages(int process, unsigned long count, void **pages, const int *nodes, int *places, int flags)
-{
-    const char *lies = getenv("STANDIN_LIES");
-    cpu_set_t cores;
-    char path[64];
-    int node = 0;
-
-    (void)process, (void)pages, (void)nodes, (void)flags;
-    sched_getaffinity(0, sizeof cores, &cores);
-    for (; node < 256; node++) { /* the first one with a core that this process may run on is the one that it asked for */
-        unsigned first;
-        FILE *file;
-
-        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
-        if (!(file = fopen(path, "r")))
-            continue;
-        if (fscanf(file, "%u", &first) == 1 && CPU_ISSET(first, &cores)) {
-            fclose(file);
-            break;
-        }
-        fclose(file);
-    }
-    for (unsigned long i = 0; i < count; i++)
-        places[i] = lies ? atoi(lies) : node;
-    return 0;
 }
 
 /* HSA: a processor, then the GPUs. */

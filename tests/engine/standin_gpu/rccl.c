@@ -6,8 +6,6 @@
  *                    NCCL_NET=Socket has socket whatever it names
  *   STANDIN_GB_S     bus bandwidth that its sleeps come to (default 90)
  *   STANDIN_SLOW_IF  the name of a variable that halves it where it is set, whatever its value
- *   STANDIN_NICS     the digit of the NIC beside each GPU: over another one of FI_CXI_DEVICE_NAME it has half of that
- *   STANDIN_IGNORES  FI_CXI_DEVICE_NAME does nothing
  *   STANDIN_WRONG    one element of each result of the last rank is wrong
  *   STANDIN_FAILS    making the communicator fails
  */
@@ -142,8 +140,7 @@ static void say_of_network(const struct comm *comm)
     } else {
         say("INFO NET/Plugin: Loaded net plugin AWS Libfabric (v8)");
         say("INFO NET/OFI Initializing aws-ofi-nccl 1.18.0");
-        say("INFO NET/OFI Selected provider is cxi, fabric is cxi (found %d nics)",
-            getenv("FI_CXI_DEVICE_NAME") && !getenv("STANDIN_IGNORES") ? 1 : 4);
+        say("INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)");
     }
     if (network_is("no-vni")) {
         say("WARN NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented");
@@ -188,9 +185,7 @@ int ncclAllReduce(const void *from, void *into, size_t count, int type, int oper
 {
     const char *wished = getenv("STANDIN_GB_S");
     const char *brake = getenv("STANDIN_SLOW_IF");
-    const char *nics = getenv("STANDIN_NICS"), *nic = getenv("FI_CXI_DEVICE_NAME");
-    int is_far = nics && nic && (int)strlen(nics) > standin_device && nics[standin_device] != nic[strlen(nic) - 1];
-    double busbw = (wished ? atof(wished) : 90) * (brake && getenv(brake) ? 0.5 : 1) * (is_far ? 0.5 : 1);
+    double busbw = (wished ? atof(wished) : 90) * (brake && getenv(brake) ? 0.5 : 1);
     size_t stride = LARGEST / sizeof(float);
     float *result = into;
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 from lumiimg.cluster.trial import driver, plan, submit
 from lumiimg.cluster.trial.folder import PLAN, TrialFolder
-from lumiimg.cluster.trial.nearness import GpuFacts, MemoryCopy, NicFacts, NicRun
+from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import Claim, Look, Record, TrialPlan, TrialStep
 from lumiimg.engine import behaviour
@@ -32,9 +32,8 @@ _STEPS = (
     "image-1.probe",
     "image-1.engine",
     "image-1.gpus",
-    "image-1.nics",
 )
-_WORDS = {"image-1.gpus": ("node", "--gpus-in", "x"), "image-1.nics": ("node", "--nics-in", "x")}
+_WORDS = {"image-1.gpus": ("node", "--gpus-in", "x")}
 _CLAIMS = {
     "nodes": ("site.cores", "64"),
     "here": ("site.mpi:pmi2", "there"),
@@ -42,8 +41,7 @@ _CLAIMS = {
     "nodes-near": ("site.near", "0:48 1:56"),
     "image-1.probe": ("image-1.rccl", "/x"),
     "image-1.engine": ("engine.zstd", "starts it"),
-    "image-1.gpus": ("image-1.copies", "0:48 1:56"),
-    "image-1.nics": ("image-1.nics", "the NIC of its NUMA node"),
+    "image-1.gpus": ("image-1.target", "gfx90a"),
 }
 _PLAN = TrialPlan(
     schema=1,
@@ -112,14 +110,11 @@ def _behaviour(data: bytes) -> None:
 
 def _folder_seeds() -> Iterator[bytes]:
     record = Record(step="nodes", ending="done", job="7", began="2026-11-26T10:00:00+00:00", seconds=3.0, code=0)  # type: ignore[arg-type]
-    look = Look(node="a", clock=1.0, processors="x86_64", kernel="6", cores=64, near=("0-9",), nics={"cxi0": "0-9"})
+    look = Look(node="a", clock=1.0, processors="x86_64", kernel="6", cores=64, near=("0-9",))
     whole = [json.dumps(encode(part)).encode() for part in (_PLAN, record, look)]
-    copies = (MemoryCopy(gpu, cores, 14.0) for gpu in range(2) for cores in ("0-9", "48-63"))
-    gpus = GpuFacts(("gfx90a",), tuple(copies), variables={"HSA_XNACK": "1"})
-    nics = NicFacts((NicRun(0, "cxi0", 23.0), NicRun(0, "cxi1", None, "it failed")))
-    of_gpus = [json.dumps(encode(facts)).encode() for facts in (gpus, nics)]
+    of_gpus = json.dumps(encode(GpuFacts(("gfx90a",), xnack="1"))).encode()
     of_slurm, of_nodes = b'{"partitions": {"a": 3.0}, "mpi": ["pmi2"]}', b'{"groups": [], "levels": {}}'
-    for output in (of_slurm, of_nodes, _SHOWN, b"", *of_gpus):
+    for output in (of_slurm, of_nodes, _SHOWN, b"", of_gpus):
         yield BORDER.join([*whole, output])
 
 

@@ -1,0 +1,125 @@
+"""What the GPUs of a node are for the runtime in an image, as `gpuprobe` prints it."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.check.opening import opened
+from lumiimg.check.pipeline import check_files
+from lumiimg.check.probe.container import read_run, require_start, tail
+from lumiimg.check.probe.tools import GPU_PROBE, provide_tools
+from lumiimg.cluster.nodes.check import shared_folder
+from lumiimg.cluster.nodes.slurm import find_allocation, run_step
+from lumiimg.cluster.trial.look import snapshot_in
+from lumiimg.cluster.trial.reading import ClaimReading
+from lumiimg.engine.engine import exec_words, find_engine
+from lumiimg.errors import MissingHereError
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.probe.container import ProbeRun
+
+LIMIT_S = 120.0
+"""Of the look at the GPUs; it takes seconds."""
+_NO_HSA, _NO_GPU = 11, 20
+"""What gpuprobe ends with."""
+_ISA = "amdgcn-amd-amdhsa--"
+"""What names of instruction sets begin with (LLVM AMDGPUUsage.rst, "Target Triples")."""
+_TARGET = re.compile(r"[\w:+-]{1,80}", re.ASCII)
+_SAID = 200
+"""Characters of what a program says."""
+_SHOWN = 64
+"""Targets that a row names."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """What the runtime in the container says of the GPUs of a node."""
+
+    targets: tuple[str, ...] = ()
+    """Of each: `gfx90a:sramecc+:xnack-`, as rocminfo prints it."""
+    why: str = ""
+    """Why there are none."""
+    no_gpu: bool = False
+    """Whether HSA has none: a job that was granted some may show more."""
+    xnack: str | None = None
+    """HSA_XNACK in the container, which changes the modes; None where it is not set."""
+
+
+def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str]) -> GpuFacts:
+    """Return what the GPUs of this job's first node are in an image.
+
+    `looks`: the folder in which the nodes have put what they show.
+
+    Raises BadInputError for what is not an image, MissingHereError without a job, an engine or the program.
+    """
+    if (job := find_allocation(environment)) is None:
+        raise MissingHereError("this is not in a job", hint="lumiimg trial run FOLDER")
+    engine, found = find_engine(environment), snapshot_in(looks)
+    snapshot = read_snapshot(found) if found is not None else None
+    with (
+        opened(path, environment, snapshot) as image,
+        shared_folder() as folder,
+        tempfile.TemporaryDirectory(dir=folder) as scratch,
+    ):
+        boundary = check_files(path, image, environment, snapshot, None, site)
+        if (rccl := boundary.static.path.rccl) is None:
+            raise MissingHereError("the image has no RCCL", where=str(path))
+        manifest = boundary.manifest
+        binds = tuple((bind.source, bind.target) for bind in (manifest.binds if manifest else ()))
+        told = {f"{engine.prefix}ENV_{item.name}": item.value for item in (manifest.variables if manifest else ())}
+        own = {**environment, **told}
+        tools = provide_tools(engine, path, image, own, Path(scratch), [GPU_PROBE])
+        argv = [tools.command(GPU_PROBE), "--timeout", f"{LIMIT_S:.0f}", rccl]
+        words = exec_words(engine, path, argv, binds=(*tools.binds, *binds))
+        done = run_step(job.nodes[:1], words, own, timeout_s=LIMIT_S + 60)
+        require_start(engine, path, own, done)
+        return facts_of(read_run(GPU_PROBE, done))
+
+
+def facts_of(told: ProbeRun) -> GpuFacts:
+    """Return what the program has printed."""
+    names = (name for values in told.all("isa") if (name := values.get("name")))
+    return GpuFacts(
+        targets=tuple(name.removeprefix(_ISA) for name in names),
+        why=_stopped_by(told),
+        no_gpu=told.exit_code == _NO_GPU,
+        xnack=(told.first("xnack") or {}).get("value"),
+    )
+
+
+def _stopped_by(told: ProbeRun) -> str:
+    """Return what kept the program from looking at all GPUs."""
+    if (ended := told.first("timeout") or told.first("signal")) is not None:
+        how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
+        return f"it {how} in: {ended.get('during', '')}"
+    error = next((text for event in told.events if (text := event.values.get("error"))), "")
+    if error or told.exit_code == 0:
+        return error
+    known = {_NO_HSA: "its RCCL has no HSA among its dependencies", _NO_GPU: "HSA finds no GPU"}
+    return known.get(told.exit_code) or (tail(told) or ("it said nothing",))[-1]
+
+
+def target(facts: GpuFacts | None) -> ClaimReading:
+    """Return what the GPUs are for HSA in the container, beside what is predicted."""
+    if facts is None:
+        return ClaimReading(None, "nothing was printed")
+    targets = Counter(name for name in facts.targets if _TARGET.fullmatch(name))
+    found = sorted(targets)
+    if not found:
+        return ClaimReading(None, facts.why[:_SAID] or "HSA shows no GPU in the container")
+    told = "; ".join(f"{name} of {count(targets[name], 'GPU')}" for name in found[:_SHOWN])
+    if facts.xnack is not None:
+        return ClaimReading(None, f"HSA_XNACK={facts.xnack[:_SAID]} is set, and changes it: {told}")
+    if len(found) > 1:
+        return ClaimReading(told, "the GPUs of one node differ", same=False)
+    return ClaimReading(found[0])
