@@ -12,7 +12,7 @@
 # make audit        licences, files and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
-# make docs         write what comes from the program, run the commands in the documents, build docs/_build/html
+# make docs         write the pages that come from the program (they are not in git), run the commands in the documents, build docs/_build/html
 #                   (DOCUMENTS='documents and core': the commands of README.md and the tutorials only)
 # make test-lowest  tests of what packages are used for, with the oldest versions that pyproject.toml allows
 # make dist         wheel, sdist, the one file for login nodes and its easyconfig, into dist/
@@ -94,6 +94,7 @@ test-lowest: $(VENV)/.installed
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 dist: $(VENV)/.installed
 	rm -rf dist
+	$(BIN)/python -m tools.pages
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python .ci/zipapp.py dist/lumiimg-*.whl
 	cd dist && sha256sum lumiimg-* > SHA256SUMS
@@ -148,11 +149,7 @@ bench-here: $(VENV)/.installed
 	$(BIN)/python -m tools.bench_nodes
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m tools.reference
-	$(BIN)/python -m tools.compatibility
-	$(BIN)/python -m tools.schemas
-	$(BIN)/python -m tools.manpages
-	$(BIN)/python -m tools.rooms
+	$(BIN)/python -m tools.pages
 	$(BIN)/pytest --numprocesses auto --dist worksteal -m '$(DOCUMENTS)' tests/unit/test_documents.py
 	rm -rf docs/_build
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html

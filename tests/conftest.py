@@ -14,7 +14,7 @@ import pytest
 from lumiimg.catalog import layers
 from lumiimg.catalog.folders import shipped_layers
 from tests.shared.validation import outputs_validated
-from tools.compatibility import AS_OF
+from tools import AS_OF
 
 MAY_BE_ABSENT = "not beside this checkout"
 """Of a skip that CI allows: material that a test uses where somebody has it."""

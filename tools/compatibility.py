@@ -1,8 +1,7 @@
-"""Writes compatibility.md and catalogue.md of docs/reference from the catalogue: `make docs`."""
+"""The pages of the catalogue: compatibility.md and catalogue.md of docs/reference."""
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,8 @@ from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
-from tools.reference import REFERENCE, WRITTEN, cell, text
+from tools import AS_OF
+from tools.reference import WRITTEN, cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 HOME = {"HOME": "/nonexistent"}
 NEWEST = {"pytorch": "PyTorch", "vllm": "vLLM", "jax": "JAX"}
 SITES = ("lumi", "frontier", "aurora", "alps", "generic")
-
-
-AS_OF = "2026-11-24"
-"""The day by which facts are old here: else the page would be another each day."""
-
-
-def main() -> None:
-    os.environ["LUMIIMG_TODAY"] = AS_OF
-    for name, lines in PAGES.items():
-        (REFERENCE / name).write_text(text(lines))
 
 
 def compatibility() -> Iterator[str]:
@@ -175,6 +165,3 @@ def sites() -> Iterator[str]:
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {"catalogue.md": contents, "compatibility.md": compatibility}
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Writes docs/man/*.1 from the parsers: `make docs`. The wheel puts them where `man` looks (pyproject.toml, shared-data)."""
+"""The manual pages, from the parsers: docs/man/*.1. The wheel puts them where `man` looks (.ci/man_pages.py)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 from lumiimg import __version__
 from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 
-FOLDER = Path(__file__).parents[1] / "docs" / "man"
 DATE = "2026-11-22"
 """Of the pages; the same text has the same bytes on any day."""
 ENVIRONMENT = {
@@ -54,15 +52,6 @@ STATUS = {
     "130, 143": "interrupted, terminated",
 }
 SECTIONS = {"exit codes": "EXIT STATUS", "examples": "EXAMPLES"}
-
-
-def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
-    written = pages()
-    for file in set(FOLDER.glob("*.1")) - {FOLDER / name for name in written}:
-        file.unlink()
-    for name, text in written.items():
-        (FOLDER / name).write_text(text)
 
 
 def pages() -> dict[str, str]:
@@ -141,7 +130,7 @@ def page(name: str, parser: argparse.ArgumentParser, about: str) -> Iterator[str
 
 
 def head(name: str, about: str) -> Iterator[str]:
-    yield '.\\" Written by `make docs` from the program; a test fails when it is old.'
+    yield '.\\" Written by `make docs` from the program.'
     yield f'.TH {quoted(name.upper())} 1 {DATE} "lumiimg {__version__}" "lumiimg manual"'
     yield from (".nh", ".ad l")
     yield from (".SH NAME", f"{escaped(name)} \\- {escaped(about)}")
@@ -212,7 +201,3 @@ def escaped(text: str) -> str:
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     text = "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in text)
     return f"\\&{text}" if text.startswith(".") else text
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that come from the program and its data: `make docs`."""
+"""The pages of docs/reference that say what the program knows: commands, findings, messages, engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.codes import meanings
 from lumiimg.cli.commands import make_parser
-from lumiimg.errors import ExitCode
 from lumiimg.findings import Code, Level, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lumiimg"
-REFERENCE = ROOT / "docs" / "reference"
 WRITTEN = "Written by `make docs` from the program and its data."
 
 
@@ -34,92 +32,6 @@ _MESSAGE = re.compile(
     r"^.{0,60}?NCCL (?:WARN|INFO) +|^libfabric:.{0,90}?<(?:warn|info|error)> \w+: +|^.{0,60}?\|CCL_\w+\| +"
 )
 """What stands before the message in an example: node, process, place in the source."""
-
-_EXIT_CODES = """
-`lumiimg COMMAND --help` has them for the commands that answer a question. With `--json` the result is on standard output, and text for people on standard error.
-
-## 0: good
-Evidence at the level that was taken ([what each level proves](../explanation/levels.md)), never a promise. `explain` of a request gives 0 with
-doubts, too: its first line says "with doubts", and each has a `?`.
-
-## 1: the answer is no, or the work failed
-A command that **answers** (`check`, `log`, `explain`, `bind`, `drift`, `ldd`, `doctor`) has found what stands against it: do what the
-lines `do:` say, from the first on. `diff` says 1 where two locks differ, `why` where a layer would be built again.
-
-A command that **makes** something could not make it; a line on standard error says what, where, and what to do:
-
-- **a build that failed**: a script of a layer ended with an error, a server refused, or a file or a layer here is another than the lock says. What
-  was built and downloaded before is kept: mend it, and run the same command again;
-- **a disk that is full**, or a quota: free some room, or name another place (`-o`, `LUMIIMG_CACHE`);
-- **a file that cannot be written**. Under that name is nothing, or what was there before.
-
-## 2: wrong usage or bad input
-Nothing was done. The line names the word or the file, and what would be right: a file that is not there or is something else, a name that is not
-known (with the nearest), an output that is there already (`--force` replaces it). The folder of `-o` of `build`, `lock`, `job` and `host scan`, of `--html`
-and of `--junit` must be there; `module -o`, `draft -o` and `build --definitions` make theirs.
-
-## 3: cannot decide
-Something that it hangs on is not known here. That is not a yes: a script that waits for a good image waits on. The answer names what would
-decide it, mostly in a line `do:`
-
-| command | what is not known | what decides it |
-|---|---|---|
-| `check` | what stands after a `?`; `level …` says which levels were not taken, and why | the `do:` of that `?`: `--host host.json` for what comes from the machine, or the same check where the job will run. With `--nodes`: the nodes that gave no answer are named; where Slurm did not take the job, its own words say why (`--sbatch`) |
-| `log` | no line names the network, or the fast one was selected and no line shows traffic | a run on two nodes with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV` |
-| `explain IMAGE` | what the image gets from the host; with `--host`, what stands after a `?` | `lumiimg host scan -o host.json` on a compute node, then `--host host.json`; else the `do:` of that `?` |
-| `bind`, `module` | which libraries must be bound: the snapshot has no libfabric for Slingshot, or the image no glibc | a snapshot of a compute node, with the modules of the job loaded |
-| `drift` | the two snapshots are of nodes of different kinds, or one has no fabric or no known driver | both snapshots from nodes of one partition |
-| `host scan` | the network: there is no libfabric for Slingshot. The snapshot is written, and says so | a compute node, with the module of the site loaded |
-| `ldd` | musl's loader, which is not modelled | the container itself |
-| `bench import` | a part of the counts: the engine is set-user-id, or the kernel reads the image | what the line on standard error says |
-| `adapt` | whether nothing has to be added | what its doubts say |
-| `doctor` | whether builds work here: the engine starts no container, for a reason that lumiimg does not know | the engine's own words behind the `?` |
-
-## 4: something needed is missing here
-The same command can do its work elsewhere. The line names what is missing, how to get it, and what goes without: a container engine (`build`,
-`doctor`, `check --level probe`; without it go `--dry-run`, `--definitions` and `check --level static`); GPUs
-(`check --level run`); Slurm (`check --nodes`); strace (`bench import`); a network (`lock`, and what a build has to fetch:
-[carry the lock over](../howto/mirrors.md#without-a-network)). A server that was reached, and says no, is a 1.
-
-## In a script
-
-<!-- run: with image.sif -->
-```sh
-code=0
-lumiimg check image.sif --level static --quiet || code=$?
-case $code in
-    0) echo "no obstacle found at this level" ;;
-    1) echo "no: without --quiet it says what to do" ;;
-    3) echo "not known yet" ;;
-    *) exit $code ;;
-esac
-```
-"""
-
-
-def main() -> None:
-    for name, lines in PAGES.items():
-        (REFERENCE / name).write_text(text(lines))
-
-
-def text(lines: Callable[[], Iterator[str]]) -> str:
-    return "\n".join(lines()) + "\n"
-
-
-def exit_codes() -> Iterator[str]:
-    yield "# Exit codes\n\nFor whoever got a number, or writes scripts.\n"
-    yield f"{WRITTEN}\n\n| code | meaning |\n|---|---|"
-    meanings = (
-        "good",
-        "the answer is no, or the work failed",
-        "wrong usage or bad input",
-        "cannot decide: neither yes nor no",
-        "something needed is missing here",
-    )
-    yield from (f"| {code.value} | {meaning} |" for code, meaning in zip(ExitCode, meanings, strict=True))
-    yield "| 70 | a fault of lumiimg itself: please report it, with what `LUMIIMG_DEBUG=1` shows |"
-    yield "| 130, 143 | interrupted: by Ctrl-C, by SIGTERM; nothing half-written is left |"
-    yield _EXIT_CODES.rstrip()
 
 
 def commands() -> Iterator[str]:
@@ -247,10 +159,6 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "commands.md": commands,
     "engine-failures.md": engine_failures,
     "engines.md": engines,
-    "exit-codes.md": exit_codes,
     "findings.md": findings,
     "signatures.md": signatures,
 }
-
-if __name__ == "__main__":
-    main()

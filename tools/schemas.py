@@ -1,4 +1,4 @@
-"""Writes docs/reference/json.md from the schemas: `make docs`."""
+"""The page of the JSON that commands print, from the schemas: docs/reference/json.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from lumiimg.report.schema import kind_of, names, schema_of
-from tools.reference import REFERENCE, cell, text
+from tools.reference import cell
 
 _WORDS = re.compile(r"`[^`]+`: .*")
 _EMPTY = re.compile(r"\b(?:null|None|empty)\b", re.IGNORECASE)
@@ -21,7 +21,7 @@ _NOT_KNOWN = re.compile(
 _HEAD = """\
 # The JSON of `--json`
 
-For whoever writes programs that read it. Written by `make docs` from the schemas; a test fails when it is old.
+For whoever writes programs that read it. Written by `make docs` from the schemas.
 
 With `--json` a command prints one JSON object on standard output, and its text for people on standard error. Each kind of output has a JSON Schema
 (draft 2020-12), which describes every key and is complete in itself:
@@ -62,11 +62,6 @@ A key without a type is a string. `key[]` is an array, `key{{}}` an object with 
 every output. Parentheses hold the keys of an inner object. `lumiimg schema NAME` (on the site `schemas/NAME.json`) has a sentence for each key; here are those that the names do not say. Null, where no sentence says otherwise, means that there is none, or that it is not known. Each heading is followed
 by the command, which takes `--json`.
 """
-
-
-def main() -> None:
-    for name, lines in PAGES.items():
-        (REFERENCE / name).write_text(text(lines))
 
 
 def page() -> Iterator[str]:
@@ -216,6 +211,3 @@ def _references(schema: object) -> Iterator[str]:
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {"json.md": page}
-
-if __name__ == "__main__":
-    main()

@@ -7,8 +7,6 @@ anything, and blanks and line breaks do not count. What else a block needs says 
     <!-- run: engine -->        only where a container engine is
     <!-- run: slurm -->         only where an engine and Slurm are
     <!-- run: no, REASON -->    nowhere; its commands are still ones that the program takes
-
-`python -m tests.shared.documents` lists what is run where, and why not.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,15 +27,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.shared.programs import patient
+from tools import pages
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 ROOT = Path(__file__).parents[2]
+WRITTEN = frozenset(ROOT / "docs" / "reference" / name for name in pages.PAGES)
+"""By `make docs`; where it has not run they are not there."""
 PAGES = sorted(
     path
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
-    if "_build" not in path.parts
+    if "_build" not in path.parts and path not in WRITTEN
 )
 TIMEOUT_S = 900
 LIKE_AN_EXAMPLE = re.compile(r"\bIMAGE\b|\bFILE\b|\.\.\.|…|<")
@@ -252,17 +252,3 @@ def _judge(block: Block, notes: Path, number: int) -> None:
 def _matches(expected: str, printed: str) -> bool:
     parts = [re.escape(" ".join(part.split())) for part in expected.split("…")]
     return re.fullmatch(r"\s*" + r".*?".join(parts) + r"\s*", " ".join(printed.split()), re.DOTALL) is not None
-
-
-def main() -> None:
-    """Print where each block is run; of those that are not, why."""
-    found = [block for page in PAGES for block in blocks(page)]
-    for where, count in sorted(Counter(block.where for block in found).items()):
-        print(f"{where.value:7} {count}")
-    for block in found:
-        if block.where is Where.NOWHERE:
-            print(f"{block}: {block.reason}")
-
-
-if __name__ == "__main__":
-    main()

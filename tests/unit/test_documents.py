@@ -1,17 +1,31 @@
-"""The commands in the documents work as they stand there, page by page, in a fresh folder."""
+"""The documents tell the truth of today: their commands, their links, the pages that the program writes."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lumiimg.cli.commands import make_parser
 from lumiimg.cli.main import without_program
-from tests.shared.documents import PAGES, Block, Where, blocks, lumiimg_commands, parameters, run_page
+from tests.shared.documents import (
+    LIKE_AN_EXAMPLE,
+    PAGES,
+    ROOT,
+    WRITTEN,
+    Where,
+    blocks,
+    lumiimg_commands,
+    parameters,
+    run_page,
+)
 from tests.shared.programs import needs
 from tests.shared.shelf import make_shelf
 from tests.shared.world import World, serve, wheels_of_layers
+from tools import manpages, pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +33,9 @@ if TYPE_CHECKING:
 
     from tests.shared.documents import Shelf
 
-FOUND = [block for page in PAGES for block in blocks(page)]
 RUN_HERE = [page for page in PAGES if any(block.where is Where.HERE for block in blocks(page))]
+SET_BY_JOBS = {"LUMIIMG_JOB", "LUMIIMG_NODES", "LUMIIMG_TASKS", "LUMIIMG_NUMBER"}
+"""Names of our own scripts among themselves; what a user sets does not reach them."""
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +52,135 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, shelf: Shelf, tmp_pa
     assert run_page(page, (Where.HERE,), shelf, tmp_path / "page")
 
 
-@pytest.mark.parametrize("block", FOUND, ids=str)
-def test_a_command_in_a_block_is_one_that_the_program_takes(block: Block) -> None:
-    for command in block.commands:
-        for words in lumiimg_commands(command):
-            own, _ = without_program(words)
+def inline_commands() -> Iterator[list[str]]:
+    """Yield the words of every `lumiimg …` in a line of code that could be typed as it is."""
+    text = "\n".join(path.read_text() for path in PAGES)
+    for line in sorted(set(re.findall(r"`(lumiimg [^`…]*)`", text))):
+        # `lumiimg show NAME`, `lumiimg check --nodes`: names for a command, not commands
+        if not LIKE_AN_EXAMPLE.search(line) and not re.search(r" [A-Z]{4,}\b| --[a-z-]+$| import$", line):
+            words, _ = without_program(shlex.split(line)[1:])
+            yield [*words, "--help"] if re.fullmatch(r"[a-z]+( [a-z]+)?", " ".join(words)) else words
+
+
+def test_a_documented_command_is_one_that_the_program_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [block for page in PAGES for block in blocks(page)]
+    told = [(str(block), words) for block in found for line in block.commands for words in lumiimg_commands(line)]
+    refused = []
+    for place, words in [*told, *(("in a sentence", words) for words in inline_commands())]:
+        own, _ = without_program(words)
+        try:
             make_parser().parse_args(own)
+        except SystemExit as end:
+            if end.code:
+                refused.append((place, words, capsys.readouterr().err))
+    assert refused == []
+    assert len(told) > 100
 
 
 def test_what_is_not_run_says_why_and_is_the_smaller_part() -> None:
-    silent = [block for block in FOUND if block.where is Where.NOWHERE]
+    found = [block for page in PAGES for block in blocks(page)]
+    silent = [block for block in found if block.where is Where.NOWHERE]
     assert all(len(block.reason) > 10 for block in silent)
-    assert len(silent) < len(FOUND) / 2
+    assert len(silent) < len(found) / 2
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    lost = []
+    for document in (*PAGES, ROOT / "CHANGELOG.md"):
+        for target, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+            page = (document.parent / target).resolve() if target else document
+            if page in WRITTEN and "docs" in document.relative_to(ROOT).parts:
+                continue  # Sphinx looks at these
+            if not page.exists() or (place and place not in places(page)):
+                lost.append(f"{document.relative_to(ROOT)}: {target}#{place}")
+    assert lost == []
+
+
+def places(page: Path) -> set[str]:
+    """Return the names of a page's headings as GitHub makes them; the site must know the same."""
+    text = page.read_text()
+    if included := re.search(r"\{include\} (\S+)", text):
+        text = (page.parent / included[1]).read_text()
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"(?ms)^```.*?^```$", "", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_a_page_says_at_its_top_for_whom_it_is() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text()
+        if "{include}" not in text and not {"decisions", "_build"} & set(page.parts):
+            assert re.match(r"# .+\n\n[*A-Z]", text), f"{page}: a title, and a sentence: for whom, and what it gives"
+
+
+def test_the_readme_names_the_makefiles_targets_and_is_read_in_one_go() -> None:
+    readme, makefile = ((ROOT / name).read_text() for name in ("README.md", "Makefile"))
+    for target in re.findall(r"`?make ([a-z-]+)", readme):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    assert len(readme.splitlines()) <= 200
+
+
+SLIPS = {
+    "X is no Y: it is not a valid Y": r"(?<!there )\b(?:is|are) no (?!longer|more than|other|doubt|reason|way)[a-z]",
+    "anew: again": r"\banew\b",
+    "is told: is reported, printed, shown, given": r"\b(?:is|are|was|were|be|being) told\b(?! (?:where|not) to)",
+    "tells: reports, prints, shows": r"\btells\b",
+    "the one of X: that of X": r"\bthe one of\b",
+    "so many: this number of, enough": r"\bso many\b",
+    "till: until": r"\btill\b",
+    "before all: first, above all": r"\bbefore all\b",
+    "one a node, a rank a GPU: per": (
+        r"\b(?:once|one|(?:a|one|small) (?:rank|process|program|file|task|torchrun|cell|bit|symbol|line)"
+        r"|cores|ranks|tasks|processes|tiles|GPUs|NICs)"
+        r" an? (?:node|rank|GPU|NIC|tile|process|core|task|version|container|file)\b"
+    ),
+}
+"""What to write instead, by the rules of CONTRIBUTING.md, and the pattern."""
+_PROSE = ("lumiimg/**/*.py", "lumiimg/**/*.toml", "lumiimg/**/*.sh", "docs/**/*.md", "README.md", "CHANGELOG.md")
+
+
+def test_no_sentence_reads_translated() -> None:
+    patterns = {slip: re.compile(pattern, re.IGNORECASE) for slip, pattern in SLIPS.items()}
+    found = []
+    for path in (path for glob in _PROSE for path in ROOT.glob(glob)):
+        text = path.read_text()
+        for slip, pattern in patterns.items():
+            lines = (text.count("\n", 0, hit.start()) + 1 for hit in pattern.finditer(text))
+            found += [f"{path.relative_to(ROOT)}:{line}: {slip}" for line in lines]
+    assert found == []
+
+
+# -- the pages that are written from the program --
+
+
+def test_each_page_of_the_reference_is_written_and_in_the_index() -> None:
+    index = (ROOT / "docs/reference/index.md").read_text()
+    for name, lines in pages.PAGES.items():
+        assert next(iter(lines())).startswith("# "), name
+        assert f"({name})" in index
+        assert f"/docs/reference/{name}" in (ROOT / ".gitignore").read_text()
+
+
+def test_no_manual_page_makes_mandoc_complain_and_one_is_read_as_it_was_meant(tmp_path: Path) -> None:
+    needs("mandoc")
+    for name, text in manpages.pages().items():
+        (tmp_path / name).write_text(text)
+    argv: list[str | Path] = ["mandoc", "-T", "lint", "-W", "warning", *sorted(tmp_path.glob("*.1"))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
+    argv = ["mandoc", "-T", "utf8", tmp_path / "lumiimg-check.1"]
+    text = re.sub(r".\x08", "", subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    sections = "NAME SYNOPSIS DESCRIPTION OPTIONS NOTES EXIT-STATUS ENVIRONMENT SEE-ALSO"
+    assert " ".join(line.replace(" ", "-") for line in re.findall(r"^[A-Z][A-Z ]+$", text, re.MULTILINE)) == sections
+    assert "lumiimg check image.sif --nodes 64" in text, "hyphens are those of a command line"
+    assert max(map(len, text.splitlines())) <= 90
+
+
+def test_every_variable_in_the_manual_is_honoured_and_every_one_of_ours_is_in_it() -> None:
+    code = "\n".join(file.read_text() for file in (ROOT / "lumiimg").rglob("*.py"))
+    honoured = set(re.findall(r"""(?:environment|environ)(?:\.get\(|\[)"(\w+)"|^VENV = "(\w+)\"""", code, re.MULTILINE))
+    names = {one or other for one, other in honoured}
+    assert set(manpages.ENVIRONMENT) <= names | {"NO_COLOR"}  # rich reads that one
+    ours = {name for name in names if name.startswith("LUMIIMG_")}
+    assert ours == {name for name in manpages.ENVIRONMENT if name.startswith("LUMIIMG_")}
+    exported = set(re.findall(r"export (LUMIIMG_\w+)=", code)) - {"LUMIIMG_HERE", "LUMIIMG_BELOW"}
+    assert exported <= SET_BY_JOBS

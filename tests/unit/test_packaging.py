@@ -26,7 +26,6 @@ PLACES = {
     "lumiimg": "lumiimg",
     "layers": "lumiimg/layers",
     "recipes": "lumiimg/recipes",
-    "docs/man": f"lumiimg-{lumiimg.__version__}.data/data/share/man/man1",
 }
 """Folders of a checkout, and where they are in the wheel."""
 DATE = {"SOURCE_DATE_EPOCH": "1767225600"}
