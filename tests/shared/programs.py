@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -11,10 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from lumiimg.files import EPOCH
+
+T = TypeVar("T")
 
 
 def examples(count: int) -> int:
@@ -29,6 +33,12 @@ EVERYTHING = bool(os.environ.get("LUMIIMG_ALL"))
 def tenth_of(count: int) -> int:
     """Return how many of something exhaustive a test takes: all in `make test-all`, else a tenth."""
     return count if EVERYTHING else max(1, count // 10)
+
+
+def sampled(cases: Iterable[T], count: int) -> list[T]:
+    """Return some of the cases of a product, the same each time; all of them in `make test-all`."""
+    every = list(cases)
+    return every if EVERYTHING else random.Random(35).sample(every, min(count, len(every)))  # noqa: S311
 
 
 def unwrapped(text: str) -> str:
