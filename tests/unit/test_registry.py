@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lumiimg.errors import BadInputError, FailedError, LumiimgError, UndecidedError
 from lumiimg.resolve.network import web as web_room
@@ -30,7 +28,6 @@ from lumiimg.resolve.network.registry import (
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.store import Store
-from tests.shared.programs import examples
 from tests.shared.tls import certified
 
 if TYPE_CHECKING:
@@ -63,81 +60,37 @@ def descriptor(media_type: str, data: bytes, **more: object) -> dict[str, Any]:
 # -- names --
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
+def test_a_name_means_what_docker_takes_it_for() -> None:
+    for text, meant in (
         ("busybox", "docker.io/library/busybox:latest"),
-        ("busybox:1.36", "docker.io/library/busybox:1.36"),
-        ("docker.io/busybox", "docker.io/library/busybox:latest"),
         ("index.docker.io/busybox", "docker.io/library/busybox:latest"),
-        (
-            "docker://docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete",
-            "docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete",
-        ),
+        ("docker://docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete", "docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete"),
         ("rocm/pytorch:latest", "docker.io/rocm/pytorch:latest"),
         (f"localhost:5000/a/b@{SHA}", f"localhost:5000/a/b@{SHA}"),
         (f"localhost/a:tag@{SHA}", f"localhost/a@{SHA}"),
         ("oras://Registry.Example.org/a__b/c--d:V_1.2-3", "Registry.Example.org/a__b/c--d:V_1.2-3"),
         ("[::1]:5000/a", "[::1]:5000/a:latest"),
-    ],
-)
-def test_a_name_means_what_docker_takes_it_for(text: str, meant: str) -> None:
-    reference = parse_reference(text, NO_MIRRORS)
-    assert str(reference) == meant
-    assert not reference.plain_http
-    assert parse_reference(meant, NO_MIRRORS) == replace(reference, tag=None if "@" in meant else reference.tag)
-
-
-def test_a_tag_beside_a_digest_is_kept_as_a_note() -> None:
-    assert parse_reference(f"a:tag@{SHA}", NO_MIRRORS) == ImageReference("docker.io", "library/a", "tag", SHA, False)
-    assert parse_reference(f"a@{SHA}", NO_MIRRORS).tag is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a/",
-        "/a",
-        "a//b",
-        "Upper/case",
-        "a/Upper",
-        "a:",
-        "a:-x",
-        f"a:{'t' * 129}",
-        "a..b",
-        "a___b",
-        "-host.org/a",
-        "host.org:/a",
-        "host.org:123456/a",
-        "host_x.org/a",
-        "a b",
-        "a\n",
-        "a:tag\n",
-        "é",
-        "http://host.org/a",
-        "host.org/../a",
-        "host.org/a?x=y",
-        f"host.org/{'a' * 247}",
-        "a" * 100_000,
-    ],
-)
-def test_what_is_no_reference_is_refused_in_one_short_line(text: str) -> None:
-    with pytest.raises(BadInputError, match="is not a valid image reference") as caught:
-        parse_reference(text, NO_MIRRORS)
-    assert len(str(caught.value)) < 1000
-    assert str(caught.value).isprintable()
-
-
-def test_the_longest_name_is_a_name() -> None:
+    ):
+        reference = parse_reference(text, NO_MIRRORS)
+        assert str(reference) == meant
+        assert not reference.plain_http
+        assert parse_reference(meant, NO_MIRRORS) == replace(reference, tag=None if "@" in meant else reference.tag)
     text = f"host.org/{'a' * 246}:{'t' * 128}@{SHA}"
     assert parse_reference(text, NO_MIRRORS).repository == "a" * 246
+    # a tag beside a digest is kept as a note
+    assert parse_reference(f"a:tag@{SHA}", NO_MIRRORS) == ImageReference("docker.io", "library/a", "tag", SHA, False)
 
 
-@pytest.mark.parametrize("text", ["a@sha256:abc", f"a@{SHA}\n", f"a@{SHA.upper()}", "a@md5:0", "a@", f"a@{SHA}@{SHA}"])
-def test_a_digest_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(BadInputError, match="64 hexadecimal"):
-        parse_reference(text, NO_MIRRORS)
+def test_what_is_no_reference_is_refused_in_one_short_line() -> None:
+    wrong = ("", "/a", "a//b", "Upper/case", "a:", f"a:{'t' * 129}", "a..b", "-host.org/a", "host.org:123456/a", "a b")
+    for text in (*wrong, "a:tag\n", "é", "http://host.org/a", "host.org/../a", "host.org/a?x=y", "a" * 100_000):
+        with pytest.raises(BadInputError, match="is not a valid image reference") as caught:
+            parse_reference(text, NO_MIRRORS)
+        assert len(str(caught.value)) < 1000
+        assert str(caught.value).isprintable()
+    for text in ("a@sha256:abc", f"a@{SHA}\n", f"a@{SHA.upper()}", "a@md5:0", f"a@{SHA}@{SHA}"):
+        with pytest.raises(BadInputError, match="64 hexadecimal"):
+            parse_reference(text, NO_MIRRORS)
 
 
 @pytest.mark.parametrize("text", ["me:hunter2@host.org/a", f"docker://me:hunter2@host.org/a@{SHA}"])
@@ -148,27 +101,19 @@ def test_a_password_in_a_name_is_not_repeated(text: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("mirror", "meant", "plain"),
-    [
+def test_a_mirror_takes_the_place_of_its_registry() -> None:
+    for mirror, meant, plain in (
         ("docker.io=http://127.0.0.1:5000", "127.0.0.1:5000/library/a:latest", True),
         ("docker.io=https://host.org/hub/", "host.org/hub/library/a:latest", False),
         ("docker.io=host.org", "host.org/library/a:latest", False),
         ("quay.io=http://host.org", "docker.io/library/a:latest", False),
-    ],
-)
-def test_a_mirror_takes_the_place_of_its_registry(mirror: str, meant: str, plain: bool) -> None:
-    reference = parse_reference("a", parse_mirrors({}, [mirror]))
-    assert (str(reference), reference.plain_http) == (meant, plain)
-
-
-@pytest.mark.parametrize(
-    "target", ["http://", "ftp://host.org", "http://me:hunter2@host.org", "host.org/UPPER", "http://host"]
-)
-def test_a_mirror_that_is_no_registry_is_refused(target: str) -> None:
-    with pytest.raises(BadInputError, match=r"^mirror 'docker\.io': is not a registry") as caught:
-        parse_reference("a", Mirrors({"docker.io": target}))
-    assert "hunter2" not in str(caught.value)
+    ):
+        reference = parse_reference("a", parse_mirrors({}, [mirror]))
+        assert (str(reference), reference.plain_http) == (meant, plain)
+    for target in ("http://", "ftp://host.org", "http://me:hunter2@host.org", "host.org/UPPER", "http://host"):
+        with pytest.raises(BadInputError, match=r"^mirror 'docker\.io': is not a registry") as caught:
+            parse_reference("a", Mirrors({"docker.io": target}))
+        assert "hunter2" not in str(caught.value)
 
 
 # -- a registry --
@@ -343,11 +288,6 @@ def test_a_tag_is_resolved_to_the_digests_of_its_parts(server: Registry) -> None
     assert {INDEX, DOCKER_LIST, IMAGE, DOCKER_IMAGE} == set(accepted.split(", "))
 
 
-def test_a_digest_is_resolved_to_itself(server: Registry) -> None:
-    digest = sha256(server.image())
-    assert server.resolve(f"@{digest}").digest == digest
-
-
 @pytest.mark.parametrize(("listing", "image"), [(INDEX, IMAGE), (DOCKER_LIST, DOCKER_IMAGE)])
 def test_the_platform_is_chosen_from_an_index(server: Registry, listing: str, image: str) -> None:
     arm = server.image("arm", ARM64)
@@ -475,9 +415,7 @@ def test_what_is_not_for_everyone_needs_a_login(server: Registry, status: int) -
         server.resolve()
 
 
-@pytest.mark.parametrize(
-    "realm", ["", "file:///etc/passwd", "ftp://x/", "http://", "https://a b/", "/token", "http://[zz]/", "http://é/"]
-)
+@pytest.mark.parametrize("realm", ["", "file:///etc/passwd", "https://a b/", "/token", "http://[zz]/", "http://é/"])
 @pytest.mark.threat("S21")
 def test_a_token_is_not_asked_for_just_anywhere(server: Registry, realm: str) -> None:
     guarded(server)
@@ -504,9 +442,7 @@ def test_a_registry_with_tls_sends_nobody_to_a_realm_without() -> None:
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b'{"token": 5}', b'{"token": ""}', b'{"token": "a\\r\\nX: y"}', b'{"token": "hunter2\\u00e9"}']
-)
+@pytest.mark.parametrize("body", [b"", b'{"token": 5}', b'{"token": "a\\r\\nX: y"}', b'{"token": "hunter2\\u00e9"}'])
 @pytest.mark.threat("S50")
 def test_a_token_that_is_none_is_not_used_and_not_shown(server: Registry, body: bytes) -> None:
     guarded(server)
@@ -744,33 +680,15 @@ def test_a_registry_that_stumbles_is_asked_again(server: Registry) -> None:
         (Reply(stall=True), "could not be reached"),
         (Reply(body=b"{", length=100), "broke off"),
         (Reply(endless=True), "is larger than 4194304 bytes"),
-        (Reply(body=b""), "is not the JSON"),
-        (Reply(204), "is not the JSON"),
         (Reply(body=b"<html>"), "is not the JSON"),
-        (Reply(body=b"\xff\xfe{\x00}\x00"), "is not the JSON"),
         (Reply(body=b"[" * 100_000), "is not the JSON"),
-        (Reply(body=b'{"a":' * 100_000), "is not the JSON"),
         (Reply(body=b'{"schemaVersion": 1' + b"0" * 5000 + b"}"), "is not the JSON"),
-        (Reply(body=b'{"schemaVersion": NaN}'), "is not the JSON"),
         (Reply(body=b"[]"), "not the object"),
         (Reply(body=b"{}"), "is neither an image nor an index"),
         (Reply(body=b'{"schemaVersion": 1, "fsLayers": []}'), "schema 1"),
-        (
-            Reply(body=b"{}", headers={"Content-Type": "application/vnd.docker.distribution.manifest.v1+prettyjws"}),
-            "schema 1",
-        ),
-        (Reply(body=b'{"layers": {}}'), "layers is not a list"),
-        (Reply(body=b'{"manifests": null}'), "manifests is not a list"),
         (Reply(body=b'{"manifests": []}'), "has no image for linux/amd64; there is: none"),
         (Reply(body=b'{"layers": []}'), "names content without"),
-        (Reply(body=b'{"layers": [], "manifests": []}'), "is neither an image nor an index"),
-        (Reply(body=b'{"layers": [], "mediaType": ["x"]}'), "is neither an image nor an index"),
-        (Reply(body=f'{{"layers": [], "mediaType": "{INDEX}"}}'.encode()), "is neither an image nor an index"),
         (Reply(body=b'{"layers": []}', headers={"Content-Type": INDEX}), "is neither an image nor an index"),
-        (
-            Reply(body=f'{{"layers": [], "mediaType": "{IMAGE}"}}'.encode(), headers={"Content-Type": DOCKER_IMAGE}),
-            "is neither an image nor an index",
-        ),
     ],
     ids=lambda value: None if isinstance(value, Reply) else value[:30],
 )
@@ -804,11 +722,7 @@ def test_a_parameter_of_the_type_and_a_type_that_is_not_said_do_not_matter(serve
     "lie",
     [
         {"digest": "sha256:5"},
-        {"digest": 5},
-        {"digest": SHA + "\n"},
         {"size": -1},
-        {"size": True},
-        {"size": 10**300},
         {"size": 1e400},
         {"size": "5"},
         {"mediaType": None},
@@ -847,89 +761,3 @@ def test_a_lie_about_the_config_says_both(server: Registry) -> None:
     server.replies[path] = Reply(endless=True)
     with pytest.raises(FailedError, match="is larger than 8388608 bytes"):
         server.resolve()
-
-
-def test_an_announced_digest_of_another_algorithm_is_passed_over(server: Registry) -> None:
-    data = server.manifest("tag", manifest_of(server.blob(AMD64)), **{"Docker-Content-Digest": f"sha512:{'0' * 128}"})
-    assert server.resolve().digest == sha256(data)
-
-
-# -- any JSON --
-
-VALID = {
-    "config": {**AMD64, "config": {}},
-    "image": manifest_of(b""),
-    "index": index_of(descriptor(IMAGE, b"", platform=AMD64)),
-}
-ANY_JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.sampled_from([SHA, IMAGE, INDEX, SIF_LAYER]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["mediaType", "manifests", "layers", "config", "digest", "size", "platform", "os"])
-            | st.text(),
-            inner,
-            max_size=5,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-class Served(Web):
-    """A web of three documents."""
-
-    def __init__(self, documents: Mapping[str, bytes]) -> None:
-        super().__init__()
-        self._documents = documents
-
-    def ask(self, url: str, **_: Any) -> Response:
-        name = url.rpartition("/")[2]
-        found = self._documents.get(name)
-        return Response(url, 404 if found is None else 200, {}, found or b"")
-
-
-def spoiled(data: st.DataObject, value: Any) -> Any:
-    """Return a document with something else somewhere in it."""
-    if isinstance(value, dict) and value and data.draw(st.integers(0, 3)):
-        key = data.draw(st.sampled_from(sorted(value)))
-        return {**value, key: spoiled(data, value[key])}
-    if isinstance(value, list) and value and data.draw(st.booleans()):
-        return [spoiled(data, value[0]), *value[1:]]
-    return data.draw(ANY_JSON)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(data=st.data(), spoil=st.sampled_from(["config", "image", "index", ""]))
-def test_any_json_is_an_answer_or_one_clear_error(data: st.DataObject, spoil: str) -> None:
-    documents: dict[str, bytes] = {}
-
-    def stored(name: str, **links: object) -> bytes:
-        value = {**VALID[name], **links}
-        text = json.dumps(spoiled(data, value) if name == spoil else value).encode()
-        documents[sha256(text)] = text
-        return text
-
-    config = stored("config")
-    image = stored("image", config=descriptor(CONFIG, config))
-    documents["latest"] = stored("index", manifests=[descriptor(IMAGE, image, platform=AMD64)])
-    message = None
-    try:
-        found = resolve_image(parse_reference("host.org/a", NO_MIRRORS), Served(documents))
-    except LumiimgError as error:
-        message = str(error)
-    if message is None:
-        assert found.media_type in {IMAGE, DOCKER_IMAGE, SIF_LAYER}
-        assert found.digest in documents
-        assert isinstance(found.config, dict)
-        assert all(type(digest) is str for digest in found.layers)
-    else:
-        assert spoil
-        assert message.startswith("https://host.org/v2/a/")
-        assert message.isprintable()
-        assert len(message) < 1000
