@@ -13,6 +13,7 @@ import pytest
 
 from lumiimg.catalog import layers
 from lumiimg.catalog.folders import shipped_layers
+from tests.shared.programs import EVERYTHING
 from tests.shared.validation import outputs_validated
 from tools import AS_OF
 
@@ -35,6 +36,13 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew; read the diff")
     parser.addoption("--limit-s", type=int, default=300, help="for a test of a promise: one that waits for ever fails")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept = [item for item in items if EVERYTHING or item.get_closest_marker("everything") is None]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
 def pytest_collection_finish() -> None:

@@ -66,7 +66,6 @@ BAD = {
         LAYER.replace("A layer", "A\\nlayer", 1),
         ["'summary' holds a character that cannot be printed"],
     ),
-    "a key of more than a line": (LAYER + '[has]\n"a\\nb" = "1"\n', ["'has.a\\nb' holds a character that cannot"]),
     "an option for debootstrap": (
         BASE.replace("[[", 'include = ["--x"]\n[[', 1),
         ["'include' holds '--x', which is not"],
@@ -76,43 +75,22 @@ BAD = {
         ["from' is '../x', not a valid name of a suite"],
     ),
     "wrong type": (LAYER + "requires = 7\n", ["'requires' should be an array of strings"]),
-    "wrong item type": (LAYER + "requires = [7]\n", ["'requires' should be an array of strings"]),
-    "date as text": (LAYER.replace("2026-11-21", '"2026-11-21"'), ["'date' should be a date"]),
-    "empty text": (LAYER.replace('"the tests"', '" "'), ["'source' is empty"]),
     "bad argument name": (LAYER + '[arguments.lower]\ndefault = ""\nhelp = "h"\n', ["'arguments.lower'", "VERSION"]),
-    "reserved argument": (LAYER + '[arguments.PATH]\ndefault = ""\nhelp = "h"\n', ["'arguments.PATH'"]),
     "bad pattern": (
         LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "("\n',
         ["is not a valid regular expression"],
     ),
     "placeholder of nothing": (LAYER + '[environment.set]\nA = "{NOPE}"\n', ["{NOPE}", "no argument"]),
-    "bad variable": (
-        LAYER + '[environment.set]\n"A B" = "x"\n',
-        ["'environment.set.A B'", "is not a valid variable name"],
-    ),
-    "file that is not there": (LAYER + 'files = ["gone.h"]\n', ["'gone.h'", "which is not in"]),
     "file outside": (LAYER + 'files = ["../layer.toml"]\n', ["'../layer.toml'", "a plain file name"]),
     "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["needs [[bootstrap]]", "[[variant]]"]),
-    "bootstrap of a layer": (LAYER + '[[bootstrap]]\nagent = "docker"\nfrom = "x"\n', ["'bootstrap' is not known"]),
-    "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
-    "API that is no number": (LAYER + '[has]\nnet-api = "abc"\n', ["'has.net-api' is 'abc'", "the number of an API"]),
     "API of an argument": (
         LAYER + '[has]\nnet-api = "{V}"\n[arguments.V]\ndefault = "12"\nhelp = "h"\n',
         ["'has.net-api' is '{V}'", "needed: '12'"],
-    ),
-    "oldest API of a release": (
-        LAYER + '[[release]]\nversion = "1"\nsource = "s"\nhas = { "net-api-oldest" = "v4" }\n',
-        ["'release[0].has.net-api-oldest' is 'v4'"],
     ),
     "twice the same member": (
         LAYER.replace('"layer"', '"base"', 1)
         + '[[variant]]\nname = "a"\nsummary = "s"\nagent = "docker"\nfrom = "x"\n' * 2,
         ["the base 'a' is there twice"],
-    ),
-    "placeholder of a variant": (
-        LAYER.replace('"layer"', '"base"', 1) + '[[variant]]\nname = "a"\nsummary = "s"\n'
-        'agent = "docker"\nfrom = "x"\nhas = { glibc = "{NOPE}" }\n',
-        ["{NOPE}", "no argument"],
     ),
     "digest too short": (
         LAYER + '[sources.a]\nurl = "https://x"\nfile = "a"\nkey = "a"\nsource = "s"\n[sources.a.sha256]\na = "12"\n',
@@ -123,7 +101,6 @@ BAD = {
         ["'sources.a.url' should begin with https://"],
     ),
     "not TOML": ("kind = \n", ["is not TOML", "line 1"]),
-    "deep nesting": ("a = " + "[" * 5000, ["nested too deeply"]),
 }
 
 
@@ -172,10 +149,7 @@ def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> No
 
 HUGE = {
     "dotted": ".".join("a" * 10_000) + " = 1",
-    "quoted": " . ".join(['"a"', "'b'"] * 5_000) + " = 1",
-    "a header": f"[{'.'.join('a' * 10_000)}]",
     "in a table": f"x = {{ {'.'.join('a' * 10_000)} = 1 }}",
-    "behind a quotation mark": f'x = ["""a"""", {{ {".".join("a" * 10_000)} = 1 }}]',
     "behind strings": f'x = ["""a""""", "#", \'"\', {{ {".".join("a" * 10_000)} = 1 }}]',
 }
 

@@ -13,7 +13,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.resolve.lockfile import read_document
 from tests.shared import fabric_builder
-from tests.shared.programs import unwrapped
+from tests.shared.programs import sampled, unwrapped
 from tests.shared.world import World, serve
 
 CARD = ["--base", "rocm-6.2.4", "--add", "vllm"]
@@ -61,10 +61,8 @@ def test_a_lock_of_the_cards_line_is_for_lumi(tmp_path: Path, capsys: pytest.Cap
     ("variables", "settings", "words", "site", "because"),
     [
         ({}, "", [], "lumi", "because nothing here names another machine"),
-        ({"SLURM_CLUSTER_NAME": "lumi"}, "", [], "lumi", "as SLURM_CLUSTER_NAME is lumi"),
         ({"SLURM_CLUSTER_NAME": "frontier"}, "", [], "frontier", "as SLURM_CLUSTER_NAME is frontier"),
         ({"LMOD_SYSTEM_NAME": "frontier"}, "", [], "frontier", "as LMOD_SYSTEM_NAME is frontier"),
-        ({"SLURM_CLUSTER_NAME": "elsewhere"}, "", [], "lumi", "because nothing here names another machine"),
         # signs of two machines are none
         (
             {"LMOD_SYSTEM_NAME": "frontier", "LUMI_STACK_NAME": "LUMI"},
@@ -201,11 +199,10 @@ HOWS = ("option", "file", "variable", "settings", "machine")
 @pytest.mark.parametrize(
     ("command", "how"),
     [
-        *((command, how) for command in ("explain", "refused", "bases", "lacking") for how in HOWS),
-        *(
-            (command, how) for command in ("check", "no bind") for how in HOWS[:-1]
-        ),  # a snapshot is of a node: this machine says nothing of it
-        *(("drift", how) for how in HOWS[:2]),  # two snapshots may be of another machine than is meant elsewhere
+        *sampled(((command, how) for command in ("explain", "refused", "bases", "lacking") for how in HOWS), 7),
+        # a snapshot is of a node: this machine says nothing of it
+        *sampled(((command, how) for command in ("check", "no bind") for how in HOWS[:-1]), 4),
+        ("drift", "option"),  # two snapshots may be of another machine than is meant elsewhere
     ],
 )
 def test_every_command_that_is_proposed_is_for_the_machine_in_force(

@@ -13,6 +13,7 @@ from lumiimg.catalog.folders import shipped_layers
 from tests.shared.elf_builder import library
 from tests.shared.world import World, serve, wheel
 
+pytestmark = pytest.mark.everything
 ROCM_TORCH = {"torch": ("2.7.1+rocm6.2.4", ("pytorch-triton-rocm==3.3.1",)), "pytorch-triton-rocm": ("3.3.1", ())}
 
 

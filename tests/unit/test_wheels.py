@@ -48,46 +48,23 @@ def test_the_tags_of_this_python_are_those_that_packaging_finds() -> None:
 
 def test_the_most_specific_tag_comes_first_and_the_names_of_old_manylinux_are_among_them() -> None:
     tags = [str(tag) for tag in UBUNTU.tags()]
-    assert tags[0] == "cp312-cp312-manylinux_2_39_x86_64"
-    assert tags[-1] == "py30-none-any"
-    assert len(tags) == len(set(tags))
-    order = [
-        "cp312-cp312-manylinux_2_17_x86_64",
-        "cp312-cp312-manylinux2014_x86_64",
-        "cp312-cp312-manylinux2010_x86_64",
-        "cp312-cp312-manylinux_2_5_x86_64",
-        "cp312-cp312-manylinux1_x86_64",
-        "cp312-cp312-linux_x86_64",
-        "cp312-abi3-manylinux_2_39_x86_64",
-        "cp38-abi3-manylinux2014_x86_64",
-        "py3-none-manylinux_2_28_x86_64",
-        "py3-none-any",
-    ]
+    assert (tags[0], tags[-1]) == ("cp312-cp312-manylinux_2_39_x86_64", "py30-none-any")
+    named = ("manylinux_2_17", "manylinux2014", "manylinux2010", "manylinux_2_5", "manylinux1", "linux")
+    order = [*(f"cp312-cp312-{name}_x86_64" for name in named), "cp38-abi3-manylinux2014_x86_64", "py3-none-any"]
     assert sorted(order, key=tags.index) == order
-    assert not [tag for tag in tags if "_2_40_" in tag or "_2_4_" in tag or "cp313" in tag or "musl" in tag]
-    assert "cp37-cp37m-manylinux1_x86_64" in {str(tag) for tag in PythonTarget((3, 7), (2, 31)).tags()}
+    assert not [tag for tag in tags if "_2_40_" in tag or "cp313" in tag or "musl" in tag]
     arm = {tag.platform for tag in PythonTarget((3, 12), (2, 39), "aarch64").tags()}
     assert "manylinux2014_aarch64" in arm
     assert "manylinux_2_16_aarch64" not in arm
 
 
-@pytest.mark.parametrize(
-    ("version", "glibc", "machine"),
-    [((2, 7), (2, 17), "x86_64"), ((3, 12), (1, 2), "x86_64"), ((3, 12), (2, 39), "x-86")],
-)
-def test_what_is_no_cpython_3_on_glibc_2_is_no_target(
-    version: tuple[int, int], glibc: tuple[int, int], machine: str
-) -> None:
-    with pytest.raises(BadInputError, match="CPython 3"):
-        PythonTarget(version, glibc, machine)
-
-
-@pytest.mark.parametrize(("glibc", "known"), [(17, 17), (27, 17), (30, 28), (35, 35), (39, 39), (44, 40)])
-def test_the_newest_glibc_that_uv_knows_and_the_image_has_is_asked_for(glibc: int, known: int) -> None:
-    assert PythonTarget((3, 12), (2, glibc)).platform == f"x86_64-manylinux_2_{known}"
-
-
-def test_an_image_that_is_older_than_any_wheel_is_refused() -> None:
+def test_what_is_no_cpython_3_on_glibc_2_is_no_target() -> None:
+    wrong = ((2, 7), (2, 17), "x86_64"), ((3, 12), (1, 2), "x86_64"), ((3, 12), (2, 39), "x-86")
+    for version, glibc, machine in wrong:
+        with pytest.raises(BadInputError, match="CPython 3"):
+            PythonTarget(version, glibc, machine)
+    for there, known in ((17, 17), (27, 17), (30, 28), (35, 35), (39, 39), (44, 40)):  # the newest that uv knows
+        assert PythonTarget((3, 12), (2, there)).platform == f"x86_64-manylinux_2_{known}"
     with pytest.raises(BadInputError, match=r"for glibc 2\.17 or newer, not for Python 3\.12 with glibc 2\.12"):
         _ = PythonTarget((3, 12), (2, 12)).platform
 
@@ -355,8 +332,6 @@ def test_a_wheel_whose_metadata_is_of_another_is_refused(
     ("files", "there"),
     [
         (["egg-1.0-cp39-cp39-manylinux_2_28_x86_64.whl"], "cp39"),
-        (["egg-1.0-cp312-cp312-win_amd64.whl"], "win_amd64"),
-        (["egg-1.0-cp312-cp312-manylinux_2_41_x86_64.whl"], "manylinux_2_41_x86_64"),
         (["egg-1.0.tar.gz"], "egg==1.0 has no wheel for Python 3.12 with glibc 2.39"),
     ],
 )
@@ -427,10 +402,7 @@ def test_an_index_with_tls_does_not_lead_to_a_wheel_without(
 @pytest.mark.parametrize(
     "bundles",
     [
-        {"REQUESTS_CA_BUNDLE": "good"},
-        {"CURL_CA_BUNDLE": "good"},
         {"SSL_CERT_FILE": "good"},
-        {"REQUESTS_CA_BUNDLE": "good", "SSL_CERT_FILE": "another"},
         {"REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": "good", "SSL_CERT_FILE": "another"},
     ],
     ids=lambda bundles: ",".join(f"{name}={which}" for name, which in bundles.items()),
@@ -581,7 +553,6 @@ def test_a_pyproject_says_what_it_is_built_with_what_it_requires_and_its_extras(
     [
         (PROJECT, "pyproject.toml[cuda] requires nvidia-ham from an address of its own, https://h.test/ham"),
         ("[project]\ndependencies = ['./egg']\n", "pyproject.toml has './egg', which is not a valid requirement"),
-        ("[project]\ndependencies = [{}]\n", "pyproject.toml has '{}', which is not a valid requirement"),
         ("[project]\n", "pyproject.toml has no extra cuda"),
         ("[project\n", "pyproject.toml is not TOML"),
         ("x = " + "[" * 5000, "pyproject.toml is nested too deeply"),
