@@ -378,11 +378,6 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
     assert both.severity is Severity.PROBLEM
 
 
-def test_old_rccl_tests_which_do_not_print_their_name_are_compared_all_the_same(tmp_path: Path) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, output=table(2, 16, 86, name=""), program=CollectiveProgram.RCCL_TESTS)
-    assert by_id(result)["run.bandwidth"].severity is Severity.OK
-
-
 # ---- which collective an image gets
 
 

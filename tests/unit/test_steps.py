@@ -20,7 +20,7 @@ from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
 from tests.shared import fabric_builder
-from tests.shared.pages import FABRIC, KNOWN, OTHER, PROBED
+from tests.shared.pages import FABRIC, KNOWN, PROBED
 
 LOGS = sorted((Path(__file__).parents[1] / "fixtures" / "nccl").glob("*.log"))
 
@@ -114,17 +114,6 @@ def test_a_plugin_that_listened_on_the_nics_makes_every_step_hold_at_the_level_o
     assert {(one.state, one.level) for one in steps} == {(State.HOLDS, Level.PROBE)}
     assert step(steps, Part.PLUGIN).version == "1.21.1"
     assert "level probe" in in_one_sentence(steps)
-
-
-def test_another_provider_breaks_the_path_there_and_not_at_what_was_seen_well() -> None:
-    assert states(fabric_steps(FABRIC, OTHER, KNOWN)) == {
-        Part.RCCL: State.HOLDS,
-        Part.PLUGIN: State.HOLDS,
-        Part.LIBFABRIC: State.HOLDS,
-        Part.PROVIDER: State.BROKEN,
-        Part.LIBCXI: State.HOLDS,
-        Part.NIC: State.UNKNOWN,
-    }
 
 
 @pytest.mark.parametrize(

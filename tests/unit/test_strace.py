@@ -114,11 +114,6 @@ def test_calls_that_other_threads_cut_in_two_are_put_together() -> None:
     ]
 
 
-def test_an_open_through_a_descriptor_tells_what_it_led_to() -> None:
-    call = one('9 openat(AT_FDCWD</>, "/proc/self/fd/3", O_RDONLY) = 4</home/a/demo.sif>')
-    assert (call.path, call.opened) == ("/proc/self/fd/3", "/home/a/demo.sif")
-
-
 def test_counts_are_of_the_wanted_paths() -> None:
     lines = [
         '9 openat(AT_FDCWD, "/site/a.py", O_RDONLY) = 3</site/a.py>',
