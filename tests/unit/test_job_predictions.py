@@ -31,7 +31,7 @@ ONCE_WRONG = (
 """Images of which an answer was wrong when they were first drawn."""
 PARTS = 8
 """In which the pairs are asked about, so that several workers can."""
-_CI_TAKES_ONE_OF = 60
+_CI_TAKES_ONE_OF = 100
 
 
 @pytest.fixture(scope="module")
