@@ -127,7 +127,7 @@ class Parser(argparse.ArgumentParser):
         """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
         from lumiimg.cli import slips  # only where something is wrong
 
-        self._refuse_retired(words)
+        self._refuse_retired(self.words)
         first = words[0].partition("=")[0]
         options = self._option_string_actions
         question = slips.meant(first, options) if first.startswith("-") else ""
@@ -158,6 +158,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str, hint: str | None = None) -> NoReturn:
         """Print what is wrong and leave with 2."""
+        if "arguments are required" in message:
+            self._refuse_retired(self.words)
         if hint is None and message.endswith("arguments are required: --host"):
             hint = "on a node of the machine, `lumiimg host scan -o host.json` writes the file: --host host.json"
         hint = hint or f"see `{self.prog} --help`"
