@@ -1,58 +1,58 @@
-"""Real ELF files for the tests of the loader model, and the real loader to ask about them."""
+"""ELF files for the tests of the loader model, and the real loader to ask about them."""
 
 from __future__ import annotations
 
-import atexit
+import hashlib
+import lzma
+import os
 import struct
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.elf.rules import LoaderSettings
+from tests.shared.elf_linker import LOADER, link
+from tests.shared.made import made
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadOutcome
 
-LOADER = "/lib64/ld-linux-x86-64.so.2"
 
-
-_MADE: dict[tuple[object, ...], bytes] = {}
+_OBJECTS = Path(__file__).parents[1] / "fixtures/elf/objects"
+"""What gcc made of C, by its digest: with LUMIIMG_SHIP=1, tests put there what they compile."""
+_COMPILER = ("gcc", "-c", "-O1", "-fPIC", "-fno-plt", "-fno-builtin", "-fno-stack-protector", "-fcf-protection=none")
+_WITHOUT = ("-ftls-model=initial-exec", "-fno-asynchronous-unwind-tables", "-fno-ident")
 
 
 def gcc(output: Path, *arguments: str | Path, source: str) -> Path:
-    """Compile and link. Of the same source, arguments and files it comes to the same bytes, and gcc is asked once."""
-    needs("gcc")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    made_of = (source, *(word.read_bytes() if isinstance(word, Path) else word for word in arguments))
-    if made_of in _MADE:
-        output.write_bytes(_MADE[made_of])
-        output.chmod(0o755)
-        return output
-    subprocess.run(
-        [
-            "gcc",
-            "-x",
-            "c",
-            "-",
-            "-x",
-            "none",
-            "-nostdlib",
-            "-fno-builtin",
-            "-fPIC",
-            "-Wl,--no-as-needed",
-            "-o",
-            output,
-            *arguments,
-        ],
-        input=source.encode(),
-        check=True,
-    )
-    _MADE[made_of] = output.read_bytes()
-    return output
+    """Link as gcc does; what is compiled is only C that is more than declarations."""
+    return _written(output, link(arguments, source, with_build_id=True, compiled=_compiled))
+
+
+def _compiled(source: str) -> bytes:
+    shipped = _OBJECTS / f"{hashlib.sha256(source.encode()).hexdigest()[:24]}.o.xz"
+    if shipped.exists():
+        return lzma.decompress(shipped.read_bytes())
+    words = (*_COMPILER, *_WITHOUT, "-x", "c", "-")
+
+    def make(target: Path) -> None:
+        subprocess.run([*words, "-o", target], input=source.encode(), check=True)
+
+    data = made(("gcc", "--version"), [source, *words], make)
+    if "LUMIIMG_SHIP" in os.environ:
+        shipped.parent.mkdir(exist_ok=True)
+        shipped.write_bytes(lzma.compress(data))
+    return data
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    path.chmod(0o755)
+    return path
 
 
 def library(path: Path, *arguments: str | Path, source: str = "") -> Path:
@@ -191,52 +191,14 @@ def settings_here(environment: dict[str, str], cwd: Path | None = None) -> Loade
     )
 
 
-_OBJECTS: dict[str, Path] = {}
-
-
-def compiled(source: str) -> Path:
-    """Return an object file, made once."""
-    if source not in _OBJECTS:
-        needs("gcc", "ld")
-        folder = tempfile.TemporaryDirectory(prefix="lumiimg-elf-")  # for as long as the tests run
-        atexit.register(folder.cleanup)
-        path = Path(folder.name) / "o.o"
-        subprocess.run(
-            ["gcc", "-x", "c", "-", "-c", "-fPIC", "-ftls-model=initial-exec", "-o", path],
-            input=source.encode(),
-            check=True,
-        )
-        _OBJECTS[source] = path
-    return _OBJECTS[source]
-
-
 def so(path: Path, *arguments: str | Path, source: str = "int f;", soname: str | None = None) -> Path:
-    """Link a shared library with ld alone, which takes a tenth of the time of gcc."""
-    return _linked(path, "-shared", "-soname", path.name if soname is None else soname, *arguments, source=source)
+    """Link a shared library; arguments are those of ld."""
+    words = ("-shared", "-soname", path.name if soname is None else soname, *arguments)
+    return _written(path, link(words, source, with_build_id=False))
 
 
 def exe(path: Path, *arguments: str | Path, source: str = "void start(void) {}") -> Path:
-    return _linked(
-        path,
-        "-pie",
-        "-dynamic-linker",
-        LOADER,
-        "-e",
-        "start",
-        "--unresolved-symbols=ignore-all",
-        *arguments,
-        source=source,
-    )
-
-
-def _linked(path: Path, *arguments: str | Path, source: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        ["ld", "-z", "noexecstack", "--no-as-needed", "-o", path, compiled(source), *arguments],
-        check=True,
-        capture_output=True,
-    )
-    return path
+    return _written(path, link(("-pie", "-e", "start", *arguments), source, with_build_id=False))
 
 
 def old_rpath(*directories: str | Path) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Stand-ins for the libraries of a fabric and for the C library under them: real ELF files, made by gcc, of any version.
+"""Stand-ins for the libraries of a fabric and for the C library under them: ELF files of any version.
 
 Only what the loader looks at is like the originals: names, needs, symbol versions. Nothing in them can be run.
 """
@@ -26,9 +26,6 @@ ROCR = 'const char rocr[] = "\\0hsa_amd_pointer_info";'
 """What a libfabric has in it that knows GPU memory, and opens ROCr for that."""
 
 
-_LINKED: dict[tuple[object, ...], bytes] = {}
-"""What gcc made, by all that it was made of: most tests ask for the same libraries."""
-
 # symbols of real libraries, for stand-ins that are linked with them in a real process
 _REAL = {"libnl_3": "nl_socket_alloc", "GLIBC_2.14": "memcpy"}
 
@@ -48,12 +45,6 @@ def versioned(
 ) -> Path:
     """Link a library that defines some versions, and needs some of other libraries; `function` is in the oldest."""
     needs = needs or {}
-    made_of = path.name, soname, defines, tuple((need.read_bytes(), of) for need, of in needs.items()), source, function
-    if made_of in _LINKED:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_LINKED[made_of])
-        path.chmod(0o755)
-        return path
     if path.name.startswith("libfabric.so"):
         source += ROCR
     for version in defines:
@@ -74,7 +65,6 @@ def versioned(
             raise ValueError("a plugin has no versions")
     made = library(path, *arguments, source=source)
     path.with_name(f"{path.name}.map").unlink(missing_ok=True)
-    _LINKED[made_of] = made.read_bytes()
     return made
 
 

@@ -14,34 +14,23 @@ import pytest
 from lumiimg.elf.loader import Process
 from lumiimg.elf.static_tls import StaticTls
 from lumiimg.image import open_image
-from tests.shared.elf_builder import entry_at, exe, new_runpath, old_rpath, patched, settings_here, so, with_versions
+from tests.shared.elf_builder import (
+    LOADER,
+    entry_at,
+    exe,
+    new_runpath,
+    old_rpath,
+    patched,
+    settings_here,
+    so,
+    with_versions,
+)
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadOutcome
 
-_CALLER = "#include <dlfcn.h>\nvoid *call(const char *name) { return dlopen(name, RTLD_NOW); }"
-_OPENER = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <link.h>
-#include <stdio.h>
-void *call(const char *name);
-static int seen(struct dl_phdr_info *info, size_t size, void *data) {
-    printf("has %s\n", info->dlpi_name);
-    return 0;
-}
-int main(int argc, char **argv) {
-    dl_iterate_phdr(seen, 0);
-    for (int i = 1; i < argc; i++) {
-        void *found = argv[i][0] == '@' ? call(argv[i] + 1) : dlopen(argv[i], RTLD_NOW);
-        puts("--");
-        if (!found) printf("error %s\n", dlerror());
-        dl_iterate_phdr(seen, 0);
-    }
-    return 0;
-}
-"""
+_FIXTURES = Path(__file__).parents[1] / "fixtures/elf"
 
 
 @dataclass(frozen=True)
@@ -55,33 +44,21 @@ class Opened:
 class Machine:
     """The program, and the library from which it can call dlopen too (`@name`)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._objects: dict[str, Path] = {}
-
-    def build(self, tmp: Path, *, caller: tuple[str, ...] = (), program: tuple[str, ...] = ()) -> Path:
-        lib = tmp / "libcaller.so"
-        self._link(lib, "-shared", "-Wl,-soname,libcaller.so", *caller, source=_CALLER)
-        paths = program or (f"-Wl,-rpath,{tmp}", "-Wl,--enable-new-dtags")
-        return self._link(tmp / "opener", lib, *paths, source=_OPENER)
-
-    def _link(self, path: Path, *arguments: str | Path, source: str) -> Path:
-        compiled = self._objects.get(source)
-        if compiled is None:
-            compiled = self._objects[source] = self.folder / f"{len(self._objects)}.o"
-            subprocess.run(["gcc", "-x", "c", "-", "-c", "-fPIC", "-o", compiled], input=source.encode(), check=True)
-        subprocess.run(["gcc", "-Wl,--no-as-needed", compiled, *arguments, "-ldl", "-o", path], check=True)
-        return path
+    def build(self, tmp: Path, *, caller: tuple[str, ...] = (), program: tuple[str | Path, ...] = ()) -> Path:
+        lib = so(tmp / "libcaller.so", _FIXTURES / "caller.o", "-lc", *caller, source="")
+        return exe(tmp / "opener", _FIXTURES / "opener.o", "-lc", lib, *(program or new_runpath(tmp)), source="")
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    needs("gcc", "ld")
-    return Machine(tmp_path_factory.mktemp("opener"))
+@pytest.fixture
+def machine() -> Machine:
+    if not Path(LOADER).exists():
+        needs(LOADER)
+    return Machine()
 
 
 def ask(program: Path, *names: str, cwd: Path | None = None) -> list[Opened]:
-    done = subprocess.run([program, *names], capture_output=True, check=True, cwd=cwd, env={"LC_ALL": "C"})
+    words = ["@:" + name[1:] if name.startswith("@") else f"n:{name}" for name in names]
+    done = subprocess.run([program, *words], capture_output=True, check=True, cwd=cwd, env={"LC_ALL": "C"})
     before: list[str] = []
     answers: list[Opened] = []
     for index, part in enumerate(done.stdout.decode("utf-8", "surrogateescape").split("--\n")):
@@ -113,21 +90,21 @@ def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadOutcom
 
 def test_runpath_of_the_caller_and_not_of_the_program(machine: Machine, tmp_path: Path) -> None:
     so(tmp_path / "mine/liba.so")
-    program = machine.build(tmp_path, caller=(f"-Wl,-rpath,{tmp_path}/mine",))
+    program = machine.build(tmp_path, caller=new_runpath(tmp_path / "mine"))
     same(program, "liba.so", "@liba.so")
 
 
 def test_rpath_of_the_caller_is_not_passed_on_to_what_is_opened(machine: Machine, tmp_path: Path) -> None:
     libb = so(tmp_path / "mine/libb.so")
     so(tmp_path / "mine/liba.so", libb)
-    program = machine.build(tmp_path, caller=("-Wl,--disable-new-dtags", f"-Wl,-rpath,{tmp_path}/mine"))
+    program = machine.build(tmp_path, caller=old_rpath(tmp_path / "mine"))
     assert same(program, "@libb.so")[0].ok
     assert not same(program, "@liba.so")[0].ok
 
 
 def test_rpath_of_the_program_is(machine: Machine, tmp_path: Path) -> None:
     so(tmp_path / "liba.so", so(tmp_path / "libb.so"))
-    program = machine.build(tmp_path, program=("-Wl,--disable-new-dtags", f"-Wl,-rpath,{tmp_path}"))
+    program = machine.build(tmp_path, program=old_rpath(tmp_path))
     same(program, "@liba.so", "libb.so")
 
 
@@ -173,7 +150,7 @@ def test_a_dlopen_that_fails_leaves_nothing_behind(machine: Machine, tmp_path: P
     so(tmp_path / "libneeds.so", first, gone, *new_runpath(tmp_path, tmp_path / "one"))
     so(tmp_path / "two/libx.so")
     gone.unlink()
-    program = machine.build(tmp_path, program=(f"-Wl,-rpath,{tmp_path}:{tmp_path}/two",))
+    program = machine.build(tmp_path, program=new_runpath(tmp_path, tmp_path / "two"))
     same(program, "libneeds.so", "libx.so")
 
 
@@ -219,7 +196,7 @@ def test_executable_stack(machine: Machine, tmp_path: Path) -> None:
     patched(nothing, header, b"\0\0\0\x60")
     program = machine.build(tmp_path)
     same(program, "libstack.so", "libneeds.so", "libnothing.so")
-    loose = machine.build(tmp_path, program=("-Wl,-z,execstack", "-Wl,--no-warn-execstack", f"-Wl,-rpath,{tmp_path}"))
+    loose = machine.build(tmp_path, program=("-z", "execstack", *new_runpath(tmp_path)))
     same(loose, "libstack.so", "libneeds.so", "libnothing.so")
 
 
@@ -260,7 +237,7 @@ def test_static_tls_is_used_up(machine: Machine, tmp_path: Path, sizes: tuple[in
 
 def test_static_tls_of_libraries_at_the_start_takes_nothing(machine: Machine, tmp_path: Path) -> None:
     big = _tls(tmp_path / "libbig.so", 100_000, align=128)
-    program = machine.build(tmp_path, program=(str(big), f"-Wl,-rpath,{tmp_path}"))
+    program = machine.build(tmp_path, program=(big, *new_runpath(tmp_path)))
     room = _room(program)
     _tls(tmp_path / "libfits.so", room // 64 * 64, align=64)
     _tls(tmp_path / "libtoobig.so", room + 1)

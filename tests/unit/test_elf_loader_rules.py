@@ -12,12 +12,6 @@ from lumiimg.elf.objects import FoundBy, LoadOutcome
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.image import open_image
 from tests.shared.elf_builder import ask_loader, library, program, rpath, runpath
-from tests.shared.programs import needs
-
-
-@pytest.fixture(autouse=True)
-def _tools() -> None:
-    needs("gcc", "ld")
 
 
 def _model(path: Path, environment: dict[str, str], cwd: Path | None = None) -> LoadOutcome:

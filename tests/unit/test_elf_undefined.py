@@ -20,26 +20,10 @@ from lumiimg.elf.reader import BytesReader
 from lumiimg.elf.symbols import WantedSymbol
 from lumiimg.elf.undefined import undefined_in
 from lumiimg.image import open_image
-from tests.shared.elf_builder import compiled, new_runpath, settings_here, so
+from tests.shared.elf_builder import exe, new_runpath, settings_here, so
 from tests.shared.programs import needs
 
-OPENER = r"""
-#include <dlfcn.h>
-#include <stdio.h>
-#include <string.h>
-int main(int count, char **words)
-{
-    setbuf(stdout, NULL);
-    puts("started");
-    for (int i = 1; i < count; i++) {
-        int flags = (strchr(words[i], 'n') < strchr(words[i], ':') && strchr(words[i], 'n')) ? RTLD_NOW : RTLD_LAZY;
-        if (strchr(words[i], 'g') && strchr(words[i], 'g') < strchr(words[i], ':'))
-            flags |= RTLD_GLOBAL;
-        puts(dlopen(strchr(words[i], ':') + 1, flags) ? "opened" : dlerror());
-    }
-    return 0;
-}
-"""
+_OPENER = Path(__file__).parents[1] / "fixtures/elf/opener.o"
 USES = {
     "data-by-address": "extern int {0}; int *address_{0} = &{0};",
     "data-by-table": "extern int {0}; int read_{0}(void) {{ return {0}; }}",
@@ -61,25 +45,21 @@ class Situation:
     opens: list[tuple[str, Path]] = field(default_factory=list)
     """Flags (`n` for RTLD_NOW, `g` for RTLD_GLOBAL) and library."""
 
-    def program(self, *arguments: str | Path, source: str = "") -> Path:
-        needs("gcc")
-        path = self.folder / "prog"
-        rest = [f"-Wl,-rpath,{self.folder}", *arguments, "-ldl", "-Wl,--unresolved-symbols=ignore-all", "-o", path]
-        words = ["gcc", "-Wl,--no-as-needed", compiled(OPENER + source), *self.program_needs, *rest]
-        subprocess.run(words, check=True, capture_output=True)
-        return path
+    def program(self) -> Path:
+        return exe(self.folder / "prog", _OPENER, *self.program_needs, "-lc", *new_runpath(self.folder), source="")
 
     def really(self, program: Path) -> list[bool]:
         """Whether it starts, and whether each library is opened, up to the first that is not."""
         words = [f"{flags}:{path}" for flags, path in self.opens]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
         done = subprocess.run([program, *words], capture_output=True, text=True, check=False, env=environment)
-        lines = done.stdout.splitlines()
-        if not lines:
+        started, *opened = done.stdout.split("--\n")
+        if not started:
             assert "undefined symbol" in done.stderr, done.stderr
             return [False]
-        assert all(line in {"started", "opened"} or "undefined symbol" in line for line in lines), lines
-        return _up_to_the_first([line in {"started", "opened"} for line in lines])
+        errors = [line for part in opened for line in part.splitlines() if line.startswith("error ")]
+        assert all("undefined symbol" in line for line in errors), errors
+        return _up_to_the_first([True, *("error " not in part for part in opened)])
 
     def modelled(self, program: Path) -> list[bool]:
         with open_image(Path("/")) as image:
@@ -124,9 +104,21 @@ def test_data_that_a_program_copies_must_be_there(is_there: bool, tmp_path: Path
     it.program_needs = [data]
     source = "extern int given; int copied(void) { return given; }"
     program = tmp_path / "prog"
-    words: list[str | Path] = ["gcc", "-no-pie", "-fno-pic", "-x", "c", "-", "-x", "none", "-Wl,--no-as-needed", data]
-    words += ["-ldl", f"-Wl,-rpath,{tmp_path}", "-o", program]
-    subprocess.run(words, input=(OPENER + source).encode(), check=True)
+    needs("gcc")
+    words: list[str | Path] = [
+        "gcc",
+        "-no-pie",
+        "-fno-pic",
+        "-nostartfiles",
+        "-Wl,-e,start",
+        "-x",
+        "c",
+        "-",
+        "-x",
+        "none",
+    ]
+    words += ["-Wl,--no-as-needed", _OPENER, data, f"-Wl,-rpath,{tmp_path}", "-o", program]
+    subprocess.run(words, input=source.encode(), check=True)
     assert (
         "R_X86_64_COPY" in subprocess.run(["readelf", "-r", program], capture_output=True, text=True, check=True).stdout
     )

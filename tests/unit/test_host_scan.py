@@ -170,22 +170,22 @@ def test_what_the_node_says_of_itself_is_read_as_text(node: Path) -> None:
 
 @pytest.mark.threat("S55")
 def test_nothing_of_a_person_and_no_address_is_in_the_file(changed: Path) -> None:
-    secret = {"MY_TOKEN": "hunter2", "SLURM_JOB_USER": "ada", "FI_PROVIDER_PATH": "/users/ada/providers"}
-    (changed / "users/ada/providers").mkdir(parents=True)
-    shutil.copy(changed / "opt/aws-ofi-rccl/lib/librccl-net.so", changed / "users/ada/providers/libx-fi.so")
+    secret = {"MY_TOKEN": "hunter2", "SLURM_JOB_USER": "lovelace", "FI_PROVIDER_PATH": "/users/lovelace/providers"}
+    (changed / "users/lovelace/providers").mkdir(parents=True)
+    shutil.copy(changed / "opt/aws-ofi-rccl/lib/librccl-net.so", changed / "users/lovelace/providers/libx-fi.so")
     text = to_text(scan(changed, **secret))
-    for word in ("ada", "hunter2", "users", "scratch", "02:00:00", "0x1234", str(changed)):
+    for word in ("lovelace", "hunter2", "users", "scratch", "02:00:00", "0x1234", str(changed)):
         assert word not in text
 
 
 def test_what_the_user_names_comes_first_and_a_home_is_pointed_out(changed: Path) -> None:
-    mine = changed / "users/ada/lib"
+    mine = changed / "users/lovelace/lib"
     mine.mkdir(parents=True)
     shutil.copy(changed / LIBFABRIC.lstrip("/"), mine / "libfabric.so.1")
-    snapshot = scan(changed, "/users/ada/lib/libfabric.so.1")
+    snapshot = scan(changed, "/users/lovelace/lib/libfabric.so.1")
     first = snapshot.entries[0]
-    assert (first.role, first.path, first.how) == ("libfabric", "/users/ada/lib/libfabric.so.1", "asked for")
-    assert "this path in somebody's own folder is in the snapshot: /users/ada/lib/libfabric.so.1" in snapshot.gaps
+    assert (first.role, first.path, first.how) == ("libfabric", "/users/lovelace/lib/libfabric.so.1", "asked for")
+    assert "this path in somebody's own folder is in the snapshot: /users/lovelace/lib/libfabric.so.1" in snapshot.gaps
 
 
 def test_a_folder_or_a_library_of_no_role_can_be_named(changed: Path) -> None:

@@ -1,0 +1,769 @@
+"""A linker of small ELF files for x86-64, in place of gcc and ld: C of a few forms becomes a file that ld.so loads and runs.
+
+What the forms are is in `_FORMS`. Other C raises `NotSimpleError`: it needs the compiler (`elf_builder`).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import io
+import re
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
+
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+_PAGE = 4096
+_STATIC_AT = 0x400000
+_GLOBAL, _WEAK = 1, 2
+_OBJECT, _FUNCTION, _THREAD = 1, 2, 6
+_ABSOLUTE, _GLOB_DAT, _JUMP_SLOT, _RELATIVE, _TPOFF = 1, 6, 7, 8, 18
+_ISA_LEVELS = {"x86-64-baseline": 1, "x86-64-v2": 2, "x86-64-v3": 4, "x86-64-v4": 8}
+_READ, _WRITE, _RUN = 4, 2, 1
+_ALLOC = 2
+
+
+class NotSimpleError(Exception):
+    """C or an option of the linker that is not known here."""
+
+
+# What is linked
+
+
+@dataclass
+class _Definition:
+    section: str
+    offset: int
+    size: int
+    kind: int
+    is_hidden: bool = False
+
+
+@dataclass
+class _Unit:
+    """What a source defines and asks for, by section; `fixups` are (section, offset, kind, name)."""
+
+    sections: dict[str, bytearray] = field(
+        default_factory=lambda: {".text": bytearray(), ".rodata": bytearray(), ".data": bytearray()}
+    )
+    aligns: dict[str, int] = field(default_factory=dict)
+    defined: dict[str, _Definition] = field(default_factory=dict)
+    weak: set[str] = field(default_factory=set)
+    threads: set[str] = field(default_factory=set)
+    """Undefined thread-local names."""
+    fixups: list[tuple[str, int, str, str]] = field(default_factory=list)
+    tls_bytes: int = 0
+    tls_align: int = 1
+
+    def data(self, name: str, content: bytes, section: str = ".data", *, hidden: bool = False) -> None:
+        at = self.place(section, content, 8)
+        self.defined[name] = _Definition(section, at, len(content), _OBJECT, hidden)
+
+    def thread_local(self, size: int, align: int) -> int:
+        start = -(-self.tls_bytes // align) * align
+        self.tls_bytes, self.tls_align = start + size, max(align, self.tls_align)
+        return start
+
+    def function(self, name: str, *parts: bytes | tuple[str, str]) -> None:
+        """Add code; a part (kind, name) is a place of 4 bytes that is filled in by what is at the name, from there."""
+        code = self.sections[".text"]
+        start = self.place(".text", b"", 16)
+        for part in parts:
+            if isinstance(part, tuple):
+                self.fixups.append((".text", len(code), *part))
+                code += bytes(4)
+            else:
+                code += part
+        self.defined[name] = _Definition(".text", start, len(code) - start, _FUNCTION)
+
+    def place(self, section: str, content: bytes, align: int) -> int:
+        data = self.sections.setdefault(section, bytearray())
+        data += bytes(-len(data) % align)
+        at = len(data)
+        data += content
+        return at
+
+
+_STRINGS = r'(?P<text>(?:"(?:[^"\\]|\\.)*"\s*)+)'
+_TYPE = r"(?:const )?(?:int|void|char) ?\*? ?"
+_WEAK_MARK = r"(?P<weak> __attribute__\(\(weak\)\))?"
+_FORMS = {
+    "nothing": r'asm\("\.section [^;]*;',
+    "bytes": r"__attribute__\(\((?P<marks>[^;]*?)\)\) (?:static )?const unsigned char "
+    r"(?P<name>\w+)\[\] = \{(?P<numbers>[\d, ]*)\};",
+    "text": rf"const char (?P<name>\w+)\[\] = {_STRINGS};",
+    "undefined_thread": r"extern __thread int (?P<name>\w+);",
+    "thread": r"__thread char (?P<name>\w+)\[(?P<size>\d+)\](?: __attribute__\(\(aligned\((?P<align>\d+)\)\)\))?;",
+    "declared": rf"(?:extern {_TYPE}(?P<name>\w+)|{_TYPE}\w+)(?:\((?:void)?\)){_WEAK_MARK};",
+    "declared_data": rf"extern int (?P<name>\w+){_WEAK_MARK};",
+    "function": rf"{_TYPE}(?P<name>\w+)\((?:void)?\) \{{ ?(?P<body>[^}}]*?) ?\}}",
+    "number": r"(?P<hidden>static |__attribute__\(\(visibility\(\"hidden\"\)\)\) ?)?int (?P<name>\w+)(?: = (?P<value>\d+))?;",
+    "pointer": r"int \*(?P<name>\w+) = &(?P<of>\w+);",
+    "code_pointer": r"int \(\*(?P<name>\w+)\)\(void\) = (?P<of>\w+);",
+    "pointers": r"int \*(?P<name>\w+)\[\d+\] = \{(?P<all>&\w+(?:, &\w+)*)\};",
+}
+_SCANNER = re.compile("|".join(f"(?P<{form}>{re.sub(r'[?]P<', f'?P<{form}_', text)})" for form, text in _FORMS.items()))
+_RETURN = b"\xc3"
+
+
+def _read(source: str) -> _Unit:
+    unit = _Unit()
+    at = 0
+    while at < len(source):
+        if source[at].isspace():
+            at += 1
+            continue
+        found = _SCANNER.match(source, at)
+        if found is None:
+            raise NotSimpleError(source[at : at + 80])
+        form = next(form for form in _FORMS if found[form] is not None)
+        words = {key.removeprefix(f"{form}_"): value for key, value in found.groupdict().items()}
+        _take(unit, form, {key: words[key] for key in re.findall(r"[?]P<(\w+)>", _FORMS[form])})
+        at = found.end()
+    return unit
+
+
+def _take(unit: _Unit, form: str, words: dict[str, str]) -> None:
+    match form:
+        case "bytes":
+            section = re.search(r'section\("([^"]*)"\)', words["marks"])
+            align = re.search(r"aligned\((\d+)\)", words["marks"])
+            name = section[1] if section else ".rodata"
+            unit.aligns[name] = int(align[1]) if align else 1
+            unit.data(words["name"], bytes(map(int, words["numbers"].split(","))), name, hidden=True)
+        case "text":
+            unit.data(words["name"], _bytes(words["text"]), ".rodata")
+        case "undefined_thread":
+            unit.threads.add(words["name"])
+        case "thread":
+            size = int(words["size"])
+            start = unit.thread_local(size, int(words["align"] or 1))
+            unit.defined[words["name"]] = _Definition(".tbss", start, size, _THREAD)
+        case "declared" | "declared_data" if words["weak"]:
+            unit.weak.add(words["name"])
+        case "function":
+            unit.function(words["name"], *_code(unit, words["body"]))
+        case "number":
+            unit.data(words["name"], struct.pack("<i", int(words["value"] or 0)), hidden=bool(words["hidden"]))
+        case "pointer" | "code_pointer" | "pointers":
+            names = [words["of"]] if "of" in words else words["all"].replace("&", "").split(", ")
+            unit.data(words["name"], bytes(8 * len(names)))
+            start = unit.defined[words["name"]].offset
+            unit.fixups += [(".data", start + 8 * number, "address", name) for number, name in enumerate(names)]
+
+
+def _bytes(strings: str) -> bytes:
+    parts = re.findall(r'"(?:[^"\\]|\\.)*"', strings)
+    return b"".join(ast.literal_eval(f"b{part}") for part in parts) + b"\0"
+
+
+def _code(unit: _Unit, body: str) -> Sequence[bytes | tuple[str, str]]:  # noqa: PLR0911 - one form a line
+    if not body:
+        return (_RETURN,)
+    if found := re.fullmatch(r"return (\d+);", body):
+        return b"\xb8", struct.pack("<I", int(found[1])), _RETURN
+    if found := re.fullmatch(_STRINGS.join((r"return ", ";")), body):
+        name = f" {len(unit.defined)}"  # no name that C can have
+        unit.data(name, _bytes(found["text"]), ".rodata", hidden=True)
+        return b"\x48\x8d\x05", ("here", name), _RETURN
+    if found := re.fullmatch(r"(?:return )?(\w+)\(\);", body):
+        return b"\xe9", ("call", found[1])
+    if found := re.fullmatch(r"return (\w+)\(\) \+ (\w+);", body):
+        return b"\x50\xe8", ("call", found[1]), b"\x48\x8b\x15", ("table", found[2]), b"\x03\x02\x59", _RETURN
+    if found := re.fullmatch(r"return &(\w+);", body):
+        return b"\x48\x8b\x05", ("table", found[1]), _RETURN
+    if found := re.fullmatch(r"return (\w+);", body):
+        name = found[1]
+        if name in unit.threads:
+            return b"\x48\x8b\x05", ("table", name), b"\x64\x8b\0", _RETURN
+        if name in unit.defined and unit.defined[name].kind == _THREAD:
+            return b"\x64\x48\x8b\x04\x25\0\0\0\0\x48\x03\x05", ("table", name), _RETURN
+        return b"\x48\x8b\x05", ("table", name), b"\x8b\0", _RETURN
+    if found := re.fullmatch(r"return (\w+) \? \1\(\) : 0;", body):
+        start = b"\x48\x8b\x05", ("table", found[1]), b"\x48\x85\xc0\x74\x05\xe9", ("call", found[1])
+        return *start, b"\x31\xc0", _RETURN
+    raise NotSimpleError(body)
+
+
+_OF_THREAD, _GOTTPOFF = 0x400, 22
+_KINDS = {1: "address", 2: "here", 4: "call", 9: "table", _GOTTPOFF: "table", 41: "table", 42: "table"}
+
+
+def _take_object(unit: _Unit, data: bytes) -> None:
+    """Add what gcc compiled: with -fPIC and -fno-plt there are these relocations alone."""
+    elf: Any = ELFFile(io.BytesIO(data))
+    places: dict[int, tuple[str, int]] = {}
+    for number, section in enumerate(elf.iter_sections()):
+        flags = section["sh_flags"]
+        if flags & _ALLOC and section["sh_type"] in {"SHT_PROGBITS", "SHT_NOBITS"}:
+            if flags & _OF_THREAD:
+                places[number] = ".tbss", unit.thread_local(section["sh_size"], section["sh_addralign"])
+            else:
+                name = ".text" if flags & 4 else ".data" if flags & 1 else ".rodata"
+                places[number] = name, unit.place(name, section.data(), 16)
+    symbols = list(elf.get_section_by_name(".symtab").iter_symbols())
+    for symbol in symbols:
+        if symbol["st_shndx"] in places and symbol["st_info"]["bind"] == "STB_GLOBAL":
+            name, start = places[symbol["st_shndx"]]
+            kind = {".text": _FUNCTION, ".tbss": _THREAD}.get(name, _OBJECT)
+            unit.defined[symbol.name] = _Definition(name, start + symbol["st_value"], symbol["st_size"], kind)
+        elif symbol["st_info"]["bind"] == "STB_WEAK":
+            unit.weak.add(symbol.name)
+    for section in elf.iter_sections():
+        if section["sh_type"] != "SHT_RELA" or section["sh_info"] not in places:
+            continue
+        name, start = places[section["sh_info"]]
+        for entry in section.iter_relocations():
+            symbol = symbols[entry["r_info_sym"]]
+            kind = _KINDS[entry["r_info_type"]]
+            target = symbol.name
+            if entry["r_info_type"] == _GOTTPOFF and symbol["st_shndx"] == "SHN_UNDEF":
+                unit.threads.add(target)
+            if symbol["st_shndx"] in places and symbol["st_info"]["bind"] == "STB_LOCAL":
+                of, first = places[symbol["st_shndx"]]
+                target = f" {len(unit.defined)}"
+                kind, before = (kind, 0) if kind == "address" else ("here", 4)
+                offset = first + symbol["st_value"] + entry["r_addend"] + before
+                unit.defined[target] = _Definition(of, offset, 0, _OBJECT, is_hidden=True)
+            unit.fixups.append((name, start + entry["r_offset"], kind, target))
+
+
+# What it is linked with
+
+
+@dataclass
+class _Options:
+    """What the words for ld say."""
+
+    soname: str | None = None
+    search: list[str] = field(default_factory=list)
+    search_tag: int = 29  # DT_RUNPATH
+    marks: set[str] = field(default_factory=set)
+    filters: list[tuple[int, str]] = field(default_factory=list)
+    entry: str | None = None
+    script: str = ""
+    is_symbolic: bool = False
+    is_shared: bool = False
+    is_static: bool = False
+    hash_style: str = "gnu"
+    inputs: list[tuple[str, bytes]] = field(default_factory=list)
+    """What is needed: its soname, and the file."""
+    objects: list[bytes] = field(default_factory=list)
+
+
+_MARKS = {"nodefaultlib", "nodlopen", "execstack", "noexecstack", "lazy", "now", "pack-relative-relocs", *_ISA_LEVELS}
+_WITHOUT_EFFECT = {
+    "--no-as-needed",
+    "-no-pie",
+    "--unresolved-symbols=ignore-all",
+    "-pie",
+    "--no-warn-execstack",
+    "-ftls-model=initial-exec",
+}
+
+
+def _options(words: Iterable[str | Path]) -> _Options:  # noqa: C901, PLR0912 - one option a case
+    options = _Options()
+    todo: list[str | Path] = []
+    for word in words:
+        todo += word[4:].split(",") if isinstance(word, str) and word.startswith("-Wl,") else [word]
+    rest = iter(todo)
+    for word in rest:
+        if isinstance(word, Path):
+            data = word.read_bytes()
+            if word.suffix == ".o":
+                options.objects.append(data)
+            else:
+                soname = _given_by(data)[0]
+                options.inputs.append((str(word) if soname is None else soname, data))
+            continue
+        name, _, value = word.partition("=")
+        match name:
+            case "--hash-style":
+                options.hash_style = value
+            case "--version-script":
+                options.script = Path(value or next(rest)).read_text()
+            case "-soname":
+                options.soname = str(next(rest))
+            case "-rpath":
+                options.search.append(str(next(rest)))
+            case "--enable-new-dtags" | "--disable-new-dtags":
+                options.search_tag = 29 if "enable" in word else 15
+            case "-f":
+                options.filters.append((0x7FFFFFFD, str(next(rest))))  # DT_AUXILIARY
+            case "-z" if (mark := str(next(rest))) in _MARKS:
+                options.marks.add(mark)
+            case "-e":
+                options.entry = str(next(rest))
+            case "-Bsymbolic":
+                options.is_symbolic = True
+            case "-shared" | "-static":
+                options.is_shared, options.is_static = word == "-shared", word == "-static"
+            case "-lc":
+                options.inputs.append(("libc.so.6", b""))
+            case _ if word not in _WITHOUT_EFFECT:
+                raise NotSimpleError(word)
+    return options
+
+
+@functools.lru_cache(maxsize=512)
+def _given_by(data: bytes) -> tuple[str | None, dict[str, str | None]]:
+    """Return the soname of a library, and the symbols that it defines with their versions."""
+    if not data:  # -lc: whichever is there when it runs
+        return None, {}
+    elf: Any = ELFFile(io.BytesIO(data))
+    dynamic = elf.get_section_by_name(".dynamic")
+    soname = next((tag.soname for tag in dynamic.iter_tags("DT_SONAME")), None)
+    names = {}
+    if definitions := elf.get_section_by_name(".gnu.version_d"):
+        names = {entry["vd_ndx"]: next(iter(aux)).name for entry, aux in definitions.iter_versions()}
+    numbers = elf.get_section_by_name(".gnu.version")
+    symbols: dict[str, str | None] = {}
+    for number, symbol in enumerate(elf.get_section_by_name(".dynsym").iter_symbols()):
+        if symbol["st_shndx"] != "SHN_UNDEF" and symbol.name:
+            index = numbers.get_symbol(number)["ndx"] if numbers else 1
+            symbols[symbol.name] = names.get(index & 0x7FFF) if isinstance(index, int) and index > 1 else None
+    return soname, symbols
+
+
+def _versions(script: str) -> tuple[dict[str, str], list[tuple[str, str]], bool]:
+    """Return the version of each name in a script, the versions with what each inherits, and if all else is hidden."""
+    of_name: dict[str, str] = {}
+    versions: list[tuple[str, str]] = []
+    for version, body, parent in re.findall(r"([\w.]*)\s*\{([^}]*)\}\s*([\w.]*)\s*;", script):
+        versions += [(version, parent)] if version else []
+        shown = body.partition("local:")[0].replace("global:", "")
+        of_name |= dict.fromkeys(shown.replace(";", " ").split(), version)
+    return of_name, versions, "local:" in script
+
+
+# The file
+
+
+class _Strings:
+    def __init__(self) -> None:
+        self.data = bytearray(1)
+        self._known: dict[bytes, int] = {b"": 0}
+
+    def add(self, text: str) -> int:
+        encoded = text.encode("utf-8", "surrogateescape")
+        if encoded not in self._known:
+            self._known[encoded] = len(self.data)
+            self.data += encoded + b"\0"
+        return self._known[encoded]
+
+
+def _hash(name: str) -> int:
+    value = 0
+    for byte in name.encode():
+        value = (value << 4) + byte
+        value = (value ^ (value & 0xF0000000) >> 24) & 0x0FFFFFFF
+    return value
+
+
+def _gnu_hash(name: str) -> int:
+    value = 5381
+    for byte in name.encode():
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value
+
+
+def link(
+    arguments: Sequence[str | Path], source: str, *, with_build_id: bool, compiled: Callable[[str], bytes] | None = None
+) -> bytes:
+    """Return the file; `arguments` as gcc or ld takes them. `compiled` makes an object of other C.
+
+    Raises NotSimpleError.
+    """
+    options = _options(arguments)
+    if options.is_static:
+        return _static()
+    words = [word for word in arguments if isinstance(word, str) and "version-script" not in word]
+    key = (source, with_build_id, options.script, *words, *options.objects, *options.inputs)
+    if key not in _LINKED:
+        try:
+            unit, objects = _read(source), options.objects
+        except NotSimpleError:
+            if compiled is None:
+                raise
+            unit, objects = _Unit(), [*options.objects, compiled(source)]
+        for data in objects:
+            _take_object(unit, data)
+        _LINKED[key] = _Linker(options, unit, with_build_id=with_build_id).file()
+    return _LINKED[key]
+
+
+def _static() -> bytes:
+    """Return a program that ends at once, without an interpreter."""
+    code = b"\x31\xff\xb8\x3c\0\0\0\x0f\x05"  # exit(0)
+    size = 64 + 56 + len(code)
+    load = struct.pack("<IIQQQQQQ", 1, _READ | _RUN, 0, _STATIC_AT, _STATIC_AT, size, size, _PAGE)
+    head = struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, _STATIC_AT + 120, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    return b"\x7fELF\2\1\1" + bytes(9) + head + load + code
+
+
+_LINKED: dict[tuple[object, ...], bytes] = {}
+"""Most tests ask for the same libraries."""
+
+
+class _Linker:
+    def __init__(self, options: _Options, unit: _Unit, *, with_build_id: bool) -> None:
+        self.options, self.unit, self.with_build_id = options, unit, with_build_id
+        self.strings = _Strings()
+        self.needed: dict[str, dict[str, str | None]] = {}
+        for name, data in options.inputs:
+            self.needed.setdefault(name, _given_by(data)[1])
+        self.of_name, self.versions, hides = _versions(options.script)
+        exported = [
+            name
+            for name, definition in unit.defined.items()
+            if options.is_shared and not definition.is_hidden and (name in self.of_name or not hides)
+        ]
+        used = {name for _, _, _, name in unit.fixups}
+        undefined = [name for name in sorted(used) if name not in unit.defined]
+        self.symbols = ["", *undefined, *exported]
+        self.first_defined = 1 + len(undefined)
+        own = {name for name in unit.defined if options.is_symbolic or name not in exported}
+        self.is_own = own.__contains__
+        calls = [name for _, _, kind, name in unit.fixups if kind == "call" and not self.is_own(name)]
+        self.calls = list(dict.fromkeys(calls))
+        self.table = list(dict.fromkeys(name for _, _, kind, name in unit.fixups if kind == "table"))
+        self.address: dict[str, int] = {}
+        """Where each section begins."""
+
+    def file(self) -> bytes:
+        flags = self._marks()
+        fixed = self._fixed_sections()
+        code = bytearray(16 * (len(self.calls) + 1) if self.calls else 0)
+        writable: dict[str, bytearray] = {
+            ".dynamic": bytearray(16 * self._dynamic_count(flags)),
+            ".got": bytearray(8 * len(self.table)),
+            ".got.plt": bytearray(8 * (3 + len(self.calls)) if self.calls else 0),
+            ".data": self.unit.sections[".data"],
+        }
+        rest = {name: data for name, data in self.unit.sections.items() if name != ".data"}
+        relocations, packed = self._relocation_sizes()
+        readable = {**fixed, ".rela.dyn": relocations, ".relr.dyn": packed, ".plt": code, **rest}
+        readable[".rela.plt"] = bytearray(24 * len(self.calls))
+        readable = {name: data for name, data in readable.items() if data}
+        writable = {name: data for name, data in writable.items() if data}
+        headers = 64 + 56 * self._header_count(readable)
+        at = headers
+        for name, data in readable.items():
+            at += -at % self.unit.aligns.get(name, 16 if name in {".text", ".plt"} else 8)
+            self.address[name] = at
+            at += len(data)
+        read_end = at
+        at += -at % _PAGE  # what is cut off is a page at least, as in files of gcc
+        write_start = at
+        for name, data in writable.items():
+            at += -at % 8
+            self.address[name] = at
+            at += len(data)
+        end = at
+        self._fill(readable, writable)
+        readable[".dynsym"][:] = self._symbol_table()
+        writable[".dynamic"][:] = self._dynamic(readable, flags)
+        if self.with_build_id:
+            parts = [bytes(data) for data in (*readable.values(), *writable.values())]
+            readable[".note.gnu.build-id"][16:] = hashlib.sha1(b"".join(parts)).digest()  # noqa: S324
+        image = bytearray(end)
+        for name, data in (*readable.items(), *writable.items()):
+            image[self.address[name] : self.address[name] + len(data)] = data
+        image[64:headers] = self._program_headers(readable, writable, read_end, write_start, end)
+        table, names = self._section_headers(readable, writable, len(image))
+        entry = self.options.entry
+        start = self._address_of(entry) if entry else 0
+        at = len(image) + len(names)
+        count = len(table) // 64
+        places = (start, 64, at + -at % 8, 0, 64, 56, (headers - 64) // 56, 64, count, count - 1)
+        image[:64] = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, *places)
+        return bytes(image + names + bytes(-at % 8) + table)
+
+    # sections whose content does not depend on where they are
+
+    def _fixed_sections(self) -> dict[str, bytearray]:
+        is_program = not self.options.is_shared
+        needs, definitions, numbers = self._version_sections()
+        found = {
+            ".interp": bytearray(f"{LOADER}\0".encode() if is_program else b""),
+            ".note.gnu.build-id": bytearray(struct.pack("<III4s", 4, 20, 3, b"GNU\0") + bytes(20)),
+            ".note.gnu.property": self._property(),
+            ".gnu.hash": self._hash_table() if self.options.hash_style != "sysv" else bytearray(),
+            ".hash": self._old_hash_table() if self.options.hash_style != "gnu" else bytearray(),
+            ".dynsym": bytearray(24 * len(self.symbols)),
+            ".gnu.version": numbers,
+            ".gnu.version_d": definitions,
+            ".gnu.version_r": needs,
+        }
+        if not self.with_build_id:
+            del found[".note.gnu.build-id"]
+        for text in (*self.needed, *self.symbols, *(name for _, name in self.options.filters)):
+            self.strings.add(text)
+        self.strings.add(self.options.soname or "")
+        self.strings.add(":".join(self.options.search))
+        return found | {".dynstr": self.strings.data}
+
+    def _property(self) -> bytearray:
+        level = next((_ISA_LEVELS[mark] for mark in self.options.marks if mark in _ISA_LEVELS), None)
+        if level is None:
+            return bytearray()
+        return bytearray(struct.pack("<III4sIIII", 4, 16, 5, b"GNU\0", 0xC0008002, 4, level, 0))
+
+    def _hash_table(self) -> bytearray:
+        """Return one bucket that has all; none where nothing is defined."""
+        defined = self.symbols[self.first_defined :]
+        first = self.first_defined if defined else 1
+        values = [_gnu_hash(name) & ~1 for name in defined]
+        values[-1:] = [value | 1 for value in values[-1:]]
+        head = struct.pack("<IIIIQI", 1, first, 1, 6, 0xFFFFFFFFFFFFFFFF, first if defined else 0)
+        return bytearray(head + struct.pack(f"<{len(values)}I", *values))
+
+    def _old_hash_table(self) -> bytearray:
+        count = len(self.symbols)
+        return bytearray(struct.pack(f"<{3 + count}I", 1, count, count - 1, *(max(n - 1, 0) for n in range(count))))
+
+    def _version_sections(self) -> tuple[bytearray, bytearray, bytearray]:
+        """Return Verneed, Verdef, and the number of each symbol's version; all empty without versions."""
+        number_of: dict[str, int] = {version: number for number, (version, _) in enumerate(self.versions, 2)}
+        wanted: dict[str, dict[str, int]] = {}
+        numbers = [0]
+        count = max(number_of.values(), default=1)
+        for name in self.symbols[1 : self.first_defined]:
+            file, version = next(((f, given[name]) for f, given in self.needed.items() if name in given), ("", None))
+            if version is None:
+                numbers.append(1 if file else 0)
+                continue
+            of_file = wanted.setdefault(file, {})
+            if version not in of_file:
+                count += 1
+                of_file[version] = count
+            numbers.append(of_file[version])
+        numbers += [number_of.get(self.of_name.get(name, ""), 1) for name in self.symbols[self.first_defined :]]
+        if not wanted and not self.versions:
+            return bytearray(), bytearray(), bytearray()
+        needs = bytearray()
+        for left, (file, of_file) in zip(range(len(wanted) - 1, -1, -1), wanted.items(), strict=True):
+            size = 16 + 16 * len(of_file)
+            needs += struct.pack("<HHIII", 1, len(of_file), self.strings.add(file), 16, size if left else 0)
+            for more, (version, number) in zip(range(len(of_file) - 1, -1, -1), of_file.items(), strict=True):
+                entry = (_hash(version), 0, number, self.strings.add(version), 16 if more else 0)
+                needs += struct.pack("<IHHII", *entry)
+        definitions = bytearray()
+        base = (self.options.soname or "", "")
+        for number, (version, parent) in enumerate((base, *self.versions) if self.versions else (), 1):
+            names = [version, parent] if parent else [version]
+            following = 20 + 8 * len(names) if number <= len(self.versions) else 0
+            head = (1, number == 1, number, len(names), _hash(version), 20, following)
+            definitions += struct.pack("<HHHHIII", *head)
+            for place, name in enumerate(names):
+                definitions += struct.pack("<II", self.strings.add(name), 8 if place + 1 < len(names) else 0)
+        return needs, definitions, bytearray(struct.pack(f"<{len(numbers)}H", *numbers))
+
+    # what depends on where things are
+
+    def _address_of(self, name: str) -> int:
+        definition = self.unit.defined[name]
+        return self.address[definition.section] + definition.offset
+
+    def _symbol_table(self) -> bytes:
+        table = bytearray(24)
+        for name in self.symbols[1 : self.first_defined]:
+            bind = _WEAK if name in self.unit.weak else _GLOBAL
+            kind = _THREAD if name in self.unit.threads else 0
+            table += struct.pack("<IBBHQQ", self.strings.add(name), bind << 4 | kind, 0, 0, 0, 0)
+        for name in self.symbols[self.first_defined :]:
+            found = self.unit.defined[name]
+            value = found.offset if found.kind == _THREAD else self._address_of(name)
+            table += struct.pack("<IBBHQQ", self.strings.add(name), _GLOBAL << 4 | found.kind, 0, 1, value, found.size)
+        return bytes(table)
+
+    def _entries(self) -> Iterable[tuple[str, int, str, int]]:
+        """Yield each relocation that is not a call's: section, offset, name, kind."""
+        for section, offset, kind, name in self.unit.fixups:
+            if kind == "address":
+                yield section, offset, name, _RELATIVE if self.is_own(name) else _ABSOLUTE
+        for number, name in enumerate(self.table):
+            found = self.unit.defined.get(name)
+            if name in self.unit.threads or (found and found.kind == _THREAD):
+                yield ".got", 8 * number, name, _TPOFF
+            else:
+                yield ".got", 8 * number, name, _RELATIVE if self.is_own(name) else _GLOB_DAT
+
+    def _relocation_sizes(self) -> tuple[bytearray, bytearray]:
+        kinds = [kind for *_, kind in self._entries()]
+        packed = kinds.count(_RELATIVE) if "pack-relative-relocs" in self.options.marks else 0
+        return bytearray(24 * (len(kinds) - packed)), bytearray(8 * packed)
+
+    def _relocations(self, entries: Iterable[tuple[int, int, int, int]]) -> bytearray:
+        return bytearray(b"".join(struct.pack("<QIIq", at, kind, symbol, more) for at, kind, symbol, more in entries))
+
+    def _fill(self, readable: dict[str, bytearray], writable: dict[str, bytearray]) -> None:
+        """Fill in all that refers to another place."""
+        packed: list[int] = []
+        plain: list[tuple[int, int, int, int]] = []
+        for section, offset, name, kind in self._entries():
+            at = self.address[section] + offset
+            if kind != _RELATIVE:
+                is_own = self.is_own(name) or (kind == _TPOFF and name in self.unit.defined)
+                more = self.unit.defined[name].offset if is_own and kind == _TPOFF else 0
+                plain.append((at, kind, 0 if is_own else self.symbols.index(name), more))
+            elif ".relr.dyn" in readable:
+                packed.append(at)
+                struct.pack_into("<Q", writable[section], offset, self._address_of(name))
+            else:
+                plain.append((at, kind, 0, self._address_of(name)))
+        if plain:
+            readable[".rela.dyn"][:] = self._relocations(plain)
+        if packed:
+            readable[".relr.dyn"][:] = struct.pack(f"<{len(packed)}Q", *packed)
+        if self.calls:
+            self._fill_calls(readable, writable)
+        for section, offset, kind, name in self.unit.fixups:
+            if kind == "address":
+                continue
+            if kind == "call" and not self.is_own(name):
+                target = self.address[".plt"] + 16 * (1 + self.calls.index(name))
+            elif kind == "table":
+                target = self.address[".got"] + 8 * self.table.index(name)
+            else:
+                target = self._address_of(name)
+            struct.pack_into("<i", readable[section], offset, target - self.address[section] - offset - 4)
+
+    def _fill_calls(self, readable: dict[str, bytearray], writable: dict[str, bytearray]) -> None:
+        plt, got = self.address[".plt"], self.address[".got.plt"]
+        code = struct.pack("<HiHi4s", 0x35FF, got + 8 - plt - 6, 0x25FF, got + 16 - plt - 12, b"\x0f\x1f\x40\0")
+        slots = [self.address[".dynamic"], 0, 0]
+        for number in range(len(self.calls)):
+            at, slot = plt + 16 * (1 + number), got + 8 * (3 + number)
+            code += struct.pack("<HiBiBi", 0x25FF, slot - at - 6, 0x68, number, 0xE9, plt - at - 16)
+            slots.append(at + 6)
+        readable[".plt"][:] = code
+        writable[".got.plt"][:] = struct.pack(f"<{len(slots)}Q", *slots)
+        jumps = [(got + 8 * (3 + n), _JUMP_SLOT, self.symbols.index(name), 0) for n, name in enumerate(self.calls)]
+        readable[".rela.plt"][:] = self._relocations(jumps)
+
+    def _marks(self) -> tuple[int, int]:
+        """Return DT_FLAGS and DT_FLAGS_1."""
+        marks = self.options.marks
+        is_static = any(kind == _TPOFF for *_, kind in self._entries())
+        flags = 8 * ("now" in marks) | 0x10 * is_static | 2 * self.options.is_symbolic
+        more = ("now" in marks) | 0x800 * ("nodefaultlib" in marks) | 0x40 * ("nodlopen" in marks)
+        return flags, more | (0 if self.options.is_shared else 0x8000000)
+
+    def _dynamic(self, readable: dict[str, bytearray], flags: tuple[int, int]) -> bytes:
+        size = {name: len(data) for name, data in readable.items()}
+        entries = [(1, self.strings.add(name)) for name in self.needed]
+        if self.options.soname is not None:
+            entries.append((14, self.strings.add(self.options.soname)))
+        if self.options.search:
+            entries.append((self.options.search_tag, self.strings.add(":".join(self.options.search))))
+        entries += [(tag, self.strings.add(name)) for tag, name in self.options.filters]
+        where = self.address.get
+        rows: list[tuple[str, list[tuple[int, int | None]]]] = [
+            (".gnu.hash", [(0x6FFFFEF5, where(".gnu.hash"))]),
+            (".hash", [(4, where(".hash"))]),
+            (".dynstr", [(5, where(".dynstr")), (10, size.get(".dynstr"))]),
+            (".dynsym", [(6, where(".dynsym")), (11, 24)]),
+            (".rela.plt", [(3, where(".got.plt")), (2, size.get(".rela.plt")), (20, 7), (23, where(".rela.plt"))]),
+            (".rela.dyn", [(7, where(".rela.dyn")), (8, size.get(".rela.dyn")), (9, 24)]),
+            (".relr.dyn", [(36, where(".relr.dyn")), (35, size.get(".relr.dyn")), (37, 8)]),
+            (".gnu.version", [(0x6FFFFFF0, where(".gnu.version"))]),
+            (".gnu.version_d", [(0x6FFFFFFC, where(".gnu.version_d")), (0x6FFFFFFD, len(self.versions) + 1)]),
+            (".gnu.version_r", [(0x6FFFFFFE, where(".gnu.version_r")), (0x6FFFFFFF, self._files_with_versions())]),
+        ]
+        entries += [(tag, value or 0) for name, pairs in rows if name in readable for tag, value in pairs]
+        entries += [(tag, value) for tag, value in zip((30, 0x6FFFFFFB), flags, strict=True) if value]
+        return b"".join(struct.pack("<QQ", *entry) for entry in (*entries, (0, 0)))
+
+    def _files_with_versions(self) -> int:
+        names = self.symbols[1 : self.first_defined]
+        firsts = [next((file for file, given in self.needed.items() if name in given), "") for name in names]
+        return len({file for name, file in zip(names, firsts, strict=True) if file and self.needed[file][name]})
+
+    def _dynamic_count(self, flags: tuple[int, int]) -> int:
+        sizes = self._relocation_sizes()
+        has_versions = bool(self.versions or self._files_with_versions())
+        count = len(self.needed) + (self.options.soname is not None) + bool(self.options.search)
+        count += len(self.options.filters) + 1 + (self.options.hash_style == "both") + 2 + 2 + 4 * bool(self.calls)
+        count += 3 * bool(sizes[0]) + 3 * bool(sizes[1]) + has_versions + 2 * bool(self.versions)
+        return count + 2 * bool(self._files_with_versions()) + sum(map(bool, flags)) + 1
+
+    # headers
+
+    def _header_count(self, readable: dict[str, bytearray]) -> int:
+        notes = sum(name.startswith(".note") for name in readable)
+        more = (".note.gnu.property" in readable) + bool(self.unit.tls_bytes)
+        return 4 + notes + more + 2 * (not self.options.is_shared)
+
+    def _program_headers(
+        self, readable: dict[str, bytearray], writable: dict[str, bytearray], read_end: int, write_start: int, end: int
+    ) -> bytes:
+        def of(kind: int, flags: int, name: str, align: int) -> tuple[int, ...]:
+            size = len(writable[name] if name in writable else readable[name])
+            at = self.address[name]
+            return kind, flags, at, at, at, size, size, align
+
+        rows: list[tuple[int, ...]] = []
+        if not self.options.is_shared:
+            size = 56 * self._header_count(readable)
+            rows += [(6, _READ, 64, 64, 64, size, size, 8), of(3, _READ, ".interp", 1)]
+        at = write_start
+        rows += [
+            (1, _READ | _RUN, 0, 0, 0, read_end, read_end, _PAGE),
+            (1, _READ | _WRITE, write_start, at, at, end - write_start, end - write_start, _PAGE),
+            of(2, _READ | _WRITE, ".dynamic", 8),
+        ]
+        rows += [of(4, _READ, name, 8 if "property" in name else 4) for name in readable if name.startswith(".note")]
+        if ".note.gnu.property" in readable:
+            rows.append(of(0x6474E553, _READ, ".note.gnu.property", 8))
+        if self.unit.tls_bytes:
+            align = self.unit.tls_align
+            at = -(-end // align) * align
+            rows.append((7, _READ, at, at, at, 0, self.unit.tls_bytes, align))
+        stack = _READ | _WRITE | _RUN * ("execstack" in self.options.marks)
+        rows.append((0x6474E551, stack, 0, 0, 0, 0, 0, 16))
+        return b"".join(struct.pack("<IIQQQQQQ", *row) for row in rows)
+
+    def _section_headers(
+        self, readable: dict[str, bytearray], writable: dict[str, bytearray], start: int
+    ) -> tuple[bytes, bytes]:
+        kinds = {
+            ".hash": 5,
+            ".dynsym": 11,
+            ".dynstr": 3,
+            ".dynamic": 6,
+            ".gnu.hash": 0x6FFFFFF6,
+            ".rela.dyn": 4,
+            ".rela.plt": 4,
+        }
+        kinds |= {".gnu.version": 0x6FFFFFFF, ".gnu.version_d": 0x6FFFFFFD, ".gnu.version_r": 0x6FFFFFFE}
+        entry = {".dynsym": 24, ".dynamic": 16, ".gnu.version": 2, ".rela.dyn": 24, ".rela.plt": 24}
+        names = [*readable, *writable]
+        of_strings, of_symbols = names.index(".dynstr") + 1, names.index(".dynsym") + 1
+        links = {
+            ".hash": of_symbols,
+            ".gnu.version": of_symbols,
+            ".gnu.hash": of_symbols,
+            ".rela.dyn": of_symbols,
+            ".rela.plt": of_symbols,
+        }
+        links |= dict.fromkeys((".dynsym", ".dynamic", ".gnu.version_d", ".gnu.version_r"), of_strings)
+        counts = {".dynsym": 1, ".gnu.version_d": len(self.versions) + 1, ".gnu.version_r": self._files_with_versions()}
+        texts = _Strings()
+        table = bytearray(64)
+        for name in names:
+            data = readable[name] if name in readable else writable[name]
+            kind = 7 if name.startswith(".note") else kinds.get(name, 1)
+            place = (_ALLOC, self.address[name], self.address[name], len(data), links.get(name, 0))
+            more = counts.get(name, 0), 4 if kind == 7 else 8, entry.get(name, 0)
+            table += struct.pack("<IIQQQQIIQQ", texts.add(name), kind, *place, *more)
+        own = texts.add(".shstrtab")
+        table += struct.pack("<IIQQQQIIQQ", own, 3, 0, 0, start, len(texts.data), 0, 0, 1, 0)
+        return bytes(table), bytes(texts.data)
