@@ -2,15 +2,16 @@ r"""/etc/ld.so.cache: which file the loader takes for a name, as ldconfig wrote 
 
 Format: glibc `sysdeps/generic/dl-cache.h`; meaning: `elf/dl-cache.c`.
 
-    old part (optional)   "ld.so-1.7.0\0", nlibs u32, entries of 12 bytes: flags i32, key u32, value u32; then strings
+    old part (optional)   "ld.so-1.7.0\0", nlibs u32, entries of 12 bytes; then strings
     new part, aligned 8   "glibc-ld.so.cache1.1", nlibs u32, len_strings u32, flags u8, pad, extension_offset u32, 3 u32
                           entries of 24 bytes: flags i32, key u32, value u32, osversion u32, hwcap u64; then strings
     extensions            magic u32, count u32, (tag u32, flags u32, offset u32, size u32) each
 
-key and value are offsets of strings, in the old part from the end of its entries, in the new part from its header.
-Entries are sorted in descending order, digits by their value (`lib.so.10` before `lib.so.9`). Bit 62 of hwcap says that
-its low half is an index into the names of extension 1: the entry is for CPUs of that glibc-hwcaps level only; bits 32
-to 41 are the number of the ISA level that the file is marked with. Without bit 62, hwcap is a mask of legacy names.
+key and value are offsets of strings, from the header of the new part. The old part is passed over; only `ldconfig -c
+old` writes a cache that has nothing else. Entries are sorted in descending order, digits by their value (`lib.so.10`
+before `lib.so.9`). Bit 62 of hwcap says that its low half is an index into the names of extension 1: the entry is for
+CPUs of that glibc-hwcaps level only; bits 32 to 41 are the number of the ISA level that the file is marked with.
+Without bit 62, hwcap is a mask of legacy names: such entries are passed over, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_CACHE_BYTES = 64 << 20
 _OLD_MAGIC = b"ld.so-1.7.0\0"
 _NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _OLD_HEADER = struct.Struct("<12sI")
-_OLD_ENTRY = struct.Struct("<iII")
+_OLD_ENTRY_BYTES = 12
 _NEW_HEADER = struct.Struct("<20sIIB3xI12x")
 _NEW_ENTRY = struct.Struct("<iIIIQ")
 _EXTENSION_HEADER = struct.Struct("<II")
@@ -77,8 +78,6 @@ class LoaderCache:
 
     table: bytes
     """The entries, as they are in the file."""
-    entry: struct.Struct
-    """What one entry is made of."""
     strings: bytes
     """What key and value are offsets into."""
     generator: str | None
@@ -91,7 +90,12 @@ class LoaderCache:
     @property
     def count(self) -> int:
         """Return the number of entries."""
-        return len(self.table) // self.entry.size
+        return len(self.table) // _NEW_ENTRY.size
+
+    @property
+    def has_legacy_entries(self) -> bool:
+        """Whether an entry is for CPUs that a legacy name is for."""
+        return any(hwcap and not hwcap & _HWCAP_EXTENSION for *_, hwcap in _NEW_ENTRY.iter_unpack(self.table))
 
     @property
     def glibc_version(self) -> str | None:
@@ -107,22 +111,18 @@ class LoaderCache:
         elf_class: int = 64,
         hwcaps: tuple[str, ...] = (),
         isa: int = 0x3FF,
-        legacy_hwcaps: int = 0,
     ) -> str | None:
         """Return the one path that the loader tries for a name.
 
-        `hwcaps` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits; `legacy_hwcaps` the bits
-        that an entry without a name may have. Only one path comes back: where that file is gone, the loader does not
-        try another entry.
+        `hwcaps` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits. Only one path comes
+        back: where that file is gone, the loader does not try another entry.
         """
-        key = (name, machine, elf_class, hwcaps, isa, legacy_hwcaps)
+        key = (name, machine, elf_class, hwcaps, isa)
         if key not in self._found:  # of many processes each asks for the same
-            self._found[key] = self._look_up(name, machine, elf_class, hwcaps, isa, legacy_hwcaps)
+            self._found[key] = self._look_up(name, machine, elf_class, hwcaps, isa)
         return self._found[key]
 
-    def _look_up(
-        self, name: str, machine: int, elf_class: int, hwcaps: tuple[str, ...], isa: int, legacy_hwcaps: int
-    ) -> str | None:
+    def _look_up(self, name: str, machine: int, elf_class: int, hwcaps: tuple[str, ...], isa: int) -> str | None:
         wanted = name.encode("utf-8", "surrogateescape")
         flags = _FLAGS_OF_MACHINE.get((machine, elf_class))
         best: str | None = None
@@ -141,14 +141,14 @@ class LoaderCache:
                 rank = hwcaps.index(level) if level in hwcaps else len(hwcaps)
                 if rank < best_rank:
                     best, best_rank = path.decode("utf-8", "surrogateescape"), rank
-            elif best is not None or not entry.hwcap & ~legacy_hwcaps:
+            elif best is not None or not entry.hwcap:
                 # plain entries come after those for a CPU level, and the first one ends the search
                 return best if best is not None else path.decode("utf-8", "surrogateescape")
         return best
 
     def _entry(self, index: int) -> _Entry:
-        flags, key, value, *rest = self.entry.unpack_from(self.table, index * self.entry.size)
-        return _Entry(flags, key, value, rest[1] if rest else 0)
+        flags, key, value, _, hwcap = _NEW_ENTRY.unpack_from(self.table, index * _NEW_ENTRY.size)
+        return _Entry(flags, key, value, hwcap)
 
     def _equal_entries(self, wanted: bytes) -> range:
         """Binary search as `search_cache` does it: in a file that is not sorted it misses what the loader misses."""
@@ -174,7 +174,7 @@ class LoaderCache:
 
     def _key(self, index: int) -> _SortKey | None:
         if index not in self._keys:
-            name = self._string(self.entry.unpack_from(self.table, index * self.entry.size)[1])
+            name = self._string(self._entry(index).key)
             self._keys[index] = None if name is None else _sort_key(name)
         return self._keys[index]
 
@@ -194,17 +194,24 @@ def _sort_key(name: bytes) -> _SortKey:
     return tuple(key)
 
 
+class OldCacheError(ElfError):
+    """The loader finds libraries in this cache, and lumiimg does not."""
+
+
 def parse_cache(data: bytes) -> LoaderCache:
-    """Return the cache that the loader would use out of a file's bytes. Raises ElfError where it would use none."""
+    """Return the cache that the loader would use out of a file's bytes.
+
+    Raises ElfError where it would use none, OldCacheError where it would use one of the old format.
+    """
     start = 0
     if data.startswith(_OLD_MAGIC):
         count = _unpack(_OLD_HEADER, data, 0)[1]
-        end = _OLD_HEADER.size + count * _OLD_ENTRY.size
+        end = _OLD_HEADER.size + count * _OLD_ENTRY_BYTES
         if end > len(data):
             raise ElfError(f"a loader cache of {len(data)} bytes that claims {count} old entries")
         start = (end + 7) & -8
         if not data.startswith(_NEW_MAGIC, start):
-            return LoaderCache(data[_OLD_HEADER.size : end], _OLD_ENTRY, data[end:], None, ())
+            raise OldCacheError("a cache of the old format alone (ldconfig -c old)")
     elif not data.startswith(_NEW_MAGIC):
         raise ElfError("not a cache of the dynamic loader")
     return _parse_new(data[start:])
@@ -227,7 +234,7 @@ def _parse_new(data: bytes) -> LoaderCache:
             offsets = struct.iter_unpack("<I", payload[: min(len(payload) & -4, 4 * _MAX_HWCAP_NAMES)])
             names = (data[at : at + _MAX_NAME_BYTES].partition(b"\0")[0] for (at,) in offsets)
             hwcaps = tuple(name.decode("utf-8", "surrogateescape") for name in names)
-    return LoaderCache(data[_NEW_HEADER.size : end], _NEW_ENTRY, data, generator, hwcaps)
+    return LoaderCache(data[_NEW_HEADER.size : end], data, generator, hwcaps)
 
 
 def _extensions(data: bytes, at: int) -> list[tuple[int, bytes]]:

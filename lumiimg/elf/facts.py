@@ -62,10 +62,8 @@ class ElfFacts:
     """As written; the loader ignores it where there is a runpath."""
     runpath: str | None = None
     """DT_RUNPATH, as written."""
-    auxiliary: tuple[str, ...] = ()
-    """DT_AUXILIARY: filtees that may be absent."""
-    filter: tuple[str, ...] = ()
-    """DT_FILTER: filtees that must be there."""
+    filters: tuple[str, ...] = ()
+    """DT_FILTER and DT_AUXILIARY: libraries whose symbols come before its own."""
     flags: int = 0
     """DT_FLAGS."""
     flags_1: int = 0
@@ -136,8 +134,7 @@ def read_elf(reader: RangeReader, first: bytes | None = None) -> ElfFacts:
         needed=texts(_DT_NEEDED),
         rpath=text(_DT_RPATH),
         runpath=text(_DT_RUNPATH),
-        auxiliary=texts(_DT_AUXILIARY),
-        filter=texts(_DT_FILTER),
+        filters=(*texts(_DT_FILTER), *texts(_DT_AUXILIARY)),
         flags=dynamic.get(_DT_FLAGS, 0),
         flags_1=dynamic.get(_DT_FLAGS_1, 0),
         version_needs=needs,

@@ -10,9 +10,9 @@ with a program or a library, as `ld.so --list` does it, and may then dlopen more
 
 Where ld.so stops at the first error, the model notes it and goes on, so that one run reports everything that is wrong.
 
-Not modelled: AT_SECURE (setuid programs: LD_* is dropped, $ORIGIN and names with a slash are restricted), LD_AUDIT and
-its libraries, GLIBC_TUNABLES, dlmopen, dlclose, the preloads of a static program under an explicit ld.so, and
-whether the symbols behind a version are there.
+Not modelled: filters (DT_FILTER, DT_AUXILIARY: a warning names the file), AT_SECURE (setuid programs: LD_* is
+dropped, $ORIGIN and names with a slash are restricted), LD_AUDIT and its libraries, GLIBC_TUNABLES, dlmopen, dlclose,
+the preloads of a static program under an explicit ld.so, and whether the symbols behind a version are there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ _MAX_OBJECTS = 4096
 _MAX_ERRORS = 4096
 _FIRST_MINOR_WITH_REAL_ORIGIN = 42
 _FIRST_MINOR_LISTING_ITSELF = 41
-_FIRST_MINOR_WITH_DLOPENED_FILTERS = 32
 _NO_STATIC_TLS = "cannot allocate memory in static TLS block"
 
 
@@ -124,6 +123,7 @@ class Process:
         self.scopes.give_to_all([*report.order, *self.objects[1:2]])
         self._stack_is_executable = any(loaded.facts.executable_stack for loaded in report.order)
         self._check(report.order, report)
+        report.warnings.extend(self._rules.doubts)
         self._tls = StaticTls(self._native.machine, report.order, system.glibc_minor)
         self._is_running = True
         return report.outcome(main)
@@ -159,6 +159,7 @@ class Process:
         self._load_needed(report)
         new = [loaded for loaded in report.order if loaded not in already]
         self._check(new, report)
+        report.warnings.extend(self._rules.doubts if self._rules else ())
         # relocated in the reverse order, what is needed before what needs it
         for loaded in reversed(new):
             if self._tls is not None and not self._tls.take(loaded.facts):
@@ -206,25 +207,18 @@ class Process:
         return [name for name in re.split(r"[ \t\n:]+", text) if name]
 
     def _load_needed(self, report: Report) -> None:
-        """Load what the objects of a list need, breadth first; filtees come before the object that filters them.
-
-        Filtees are taken up themselves right after the object, before what follows it in the list.
-        """
-        order, listed, done = report.order, set(report.order), set[LoadedObject]()
-        root = order[0]
-        index = 0
-        while index < len(order):
-            loaded = order[index]
-            if loaded in done:
-                index += 1
-                continue
+        """Load what the objects of a list need, breadth first."""
+        order, listed = report.order, set(report.order)
+        for loaded in order:
             if len(self.objects) >= _MAX_OBJECTS:
                 report.errors.append(f"more than {_MAX_OBJECTS} objects in one process: the rest is not followed")
                 return
             if len(report.errors) >= _MAX_ERRORS:
                 report.errors.append(f"{len(report.errors)} errors in one load: the rest is not followed")
                 return
-            done.add(loaded)
+            if loaded.facts.filters:
+                filters = ", ".join(loaded.facts.filters)
+                report.warnings.append(f"{loaded.path}: filters {filters}, which lumiimg does not follow")
             for name in loaded.facts.needed:
                 dependency = self._need(name, loaded, report)
                 if dependency is not None:
@@ -232,21 +226,6 @@ class Process:
                 if dependency is not None and dependency not in listed:
                     order.append(dependency)
                     listed.add(dependency)
-            place = index
-            for name, must_exist in _filtees(loaded):
-                filtee = self._need(name, loaded, report if must_exist else Report())
-                if filtee is not None:
-                    self.scopes.link(loaded, filtee)
-                if filtee is None or filtee in order[:place] or filtee is loaded:
-                    continue
-                if filtee in listed:
-                    order.remove(filtee)
-                order.insert(place, filtee)
-                listed.add(filtee)
-                done.discard(filtee)
-                place += 1
-        if order[0] is not root and not since(self.system.glibc_minor, _FIRST_MINOR_WITH_DLOPENED_FILTERS):
-            report.errors.append(f"{root.path}: filters another library: ld.so stops at an assertion")
 
     def _need(self, name: str, loaded: LoadedObject, report: Report) -> LoadedObject | None:
         if name in _OF_THE_KERNEL:
@@ -336,11 +315,6 @@ class Process:
         number = opened.errno or errno.ENOENT
         what = opened.problem or "cannot open shared object file"
         return f"{name}: {what}: {os.strerror(number) if self._is_running else _words_at_start(number)}"
-
-
-def _filtees(loaded: LoadedObject) -> tuple[tuple[str, bool], ...]:
-    facts = loaded.facts
-    return (*((name, True) for name in facts.filter), *((name, False) for name in facts.auxiliary))
 
 
 def _words_at_start(number: int) -> str:

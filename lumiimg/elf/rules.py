@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.facts import DF_1_NODEFLIB
 from lumiimg.elf.files import Files, FileVerdict, Opened
-from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, legacy_mask, subdirectories
+from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, legacy_subdirectories, subdirectories
 from lumiimg.elf.objects import FoundBy, LoadedObject
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LoaderSettings:
     hwcaps: tuple[str, ...] = ZEN3
     """glibc-hwcaps levels of the CPU, best first."""
     intel: bool = False
-    """Whether the CPU is one of Intel: only then is `$PLATFORM` `haswell`, and are there directories of that name."""
+    """Whether the CPU is one of Intel: only then is `$PLATFORM` `haswell`."""
     linux: tuple[int, int, int] | None = None
     """The running kernel; None for one that is newer than any file asks for."""
     bind_now: bool = False
@@ -103,7 +103,6 @@ def cache_lookup(system: System, native: Native, settings: LoaderSettings) -> Ca
         elf_class=native.elf_class,
         hwcaps=known_levels(levels, minor),
         isa=isa_mask(levels),
-        legacy_hwcaps=legacy_mask(levels, native.machine, minor, intel=settings.intel),
     )
 
 
@@ -118,8 +117,11 @@ class SearchRules:
         self._settings = settings
         self._system = system
         self._main = main
-        levels, machine, minor, intel = settings.hwcaps, native.machine, system.glibc_minor, settings.intel
-        self._subdirectories = subdirectories(levels, machine, minor, intel=intel)
+        self.doubts: dict[str, None] = {}
+        """What may lead elsewhere than is said here."""
+        minor = system.glibc_minor
+        self._subdirectories = subdirectories(settings.hwcaps, native.machine, minor)
+        self._legacy = legacy_subdirectories(native.machine, minor)
         self._cached = cache_lookup(system, native, settings)
         minor_checks = minor is not None and minor <= _LAST_MINOR_CHECKING_KERNEL
         self._linux = settings.linux if minor_checks else None
@@ -160,6 +162,9 @@ class SearchRules:
         other_class = False
         last: SearchResult | None = None
         for directory in filter(self._is_dir, directories):
+            for legacy in self._legacy:
+                if self._is_dir(directory + legacy):
+                    self.doubts[f"{directory}{legacy}: glibc up to 2.36 may look there first; lumiimg does not"] = None
             opened: Opened | None = None
             for subdirectory in self._subdirectories:
                 if subdirectory and not self._is_dir(directory + subdirectory):

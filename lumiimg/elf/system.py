@@ -11,9 +11,9 @@ import contextlib
 import re
 from dataclasses import dataclass
 
-from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, parse_cache
+from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, OldCacheError, parse_cache
 from lumiimg.elf.facts import ElfFacts, read_elf
-from lumiimg.elf.hwcaps import platform
+from lumiimg.elf.hwcaps import LAST_MINOR_WITH_LEGACY_ENTRIES, platform
 from lumiimg.elf.reader import ElfError, FileSystem, Native
 from lumiimg.errors import BadInputError
 
@@ -73,12 +73,16 @@ def read_system(fs: FileSystem, native: Native, interpreter: str | None) -> Syst
     if problem:
         warnings.append(problem)
     version = _release(data) or glibc_version(fs)
+    minor = int(version.split(".")[1]) if version else None
+    takes_legacy = minor is not None and minor <= LAST_MINOR_WITH_LEGACY_ENTRIES
+    if cache is not None and takes_legacy and cache.has_legacy_entries:
+        warnings.append(f"{CACHE_PATH}: entries for kinds of CPU (tls, haswell), which lumiimg passes over")
     return System(
         loader=loader,
         directories=directories,
         lib=directories[0].strip("/"),
         platform=platform(native.machine, (), intel=False),
-        glibc_minor=int(version.split(".")[1]) if version else None,
+        glibc_minor=minor,
         cache=cache,
         warnings=tuple(warnings),
     )
@@ -148,6 +152,8 @@ def _read_cache(fs: FileSystem) -> tuple[LoaderCache | None, str | None]:
         return parse_cache(_read_whole(fs, CACHE_PATH, MAX_CACHE_BYTES)), None
     except FileNotFoundError:
         return None, None
+    except OldCacheError as error:
+        return None, f"{CACHE_PATH}: {error}: the loader may find libraries there, and lumiimg does not look"
     except (OSError, BadInputError) as error:
         return None, f"{CACHE_PATH}: {error}; the loader goes on without it"
 

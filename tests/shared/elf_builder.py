@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.hwcaps import levels_of_cpu
 from lumiimg.elf.rules import LoaderSettings
-from tests.shared.elf_linker import LOADER, link
+from tests.shared.elf_linker import LOADER as LOADER  # noqa: PLC0414 - of these files
+from tests.shared.elf_linker import link
 from tests.shared.made import made
 from tests.shared.programs import needs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.cache import parse_cache
+from lumiimg.elf.cache import OldCacheError, parse_cache
 from lumiimg.elf.reader import ElfError
 from tests.shared.elf_builder import loader_cache
 
@@ -60,10 +60,10 @@ def test_entry_of_another_machine_is_passed_over() -> None:
     assert parse_cache(loader_cache([("liba.so", "/lib/liba.so", 0)], flags=0x0A03)).lookup("liba.so") is None
 
 
-def test_old_format_alone_and_before_the_new_one() -> None:
-    strings = b"liba.so\0/lib/liba.so\0"
+def test_the_old_format_is_skipped_before_the_new_one_and_not_read_alone() -> None:
     old = struct.pack("<12sI", b"ld.so-1.7.0", 1) + struct.pack("<iII", 0x303, 0, 8)
-    assert parse_cache(old + strings).lookup("liba.so") == "/lib/liba.so"
+    with pytest.raises(OldCacheError):
+        parse_cache(old + b"liba.so\0/lib/liba.so\0")
     both = old + bytes(-len(old) % 8) + loader_cache([("libb.so", "/lib/libb.so", 0)])
     assert parse_cache(both).lookup("libb.so") == "/lib/libb.so"
 

@@ -269,13 +269,6 @@ def test_circle_of_needs(machine: Machine, tmp_path: Path) -> None:
     same(machine.build(tmp_path), "libb.so", "liba.so")
 
 
-def test_filters(machine: Machine, tmp_path: Path) -> None:
-    so(tmp_path / "libfiltee.so")
-    so(tmp_path / "liba.so", "-f", "libfiltee.so", "-f", "libnowhere.so", *new_runpath(tmp_path))
-    so(tmp_path / "libb.so", "-F", "libnowhere.so", *new_runpath(tmp_path))
-    same(machine.build(tmp_path), "liba.so", "libb.so")
-
-
 @pytest.mark.threat("S07")
 def test_more_objects_than_are_followed_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("lumiimg.elf.loader._MAX_OBJECTS", 3)

@@ -1,55 +1,23 @@
-"""Directories and entries of the cache for a CPU, of glibc versions that are not the one of this machine.
-
-The orders were asked of the ld.so of Debian 11 (2.31), 12 (2.36) and 13 (2.41), on a CPU of Intel with AVX-512.
-"""
+"""What is searched for a CPU, by glibc versions that are not the one of this machine; and what is said, not followed."""
 
 from __future__ import annotations
 
+import struct
+from pathlib import Path
+
 import pytest
 
-from lumiimg.elf.cache import parse_cache
-from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, legacy_mask, platform, subdirectories
-from tests.shared.elf_builder import loader_cache
-
-_V4 = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
-
-
-def test_legacy_directories_of_intel() -> None:
-    found = subdirectories(_V4, 62, 31, intel=True)
-    assert found[:4] == (
-        "tls/haswell/avx512_1/x86_64/",
-        "tls/haswell/avx512_1/",
-        "tls/haswell/x86_64/",
-        "tls/haswell/",
-    )
-    assert found[-8:] == (
-        "haswell/avx512_1/x86_64/",
-        "haswell/avx512_1/",
-        "haswell/x86_64/",
-        "haswell/",
-        "avx512_1/x86_64/",
-        "avx512_1/",
-        "x86_64/",
-        "",
-    )
-    assert len(found) == 16
+from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, platform, subdirectories
+from lumiimg.elf.loader import Process
+from lumiimg.image import open_image
+from tests.shared.elf_builder import exe, loader_cache, new_runpath, so
+from tests.shared.fabric_builder import c_library
 
 
-def test_legacy_directories_of_other_vendors_know_no_haswell() -> None:
-    assert subdirectories(ZEN3, 62, 31) == (
-        "tls/x86_64/x86_64/",
-        "tls/x86_64/",
-        "tls/",
-        "x86_64/x86_64/",
-        "x86_64/",
-        "",
-    )
-
-
-@pytest.mark.parametrize(("minor", "count"), [(32, 6), (33, 8), (36, 8), (37, 3), (43, 3), (None, 3)])
-def test_which_versions_have_which_directories(minor: int | None, count: int) -> None:
-    assert len(subdirectories(ZEN3, 62, minor)) == count
-    assert subdirectories(ZEN3, 183, minor) == ("",)
+def test_levels_are_tried_first_where_glibc_knows_them() -> None:
+    assert subdirectories(ZEN3, 62, 36) == ("glibc-hwcaps/x86-64-v3/", "glibc-hwcaps/x86-64-v2/", "")
+    assert subdirectories(ZEN3, 62, 32) == subdirectories(ZEN3, 183, 43) == ("",)
+    assert subdirectories(ZEN3, 62, None) == subdirectories(ZEN3, 62, 43)
 
 
 def test_platform_is_of_the_vendor() -> None:
@@ -66,26 +34,44 @@ def test_levels_are_known_since_2_33() -> None:
     assert isa_mask(ZEN3) == 0b111
 
 
-_X86_64, _AVX512_1, _HASWELL, _TLS = 1 << 1, 1 << 2, 1 << 50, 1 << 63
+@pytest.mark.parametrize(("minor", "is_said"), [(31, True), (36, True), (37, False), (41, False)])
+def test_a_legacy_folder_that_a_glibc_may_look_into_is_said(minor: int, is_said: bool, tmp_path: Path) -> None:
+    c_library(tmp_path, minor)
+    exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so"), *new_runpath("/opt/a"))
+    so(tmp_path / "opt/a/haswell/liba.so")
+    with open_image(tmp_path) as image:
+        outcome = Process(image.root).start("/prog")
+    assert outcome.objects[1].path == "/opt/a/liba.so"
+    assert outcome.warnings == ("/opt/a/haswell/: glibc up to 2.36 may look there first; lumiimg does not",) * is_said
 
 
-@pytest.mark.parametrize(
-    ("hwcap", "minor", "intel", "taken"),
-    [
-        (_X86_64, 31, False, True),
-        (_X86_64, 39, False, True),
-        (_X86_64, 40, False, False),
-        (_X86_64, None, False, False),
-        (_TLS | _X86_64, 36, False, True),
-        (_HASWELL, 36, False, False),
-        (_HASWELL, 36, True, True),
-        (_HASWELL | _AVX512_1, 36, True, True),
-        (_AVX512_1, 36, False, False),
-        (1 << 51, 36, True, False),
-        (1 << 62, 31, True, False),
-    ],
-)
-def test_legacy_entries_of_a_cache(hwcap: int, minor: int | None, intel: bool, taken: bool) -> None:
-    cache = parse_cache(loader_cache([("liba.so", "/lib/special", hwcap), ("liba.so", "/lib/plain", 0)]))
-    mask = legacy_mask(_V4, 62, minor, intel=intel)
-    assert cache.lookup("liba.so", legacy_hwcaps=mask) == ("/lib/special" if taken else "/lib/plain")
+@pytest.mark.parametrize(("minor", "is_said"), [(39, True), (40, False)])
+def test_legacy_entries_of_a_cache_are_passed_over_and_that_is_said(minor: int, is_said: bool, tmp_path: Path) -> None:
+    c_library(tmp_path, minor)
+    exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so"))
+    (tmp_path / "etc").mkdir()
+    entries = [("liba.so", "/opt/haswell/liba.so", 1 << 50), ("liba.so", "/opt/a/liba.so", 0)]
+    (tmp_path / "etc/ld.so.cache").write_bytes(loader_cache(entries))
+    with open_image(tmp_path) as image:
+        outcome = Process(image.root).start("/prog")
+    assert outcome.objects[1].path == "/opt/a/liba.so"
+    warned = "/etc/ld.so.cache: entries for kinds of CPU (tls, haswell), which lumiimg passes over"
+    assert outcome.warnings == (warned,) * is_said
+
+
+def test_a_cache_of_the_old_format_alone_is_said(tmp_path: Path) -> None:
+    c_library(tmp_path, 31)
+    exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so"))
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").write_bytes(struct.pack("<12sI", b"ld.so-1.7.0", 0))
+    with open_image(tmp_path) as image:
+        (warning,) = Process(image.root).start("/prog").warnings
+    assert "the loader may find libraries there" in warning
+
+
+def test_a_filter_is_said(tmp_path: Path) -> None:
+    c_library(tmp_path, 41)
+    exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so", "-f", "libx.so", *new_runpath("/")), *new_runpath("/opt/a"))
+    with open_image(tmp_path) as image:
+        outcome = Process(image.root).start("/prog")
+    assert outcome.warnings == ("/opt/a/liba.so: filters libx.so, which lumiimg does not follow",)

@@ -1,4 +1,4 @@
-"""A second table of the loader's rules: what a process has already, filters, and LD_PRELOAD."""
+"""A second table of the loader's rules: what a process has already, and LD_PRELOAD."""
 
 from __future__ import annotations
 
@@ -113,51 +113,6 @@ def loader_is_listed_where_nothing_needs_it(tmp: Path) -> Ask:
 @row
 def lone_library_is_called_static(tmp: Path) -> Ask:
     return Ask(so(tmp / "liba.so"))
-
-
-# Filters
-
-
-@row
-def filtee_comes_before_its_filter(tmp: Path) -> Ask:
-    so(tmp / "libfiltee.so")
-    liba = so(tmp / "liba.so", "-F", "libfiltee.so", *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", so(tmp / "lib0.so"), liba, so(tmp / "libz1.so"), *new_runpath(tmp)))
-
-
-@row
-def missing_filtee(tmp: Path) -> Ask:
-    liba = so(tmp / "liba.so", "-F", "libnowhere.so", *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)))
-
-
-@row
-def two_auxiliaries_keep_their_order(tmp: Path) -> Ask:
-    so(tmp / "libone.so")
-    so(tmp / "libtwo.so")
-    liba = so(tmp / "liba.so", "-f", "libone.so", "-f", "libtwo.so", *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)))
-
-
-@row
-def filtee_loads_what_it_needs_itself(tmp: Path) -> Ask:
-    so(tmp / "libfiltee.so", so(tmp / "libdeep.so"), *new_runpath(tmp))
-    liba = so(tmp / "liba.so", so(tmp / "libb.so"), "-f", "libfiltee.so", *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", liba, so(tmp / "libz1.so"), *new_runpath(tmp)))
-
-
-@row
-def filtee_that_is_listed_later_moves_forward(tmp: Path) -> Ask:
-    later = so(tmp / "liblater.so")
-    liba = so(tmp / "liba.so", "-f", "liblater.so", *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", liba, so(tmp / "libmid.so"), later, *new_runpath(tmp)))
-
-
-@row
-def filtee_that_is_listed_earlier_stays(tmp: Path) -> Ask:
-    early = so(tmp / "libearly.so")
-    liba = so(tmp / "liba.so", "-f", "libearly.so", *new_runpath(tmp))
-    return Ask(exe(tmp / "prog", early, so(tmp / "libmid.so"), liba, *new_runpath(tmp)))
 
 
 # LD_PRELOAD
