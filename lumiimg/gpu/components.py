@@ -69,9 +69,9 @@ def read_kernel_file(source: ByteRanges, path: str) -> tuple[GpuTarget, ...]:
     if target is not None and container is not None and head.startswith(container):
         return (target,)
     found = read_file(source)
-    if found is None or not found.bundles:
+    if not found:
         raise GpuCodeError(f"no GPU code, though its name says so: begins with {head[:8]!r}")
-    targets = tuple(sorted({target for bundle in found.bundles for target in bundle}, key=str))
+    targets = tuple(sorted({target for bundle in found for target in bundle}, key=str))
     if target is not None and target.processor not in {each.processor for each in targets}:
         raise GpuCodeError(f"its name says {target}, its code is for {', '.join(map(str, targets))}")
     return targets

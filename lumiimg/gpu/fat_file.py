@@ -1,20 +1,18 @@
 """The GPU code that a program or library of the host carries.
 
 Clang puts it into section `.hip_fatbin`, in pages that the loader maps. Where a file has no section headers, bundles
-are looked for at the pages of its segments. TheRock moves the code out of the file into
-archives beside it, and leaves section `.rocm_kpack_ref`, which names them (kpack.py).
+are looked for at the pages of its segments. TheRock can move the code out of the file into archives beside it, which
+are not read: it leaves section `.rocm_kpack_ref` (ROCm/TheRock docs/rfcs/RFC0008-Multi-Arch-Packaging.md).
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lumiimg.gpu.bundle import COMPRESSED, PAGE_BYTES, PLAIN, Bundle, find_bundle, read_bundles
 from lumiimg.gpu.code_object import HEADER_BYTES, is_code_object, read_code_object
-from lumiimg.gpu.kpack import KpackReference, read_reference
-from lumiimg.gpu.source import ByteRanges, GpuCodeError, read_exactly
+from lumiimg.gpu.source import ByteRanges, GpuCodeError
 
 _FATBIN, _KPACK = b".hip_fatbin", b".rocm_kpack_ref"
 _SHT_NOBITS = 8
@@ -24,19 +22,8 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _HOST = b"\x7fELF\2\1"
 """64-bit and little-endian: ROCm has no other host."""
 _MAX_NAMES_BYTES = 1 << 20
-_MAX_REFERENCE_BYTES = 64 << 10
 _MAX_FATBINS = 4
 _MAX_SEARCHED_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class FatFile:
-    """What one file of the host has of GPU code."""
-
-    bundles: tuple[Bundle, ...] = ()
-    """Each in turn: code that another needs may be in any."""
-    kpack: KpackReference | None = None
-    """Where else its code is."""
 
 
 class _Section(NamedTuple):
@@ -46,42 +33,40 @@ class _Section(NamedTuple):
     size: int
 
 
-def read_file(source: ByteRanges) -> FatFile | None:
-    """Return the GPU code of a program, a library, a bundle or a code object; None where a file has none.
+def read_file(source: ByteRanges) -> tuple[Bundle, ...]:
+    """Return the bundles of a program, a library, a bundle or a code object; none where a file has no GPU code.
+
+    Code that one bundle needs may be in any other.
 
     Raises GpuCodeError where it has some that cannot be read. Files that are not ELF files of the host, and ELF files
     that are damaged elsewhere, have none.
     """
     head = source.read_at(0, HEADER_BYTES)
     if head.startswith((PLAIN, COMPRESSED)):
-        return FatFile(tuple(read_bundles(source, 0, source.size)))
+        return tuple(read_bundles(source, 0, source.size))
     if len(head) < HEADER_BYTES or not head.startswith(_HOST):
-        return None
+        return ()
     if is_code_object(head):
-        return FatFile(((read_code_object(source),),))
+        return ((read_code_object(source),),)
     sections = _sections(source, head)
     return _by_segment(source, head) if sections is None else _by_section(source, sections)
 
 
-def _by_section(source: ByteRanges, sections: list[_Section]) -> FatFile | None:
+def _by_section(source: ByteRanges, sections: list[_Section]) -> tuple[Bundle, ...]:
     if sum(section.name == _FATBIN for section in sections) > _MAX_FATBINS:
         raise GpuCodeError(f"more than the {_MAX_FATBINS} sections .hip_fatbin that are read")
-    kpack = None
     bundles: list[Bundle] = []
     taken_out = False
     for section in sections:
         if section.name == _KPACK:
-            size = min(section.size, _MAX_REFERENCE_BYTES)
-            kpack = read_reference(read_exactly(source, section.offset, size, "where GPU code is"))
-        elif section.name == _FATBIN and section.type == _SHT_NOBITS:
+            raise GpuCodeError("its GPU code is in archives beside it (.kpack), which are not read")
+        if section.name == _FATBIN and section.type == _SHT_NOBITS:
             taken_out = True
         elif section.name == _FATBIN and section.size:
             bundles += _bundles_of(source, section)
-    if not bundles and kpack is None:
-        if taken_out:
-            raise GpuCodeError("its GPU code was taken out, and nothing says where it is")
-        return None
-    return FatFile(tuple(bundles), kpack)
+    if taken_out and not bundles:
+        raise GpuCodeError("its GPU code was taken out, and nothing says where it is")
+    return tuple(bundles)
 
 
 def _bundles_of(source: ByteRanges, section: _Section) -> list[Bundle]:
@@ -91,12 +76,12 @@ def _bundles_of(source: ByteRanges, section: _Section) -> list[Bundle]:
     return read_bundles(source, at, section.offset + section.size - at)
 
 
-def _by_segment(source: ByteRanges, head: bytes) -> FatFile | None:
+def _by_segment(source: ByteRanges, head: bytes) -> tuple[Bundle, ...]:
     """Look where the loader would map: a file without section headers."""
     offset = int.from_bytes(head[32:40], "little")
     count = int.from_bytes(head[56:58], "little")
     if offset + count * _SEGMENT.size > source.size:
-        return None
+        return ()
     rows = _SEGMENT.iter_unpack(source.read_at(offset, count * _SEGMENT.size))
     # the code of the host last: it is long, and the bundles lie with the constants where the linker keeps them apart
     loads = sorted((flags & _PF_X, start, size) for kind, flags, start, _, _, size, _, _ in rows if kind == _PT_LOAD)
@@ -104,11 +89,11 @@ def _by_segment(source: ByteRanges, head: bytes) -> FatFile | None:
     for _, start, size in loads:
         at = find_bundle(source, start, min(size, source.size - start), PAGE_BYTES)
         if at is not None:
-            return FatFile(tuple(read_bundles(source, at, start + size - at)))
+            return tuple(read_bundles(source, at, start + size - at))
         searched += size
         if searched > _MAX_SEARCHED_BYTES:
             raise GpuCodeError("has no section headers, and is too large to be searched for GPU code")
-    return None
+    return ()
 
 
 def _sections(source: ByteRanges, head: bytes) -> list[_Section] | None:

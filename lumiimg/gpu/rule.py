@@ -21,8 +21,6 @@ class CodeForm(StrEnum):
     """In a program or library, which needs each of its bundles."""
     KERNELS = "kernels"
     """In files of a folder, of which a library opens those of the GPU at hand."""
-    ARCHIVES = "archives"
-    """In archives of one GPU each, which the library names."""
 
 
 class GpuFit(StrEnum):

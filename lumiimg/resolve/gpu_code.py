@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
-from lumiimg.gpu.fat_file import FatFile, read_file
-from lumiimg.gpu.kpack import ANY_GPU, KpackReference, read_kpack
+from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
 from lumiimg.image.tree import FileKind
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 _LIBRARY_OR_PROGRAM = re.compile(r"[^.]+|.+\.so(?:\.[0-9.]+)?|.+\.(?:exe|bin|out|x)")
-_KPACK_ENDING = ".kpack"
 _SMALLEST_BYTES = 4096
 """Of a file with a bundle, which begins at a page."""
 _MAX_HEADS = 20_000
@@ -97,29 +94,17 @@ class _Reader:
     files: list[CodeFile] = field(default_factory=list)
     unreadable: list[UnreadableCode] = field(default_factory=list)
     folders: dict[tuple[str, str], _Folder] = field(default_factory=dict)
-    archives: dict[str, dict[str, tuple[GpuTarget, ...]]] = field(default_factory=dict)
-    references: list[tuple[str, KpackReference]] = field(default_factory=list)
     heads: int = 0
 
     def read(self, path: str) -> None:
-        name = path.rpartition("/")[2]
-        if name.endswith(_KPACK_ENDING):
-            with contextlib.closing(self.root.open(path)) as file:
-                self.archives[path] = dict(read_kpack(file))
-        elif kernels := kernel_file(path):
+        if kernels := kernel_file(path):
             self._read_kernels(path, kernels)
-        elif _LIBRARY_OR_PROGRAM.fullmatch(name):
+        elif _LIBRARY_OR_PROGRAM.fullmatch(path.rpartition("/")[2]):
             with contextlib.closing(self.root.open(path)) as file:
-                found = read_file(file) if file.size >= _SMALLEST_BYTES else None
+                found = read_file(file) if file.size >= _SMALLEST_BYTES else ()
             if found:
-                self._add(path, found)
-
-    def _add(self, path: str, found: FatFile) -> None:
-        if found.kpack:
-            self.references.append((path, found.kpack))
-        if found.bundles:
-            bundles = tuple(CodeBundles(*each) for each in sorted(Counter(found.bundles).items(), key=str))
-            self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
+                bundles = tuple(CodeBundles(*each) for each in sorted(Counter(found).items(), key=str))
+                self.files.append(CodeFile(component_of(path), path, CodeForm.BUNDLES, bundles))
 
     def _read_kernels(self, path: str, of: KernelFile) -> None:
         folder = self.folders.setdefault((of.component, of.root), _Folder())
@@ -138,30 +123,13 @@ class _Reader:
             if bundles:
                 name = component or component_of(root)
                 self.files.append(CodeFile(name, root, CodeForm.KERNELS, bundles))
-        for path, reference in self.references:
-            targets = sorted({target for found in self._archived(path, reference) for target in found}, key=str)
-            if targets:
-                bundles = tuple(CodeBundles((target,), 1) for target in targets)
-                self.files.append(CodeFile(component_of(path), path, CodeForm.ARCHIVES, bundles))
-            else:
-                why = f"its code is in {', '.join(reference.paths)}, which the image does not have"
-                self.unreadable.append(UnreadableCode(path, why))
         by_name = sorted(self.files, key=lambda each: (each.component.lower(), each.path))
         return GpuCode(tuple(by_name), tuple(sorted(self.unreadable, key=lambda each: each.path)))
-
-    def _archived(self, path: str, reference: KpackReference) -> Iterator[tuple[GpuTarget, ...]]:
-        """Yield what the archives that a file names have for it."""
-        folder = posixpath.dirname(path)
-        for wanted in reference.paths:
-            pattern = re.escape(posixpath.normpath(f"{folder}/{wanted}")).replace(ANY_GPU, "[^/]+")
-            for archive, contents in self.archives.items():
-                if re.fullmatch(pattern, archive):
-                    yield contents.get(reference.name, ())
 
 
 def _fit(file: CodeFile, gpu: GpuTarget) -> GpuFit:
     bundles = [each.targets for each in file.bundles]
-    # all code of a library is needed; of kernel files and archives, those of the GPU at hand are opened
+    # all code of a library is needed; of kernel files, those of the GPU at hand are opened
     return fit_of_all(bundles, gpu) if file.form is CodeForm.BUNDLES else fit_of_any(chain.from_iterable(bundles), gpu)
 
 
@@ -169,7 +137,7 @@ def _fit(file: CodeFile, gpu: GpuTarget) -> GpuFit:
 def gpu_code_of(root: RootFileSystem) -> GpuCode:
     """Return the GPU code of an image. Raises ImageError where the image cannot be walked through.
 
-    Looked at are libraries, programs without an ending, kernel files and archives of them, each once and not its
+    Looked at are libraries, programs without an ending, kernel files, each once and not its
     symlinks; files that may not be read are passed over, as the runtime would have to.
     """
     reader = _Reader(root)

@@ -1,12 +1,10 @@
-"""GPU code as compilers lay it out, without the code: bundles, code objects, archives, and libraries that carry them."""
+"""GPU code as compilers lay it out, without the code: bundles, code objects, and libraries that carry them."""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from lumiimg.gpu.target import table
 
@@ -54,10 +52,10 @@ def pages(*bundles: bytes) -> bytes:
     return b"".join(each + bytes(-len(each) % PAGE) for each in bundles)
 
 
-def library(fatbin: bytes | None, *, sections: bool = True, kpack: bytes | None = None, kind: int = 1) -> bytes:
+def library(fatbin: bytes | None, *, sections: bool = True, reference: bytes | None = None, kind: int = 1) -> bytes:
     """Return a library of the host with GPU code at a page; without `sections` as `sstrip` leaves it."""
     blocks = [(b".hip_fatbin", kind, fatbin)] if fatbin is not None else []
-    blocks += [(b".rocm_kpack_ref", 1, kpack)] if kpack is not None else []
+    blocks += [(b".rocm_kpack_ref", 1, reference)] if reference is not None else []
     names = b"\0" + b"\0".join(name for name, _, _ in blocks) + b"\0.shstrtab\0"
     data = bytearray(PAGE)
     table = bytearray(64)
@@ -70,16 +68,6 @@ def library(fatbin: bytes | None, *, sections: bool = True, kpack: bytes | None 
     load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, len(data), len(data), PAGE)
     data[:120] = b"\x7fELF\2\1\1" + bytes(9) + header + load
     return bytes(data + table) if sections else bytes(data)
-
-
-def kpack(contents: dict[str, Iterable[str]]) -> bytes:
-    """Return an archive of TheRock's with code for GPUs by the name of the file that it belongs to."""
-    toc = {name: {gpu: {"type": "hsaco", "ordinal": 0} for gpu in gpus} for name, gpus in contents.items()}
-    return b"KPAK" + struct.pack("<IQ", 1, 64) + bytes(48) + msgspec.msgpack.encode({"format_version": 1, "toc": toc})
-
-
-def reference(name: str, *paths: str) -> bytes:
-    return msgspec.msgpack.encode({"kernel_name": name, "kpack_search_paths": paths})
 
 
 def fatbin_source(*targets: str) -> str:

@@ -140,12 +140,6 @@ def kernels_below_a_link(root: Path) -> None:
     link(root, ROCBLAS, "/data/rb")
 
 
-def code_in_an_archive_for_another(root: Path) -> None:
-    reference = gpu.reference("torch/lib/libtorch_hip.so", "../../.kpack/t_@GFXARCH@.kpack")
-    put(root, f"{PACKAGES}/torch/lib/libtorch_hip.so", gpu.library(None, kpack=reference))
-    put(root, f"{PACKAGES}/.kpack/t_gfx942.kpack", gpu.kpack({"torch/lib/libtorch_hip.so": ["gfx942"]}))
-
-
 def an_entry_without_code(root: Path) -> None:
     codes = [b"", KERNEL]
     put(root, f"{PACKAGES}/vllm/_C.so", gpu.library(gpu.bundle(*gpu.hip("gfx90a", "gfx942"), codes=codes)))
@@ -169,7 +163,6 @@ def a_gpu_taken_for_another(root: Path) -> None:
         (torch_of_the_second_venv, "torch (gfx942 only)"),
         (kernels_behind_a_link, "rocBLAS (gfx942 only)"),
         (kernels_below_a_link, "rocBLAS (gfx942 only)"),
-        (code_in_an_archive_for_another, "torch (gfx942 only)"),
         (an_entry_without_code, "vLLM _C (gfx942 only)"),
         (old_code_under_another_name, "vLLM _C (gfx942 only)"),
         (a_gpu_taken_for_another, "HSA_OVERRIDE_GFX_VERSION makes the runtime treat gfx90a, lumi's GPU, as gfx1100"),

@@ -1,4 +1,4 @@
-"""Of `gpu/`: GPU code in files, and archives of it."""
+"""Of `gpu/`: GPU code in files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from lumiimg.elf.reader import BytesReader
 from lumiimg.gpu.components import kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.kpack import read_kpack
 from lumiimg.gpu.rule import fit_of_all, node_gpu
 from lumiimg.gpu.source import GpuCodeError
 from tests.fuzz.target import Target
@@ -21,10 +20,8 @@ _PATHS = ("/l/rocblas/library/T_gfx90a-xnack-.hsaco", "/m/miopen/db/gfx90a68.kdb
 
 def _file(data: bytes) -> str:
     found = read_file(BytesReader(data))
-    if found is None:
-        return ""
-    fit_of_all(found.bundles, node_gpu("gfx90a"))
-    return " ".join(str(target) for targets in found.bundles for target in targets)
+    fit_of_all(found, node_gpu("gfx90a"))
+    return " ".join(str(target) for targets in found for target in targets)
 
 
 def _kernels(data: bytes) -> str:
@@ -39,10 +36,6 @@ def _kernels(data: bytes) -> str:
     return " ".join(map(str, shown))
 
 
-def _archive(data: bytes) -> str:
-    return " ".join(str(target) for found in read_kpack(BytesReader(data)).values() for target in found)
-
-
 def _file_seeds() -> Iterator[bytes]:
     plain = gpu.pages(gpu.bundle(*gpu.hip("gfx90a:sramecc+:xnack-", "gfx9-4-generic")), gpu.bundle(*gpu.hip("gfx942")))
     old = gpu.bundle("hip-amdgcn-amd-amdhsa--gfx908+sram-ecc", codes=[gpu.code_object("gfx908", version=1)])
@@ -50,7 +43,7 @@ def _file_seeds() -> Iterator[bytes]:
     for version in (1, 2, 3):
         yield gpu.library(gpu.pages(*[gpu.compressed(plain, version)] * 2))
     yield next((FIXTURES / "gpu").iterdir()).read_bytes()
-    yield gpu.library(None, kpack=gpu.reference("lib/a.so", "../.kpack/a_@GFXARCH@.kpack"))
+    yield gpu.library(None, reference=b"lib/a.so")
     yield from _bad_files()
 
 
@@ -74,10 +67,6 @@ def _kernel_seeds() -> Iterator[bytes]:
     yield from (gpu.code_object(), b"SQLite format 3\0", b"gfx90a-xnack-", b"gfx942130", gpu.compressed(gpu.bundle()))
 
 
-def _archive_seeds() -> Iterator[bytes]:
-    yield gpu.kpack({"lib/a.so": ["gfx90a", "gfx942:xnack+"], "bin/b": []})
-
-
 TARGETS = (
     Target(
         "gpu-code",
@@ -93,5 +82,4 @@ TARGETS = (
         "bytes",
     ),
     Target("gpu-kernels", ("gpu.components.read_kernel_file",), _kernels, _kernel_seeds, (GpuCodeError,), "bytes"),
-    Target("gpu-archive", ("gpu.kpack.read_kpack",), _archive, _archive_seeds, (GpuCodeError,), "bytes"),
 )
