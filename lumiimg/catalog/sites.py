@@ -54,13 +54,13 @@ class SiteBandwidth:
     """What a test of the network gives on a machine that is well."""
 
     test: str
-    """Name of the program: `all_reduce_perf`, `osu_bw`."""
+    """Name of the program: `all_reduce_perf`."""
     nodes: int
     ranks: int
     from_bytes: int
     """Size of the message from which on the network is full."""
     gb_s: float
-    """Bus bandwidth for collectives, else the largest bandwidth; 1e9 bytes a second."""
+    """Bus bandwidth, 1e9 bytes a second."""
     least_gb_s: float
     """Below this something is wrong."""
     remedy: tuple[str, ...]

@@ -3,8 +3,8 @@ network carried the traffic.
 
 FILE may be compressed (gzip, zstd, xz, bzip2), a folder of logs (torchrun's, or
 what NCCL_DEBUG_FILE wrote), or - for standard input; all are read as one job.
-Beside or without a log: dumps of PyTorch's flight recorder, files of RCCL's
-Inspector, the output of ncclras, sacct or seff. Each is known by its content.
+Beside or without a log: dumps of PyTorch's flight recorder, the output of
+ncclras, sacct or seff. Each is known by its content.
 The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
 almost nothing.
 
@@ -121,7 +121,7 @@ def _refuse_other_files(names: list[str], report: LogReport) -> None:
 
 def _read(names: list[str], *, quiet: bool) -> LogReader:
     """Read all files, and show on a terminal how far that is."""
-    from lumiimg.nccl.parallel import read_logs, total_bytes
+    from lumiimg.nccl.job_files import read_logs, total_bytes
     from lumiimg.nccl.sources import log_files
     from lumiimg.report.reading import Reading
 

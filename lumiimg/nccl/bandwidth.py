@@ -1,8 +1,8 @@
-"""What bandwidth tests measured: the tables that rccl-tests, nccl-tests and the OSU micro-benchmarks print into a log.
+"""What bandwidth tests measured: the tables that rccl-tests and nccl-tests print into a log.
 
 Sources of the formats: NVIDIA/nccl-tests src/common.cu and src/util.cu up to 2.19 (busbw in GB/s of 1e9 bytes; a row is
 printed in three parts, so NCCL's lines may stand between them), ROCm/rccl-tests src/common.cu (the same table, `error`
-instead of `#wrong` before its version for NCCL 2.13), OSU c/util/osu_util_mpi.c and c/mpi/pt2pt (MB/s of 1e6 bytes).
+instead of `#wrong` before its version for NCCL 2.13).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from lumiimg.nccl.bandwidth_table import BandwidthTable, OsuRows, is_row_of_collective
+from lumiimg.nccl.bandwidth_table import BandwidthTable
 from lumiimg.nccl.prefilter import announces_table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _NUMBER = rb"\d{1,15}(?:\.\d{1,6})?(?:e[+\-]\d\d)?"
 _TYPE = rb"(?:b?float(?:16)?|bf16|half|double|char|u?int(?:8|32|64)?|(?:fp|f)8_?e[45]m[23])(?!\w)"
 # An alternation of words is slow to look for; a set of first characters is fast.
 _EVENT = re.compile(
-    rb"[#bAOCr ](?:(?<=#)(?: OSU | Size | nThread| Using devices|[ ]{1,4}Rank )|(?<=b)usbw|(?<=A)vg bus bandwidth"
+    rb"[#bAOCr ](?:(?<=#)(?: nThread| Using devices|[ ]{1,4}Rank )|(?<=b)usbw|(?<=A)vg bus bandwidth"
     rb"|(?<=O)ut of bounds values|(?<=C)ollective test starting|(?<=r)ccl-tests: "
     rb"|(?<=\d )[ ]{1,24}\d{1,15}(?:\.\d|[ ]{1,24}" + _TYPE + rb"))"
 )
@@ -38,11 +38,6 @@ _ROW = re.compile(
 _CELL = rb"(?:N/A|-?" + _NUMBER + rb"\*?)(?=[\sA-Za-z\[(#]|$)"
 _CELLS = re.compile(rb"\s{0,40}" + _CELL + rb"(?:\s{1,40}" + _CELL + rb"){0,23}")
 """The rest of a row; what another process printed may be joined to its end."""
-_OSU_ROW = re.compile(
-    rb"(?P<size>\d{1,15})[ \t]{1,24}(?P<value>\d{1,15}\.\d\d)(?P<more>(?:[ \t]{1,40}(?:Pass|Fail|"
-    + _NUMBER
-    + rb")){0,16})(?=\s*$|[A-Za-z\[(])"
-)
 _STARTING = re.compile(rb"Collective test starting: ([\w.\-]{1,64})")
 _DEVICE = re.compile(
     rb"#\s{1,4}Rank\s{1,8}(\d{1,7})\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}"
@@ -50,8 +45,6 @@ _DEVICE = re.compile(
 )
 _WRONG = re.compile(rb"Out of bounds values\s{0,20}: (\d{1,12})")
 _AVERAGE = re.compile(rb"Avg bus bandwidth\s{0,20}: (" + _NUMBER + rb")")
-_TITLE = re.compile(rb"# OSU (MPI|[A-Z]{1,4}CCL)(?:_(\w{1,24}?))?(?:-\w{1,12})? ([\x20-\x7e]{1,80}?)(?: Test)+\b")
-_UNIT = re.compile(rb"# Size\s{1,40}([A-Za-z. \-]{0,30}\(?)(MB/s|us)\b")
 _LABELS = (
     re.compile(rb"\s{0,8}(\d{1,7}): "),  # srun -l
     re.compile(rb"\[(\d{1,7},\d{1,7})\]<std(?:out|err)>"),  # Open MPI, a timestamp may stand before it
@@ -60,16 +53,6 @@ _LABELS = (
 )
 _PREFIX = re.compile(rb"\s*|.*(?:[:\])>|]|\[\d{0,3}m|\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+\-]\d\d:?\d\d)?)\s*", re.DOTALL)
 """What may stand before a row of bare numbers: a label, a timestamp, a colour."""
-_OSU_NAMES = {
-    "bandwidth": "bw",
-    "bi-directional bandwidth": "bibw",
-    "multiple bandwidth / message rate": "mbw_mr",
-    "multi latency": "multi_lat",
-    "multi-threaded latency": "latency_mt",
-    "multi-process latency": "latency_mp",
-    "all-to-all personalized exchange latency": "alltoall",
-    "broadcast latency": "bcast",
-}
 
 
 class _Words(NamedTuple):
@@ -92,20 +75,14 @@ class BandwidthReader:
         self._file = ""
         self._line = 0
         self._tables: list[BandwidthTable] = []
-        self._osu_rows = OsuRows()
-        self._may_lack_head = False
         self._open: dict[bytes, BandwidthTable] = {}
         """By the label of the process, so that the tables of two do not mix."""
 
-    def feed(self, file: str, block: bytes, position: Callable[[int], int], *, rows: bool = False) -> None:
-        """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on.
-
-        `rows`: it may hold rows of a table without a head.
-        """
+    def feed(self, file: str, block: bytes, position: Callable[[int], int]) -> None:
+        """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on."""
         if file != self._file:
             self._file, self._open, self._line = file, {}, 0
-        self._may_lack_head = rows
-        announced = rows or announces_table(block)
+        announced = announces_table(block)
         if not announced and not self._open:
             return
         if announced or not all(table.is_over(self._line) for table in self._open.values()):
@@ -157,28 +134,6 @@ class BandwidthReader:
         elif table is not None and not table.headed and not table.is_over(words.now):
             self._program(words, table)
 
-    def _osu_title(self, words: _Words, _: BandwidthTable | None) -> None:
-        title = _TITLE.match(words.text)
-        if title is None:
-            return
-        table = self._begin(words.label, "osu", words.now)
-        table.test = _osu_name(title)
-        table.unit = b"MB/s" if b"andwidth" in title[3] else b"us" if b"atency" in title[3] else b""
-        self._head(table, words.at)
-
-    def _osu_columns(self, words: _Words, table: BandwidthTable | None) -> None:
-        unit = _UNIT.match(words.text)
-        if unit is None:
-            return
-        if table is None or table.program != "osu" or table.size >= 0:
-            test = table.test if table and table.program == "osu" else None
-            table = self._begin(words.label, "osu", words.now)
-            table.test = test  # one table for each data type, under one title
-            self._head(table, words.at)
-        # with non-blocking collectives the first column is not the latency
-        table.unit = b"" if unit[1].startswith(b"Overall") else unit[2]
-        table.seen, table.prefix = words.now, _shape(words.before)
-
     def _average(self, words: _Words, table: BandwidthTable | None) -> None:
         found = _AVERAGE.match(words.text)
         self._summed_up(words, table).average = float(found[1]) if found else None
@@ -194,10 +149,9 @@ class BandwidthReader:
 
     def _summed_up(self, words: _Words, table: BandwidthTable | None) -> BandwidthTable:
         """Return the table that a sum belongs to; a new one where its beginning was not seen."""
-        if table is not None and table.headed and table.program != "osu":
+        if table is not None and table.headed:
             return table
-        program = table.program if table and table.program != "osu" else "nccl-tests"
-        table = self._begin(words.label, program, words.now)
+        table = self._begin(words.label, table.program if table else "nccl-tests", words.now)
         self._head(table, words.at)
         return table
 
@@ -206,7 +160,7 @@ class BandwidthReader:
             return
         if table and table.headed and table.position == words.at:  # the second half of the same line
             return
-        if table is None or table.headed or table.program == "osu":
+        if table is None or table.headed:
             table = self._begin(words.label, "nccl-tests", words.now)
         table.see_columns(words.before + words.text)
         table.seen = words.now
@@ -229,8 +183,6 @@ class BandwidthReader:
             table.program = "rccl-tests"
 
     _READERS: ClassVar = {
-        b"# O": _osu_title,
-        b"# S": _osu_columns,
         b"Avg": _average,
         b"Out": _wrong_values,
         b"bus": _columns,
@@ -246,12 +198,8 @@ class BandwidthReader:
         """Read a row, or what follows of one; return where it ends, None where it is none."""
         table = self._open.get(label)
         now = self._line + line
-        if self._may_lack_head and (table is None or not table.headed or table.is_over(now)) and _is_prefix(prefix):
-            table = self._without_head(block, at, end, prefix, label, now, where)
         if table is None or not table.headed or table.is_over(now):
             return None
-        if table.program == "osu":
-            return _osu_row(table, _OSU_ROW.match(block, at, end), prefix, now, where)
         row = _ROW.match(block, at, end)
         if row is not None:
             at, table.rest, table.size = row.end(), table.names, int(row["size"])
@@ -271,38 +219,9 @@ class BandwidthReader:
         table.see_cells(found, where)
         return cells.end()
 
-    def _without_head(
-        self, block: bytes, at: int, end: int, prefix: bytes, label: bytes, now: int, where: int
-    ) -> BandwidthTable | None:
-        """Return the table whose row this is, though its head was cut off; None where it may be of something else."""
-        if is_row_of_collective(block[at:end]):
-            table = self._begin(label, "nccl-tests", now)
-        elif (row := _OSU_ROW.match(block, at, end)) and (unit := self._osu_rows.see(label, now, row)):
-            table = self._begin(label, "osu", now)
-            table.unit, table.prefix = unit, _shape(prefix)
-        else:
-            return None
-        self._head(table, where)
-        return table
-
     def measurements(self, place: Callable[[int], tuple[str, int]]) -> tuple[Measurement, ...]:
         """Return the tables so far, in the order of the log; `place` gives the file and line of a position."""
         return tuple(table.result(place) for table in self._tables)
-
-
-def _osu_row(table: BandwidthTable, row: re.Match[bytes] | None, prefix: bytes, now: int, where: int) -> int | None:
-    if row is None or table.prefix is None or _shape(prefix) != table.prefix:
-        return None
-    if int(row["size"]) <= table.size:  # sizes grow: these are numbers of something else
-        return row.end()
-    table.seen, table.size = now, int(row["size"])
-    if table.unit == b"MB/s":
-        table.see_best(float(row["value"]))
-    elif table.unit == b"us" and table.latency is None:
-        table.latency = (table.size, float(row["value"]))
-    if (result := re.search(rb"Pass|Fail", row["more"])) is not None:
-        table.see_wrong(int(result[0] == b"Fail"), where)
-    return row.end()
 
 
 def _label(line: bytes) -> bytes:
@@ -311,21 +230,5 @@ def _label(line: bytes) -> bytes:
     return tag[1] if tag else b""
 
 
-def _shape(prefix: bytes) -> bytes:
-    """Return what stands before a row without what differs from line to line: the time, a rank."""
-    return re.sub(rb"\d{1,20}", b"0", prefix[-_PREFIX_LIMIT:]).strip()
-
-
 def _is_prefix(text: bytes) -> bool:
     return len(text) <= _PREFIX_LIMIT and _PREFIX.fullmatch(text) is not None
-
-
-def _osu_name(title: re.Match[bytes]) -> str:
-    """Return the program whose title this is: `# OSU MPI-ROCM Bandwidth Test v7.5` -> osu_bw."""
-    words = title[3].decode("ascii").lower()
-    part = (title[2] or (b"" if title[1] == b"MPI" else b"xccl")).decode().lower()
-    asynchronous = "i" if words.startswith("non-blocking ") else ""
-    words = words.removeprefix("non-blocking ")
-    if (name := _OSU_NAMES.get(words)) is None:
-        name = words.removesuffix(" latency").replace("-", "_").replace(" ", "_")
-    return "_".join(filter(None, ("osu", part, asynchronous + name)))

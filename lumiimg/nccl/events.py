@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from lumiimg.nccl.lines import evidence_text
 from lumiimg.nccl.report import spans_nodes
 
 VALUE_LIMIT = 16
@@ -40,8 +41,8 @@ class Sighting:
 
     event: str
     values: Values
-    text: str
-    """Of the first message that showed it, as it may stand in a report."""
+    excerpt: str
+    """Of the first message that showed it, as it stood there."""
     first: int
     """Position of that message; `last` is that of the latest."""
     last: int
@@ -50,6 +51,15 @@ class Sighting:
 
     def value(self, name: str) -> str:
         return dict(self.values).get(name, "")
+
+    @property
+    def text(self) -> str:
+        """Of the first message that showed it, as it may stand in a report."""
+        return evidence_text(self.excerpt)
+
+    def copied(self) -> Sighting:
+        """Return one that changes apart from this; of a job of 24,000 ranks `replace` takes seconds."""
+        return Sighting(self.event, self.values, self.excerpt, self.first, self.last, self.has_origin)
 
 
 @dataclass(slots=True)
@@ -130,7 +140,7 @@ class ProcessState:
     def saw(self, *events: str) -> Iterator[Sighting]:
         """Yield all sightings of these events, in the order in which they were first seen."""
         found = [s for event in events for s in self.events.get(event, ())]
-        yield from sorted(found, key=lambda s: s.first)
+        yield from sorted(found, key=_first)
 
     def absorb(self, other: ProcessState, without: Collection[str] = ()) -> None:
         """Take in what was seen of the same process elsewhere, but for some events."""
@@ -138,18 +148,21 @@ class ProcessState:
         for event, theirs in other.events.items():
             if event in without:
                 continue
-            kinds = self.events.setdefault(event, [])
+            if event not in self.events:
+                self.events[event] = sorted((seen.copied() for seen in theirs), key=_first)[: self.limit]
+                continue
+            kinds = self.events[event]
             for seen in theirs:
                 mine = self.known(event, seen.values)
                 if mine is None:
-                    kinds.append(replace(seen))
+                    kinds.append(seen.copied())
                     continue
                 if seen.first < mine.first:
-                    mine.first, mine.text = seen.first, seen.text
+                    mine.first, mine.excerpt = seen.first, seen.excerpt
                 mine.last = max(mine.last, seen.last)
                 mine.has_origin |= seen.has_origin
             # as if all had been seen in order: the first are kept, whoever saw them
-            kinds.sort(key=lambda sighting: sighting.first)
+            kinds.sort(key=_first)
             del kinds[self.limit :]
         for key, seen_there in () if "communicator" in without else other.communicators.items():
             known = self.communicators.get(key)
@@ -160,9 +173,13 @@ class ProcessState:
                 self.communicators[key] = replace(seen_there)
 
 
+def _first(sighting: Sighting) -> int:
+    return sighting.first
+
+
 def first_sightings(processes: Iterable[ProcessState], event: str) -> list[Sighting]:
     """One sighting for each different value of the event in the job, in order."""
     found: dict[Values, Sighting] = {}
-    for sighting in sorted((s for p in processes for s in p.saw(event)), key=lambda s: s.first):
+    for sighting in sorted((s for p in processes for s in p.saw(event)), key=_first):
         found.setdefault(sighting.values, sighting)
     return list(found.values())

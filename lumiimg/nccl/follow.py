@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
 from lumiimg.files import open_regular
-from lumiimg.nccl.sources import BLOCK_BYTES, HEAD_BYTES, LineSplitter, opener_of, refuse_no_text, written_from
+from lumiimg.nccl.sources import HEAD_BYTES, LineSplitter, opener_of, refuse_no_text, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,11 +47,9 @@ class Tail:
                     raise WrittenAnewError
                 if not self._offset:
                     self._inode = status.st_ino
-                    _refuse_packed(self.file, stream.read(HEAD_BYTES))
-                self._offset = written_from(stream, self._offset, status.st_size)
-                stream.seek(self._offset)
-                while block := stream.read(BLOCK_BYTES):
-                    self._offset += len(block)
+                    _refuse_packed(self.file, os.pread(stream.fileno(), HEAD_BYTES, 0))
+                for end, block in written(stream, self._offset):
+                    self._offset = end
                     if lines := self._lines.push(block):
                         yield lines
         except FileNotFoundError:

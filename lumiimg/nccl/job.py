@@ -1,8 +1,4 @@
-"""What a job was seen to print: its processes, and the lines whose process is not known yet.
-
-Several readers may each read a part of the log: their states are put together by `absorb`, in any order; but for tables
-of benchmarks, whose rows must be read in order (parallel.py).
-"""
+"""What a job was seen to print: its processes, and the lines whose process is not known yet."""
 
 from __future__ import annotations
 
@@ -10,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.events import JOB_VALUE_LIMIT, ProcessState, piece_and_line
-from lumiimg.nccl.flight import DUMP_LIMIT, FlightDump
-from lumiimg.nccl.inspector import Inspected
 
 if TYPE_CHECKING:
     from lumiimg.nccl.bandwidth import BandwidthReader
+    from lumiimg.nccl.flight import FlightDump
 
 HOLDERS = 4096
 """Processes kept of which it is known that they have a value of a variable."""
@@ -32,7 +27,7 @@ STATED = frozenset(
 
 @dataclass(slots=True)
 class FileChunk:
-    """A part of a file that was read in one go."""
+    """A file, or what was read of it before another one."""
 
     file: str
     lines: int = 0
@@ -62,8 +57,6 @@ class JobState:
     """Processes that printed a value of a variable; of very many the first."""
     dumps: list[FlightDump] = field(default_factory=list)
     """Of PyTorch's flight recorder, those that were handed in beside the log."""
-    inspected: Inspected | None = None
-    """The job's own collectives, where RCCL's Inspector wrote of them."""
     copies: JobState | None = None
     """What stands behind marks that people put before lines which they copy."""
 
@@ -80,7 +73,7 @@ class JobState:
         """
         if self.processes or self.copies is None:
             return self
-        both = JobState(pieces=self.pieces, bandwidth=self.bandwidth, dumps=self.dumps, inspected=self.inspected)
+        both = JobState(pieces=self.pieces, bandwidth=self.bandwidth, dumps=self.dumps)
         both.absorb(self)
         both.absorb(self.copies)
         if not self.is_copy:
@@ -126,7 +119,7 @@ class JobState:
         return self.bare.setdefault(key, ProcessState(f"task {task}"))
 
     def absorb(self, other: JobState) -> None:
-        """Take in the state of another reader of the same log."""
+        """Take in other lines of the same files."""
         for name, process in other.processes.items():
             self.process(name, None, "").absorb(process)
         for key, process in other.bare.items():
@@ -137,14 +130,6 @@ class JobState:
         for (variable, value), names in other.holders.items():
             for process_name in names:
                 self.note_value(variable, value, process_name)
-        if other.copies is not None and other.copies is not self.copies:
-            self.of_copies().absorb(other.copies)
-        self.pieces |= other.pieces
-        if other is not self and other.dumps is not self.dumps:
-            self.dumps += other.dumps[: DUMP_LIMIT - len(self.dumps)]
-        if other.inspected is not None and other.inspected is not self.inspected:
-            self.inspected = self.inspected or Inspected()
-            self.inspected.absorb(other.inspected)
 
     def settled(self) -> list[ProcessState]:
         """Return the processes in the order of their first lines, lines without prefix given to whose they must be.

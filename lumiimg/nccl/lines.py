@@ -21,7 +21,9 @@ LINE_LIMIT = 16_384
 
 NCCL's own buffer is 4,096; the rest is room for lines joined into one."""
 EVIDENCE_LIMIT = 400
-"""Characters of a message that are kept as evidence."""
+"""Characters of a message that are shown as evidence."""
+_CUT = "…"
+"""Stands where an excerpt leaves something out."""
 
 _COLOUR = re.compile(r"(?:\x1b\[|\[(?=\d{1,3}(?:;\d{1,3}){0,4}m))[0-9;:?]{0,32}[A-Za-z]")
 """ANSI sequences, also where a copy from the terminal has lost the escape character."""
@@ -143,15 +145,20 @@ def plain(part: bytes) -> str:
     return _quoted_by_probe(text) if text.startswith(PROBE) else text
 
 
-def evidence_text(text: str, span: tuple[int, int]) -> str:
-    """Return a message as it may stand in a report: one printable line of a sane length that shows `span`, without what
-    looks like a secret.
-    """
+def excerpt(text: str, span: tuple[int, int]) -> str:
+    """Return what is kept of a message as evidence: enough to show `span`, as it stands there."""
     start = 0 if span[1] <= EVIDENCE_LIMIT else span[0]
-    printable = one_line(hidden(text[start : start + 4 * EVIDENCE_LIMIT].strip())[: EVIDENCE_LIMIT + 1])
-    head = "…" if start else ""
-    tail = "…" if len(printable) > EVIDENCE_LIMIT else ""
-    return f"{head}{printable[:EVIDENCE_LIMIT]}{tail}"
+    kept = text[start : start + 4 * EVIDENCE_LIMIT].strip()
+    return f"{_CUT}{kept}" if start else kept
+
+
+def evidence_text(kept: str) -> str:
+    """Return an excerpt as it may stand in a report: one printable line of a sane length, without what looks like a
+    secret.
+    """
+    limit = EVIDENCE_LIMIT + kept.startswith(_CUT)
+    printable = one_line(hidden(kept)[: limit + 1])
+    return f"{printable[:limit]}{_CUT}" if len(printable) > limit else printable
 
 
 def probe_event(line: str) -> tuple[str, dict[str, str]] | None:

@@ -8,7 +8,6 @@ Of a new shape the words are looked up: a text has few that are new, and each is
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from lumiimg.nccl.lines import PROBE
@@ -22,8 +21,6 @@ DROPPED = b"0123456789abcdef"
 """What numbers and addresses are written with."""
 TABLE_HEADERS: tuple[bytes, ...] = (
     b"busbw",
-    b"# OSU ",
-    b"# Size ",
     b"Avg bus bandwidth",
     b"Out of bounds values",
     b"Collective test starting",
@@ -31,8 +28,6 @@ TABLE_HEADERS: tuple[bytes, ...] = (
     b"# Using devices",
 )
 """Of benchmarks (bandwidth.py): where none of them is, no table begins or ends."""
-_ROW = re.compile(rb" (?:sum|pro|mx|min|vg|non) +-? ")
-"""What is left of the columns `redop` and `root` of a collective's row."""
 _BEGINNING = 2
 """Letters by which the words of hints are looked up; none is shorter."""
 _WORDS_LEARNED, _WORD_LIMIT = 32, 64
@@ -52,14 +47,6 @@ def announces_table(block: bytes) -> bool:
     return b"#" in block and any(header in block for header in TABLE_HEADERS)
 
 
-def is_row(shape: bytes) -> bool:
-    """Whether a line of this shape may be of a benchmark's table: such lines are looked at each time."""
-    text = shape.rstrip()
-    if text.endswith(b".") and shape.count(b" ") > 6 and len(text.split()) < 3:
-        return True
-    return b"  -" in shape and _ROW.search(shape) is not None
-
-
 class Prefilter:
     """Remembers shapes, up to a bound, so that a line costs a look-up."""
 
@@ -73,8 +60,6 @@ class Prefilter:
             self._parts.setdefault(part[:_BEGINNING], []).append((part, hint))
         self._words: dict[bytes, tuple[tuple[bytes, tuple[MessagePattern, ...]], ...]] = {}
         """What words may be part of."""
-        self.saw_rows = False
-        """Rows of a table were seen since this was last set to False."""
         # what a line of a probe quotes is percent-encoded, so its shape says nothing
         self._probe = shape_of(PROBE.encode())
         self._boring: set[bytes] = set()
@@ -103,9 +88,6 @@ class Prefilter:
         if known is not None:
             return known
         entries = self._searched(shape)
-        if is_row(shape):
-            self.saw_rows = True
-            return entries
         if len(shape) > _SHAPE_LIMIT:
             return entries
         if len(self._boring) + len(self._known) >= _SHAPES_KEPT:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.nccl import causes, flight, inspector, summary, whole_job
+from lumiimg.nccl import causes, flight, summary, whole_job
 from lumiimg.nccl.aftermath import TAIL_BYTES
 from lumiimg.nccl.ending import ending, job_numbers, of_another_job
 from lumiimg.nccl.events import ProcessState, Sighting, position
 from lumiimg.nccl.job import FileChunk, JobState
 from lumiimg.nccl.job_verdict import judge_job
-from lumiimg.nccl.lines import Message, evidence_text, messages, warns
+from lumiimg.nccl.lines import Message, excerpt, messages, warns
 from lumiimg.nccl.prefilter import Prefilter, announces_table
 from lumiimg.nccl.records import unpacked
 from lumiimg.nccl.repeats import Repeats
@@ -59,12 +59,12 @@ class LogReader:
         self._repeats.tell(self._piece)
         return self._state
 
-    def begin(self, file: str, piece: int | None = None) -> None:
-        """Start with a piece of a file; `piece` is its number in the order of the job's log, by default the next."""
+    def begin(self, file: str) -> None:
+        """Start with a file, or with more of one."""
         known = self.state.pieces.get(self._piece)
         if known is not None and known.file != file:
             self._repeats.forget()  # there a line may be of another process
-        self._piece = self._piece + 1 if piece is None else piece
+        self._piece += 1
         self.state.pieces[self._piece] = FileChunk(file)
 
     def feed(self, file: str, block: bytes) -> None:
@@ -75,10 +75,6 @@ class LogReader:
             piece = self._state.pieces[self._piece]
         start = piece.lines
         block, piece.others = unpacked(block, piece.lines - piece.others, piece.others)
-        if inspector.may_hold(block):
-            self._state.inspected = self._state.inspected or inspector.Inspected()
-            self._state.inspected.feed(block, lambda index: position(self._piece, start + index, 0))
-        self._gate.saw_rows = False
         count = block.count(b"\n") + (not block.endswith(b"\n"))
         abounds = self._repeats.abound(block, count)
         if abounds:
@@ -89,9 +85,8 @@ class LogReader:
         else:
             for index, line, entries in self._gate.select(block)[1]:
                 self._read(line, entries, file, start + index)
-        rows = self._gate.saw_rows
-        if tables := self._tables_in(block, rows=rows):
-            tables.feed(file, block, lambda index: position(self._piece, start + index, 0), rows=rows)
+        if tables := self._tables_in(block):
+            tables.feed(file, block, lambda index: position(self._piece, start + index, 0))
         if piece.tail is not None:
             piece.tail = (piece.tail + block)[-TAIL_BYTES:]
         piece.lines += count
@@ -117,8 +112,8 @@ class LogReader:
             seen += self._take(state, message, entries, file, position(self._piece, number, index))
         return tuple(seen) if len(said) == 1 and said[0].process is not None else None
 
-    def _tables_in(self, block: bytes, *, rows: bool) -> BandwidthReader | None:
-        if self._state.bandwidth is None and (rows or announces_table(block)):
+    def _tables_in(self, block: bytes) -> BandwidthReader | None:
+        if self._state.bandwidth is None and announces_table(block):
             from lumiimg.nccl.bandwidth import BandwidthReader  # 10 ms for patterns that few logs need
 
             self._state.bandwidth = BandwidthReader()
@@ -128,7 +123,7 @@ class LogReader:
         self, state: JobState, message: Message, entries: Sequence[MessagePattern], file: str, at: int
     ) -> Iterator[Sighting]:
         text = message.text
-        found = [(e, m) for e in entries if any(h in text for h in e.hints) and (m := e.match(message)) is not None]
+        found = [(e, m) for e in entries if (m := e.match(message)) is not None]
         found = [(e, m) for e, m in found if not (self._is_grave(e) and warns(message, m.start()))]
         if not found or self._vocabulary.foreign.search(text) is not None:
             return
@@ -151,7 +146,7 @@ class LogReader:
                 yield known
                 continue
             values = self._values.setdefault(values, values) if len(self._values) < 65_536 else values
-            sighting = Sighting(entry.id, values, evidence_text(text, match.span()), at, at, message.has_origin)
+            sighting = Sighting(entry.id, values, excerpt(text, match.span()), at, at, message.has_origin)
             home.see(sighting)
             if entry.id == "traceback" or (
                 entry.is_trouble and self._vocabulary.signatures[entry.id].ends is Ends.RAISED
@@ -252,10 +247,7 @@ class LogReader:
             provider=job.provider or (job_seen.provider.value("provider") if job_seen.provider else None),
             transport=summary.transport(processes, state.job),
             environment=summary.environment(state.job),
-            measurements=(
-                *(state.bandwidth.measurements(state.place) if state.bandwidth else ()),
-                *(state.inspected.measurements(state.place) if state.inspected else ()),
-            ),
+            measurements=state.bandwidth.measurements(state.place) if state.bandwidth else (),
             causes=unclear + ranked,
         )
         return causes.with_names(report, _names(state))

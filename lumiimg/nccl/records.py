@@ -10,8 +10,6 @@ from functools import cache
 
 from lumiimg.toml import own_table
 
-_INSPECTED = b'{"header"'
-"""Objects that inspector.py reads."""
 _FOREIGN_SHARE = 100
 """One other line may stand among this number of records: a record that was cut, a line of tail(1) between files."""
 _STREAMS = ("stdout", "stderr")
@@ -38,7 +36,7 @@ def unpacked(block: bytes, records: int = 0, others: int = 0) -> tuple[bytes, in
 def _message(line: bytes) -> bytes:
     """Return the message of a record; the line as it is where it is none: a program may print JSON of its own."""
     try:
-        record = {} if line.startswith(_INSPECTED) else json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return line
     for text, beside in _keys():

@@ -262,26 +262,23 @@ class Measurement:
     name: str
     """The program with its test: `rccl-tests all_reduce_perf`."""
     program: str
-    """`rccl-tests`, `nccl-tests` (also where the output does not tell them apart), `osu`, or `inspector`: of the job
-    itself."""
+    """`rccl-tests` or `nccl-tests` (also where the output does not tell them apart)."""
     test: str | None
-    """`all_reduce_perf`, `osu_bw`."""
+    """`all_reduce_perf`; null where the log does not say."""
     ranks: int | None
     """That took part; null where the log does not say."""
     nodes: int | None
-    """That took part; null where the log does not say; OSU never says."""
+    """That took part; null where the log does not say."""
     best_gb_s: float | None
-    """The largest bus bandwidth (OSU: bandwidth), 1e9 bytes a second; null where no row was seen."""
+    """The largest bus bandwidth, 1e9 bytes a second; null where no row was seen."""
     best_size: int | None
     """Bytes of the message that gave the best."""
     largest_size: int | None
     """Bytes of the largest message whose bandwidth was measured."""
     average_gb_s: float | None
-    """Average bus bandwidth as the program says it, 1e9 bytes a second; the Inspector's: of messages from 1 MiB on."""
-    latency_us: float | None
-    """OSU latency tests: of the smallest message, in microseconds."""
+    """Average bus bandwidth as the program says it, 1e9 bytes a second."""
     wrong: int | None
-    """Wrong results (OSU: sizes whose validation failed); null where they were not looked for."""
+    """Wrong results; null where they were not looked for."""
     file: str
     """The log that holds the table."""
     line: int

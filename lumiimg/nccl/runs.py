@@ -135,7 +135,7 @@ def _part(state: JobState, names: set[str], start: int, end: int) -> JobState:
     part.holders = {key: left for key, of in state.holders.items() if (left := of & names)}
     part.job = _cut(state.job, start, end)
     if end > 1 << 120:
-        part.bandwidth, part.dumps, part.inspected = state.bandwidth, state.dumps, state.inspected
+        part.bandwidth, part.dumps = state.bandwidth, state.dumps
     return part
 
 

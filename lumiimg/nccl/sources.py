@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from lumiimg.errors import BadInputError
 from lumiimg.files import open_regular, read_beginning
-from lumiimg.nccl.flight import is_dump, is_recorded
+from lumiimg.nccl.flight import FlightDump, is_dump, is_json_dump, is_recorded, read_dump
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from lzma import LZMADecompressor
 
     from _typeshed import WriteableBuffer
@@ -135,26 +135,51 @@ def opener_of(head: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
     return next((opener for magic, opener in openers.items() if head.startswith(magic)), None)
 
 
-def blocks(name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield the file, unpacked, as blocks of whole lines; memory does not grow with it.
+def contents(name: str, warn: Callable[[str], None]) -> Iterator[bytes | FlightDump]:
+    """Yield a dump of PyTorch's flight recorder, or the file, unpacked, as blocks of whole lines; memory does not grow
+    with it.
 
-    Raises BadInputError if it cannot be read or unpacked. A compressed one whose end is missing (it is still
-    written) is read up to there, and `warn` is called.
+    Raises BadInputError if it cannot be read or unpacked, and for a pickle of anything else. A compressed file whose
+    end is missing (it is still written) is read up to there, and `warn` is called.
     """
     try:
         if name == STDIN:
             if sys.stdin is None:
                 raise BadInputError("there is no standard input to read")
-            yield from whole_lines(_readable(sys.stdin.buffer), name, warn)
+            yield from _endless(sys.stdin.buffer, name, warn)
             return
-        with Path(name).open("rb") if Path(name).is_fifo() else open_regular(name) as stream:
-            yield from whole_lines(_readable(stream), name, warn)
+        if Path(name).is_fifo():
+            with Path(name).open("rb") as stream:
+                yield from _endless(stream, name, warn)
+            return
+        with open_regular(name) as stream:
+            head = os.pread(stream.fileno(), HEAD_BYTES, 0)
+            if is_dump(head) and (dump := _dump(name, head, warn)) is not None:
+                yield dump
+            elif opener_of(head) is not None:
+                yield from _endless(stream, name, warn)
+            else:
+                yield from whole_lines((block for _, block in written(stream)), name, warn)
     except EOFError:
         warn(f"{name}: the compressed file ends too early; read up to there")
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror or error}", where=name) from error
     except _unpacking_errors() as error:
         raise BadInputError(f"cannot be unpacked: {error}", where=name) from error
+
+
+def _dump(name: str, head: bytes, warn: Callable[[str], None]) -> FlightDump | None:
+    """Return a dump; None for other JSON, which may be lines of a log: that is a warning.
+
+    Raises BadInputError for a pickle of anything else.
+    """
+    try:
+        return read_dump(name)
+    except BadInputError as error:
+        if not is_json_dump(head):
+            raise
+        warn(f"{error}; read as text")
+        return None
 
 
 class LineSplitter:
@@ -180,48 +205,71 @@ class LineSplitter:
         return held[:end]
 
 
-def whole_lines(stream: BinaryIO, name: str, warn: Callable[[str], None], size: int | None = None) -> Iterator[bytes]:
-    """Yield up to `size` bytes of a stream as blocks that end with a line.
+def whole_lines(data: Iterable[bytes], name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield blocks as others that end with a line.
 
     A last line without an end is left out, and `warn` is called: jobs write in blocks, and `nRanks 1` of 16, or a
     provider `c`, would be taken for the whole.
 
-    Of a stream that goes on without an end no more than 64 GiB is read, and of one line over and over 256 MiB.
-
-    Raises BadInputError for a stream that goes on without the end of a line.
+    Raises BadInputError for what goes on without the end of a line.
     """
     splitter = LineSplitter()
-    read = getattr(stream, "read1", stream.read)
-    since = total = repeated = 0
-    line = b""
-    while block := read(BLOCK_BYTES if size is None else min(BLOCK_BYTES, size)):
-        if size is not None:
-            size -= len(block)
+    since = 0
+    for block in data:
         since = 0 if b"\n" in block else since + len(block)
         if since > ENDLESS_BYTES:
             raise BadInputError(f"has no line end in {ENDLESS_BYTES >> 20} MiB, so it is not a log", where=name)
-        if not (lines := splitter.push(block)):
-            continue
-        yield lines
-        if size is None:
-            total += len(lines)
-            before, line = line, lines[: lines.find(b"\n") + 1]
-            is_repeated = line == before and lines.count(line) * len(line) == len(lines)
-            repeated = repeated + len(lines) if is_repeated else 0
-            if total > STREAM_BYTES or repeated > REPEATED_BYTES:
-                what = "goes on without an end" if total > STREAM_BYTES else "repeats one line without an end"
-                warn(f"{name}: {what}; the first {total >> 20} MiB of it were read")
-                return
+        if lines := splitter.push(block):
+            yield lines
     if splitter.rest.strip():
         warn(f"{name}: its last line has no end and is not counted: it may be cut off, as of a job that still runs")
 
 
-def written_from(stream: BinaryIO, offset: int, size: int) -> int:
-    """Return where the next byte stands that is not in a hole (lseek(2)), as no line ends there; else `size`."""
-    try:
-        return min(os.lseek(stream.fileno(), offset, os.SEEK_DATA), size)
-    except OSError as error:
-        return size if error.errno == errno.ENXIO else offset
+def _endless(stream: BinaryIO, name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield the lines of a stream, unpacked, whose size is not known: no more than 64 GiB, and of one line over and
+    over 256 MiB.
+    """
+    total = repeated = 0
+    line = b""
+    for lines in whole_lines(_blocks(_readable(stream)), name, warn):
+        yield lines
+        total += len(lines)
+        before, line = line, lines[: lines.find(b"\n") + 1]
+        is_repeated = line == before and lines.count(line) * len(line) == len(lines)
+        repeated = repeated + len(lines) if is_repeated else 0
+        if total > STREAM_BYTES or repeated > REPEATED_BYTES:
+            what = "goes on without an end" if total > STREAM_BYTES else "repeats one line without an end"
+            warn(f"{name}: {what}; the first {total >> 20} MiB of it were read")
+            return
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    read = getattr(stream, "read1", stream.read)
+    while block := read(BLOCK_BYTES):
+        yield block
+
+
+def written(stream: BinaryIO, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield what a file holds from an offset on, each block with where it ends.
+
+    Holes are left out (lseek(2)), as no line ends there. Nothing is read through the buffer of the stream, which would
+    not notice that the place in the file has changed.
+    """
+    number = stream.fileno()
+    while True:
+        try:
+            offset = os.lseek(number, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return
+        try:
+            block = os.pread(number, BLOCK_BYTES, offset)
+        except BlockingIOError:  # a file of /proc that has nothing yet
+            return
+        if not block:
+            return
+        offset += len(block)
+        yield offset, block
 
 
 def _readable(stream: BinaryIO) -> BinaryIO:

@@ -102,6 +102,11 @@ class MessagePattern:
         prefixes end: behind other words it is quoted.
         """
         text = message.text
+        for hint in self.hints:
+            if hint in text:
+                break
+        else:
+            return None
         found = compiled(self.pattern).search(text, message.start)
         if found is None or (self.within is not None and compiled(self.within).search(text) is None):
             return None

@@ -10,12 +10,9 @@ import argparse
 import random
 from typing import IO, TYPE_CHECKING
 
-from lumiimg.nccl.reader import LogReader
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from lumiimg.nccl.report import LogReport
 
 GPUS = 8
 CHANNELS = 4
@@ -24,17 +21,6 @@ _WARNING = (
     b"/opt/venv/lib/python3.12/site-packages/torch/distributed/fsdp/_state_dict_utils.py:783: FutureWarning: "
     b"Please use DTensor instead and we are deprecating ShardedTensor.\n  warnings.warn("
 )
-
-
-def read_in_parts(parts: Sequence[bytes], order: Iterable[int]) -> LogReport:
-    """Return what readers say who each read a part of one log, and whose states are put together in an order."""
-    together = LogReader()
-    for number in order:
-        share = LogReader()
-        share.begin("job.out", number)
-        share.feed("job.out", parts[number])
-        together.state.absorb(share.state)
-    return together.report()
 
 
 class Rank:

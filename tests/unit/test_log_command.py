@@ -165,28 +165,6 @@ def test_a_benchmark_of_another_kind_than_the_reference_is_not_judged(
     assert (code, data["findings"][0]["severity"]) == (ExitCode.GOOD, "info")
 
 
-OSU = b"# OSU MPI-ROCM Bandwidth Test v7.5\n# Size      Bandwidth (MB/s)\n1048576            9100.45\n"
-
-
-@pytest.mark.parametrize(
-    ("slurm", "severity"), [(b"SLURM_NNODES=2\n", "problem"), (b"SLURM_NNODES=1\n", "info"), (b"", "info")]
-)
-def test_osu_is_judged_only_where_the_log_tells_the_nodes(
-    slurm: bytes, severity: str, tmp_path: Path, capsys: Capture
-) -> None:
-    _, data, _ = ask(tmp_path, capsys, slurm + OSU, "--site", "lumi")
-    assert data["findings"][0]["severity"] == severity
-
-
-def test_wrong_data_of_an_mpi_test_is_no_fault_of_rccl(tmp_path: Path, capsys: Capture) -> None:
-    log = OSU.replace(b"(MB/s)", b"(MB/s)   Validation").replace(b".45", b".45     Fail")
-    _, data, _ = ask(tmp_path, capsys, log)
-    (finding,) = [f for f in data["findings"] if f["id"] == "run.data-errors"]
-    assert "message" in finding["summary"]
-    assert "OSU" in finding["source"]
-    assert finding["where"].endswith(":3")
-
-
 def test_an_answer_of_no_is_in_the_json_though_the_network_is_fast(tmp_path: Path, capsys: Capture) -> None:
     _, data, _ = ask(tmp_path, capsys, CXI + b"# Collective test starting: all_reduce_perf\n" + table(84.2, 3))
     assert (data["verdict"], data["confidence"], data["answer"]) == ("ofi-cxi", "proved", "no")

@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 
 from lumiimg.nccl.bandwidth import TABLE_LIMIT, BandwidthReader
 from lumiimg.nccl.prefilter import TABLE_HEADERS
-from lumiimg.nccl.reader import LogReader, read_lines
 from tests.shared.programs import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lumiimg.nccl.report import Measurement
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "bandwidth"
@@ -44,19 +41,13 @@ NCCL_LINES = [
     b"\n",
 ]
 BEST = {
-    "nccl-tests-2.18-timestamps.out": ("nccl-tests", "all_gather_perf", 4, 2, 105.2, 8 << 20, 62.325, None, 0),
-    "nccl-tests-2.19-per-iteration.out": ("nccl-tests", "reduce_scatter_perf", 2, 1, 13.15, 1 << 20, 13.1, None, 7),
-    "nccl-tests-old-sendrecv.out": ("nccl-tests", None, 2, 2, 8.74, 1 << 20, 8.685, None, None),
-    "osu-bibw-validated.out": ("osu", "osu_bibw", None, None, 44.0, 4 << 20, None, None, 1),
-    "osu-bw-rocm.out": ("osu", "osu_bw", None, None, 23.45678, 1 << 20, None, None, None),
-    "osu-latency-old.out": ("osu", "osu_latency", None, None, None, None, None, 1.71, None),
-    "osu-mbw-mr.out": ("osu", "osu_mbw_mr", None, None, 92.00012, 4 << 20, None, None, None),
-    "osu-nccl-allreduce-full.out": ("osu", "osu_xccl_allreduce", None, None, None, None, None, 23.45, None),
-    "osu-put-bw.out": ("osu", "osu_put_bw", None, None, 24.0105, 4 << 20, None, None, None),
-    "rccl-tests-all-reduce.out": ("rccl-tests", "all_reduce_perf", 8, 2, 87.43, 8 << 20, 35.6013, None, 0),
-    "rccl-tests-error-column.out": ("rccl-tests", None, 2, 2, 13.97, 2 << 20, 10.41, None, 1),
-    "rccl-tests-in-place-only.out": ("rccl-tests", None, 2, 1, 23.3, 4 << 20, 16.66, None, None),
-    "rccl-tests-wrong.out": ("rccl-tests", None, 4, 2, 15.74, 2 << 20, 13.0375, None, 2_000_012),
+    "nccl-tests-2.18-timestamps.out": ("nccl-tests", "all_gather_perf", 4, 2, 105.2, 8 << 20, 62.325, 0),
+    "nccl-tests-2.19-per-iteration.out": ("nccl-tests", "reduce_scatter_perf", 2, 1, 13.15, 1 << 20, 13.1, 7),
+    "nccl-tests-old-sendrecv.out": ("nccl-tests", None, 2, 2, 8.74, 1 << 20, 8.685, None),
+    "rccl-tests-all-reduce.out": ("rccl-tests", "all_reduce_perf", 8, 2, 87.43, 8 << 20, 35.6013, 0),
+    "rccl-tests-error-column.out": ("rccl-tests", None, 2, 2, 13.97, 2 << 20, 10.41, 1),
+    "rccl-tests-in-place-only.out": ("rccl-tests", None, 2, 1, 23.3, 4 << 20, 16.66, None),
+    "rccl-tests-wrong.out": ("rccl-tests", None, 4, 2, 15.74, 2 << 20, 13.0375, 2_000_012),
 }
 
 logs = st.sampled_from(LOGS).map(Path.read_bytes)
@@ -82,7 +73,7 @@ def test_every_layout_is_read(log: Path) -> None:
     lines = log.read_bytes().splitlines()
     assert (
         table.program, table.test, table.ranks, table.nodes, table.best_gb_s, table.best_size,
-        table.average_gb_s, table.latency_us, table.wrong,
+        table.average_gb_s, table.wrong,
     ) == BEST[log.name]  # fmt: skip
     assert any(header in lines[table.line] for header in TABLE_HEADERS)
     assert (table.wrong_line is None) == (not table.wrong)
@@ -170,20 +161,6 @@ def test_joined_rows_are_told_apart() -> None:
     assert read(garbage) == read(log)
 
 
-def test_numbers_after_an_osu_table_are_not_its_rows() -> None:
-    log = (FIXTURES / "osu-bw-rocm.out").read_bytes()
-    after = b"100   99999999.25\nepoch 8388608   99999999.50\nloss 9000000    99999999.50\n"
-    after += b"2026-01-01 10:00:00 16777216  999999.12\nstep: 9000000  123456.78\n"
-    assert read(log + after) == read(log)
-    assert read(log + b"x\n" * 10_001 + b"8388608   99999999.50\n") == read(log)
-
-
-def test_each_data_type_of_osu_is_a_table() -> None:
-    log = (FIXTURES / "osu-bw-rocm.out").read_bytes()
-    first, second = read(log + b"# Datatype: MPI_INT.\n# Size      Measurement (MB/s)\n4      900.00\n")
-    assert (first.test, second.test, second.best_gb_s) == ("osu_bw", "osu_bw", 0.9)
-
-
 def test_an_aborted_test_and_a_summary_alone_are_told() -> None:
     lines = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes().splitlines(keepends=True)
     (aborted,) = read(b"".join(lines[:-6]))
@@ -201,7 +178,7 @@ def test_another_file_ends_the_table() -> None:
 
 
 def test_the_number_of_tables_and_names_is_bounded() -> None:
-    log = (FIXTURES / "osu-bw-rocm.out").read_bytes()
+    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
     reader = BandwidthReader()
     for n in range(100):
         read(b"".join(b"%d: " % n + line for line in log.splitlines(keepends=True)), reader=reader, first=n * 100)
@@ -218,7 +195,7 @@ def test_the_number_of_tables_and_names_is_bounded() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"# OSU " * 8_000,
+        b"# nThread " * 5_000,
         b"busbw " * 8_000,
         b" " * 50_000,
         b"1  " * 16_000,
@@ -234,44 +211,15 @@ def test_the_number_of_tables_and_names_is_bounded() -> None:
 )
 @pytest.mark.threat("S13")
 def test_a_hostile_line_takes_time_that_grows_with_its_length_only(line: bytes) -> None:
-    for name in ("osu-bw-rocm.out", "rccl-tests-all-reduce.out"):
-        log = (FIXTURES / name).read_bytes()
-        table_open = b"".join(log.splitlines(keepends=True)[:17])
-        start = time.process_time()
-        read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
-        assert time.process_time() - start < 1
+    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
+    table_open = b"".join(log.splitlines(keepends=True)[:17])
+    start = time.process_time()
+    read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
+    assert time.process_time() - start < 1
 
 
-HEADED = ("rccl-tests-all-reduce.out", "rccl-tests-wrong.out")
-
-
-@pytest.mark.parametrize("name", HEADED)
-@pytest.mark.parametrize("label", ["", "0: ", "[1,0]<stdout>:"])
-def test_a_table_whose_head_was_cut_off_is_known_by_its_columns(name: str, label: str) -> None:
-    lines = (FIXTURES / name).read_text().splitlines()
-    rows = [f"{label}{line}" for line in lines if line.strip()[:1].isdigit()]
-    (whole,) = read_lines("job", lines).measurements
-    (found,) = read_lines("job", ["cut here", *rows]).measurements
-    assert (found.best_gb_s, found.best_size, found.largest_size) == (
-        whole.best_gb_s,
-        whole.best_size,
-        whole.largest_size,
-    )
-    assert (found.program, found.test, found.nodes, found.line) == ("nccl-tests", None, None, 2)
-
-
-@pytest.mark.parametrize(("unit", "values"), [("MB/s", range(20)), ("us", [0] * 12 + list(range(8)))])
-def test_two_columns_without_head_are_osus_and_say_which(unit: str, values: Iterable[int]) -> None:
-    rows = [f"{1 << power:<20}{2.5 * 2**value:.2f}" for power, value in zip(range(23), values, strict=False)]
-    rows += [f"{1 << 20:<20}9000.00", f"{1 << 21:<20}9100.00"]
-    reader = LogReader()
-    reader.feed("job", "".join(f"{row}\n" for row in rows).encode())
-    (found,) = reader.report().measurements
-    assert found.program == "osu"
-    assert (found.latency_us is None, found.best_gb_s is None) == (unit == "MB/s", unit == "us")
-
-
-def test_numbers_that_are_not_a_tables_are_none() -> None:
-    loss = [f"{step} {3.5 - step / 100:.2f}" for step in range(1, 200)]
-    other = ["     1048576        262144     float     sum      -1    152.3    99.88   12.05      0"]
-    assert read_lines("job", [*loss, "1048576        1.00", *other]).measurements == ()
+def test_a_table_without_its_head_is_none() -> None:
+    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
+    rows = [line for line in log.splitlines(keepends=True) if line.strip()[:1].isdigit()]
+    assert len(rows) > 3
+    assert read(b"".join(rows)) == ()

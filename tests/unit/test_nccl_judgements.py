@@ -10,7 +10,6 @@ import pytest
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.report.log import headline
-from tests.shared.joblog import read_in_parts
 
 if TYPE_CHECKING:
     from lumiimg.nccl.report import LogReport
@@ -346,20 +345,6 @@ def test_two_nodes_that_differ_come_to_one_verdict_in_either_order(
         if verdict == "mixed":  # a line of each side
             assert any(text.startswith("n1:") for text in told)
             assert any(text.startswith("n2:") for text in told)
-
-
-@pytest.mark.parametrize("other", ["nobody", *RANKS])
-def test_a_log_that_several_read_in_parts_is_the_log_that_one_reads(other: str) -> None:
-    """Whatever is in which part, and whoever comes first: `shares.py` puts together what processors read."""
-    lines = [*says("n1", *CXI, WORLD, DENIED, CHANNEL, CONNECTED), *says("n2", *RANKS.get(other, []) * 2)]
-    lines += [*CXI, "NCCL version 2.20.5+hip6.2"]  # whose these are is known where there is one process
-    blocks = [f"{line}\n".encode() for line in lines]
-    whole = LogReader()
-    whole.feed("job.out", b"".join(blocks))
-    for cut in range(1, len(blocks)):
-        parts = [b"".join(blocks[:cut]), b"".join(blocks[cut:])]
-        for order in ((0, 1), (1, 0)):
-            assert read_in_parts(parts, order) == whole.report(), (cut, order)
 
 
 def test_what_stays_on_the_node_is_said_of_a_rank_only_where_nothing_of_it_crosses() -> None:

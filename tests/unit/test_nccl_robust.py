@@ -12,7 +12,6 @@ from lumiimg.nccl import job, prefilter
 from lumiimg.nccl.events import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import vocabulary
-from tests.shared.joblog import read_in_parts
 from tests.shared.programs import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
@@ -62,17 +61,6 @@ def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPa
     again = read_lines("j", [*lines, *lines[:3], "n1:1:1 [0] NCCL INFO Using network IB"])
     assert len(again.ranks) == 4
     assert {rank.process: rank.verdict.value for rank in again.ranks}["n1:1"] == "mixed"
-
-
-def test_of_more_values_than_are_kept_the_first_stay_whoever_saw_them() -> None:
-    """Which causes are told does not depend on how many processors read the log."""
-    line = b"n1:1:2 [0] NCCL INFO NET/Plugin: libx%d.so.1: cannot open shared object file: No such file or directory\n"
-    parts = [b"".join(line % n for n in range(start, start + 12)) for start in (0, 12)]
-    answers = [read_in_parts(parts, order) for order in ((0, 1), (1, 0))]
-    alone = LogReader()
-    alone.feed("job.out", b"".join(parts))
-    assert [c.summary for c in answers[0].causes] == [c.summary for c in answers[1].causes]
-    assert [c.summary for c in answers[0].causes] == [c.summary for c in alone.report().causes]
 
 
 def test_digits_of_other_scripts_are_no_numbers() -> None:

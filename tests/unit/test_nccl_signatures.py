@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from lumiimg.nccl.lines import evidence_text, messages
+from lumiimg.nccl.lines import evidence_text, excerpt, messages
 from lumiimg.nccl.prefilter import Prefilter, shape_of
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
@@ -487,7 +487,7 @@ def test_evidence_is_one_printable_line_of_a_sane_length() -> None:
     (evidence,) = read_lines("j", [line]).proof
     assert evidence.text.isprintable()
     assert len(evidence.text) < 500
-    assert evidence_text("a\nb", (0, 1)) == "a\\nb"
+    assert evidence_text(excerpt("a\nb", (0, 1))) == "a\\nb"
 
 
 def test_evidence_shows_the_message_at_the_end_of_a_long_line() -> None:

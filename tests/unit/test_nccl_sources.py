@@ -1,4 +1,4 @@
-"""However a log is stored, split or compressed, and however many processes read it, the answer is the same."""
+"""However a log is stored, split or compressed, the answer is the same."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.nccl import parallel, sources
+from lumiimg.nccl import sources
 from lumiimg.nccl.follow import follow
+from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.node_names import folded
-from lumiimg.nccl.parallel import read_logs
 from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.sources import blocks, log_files, whole_lines
+from lumiimg.nccl.sources import contents, log_files, whole_lines
 from tests.shared.joblog import job_log
-from tests.shared.programs import examples
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -155,84 +151,17 @@ def test_a_message_behind_a_progress_bar_without_end_is_read(tmp_path: Path) -> 
     assert verdict_of(log) == "socket"
 
 
-def test_an_overlong_line_costs_neither_memory_nor_the_next_line() -> None:
-    lines = b"x" * (5 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET
-    read = list(whole_lines(io.BytesIO(lines), "j", unexpected))
-    assert sum(map(len, read)) < 2 * sources.LINE_LIMIT_BYTES
-    reader = LogReader()
-    for block in read:
-        reader.feed("j", block)
-    (proof,) = reader.report().proof
-    assert proof.line == 2
+def pieces(data: bytes) -> list[bytes]:
+    return [data[at : at + sources.BLOCK_BYTES] for at in range(0, len(data), sources.BLOCK_BYTES)]
 
 
-@settings(max_examples=examples(10), deadline=None)
-@given(st.lists(st.integers(0, len(JOB)), max_size=6), st.integers(1, 5))
-def test_a_log_in_parts_read_by_several_readers_is_the_log(cuts: list[int], readers: int) -> None:
-    borders = sorted({0, len(JOB), *(JOB.find(b"\n", cut) + 1 for cut in cuts)})
-    parts = [JOB[start:end] for start, end in pairwise(borders)]
-    whole, first = LogReader(), LogReader()
-    whole.feed("job.out", JOB)
-    shares_of = [LogReader() for _ in range(readers)]
-    for number, part in enumerate(parts):
-        reader = shares_of[number % readers]
-        reader.begin("job.out", number)
-        reader.feed("job.out", part)
-    for reader in shares_of:
-        first.state.absorb(reader.state)
-    assert first.report() == whole.report()
-
-
-def test_two_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(b"".join(job_log(64, 3_000_000, sick=frozenset({3}))))
-    alone = read_logs([str(log)], unexpected).report()
-    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
-    monkeypatch.setattr(parallel, "PIECE_BYTES", 70_001)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    assert read_logs([str(log)], unexpected).report() == alone
-
-
-def test_a_table_across_the_pieces_of_several_processes_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes()
-    log = tmp_path / "job.out"
-    log.write_bytes(b"progress\n" * 100 + table + b"progress\n" * 100)
-    alone = read_logs([str(log)], unexpected).report()
-    assert alone.measurements[0].best_gb_s == 87.43
-    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
-    monkeypatch.setattr(parallel, "PIECE_BYTES", 300)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    assert read_logs([str(log)], unexpected).report() == alone
-
-
-def test_a_line_without_end_is_passed_over_by_each_process_in_its_own_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside = b"x" * 5000 + b" n2:1:1 [0] NCCL INFO Using network IB " * 200 + b"x" * 5000
-    log = tmp_path / "job.out"
-    log.write_bytes(SOCKET + inside + b"\n" + SOCKET.replace(b"n1", b"n3"))
-    monkeypatch.setattr(sources, "LINE_LIMIT_BYTES", 700)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
-    alone = read_logs([str(log)], unexpected).report()
-    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
-    monkeypatch.setattr(parallel, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    report = read_logs([str(log)], unexpected).report()
-    assert report.verdict.value == alone.verdict.value == "socket"
-    assert [group.nodes for group in report.nodes] == [group.nodes for group in alone.nodes]
-    with log.open("rb") as stream:
-        assert parallel._line_start(stream, 2000, 3000) == stream.tell() == 3000, "what is beyond is not even read"
-
-
-def test_a_pipe_beside_large_files_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_beside_a_file_is_read_and_a_hole_in_a_file_is_not(tmp_path: Path) -> None:
     log, pipe = tmp_path / "job.out", tmp_path / "pipe"
-    log.write_bytes(SOCKET * 100)
+    log.write_bytes(SOCKET)
+    with log.open("r+b") as stream:
+        stream.seek(1 << 42)
+        stream.write(b"\n" + SOCKET)
     os.mkfifo(pipe)
-    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
-    monkeypatch.setattr(parallel, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     table = (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes()
     writer = threading.Thread(target=pipe.write_bytes, args=(table,))
     writer.start()
@@ -241,28 +170,15 @@ def test_a_pipe_beside_large_files_is_read_once(tmp_path: Path, monkeypatch: pyt
     assert (report.verdict.value, report.measurements[0].best_gb_s) == ("socket", 87.43)
 
 
-def test_what_a_helping_process_could_not_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = [tmp_path / "a.gz", tmp_path / "b.gz"]
-    for log in logs:
-        log.write_bytes(gzip.compress(SOCKET * 100)[:-4])
-    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    told: list[str] = []
-    assert read_logs(list(map(str, logs)), told.append).report().verdict.value == "socket"
-    assert [text.partition(":")[0] for text in told] == list(map(str, logs))
-
-
-def test_a_file_that_goes_away_under_several_processes_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(SOCKET * 100)
-    monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
-    monkeypatch.setattr(parallel, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(parallel, "_line_start", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
-    with pytest.raises(BadInputError, match="Input/output error"):
-        read_logs([str(log)], unexpected)
+def test_an_overlong_line_costs_neither_memory_nor_the_next_line() -> None:
+    lines = b"x" * (5 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET
+    read = list(whole_lines(pieces(lines), "j", unexpected))
+    assert sum(map(len, read)) < 2 * sources.LINE_LIMIT_BYTES
+    reader = LogReader()
+    for block in read:
+        reader.feed("j", block)
+    (proof,) = reader.report().proof
+    assert proof.line == 2
 
 
 def test_a_growing_log_is_followed_line_by_line_and_from_the_start_when_it_is_written_anew(tmp_path: Path) -> None:
@@ -281,6 +197,14 @@ def test_a_growing_log_is_followed_line_by_line_and_from_the_start_when_it_is_wr
         told.extend(",".join(rank.process for rank in reader.report().ranks) for _ in changes)
     assert told == ["n1:1", "n2:1"]
     assert reader.report().proof[0].line == 1
+
+
+def test_a_line_of_a_long_log_is_followed_once(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_bytes(b"progress\n" * 40_000 + SOCKET)
+    reader = LogReader()
+    next(follow(reader, [str(log)]))
+    assert reader.report().proof[0].line == 40_001
 
 
 def test_another_file_under_the_name_is_followed_from_its_start(tmp_path: Path) -> None:
@@ -379,7 +303,7 @@ def test_following_a_file_that_cannot_be_read_ends() -> None:
 
 def test_blocks_of_a_file_that_is_not_there_are_bad_input() -> None:
     with pytest.raises(BadInputError, match="No such file"):
-        next(blocks("/no/such.log", unexpected))
+        next(contents("/no/such.log", unexpected))
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,6 @@ def test_a_rank_alone_crosses_no_network_however_old_its_library() -> None:
     [
         ("rccl-tests", "all_reduce_perf", "rccl-tests all_reduce_perf"),
         ("nccl-tests", None, "nccl-tests"),
-        ("osu", "osu_bw", "osu osu_bw"),
         ("rccl-tests", "lumiimg-allreduce", "lumiimg-allreduce"),
     ],
 )

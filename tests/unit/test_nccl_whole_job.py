@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.nccl.reader import LogReader, read_lines
+from lumiimg.nccl.reader import read_lines
 
 if TYPE_CHECKING:
     from lumiimg.nccl.report import LogReport
@@ -99,17 +99,6 @@ def test_what_each_rank_is_meant_to_have_of_its_own_and_what_one_changed_does_no
     ]
     again = [line.replace("to PHB", "to SYS") for line in job(4) if "GDR_LEVEL" in line]
     assert read([*job(4), *own, *again]).differing == ()
-
-
-def test_several_readers_find_the_same_differences() -> None:
-    lines = [line.replace("to PHB", "to SYS") if "nid005103" in line else line for line in job(8)]
-    one, two = LogReader(), LogReader()
-    one.begin("job.out", 0)
-    one.feed("job.out", "".join(f"{line}\n" for line in lines[:32]).encode())
-    two.begin("job.out", 1)
-    two.feed("job.out", "".join(f"{line}\n" for line in lines[32:]).encode())
-    two.state.absorb(one.state)
-    assert two.report().differing == read(lines).differing
 
 
 def test_ways_are_counted_by_kind() -> None:

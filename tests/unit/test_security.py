@@ -35,7 +35,7 @@ from lumiimg.files import write_text
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.nccl import sources as log_sources
-from lumiimg.nccl.lines import EVIDENCE_LIMIT, evidence_text
+from lumiimg.nccl.lines import EVIDENCE_LIMIT, evidence_text, excerpt
 from lumiimg.report.console import console
 from lumiimg.report.schema import strict_json
 from lumiimg.resolve.network import daemon
@@ -642,8 +642,10 @@ def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.Captur
     assert TOKEN not in said
     assert "CanaryOf" not in said
     line = f"NCCL INFO Using network Socket {TOKEN}"
-    assert evidence_text(line, (0, 9)) == f"NCCL INFO Using network Socket {HIDDEN}"
-    assert TOKEN[:8] not in evidence_text(f"{'x' * (EVIDENCE_LIMIT - 12)} {TOKEN}", (0, 9)), "cut in its middle"
+    assert evidence_text(excerpt(line, (0, 9))) == f"NCCL INFO Using network Socket {HIDDEN}"
+    assert TOKEN[:8] not in evidence_text(excerpt(f"{'x' * (EVIDENCE_LIMIT - 12)} {TOKEN}", (0, 9))), (
+        "cut in its middle"
+    )
 
 
 @pytest.mark.threat("S34")

@@ -16,7 +16,7 @@ from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
-from lumiimg.nccl.parallel import read_logs
+from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
 from tests.shared import fabric_builder

@@ -14,28 +14,9 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteBandwidth
     from lumiimg.nccl.report import LogReport, Measurement
 
-_SHARED = "a job's own collectives wait for its kernels and for its slowest rank"
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
-_WRONG = {
-    "osu": (
-        "the message that arrived is not the one that was sent",
-        (
-            "Rule GPU memory out, host buffers on both sides: osu_bw H H",
-            "Rule Slingshot out: export FI_PROVIDER=tcp",
-        ),
-        "OSU c/util/osu_util_mpi.c (validation)",
-    ),
-    "nccl-tests": (
-        "the collective gives wrong data",
-        (
-            "Rule the network out: export NCCL_NET=Socket",
-            "Rule GPUDirect RDMA out: export NCCL_NET_GDR_LEVEL=0",
-        ),
-        "nccl-tests src/common.cu (#wrong, out of bounds values)",
-    ),
-}
-"""By program: what wrong results mean, what to do, the source."""
+_RULE_OUT = ("Rule the network out: export NCCL_NET=Socket", "Rule GPUDirect RDMA out: export NCCL_NET_GDR_LEVEL=0")
 
 
 def answer_of_job(report: LogReport, measured: Sequence[Finding]) -> ExitCode:
@@ -47,20 +28,19 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
     """Return a problem for a test with wrong results, and for one below the site's least; else what it gave.
 
     A test is compared only with a reference for its name, its nodes and its ranks, and only if its messages were large
-    enough. Where its table does not tell the nodes (OSU), they are the job's.
+    enough. Where its table does not say the nodes, they are the job's.
     """
     findings = Findings(Level.RUN)
     for measured in report.measurements:
         where = f"{measured.file}:{measured.line}"
         if measured.wrong:
-            meaning, remedy, source = _WRONG["osu" if measured.program == "osu" else "nccl-tests"]
             findings.add(
                 Code.RUN_DATA_ERRORS,
                 Severity.PROBLEM,
-                f"{measured.name}: {count(measured.wrong, 'wrong result')}: {meaning}",
+                f"{measured.name}: {count(measured.wrong, 'wrong result')}: the collective gives wrong data",
                 where=f"{measured.file}:{measured.wrong_line}",
-                remedy=remedy,
-                source=source,
+                remedy=_RULE_OUT,
+                source="nccl-tests src/common.cu (#wrong, out of bounds values)",
             )
         nodes = measured.nodes or report.told.of_nodes
         reference = _reference(measured, nodes, site)
@@ -69,17 +49,6 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
             findings.add(Code.RUN_BANDWIDTH, Severity.INFO, f"{_sentence(measured)}{why}", where=where)
             continue
         slow = measured.best_gb_s < reference.least_gb_s
-        if slow and measured.program == "inspector":
-            why = f"; a healthy network gives {reference.gb_s:g} GB/s to a test: {_SHARED}"
-            findings.add(
-                Code.RUN_BANDWIDTH,
-                Severity.INFO,
-                f"{_sentence(measured)}{why}",
-                where=where,
-                remedy=("The network alone: lumiimg check image.sif --nodes 2",),
-                source=reference.source,
-            )
-            continue
         findings.add(
             Code.RUN_BANDWIDTH,
             Severity.PROBLEM if slow else Severity.OK,
@@ -114,7 +83,7 @@ def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -
     missing = ["the name of its test"] if measured.test is None else []
     missing += ["its number of nodes"] if nodes is None else []
     if missing:
-        return f"; not compared with {site.name}: the table's head is missing, and with it {' and '.join(missing)}"
+        return f"; not compared with {site.name}: the log does not say {' and '.join(missing)}"
     test = _SAME_TEST.get(measured.test or "", measured.test)
     known = [one for one in site.bandwidths if one.test == test]
     if not known:
@@ -126,8 +95,7 @@ def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -
 def _sentence(measured: Measurement) -> str:
     nodes = "" if measured.nodes is None else f" on {count(measured.nodes, 'node')}"
     if measured.best_gb_s is None:
-        latency = "" if measured.latency_us is None else f" {measured.latency_us:g} us latency"
-        return f"{measured.name}{nodes}:{latency or ' no result'}"
+        return f"{measured.name}{nodes}: no result"
     at = "" if measured.best_size is None else f" at {size(measured.best_size)}"
     average = "" if measured.average_gb_s is None else f", {measured.average_gb_s:.4g} on average"
     return f"{measured.name}{nodes}: {measured.best_gb_s:.4g} GB/s{at}{average}"

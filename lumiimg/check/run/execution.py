@@ -33,7 +33,7 @@ from lumiimg.engine.engine import Engine, execute
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.findings import Code, Findings, Level, Severity
-from lumiimg.nccl.parallel import read_logs
+from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
 from lumiimg.nccl.vocabulary import Effect, vocabulary

@@ -24,11 +24,10 @@ from lumiimg.host import node_facts as host_node
 from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.flight import parsed, progress, stalled
 from lumiimg.nccl.follow import Tail
-from lumiimg.nccl.inspector import Inspected
 from lumiimg.nccl.lines import messages, probe_event
 from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.sources import blocks, refuse_binary
+from lumiimg.nccl.sources import contents, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.log import json_keys, print_log
 from lumiimg.report.schema import json_text
@@ -74,7 +73,7 @@ def _line(data: bytes) -> None:
 def _source(data: bytes) -> None:
     path = str(written(data, "job.out"))
     refuse_binary(path)
-    for _ in blocks(path, lambda _: None):
+    for _ in contents(path, lambda _: None):
         pass
 
 
@@ -83,13 +82,6 @@ def _flight(data: bytes) -> None:
     dump = parsed(data, "nccl_trace_rank_1")
     stalled([dump, parsed(_WELL, "nccl_trace_rank_0")])
     progress([dump])
-
-
-def _inspected(data: bytes) -> None:
-    inspected = Inspected()
-    inspected.feed(data, lambda number: number)
-    for measured in inspected.measurements(lambda position: ("job.log", position)):
-        assert measured.name.isprintable()
 
 
 def _tail(data: bytes) -> None:
@@ -182,12 +174,6 @@ def _flight_seeds() -> Iterator[bytes]:
     yield pickle.dumps({"version": OSError()}, 2)
 
 
-def _inspected_seeds() -> Iterator[bytes]:
-    of = {"header": {"id": "0x7f", "rank": 2, "n_ranks": 16, "nnodes": 2}, "metadata": {"pid": 1}}
-    perf = {"coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 1 << 27, "coll_busbw_gbs": 70.5}
-    yield (json.dumps(of | {"coll_perf": perf}, separators=(",", ":")) + "\n").encode() * 3
-
-
 def _strace_seeds() -> Iterator[bytes]:
     yield (
         b'9 execve("/usr/bin/python3", ["python3"], 0x7ffd /* 20 vars */) = 0\n'
@@ -250,7 +236,7 @@ TARGETS = (
     ),
     Target("bandwidth", ("nccl.bandwidth.BandwidthReader",), _tables, _table_seeds, (), rounds=20),
     Target("log-lines", ("nccl.lines.messages", "nccl.lines.probe_event"), _line, _log_seeds, ()),
-    Target("log-file", ("nccl.sources.blocks", "nccl.sources.refuse_binary"), _source, _source_seeds, form="bytes"),
+    Target("log-file", ("nccl.sources.contents", "nccl.sources.refuse_binary"), _source, _source_seeds, form="bytes"),
     Target(
         "flight-dump",
         ("nccl.flight.parsed", "nccl.flight.stalled", "nccl.pickled.unpickled"),
@@ -258,7 +244,6 @@ TARGETS = (
         _flight_seeds,
         form="bytes",
     ),
-    Target("inspector", ("nccl.inspector.Inspected",), _inspected, _inspected_seeds, ()),
     Target("log-growing", ("nccl.follow.Tail",), _tail, _source_seeds, form="bytes"),
     Target("node-names", ("nccl.node_names.folded",), _nodes, lambda: [b"nid000001 nid000002 nid000010 x-1.hsn y"], ()),
     Target("strace", ("check.strace.read_trace",), _strace, _strace_seeds),
