@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lumiimg.nccl import sources
-from lumiimg.nccl.flight import FlightDump
 from lumiimg.nccl.reader import LogReader
 
 
@@ -26,10 +25,7 @@ def read_logs(
     with _uncollected():
         for file in files:
             reader.begin(file)
-            for block in sources.contents(file, warn):
-                if isinstance(block, FlightDump):
-                    reader.take_dump(block)
-                    continue
+            for block in sources.blocks(file, warn, reader.take_dump):
                 reader.feed(file, block)
                 seen(total := total + len(block))
     return reader

@@ -135,9 +135,12 @@ def opener_of(head: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
     return next((opener for magic, opener in openers.items() if head.startswith(magic)), None)
 
 
-def contents(name: str, warn: Callable[[str], None]) -> Iterator[bytes | FlightDump]:
-    """Yield a dump of PyTorch's flight recorder, or the file, unpacked, as blocks of whole lines; memory does not grow
-    with it.
+def blocks(
+    name: str, warn: Callable[[str], None], take_dump: Callable[[FlightDump], None] | None = None
+) -> Iterator[bytes]:
+    """Yield the file, unpacked, as blocks of whole lines; memory does not grow with it.
+
+    `take_dump` gets a dump of PyTorch's flight recorder, which has no lines.
 
     Raises BadInputError if it cannot be read or unpacked, and for a pickle of anything else. A compressed file whose
     end is missing (it is still written) is read up to there, and `warn` is called.
@@ -154,8 +157,8 @@ def contents(name: str, warn: Callable[[str], None]) -> Iterator[bytes | FlightD
             return
         with open_regular(name) as stream:
             head = os.pread(stream.fileno(), HEAD_BYTES, 0)
-            if is_dump(head) and (dump := _dump(name, head, warn)) is not None:
-                yield dump
+            if take_dump is not None and is_dump(head) and (dump := _dump(name, head, warn)) is not None:
+                take_dump(dump)
             elif opener_of(head) is not None:
                 yield from _endless(stream, name, warn)
             else:

@@ -23,7 +23,7 @@ from lumiimg.nccl.follow import follow
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.sources import contents, log_files, whole_lines
+from lumiimg.nccl.sources import blocks, log_files, whole_lines
 from tests.shared.joblog import job_log
 
 if sys.version_info >= (3, 14):
@@ -303,7 +303,7 @@ def test_following_a_file_that_cannot_be_read_ends() -> None:
 
 def test_blocks_of_a_file_that_is_not_there_are_bad_input() -> None:
     with pytest.raises(BadInputError, match="No such file"):
-        next(contents("/no/such.log", unexpected))
+        next(blocks("/no/such.log", unexpected))
 
 
 @pytest.mark.parametrize(

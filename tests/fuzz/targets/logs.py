@@ -27,7 +27,7 @@ from lumiimg.nccl.follow import Tail
 from lumiimg.nccl.lines import messages, probe_event
 from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
-from lumiimg.nccl.sources import contents, refuse_binary
+from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.log import json_keys, print_log
 from lumiimg.report.schema import json_text
@@ -73,7 +73,7 @@ def _line(data: bytes) -> None:
 def _source(data: bytes) -> None:
     path = str(written(data, "job.out"))
     refuse_binary(path)
-    for _ in contents(path, lambda _: None):
+    for _ in blocks(path, lambda _: None):
         pass
 
 
@@ -236,7 +236,7 @@ TARGETS = (
     ),
     Target("bandwidth", ("nccl.bandwidth.BandwidthReader",), _tables, _table_seeds, (), rounds=20),
     Target("log-lines", ("nccl.lines.messages", "nccl.lines.probe_event"), _line, _log_seeds, ()),
-    Target("log-file", ("nccl.sources.contents", "nccl.sources.refuse_binary"), _source, _source_seeds, form="bytes"),
+    Target("log-file", ("nccl.sources.blocks", "nccl.sources.refuse_binary"), _source, _source_seeds, form="bytes"),
     Target(
         "flight-dump",
         ("nccl.flight.parsed", "nccl.flight.stalled", "nccl.pickled.unpickled"),
