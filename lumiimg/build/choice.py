@@ -69,10 +69,11 @@ def choose_way(machine: BuildMachine, asked: str | None) -> tuple[str, str]:
     chosen = next((way for way in WAYS if not faults[way]), None)
     if chosen is None:
         raise MissingHereError(
-            "mksquashfs and unsquashfs are not on PATH",
+            "unsquashfs is not on PATH",
             hint="install squashfs-tools, or load the site's module of it (on LUMI: module load LUMI systools)",
         )
-    passed = "; ".join(f"{way}: {', '.join(found)}" for way, found in faults.items() if found)
+    quicker = WAYS[: WAYS.index(chosen)]
+    passed = "; ".join(f"{way}: {', '.join(faults[way])}" for way in quicker)
     return chosen, passed or "the quickest"
 
 
@@ -84,8 +85,6 @@ def against(machine: BuildMachine, way: str) -> list[str]:
         "no FUSE": machine.fuse,
         "no squashfuse_ll": machine.squashfuse_ll,
     }
-    wanted: dict[str, object] = {
-        **(of_overlays if way == "overlay" else {}),
-        "no squashfs-tools": machine.mksquashfs and machine.unsquashfs,
-    }
+    # without mksquashfs lumiimg packs by itself
+    wanted = of_overlays if way == "overlay" else {"no unsquashfs": machine.unsquashfs}
     return [fault for fault, has in wanted.items() if not has]

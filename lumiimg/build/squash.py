@@ -1,4 +1,4 @@
-"""File systems of an image, made by mksquashfs: the same bytes for the same files."""
+"""File systems of an image, by mksquashfs, or by lumiimg without it: the same bytes for the same files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.build.layer_build import INSIDE
 from lumiimg.engine.engine import PACKED
 from lumiimg.errors import FailedError, MissingHereError, one_line
 
@@ -32,8 +33,14 @@ def squash(
 ) -> None:
     """Write `folder` as a squashfs into `target`, `offset` bytes behind its beginning; `within` runs the program.
 
-    Raises MissingHereError without mksquashfs, FailedError if it fails.
+    Raises FailedError if it fails.
     """
+    if machine.mksquashfs is None:
+        command = "pack" if machine.maps_ids else "pack-as-root"
+        completed = within([*INSIDE, command, folder, target, str(offset)])
+        if not completed.ok:
+            raise _failure("packing", completed, target)
+        return
     # Debian 12 and Ubuntu 22.04 have an older one; userns_helper.py takes them off layers
     options = ["-xattrs-exclude", _OWN_XATTRS] if _is_at_least(machine.mksquashfs_version, (4, 6)) else []
     options += ["-offset", str(offset)] if offset else []
@@ -52,12 +59,16 @@ def pack(
         )
     argv: list[str | Path] = [program, folder, target, "-noappend", "-no-progress", "-quiet"]
     completed = within([*argv, *PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options])
-    if not completed.ok and _FULL.search(completed.output):
-        raise FailedError(
+    if not completed.ok:
+        raise _failure("mksquashfs", completed, target)
+
+
+def _failure(what: str, completed: Completed, target: Path) -> FailedError:
+    if _FULL.search(completed.output):
+        return FailedError(
             "No space left on device", where=str(target.parent), hint="free some space, or write elsewhere"
         )
-    if not completed.ok:
-        raise FailedError(f"mksquashfs: {one_line(completed.last_line)[:300]}", where=str(target))
+    return FailedError(f"{what}: {one_line(completed.last_line)[:300]}", where=str(target))
 
 
 def _is_at_least(version: str, wanted: tuple[int, int]) -> bool:

@@ -20,6 +20,7 @@ from lumiimg.build.safe_fs import OWN_XATTRS, is_opaque, listed, open_file
 from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack, stacked
+from lumiimg.image.squashfs.pack import pack_folder
 
 if TYPE_CHECKING:
     from lumiimg.image.stack import StackedNode, StackedTree
@@ -352,6 +353,8 @@ def main(command: str, target: str, *others: str) -> None:
                 difference(Path(target), json.loads(paths[0].read_text(encoding="utf-8")), paths[1])
             case "unpack":
                 unpack(Path(target), paths[0])
+            case "pack" | "pack-as-root":
+                pack_folder(Path(target), paths[0], int(others[1]), owned_by_root=command == "pack-as-root")
             case "clear":
                 clear(Path(target), paths[0])
     except (LumiimgError, OSError) as error:

@@ -8,17 +8,46 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, OpenFile
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from lumiimg.image.squashfs.inodes import Inode
-    from lumiimg.image.squashfs.tree import SquashfsTree
+    from lumiimg.image.squashfs.inodes import FileLayout, Inode
 
-_OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
+OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
+
+
+class BlockTree(Protocol):
+    """A tree whose files are compressed blocks: a squashfs, or a folder on its way into one."""
+
+    root: Inode
+
+    @property
+    def packing(self) -> tuple[int, int]:
+        """How its blocks are compressed (a `Compressor`), and the bytes of each."""
+
+    def child(self, directory: Inode, name: str) -> Inode | None: ...
+    def entries(self, directory: Inode) -> Iterator[DirectoryEntry]: ...
+    def stat(self, node: Inode) -> FileStat: ...
+    def open(self, node: Inode) -> OpenFile: ...
+    def xattrs(self, node: Inode) -> dict[bytes, bytes]: ...
+    def is_whiteout(self, node: Inode) -> bool:
+        """Tell whether overlayfs takes it for the mark of a name that is gone."""
+
+    def is_opaque(self, directory: Inode) -> bool:
+        """Tell whether overlayfs shows nothing of the directories below it."""
+
+    def block_sizes(self, layout: FileLayout) -> tuple[int, ...]:
+        """Return the size words of a file's blocks."""
+
+    def fragment_place(self, index: int) -> tuple[int, int]:
+        """Return where a block of tails is, and its size word."""
+
+    def stored(self, position: int, size: int) -> bytes:
+        """Return bytes as they are stored; `size` is the caller's to bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +55,7 @@ class _Part:
     """A node of one of the layers, which are counted from the top."""
 
     layer: int
-    tree: SquashfsTree
+    tree: BlockTree
     node: Inode
 
 
@@ -42,7 +71,7 @@ class StackedNode:
 class StackedTree:
     """One tree of several squashfs file systems."""
 
-    def __init__(self, layers: Sequence[SquashfsTree]) -> None:
+    def __init__(self, layers: Sequence[BlockTree]) -> None:
         """`layers` begin with the lowest."""
         self.layers = tuple(reversed(layers))
         """From the top."""
@@ -76,7 +105,7 @@ class StackedTree:
     def xattrs(self, node: StackedNode) -> dict[bytes, bytes]:
         """Return extended attributes without the marks of overlays, which nobody sees in what they are laid over."""
         part = node.parts[0]
-        return {name: value for name, value in part.tree.xattrs(part.node).items() if not _OF_OVERLAYS.match(name)}
+        return {name: value for name, value in part.tree.xattrs(part.node).items() if not OF_OVERLAYS.match(name)}
 
     def directory_identity(self, directory: StackedNode) -> Hashable:
         part = directory.parts[0]

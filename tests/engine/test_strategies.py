@@ -135,8 +135,7 @@ def test_the_kernel_makes_the_same_bytes_as_the_engine(built_by: dict[str, Path]
 def packing(image: Path) -> list[tuple[int, int]]:
     """How each file system of an image is compressed, and the size of its blocks."""
     with open_stack([image]) as opened:
-        found = [layer.superblock for layer in stacked(opened).layers]
-    return [(superblock.compression, superblock.block_bytes) for superblock in found]
+        return [layer.packing for layer in stacked(opened).layers]
 
 
 def test_every_way_writes_what_every_engine_starts(stack: Stack, built_by: dict[str, Path]) -> None:

@@ -710,8 +710,9 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told() -> None:
     assert choose_way(whole, "sandbox")[0] == "sandbox"
     with pytest.raises(MissingHereError, match="no FUSE"):
         choose_way(replace(whole, fuse=False), "overlay")
-    with pytest.raises(MissingHereError, match="mksquashfs and unsquashfs are not on PATH"):
-        choose_way(replace(whole, mksquashfs=None), None)
+    assert choose_way(replace(whole, mksquashfs=None, unsquashfs=None), None)[0] == "overlay", "lumiimg packs itself"
+    with pytest.raises(MissingHereError, match="unsquashfs is not on PATH"):
+        choose_way(replace(whole, fuse=False, unsquashfs=None), None)
 
 
 # what an image says about itself

@@ -7,12 +7,14 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lumiimg.engine.engine import PACKED
-from lumiimg.image import ImageError, open_image, open_stack
+from lumiimg.image import ImageError, open_image, open_stack, stacked
 from lumiimg.image.compare import compare
+from lumiimg.image.squashfs.pack import pack_folder
 from lumiimg.image.squashfs.weave import can_weave, weave
 from tests.shared.programs import needs, squashed
 
@@ -83,9 +85,18 @@ def upper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def layers(base: Path, upper: Path) -> list[Path]:
-    return [packed(base), packed(upper)]
+@pytest.fixture(scope="module", params=["mksquashfs", "lumiimg"])
+def layers(base: Path, upper: Path, request: pytest.FixtureRequest) -> list[Path]:
+    """Both, packed by mksquashfs or by lumiimg without it."""
+    if request.param == "mksquashfs":
+        return [packed(base), packed(upper)]
+    return [packed_here(base), packed_here(upper)]
+
+
+def packed_here(folder: Path, *, offset: int = 0, owned_by_root: bool = False) -> Path:
+    target = folder.with_suffix(".packed")
+    pack_folder(folder, target, offset, owned_by_root=owned_by_root)
+    return target
 
 
 def woven(layers: Sequence[Path], target: Path, offset: int = 0) -> Path:
@@ -112,6 +123,22 @@ def test_what_is_woven_is_what_the_stack_shows(base: Path, layers: list[Path], t
         with open_image(target) as image:
             assert image.root.list_dir("/dev") == ()
             assert image.root.read_bytes("/opt/big", 1 << 30) == (base / "opt/big").read_bytes()
+
+
+def test_what_is_packed_without_mksquashfs_has_the_same_files(base: Path, upper: Path) -> None:
+    by_mksquashfs, here = [packed(base), packed(upper)], [packed_here(base), packed_here(upper)]
+    for count in (1, 2):
+        with open_stack(by_mksquashfs[:count]) as reference, open_stack(here[:count]) as found:
+            others = list(compare(reference.root, found.root))
+            assert [other.path for other in others if not other.path.startswith("/dev")] == []
+            node: Any = found.root.node("/opt/big")
+            assert stacked(found).xattrs(node) == {b"user.note": b"x" * 2000}
+    sizes = [sum(layer.stat().st_size for layer in layers) for layers in (by_mksquashfs, here)]
+    assert sizes[1] < 1.02 * sizes[0]
+    first = here[0].read_bytes()
+    assert packed_here(base, offset=4096).read_bytes()[4096:] == first
+    with open_image(packed_here(base, owned_by_root=True)) as image:
+        assert (image.root.stat("/opt/big").uid, image.root.stat("/opt/big").gid) == (0, 0)
 
 
 def test_other_readers_agree(layers: list[Path], tmp_path: Path) -> None:

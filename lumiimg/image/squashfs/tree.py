@@ -51,6 +51,11 @@ class SquashfsTree:
         if self.root.kind is not FileKind.DIRECTORY:
             raise ImageError("the root of the squashfs file system is not a directory", where=source.name)
 
+    @property
+    def packing(self) -> tuple[int, int]:
+        """How its blocks are compressed, and the bytes of each."""
+        return self.superblock.compression, self.superblock.block_bytes
+
     def child(self, directory: Inode, name: str) -> Inode | None:
         found = self._listing(directory).get(name)
         if found is None:

@@ -32,7 +32,7 @@ _WORD = struct.Struct("<I")
 _FLAGS = 0x40 | 0x80
 """Equal files are one; there is an export table."""
 _NO_XATTRS_FLAG = 0x200
-_BLOCK_BYTES = 128 << 10
+BLOCK_BYTES = 128 << 10
 """Of data, as mksquashfs has it where nobody asks for another size."""
 _PAD_BYTES = 4096
 _CHUNK_BYTES = 8 << 20
@@ -58,7 +58,12 @@ def weave(layers: Sequence[Path], target: Path, offset: int) -> None:
         if not _are_alike(tree):
             raise ImageError("layers that are compressed in different ways cannot be woven")
         with target.open("wb") as file:
-            _Weaver(tree, file, offset).write()
+            write_tree(tree, file, offset)
+
+
+def write_tree(tree: StackedTree, file: BinaryIO, offset: int) -> None:
+    """Write layers that are compressed alike as one squashfs into a file, `offset` bytes behind its beginning."""
+    _Weaver(tree, file, offset).write()
 
 
 @dataclass(slots=True)
@@ -130,10 +135,10 @@ class _Weaver:
             magic=MAGIC,
             inode_count=self._count,
             mtime_s=EPOCH,
-            block_bytes=_BLOCK_BYTES,
+            block_bytes=BLOCK_BYTES,
             fragment_count=len(self._fragment_records),
             compression=Compressor.GZIP,
-            block_log=_BLOCK_BYTES.bit_length() - 1,
+            block_log=BLOCK_BYTES.bit_length() - 1,
             flags=_FLAGS | (_NO_XATTRS_FLAG if xattr_table is None else 0),
             id_count=len(self._ids),
             major=VERSION[0],
@@ -289,7 +294,7 @@ class _Weaver:
         fragment, at = NO_FRAGMENT, 0
         if layout.fragment != NO_FRAGMENT:
             fragment, at = self._fragments[layer, layout.fragment], layout.fragment_offset
-        holes = sum(min(_BLOCK_BYTES, layout.size_bytes - n * _BLOCK_BYTES) for n, word in enumerate(words) if not word)
+        holes = sum(min(BLOCK_BYTES, layout.size_bytes - n * BLOCK_BYTES) for n, word in enumerate(words) if not word)
         sizes = struct.pack(f"<{len(words)}I", *words)
         if file.links == 1 and xattrs == NO_XATTRS and not holes and max(start, layout.size_bytes) < 1 << 32:
             return _TYPES[FileKind.FILE], inodes.FILE.pack(start, fragment, at, layout.size_bytes) + sizes
@@ -356,8 +361,7 @@ class _Weaver:
 
 
 def _are_alike(tree: StackedTree) -> bool:
-    found = {(layer.superblock.compression, layer.superblock.block_bytes) for layer in tree.layers}
-    return found == {(Compressor.GZIP, _BLOCK_BYTES)}
+    return {layer.packing for layer in tree.layers} == {(Compressor.GZIP, BLOCK_BYTES)}
 
 
 def _source(node: StackedNode) -> tuple[int, Inode]:
