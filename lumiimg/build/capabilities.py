@@ -65,8 +65,8 @@ class BuildMachine:
     """False where it was seen to start none that has a /proc of its own."""
     debootstraps: bool = True
     """False where debootstrap was seen to make no base."""
-    bootstrapper: str = ""
-    """The program by which lumiimg itself makes bases of Debian's archive; nothing where it was not seen to begin."""
+    bootstraps: bool = False
+    """Whether debootstrap was seen to begin for lumiimg itself; else the engine has it make bases."""
     fakeroot: bool = True
     """False where the engine was seen to start containers only without `--fakeroot`; `engine` then does without it."""
 
@@ -79,7 +79,7 @@ class BuildMachine:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does."""
         if self.engine.kind is EngineKind.NAMESPACES:
             return True
-        return bool(self.bootstrapper) if agent == DEBOOTSTRAP else self.maps_ids and agent in _OWN_AGENTS
+        return self.bootstraps if agent == DEBOOTSTRAP else self.maps_ids and agent in _OWN_AGENTS
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -26,13 +26,13 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
 from lumiimg.files import write_text
-from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
+from lumiimg.resolve.bootstrap import debootstrap_at
 
 _FORMAT = 7
 _LIMIT_BYTES = 64 * 1024
 _FLAGS = (
     *("maps_ids", "mounts", "fuse", "proot_is_slow"),
-    *("starts", "own_processes", "debootstraps", "fakeroot"),
+    *("starts", "own_processes", "debootstraps", "bootstraps", "fakeroot"),
 )
 _KERNEL = (
     "/proc/sys/kernel/random/boot_id",
@@ -63,7 +63,6 @@ def look_again(engine: Engine, environment: Mapping[str, str], cache: Path) -> B
                 "format": _FORMAT,
                 "depends_on": _depends_on(engine, environment),
                 "proot": machine.proot is not None,
-                "bootstrapper": machine.bootstrapper,
                 **{name: getattr(machine, name) for name in _FLAGS},
                 "trials": [asdict(trial) for trial in machine.trials],
             }
@@ -94,7 +93,6 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Buil
         if document["format"] != _FORMAT or document["depends_on"] != _depends_on(engine, environment):
             return None
         flags: dict[str, Any] = msgspec.convert({name: document[name] for name in (*_FLAGS, "proot")}, dict[str, bool])
-        bootstrapper = msgspec.convert(document["bootstrapper"], Literal["", *BOOTSTRAPPERS])
         trials = msgspec.convert(document["trials"], tuple[CapabilityTrial, ...])
     except (OSError, ValueError, KeyError, RecursionError):
         return None
@@ -103,7 +101,7 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Buil
     if not flags.pop("proot"):
         programs["proot"] = None
     engine = engine if flags["fakeroot"] else engine.without_fakeroot
-    return BuildMachine(engine=engine, trials=trials, bootstrapper=bootstrapper, **flags, **programs)
+    return BuildMachine(engine=engine, trials=trials, **flags, **programs)
 
 
 def _read(path: Path) -> str:
@@ -122,7 +120,7 @@ def _path(cache: Path, kind: EngineKind) -> Path:
 
 def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any]:
     path = environment.get("PATH")
-    programs = {name: bootstrapper_at(name, path) for name in BOOTSTRAPPERS}
+    programs = {"debootstrap": debootstrap_at(path)}
     programs |= {name: which(name, path) for name in (*PROGRAMS, "newuidmap", "newgidmap", "fakeroot")}
     return {
         "kernel": [os.uname().release, *map(_text, _KERNEL)],

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lumiimg.build.bootstrap import archive_command, variables_of
+from lumiimg.build.bootstrap import IN_CONTAINER, archive_command
 from lumiimg.build.capabilities import (
     BASES_BY_DEBOOTSTRAP,
     CONTAINER,
@@ -32,8 +32,8 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import FailedError, MissingHereError, one_line
-from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
+from lumiimg.errors import FailedError, one_line
+from lumiimg.resolve.bootstrap import debootstrap_at
 
 _TRIAL_S = 20.0
 _PASSING = frozenset({"no-space"})
@@ -67,7 +67,7 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
     found = {name: program_of(name, path) for name in PROGRAMS}
     starts, fakeroot, own_processes, container = _try_container(engine, environment)
     engine = engine if fakeroot else engine.without_fakeroot
-    debootstraps, bootstrapper, base = _try_bootstrap(engine, environment, maps_ids=ids.ok, starts=starts)
+    debootstraps, bootstraps, base = _try_bootstrap(engine, environment, maps_ids=ids.ok, starts=starts)
     trials = [
         container,
         base,
@@ -94,7 +94,7 @@ def look(engine: Engine, environment: Mapping[str, str]) -> BuildMachine:
         starts=starts,
         own_processes=own_processes,
         debootstraps=debootstraps,
-        bootstrapper=bootstrapper,
+        bootstraps=bootstraps,
         fakeroot=fakeroot,
         **{name.replace("-", "_"): program for name, program in found.items()},
     )
@@ -204,50 +204,44 @@ def _program(machine: int, code: bytes) -> bytes:
 
 def _try_bootstrap(
     engine: Engine, environment: Mapping[str, str], *, maps_ids: bool, starts: bool
-) -> tuple[bool, str, CapabilityTrial]:
-    """Return whether bases of Debian's archive can be made here, as far as that is known, by which program, the trial.
+) -> tuple[bool, bool, CapabilityTrial]:
+    """Return whether bases of Debian's archive can be made here, as far as that is known, by lumiimg itself, the trial.
 
-    A program that comes as far as to ask for the release, at an address that does not exist, has made what it needs.
-    The first that does so for lumiimg itself is taken; else the engine has debootstrap do it, and none is returned.
+    A debootstrap that comes as far as to ask for the release, at an address that does not exist, has made what it
+    needs. Where it does not do so for lumiimg itself, the engine is tried.
     """
 
     def trial(said: str, *, works: bool = False, is_sure: bool = True) -> CapabilityTrial:
         return CapabilityTrial(BASES_BY_DEBOOTSTRAP, works, said, is_sure)
 
-    here = [name for name in BOOTSTRAPPERS if bootstrapper_at(name, environment.get("PATH"))]
-    if not here:
-        return True, "", trial("debootstrap is not on PATH")
+    if debootstrap_at(environment.get("PATH")) is None:
+        return True, False, trial("debootstrap is not on PATH")
     if not starts:
-        return True, "", trial("there is no container to try it in")
+        return True, False, trial("there is no container to try it in")
     is_kernels = engine.kind is EngineKind.NAMESPACES
-    done: list[Completed] = []
-    lacking = f"{here[0]} needs a user namespace with the user's ids"
+    done = None
     try:
-        for name in here if maps_ids or is_kernels else ():
-            try:
-                done.append(_begin_bootstrap(name, environment))
-            except MissingHereError as error:  # its keys
-                lacking = str(error)
-                continue
-            if _ASKED in done[-1].output:
-                return True, name, trial(f"{name} begins", works=True)
-        if not is_kernels and here[0] == DEBOOTSTRAP:
+        if maps_ids or is_kernels:
+            done = _begin_bootstrap(environment)
+            if _ASKED in done.output:
+                return True, True, trial("debootstrap begins", works=True)
+        if not is_kernels:
             with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-                done.insert(0, _built(engine, _OF_ARCHIVE.text, {**environment, "LC_ALL": "C"}, scratch))
-            if _ASKED in done[0].output:
-                return True, "", trial(f"debootstrap begins, by {engine.family}", works=True)
+                done = _built(engine, _OF_ARCHIVE.text, {**environment, "LC_ALL": "C"}, scratch)
+            if _ASKED in done.output:
+                return True, False, trial(f"debootstrap begins, by {engine.family}", works=True)
     except FailedError as error:
-        return True, "", trial(str(error), is_sure=False)
-    if not done:
-        return False, "", trial(lacking)
-    debootstraps, failed = _of_failure(BASES_BY_DEBOOTSTRAP, done[0])
-    return debootstraps, "", failed
+        return True, False, trial(str(error), is_sure=False)
+    if done is None:
+        return False, False, trial("debootstrap needs a user namespace with the user's ids")
+    debootstraps, failed = _of_failure(BASES_BY_DEBOOTSTRAP, done)
+    return debootstraps, False, failed
 
 
-def _begin_bootstrap(program: str, environment: Mapping[str, str]) -> Completed:
+def _begin_bootstrap(environment: Mapping[str, str]) -> Completed:
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        words = archive_command(program, _OF_ARCHIVE, scratch / "base", environment.get("PATH"))
-        variables = {**environment, **variables_of(program), "LC_ALL": "C", "TMPDIR": f"{scratch}"}
+        words = archive_command(_OF_ARCHIVE, scratch / "base", environment.get("PATH"))
+        variables = {**environment, **IN_CONTAINER, "LC_ALL": "C", "TMPDIR": f"{scratch}"}
         return run([*namespaces.PROGRAM, "root", OWN_MOUNTS, *words], env=variables, timeout_s=_TRIAL_S)
 
 

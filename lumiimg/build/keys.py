@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.build.cache import CacheKey
-from lumiimg.definition.definition import DEBOOTSTRAP, VERSION_LABEL, Definition, Sections, export
+from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
 from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError
-from lumiimg.resolve.bootstrap import MMDEBSTRAP
 from lumiimg.resolve.lock import LockedSource, file_sha256
 
 if TYPE_CHECKING:
@@ -60,12 +59,9 @@ def _maker(machine: BuildMachine, definition: Definition) -> dict[str, str]:
 
     Apptainer, where it does, gives the files of a registry's image to root.
     """
-    agent = definition.sections.header.agent
-    if not machine.makes_base(agent):
-        kind = machine.engine.kind
-        return {} if kind is EngineKind.APPTAINER and agent != "docker" else {"base": kind.value}
-    is_other = agent == DEBOOTSTRAP and machine.bootstrapper == MMDEBSTRAP
-    return {"base": MMDEBSTRAP} if is_other else {}
+    agent, kind = definition.sections.header.agent, machine.engine.kind
+    is_alike = machine.makes_base(agent) or (kind is EngineKind.APPTAINER and agent != "docker")
+    return {} if is_alike else {"base": kind.value}
 
 
 def kept_key(chain: Sequence[Definition], at: int, base: str) -> CacheKey:

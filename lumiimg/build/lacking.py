@@ -11,7 +11,7 @@ from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, BuildMachine, progr
 from lumiimg.build.choice import builds_here
 from lumiimg.engine.namespaces.ids import own_ranges
 from lumiimg.findings import Advice
-from lumiimg.resolve.bootstrap import BOOTSTRAPPERS, bootstrapper_at
+from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ def _missing(manager: _Manager, path: str | None) -> list[str]:
     wanted: dict[str, object] = {
         manager.squashfs_tools: program_of("mksquashfs", path) and program_of("unsquashfs", path),
         manager.squashfuse: not os.path.exists("/dev/fuse") or program_of("squashfuse_ll", path),  # noqa: PTH110
-        manager.debootstrap: any(bootstrapper_at(name, path) for name in BOOTSTRAPPERS),
+        manager.debootstrap: debootstrap_at(path) is not None,
         manager.newuidmap: os.geteuid() == 0 or program_of("newuidmap", path),
     }
     return [package for package, is_here in wanted.items() if not is_here]

@@ -137,9 +137,7 @@ class LayerBuild:
         """Run a program of this machine as root of a user namespace, where there is one."""
         return self.command(self.machine.as_root(argv))
 
-    def own_root(
-        self, argv: Sequence[str | Path], variables: Mapping[str, str], *, silent_s: float | None = None
-    ) -> None:
+    def own_root(self, argv: Sequence[str | Path], variables: Mapping[str, str], *, silent_s: float) -> None:
         """Run a program as root with mounts of its own, and pass its lines on.
 
         Raises FailedError where it fails, or prints nothing for `silent_s`.
@@ -152,9 +150,9 @@ class LayerBuild:
             heard_s = time.monotonic()
             self.on_line(text)
 
-        is_silent = lambda: silent_s is not None and time.monotonic() - heard_s > silent_s  # noqa: E731
+        is_silent = lambda: time.monotonic() - heard_s > silent_s  # noqa: E731
         done = run(words, env=environment, log=self.log, on_line=on_line, give_up=is_silent)
-        if done.timed_out and silent_s is not None:
+        if done.timed_out:
             raise FailedError(
                 f"layer {', '.join(self.definition.layers)}: {argv[0]} printed nothing for {silent_s / 60:g} minutes, "
                 "and was ended",

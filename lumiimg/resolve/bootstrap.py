@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Bootstrap, Layer
 
 
-MMDEBSTRAP = "mmdebstrap"
-BOOTSTRAPPERS = ("debootstrap", MMDEBSTRAP)
-"""Programs that make a base of Debian's archive; the first that works is taken."""
 _SBIN = ":/usr/sbin:/sbin"
 
 
@@ -54,14 +51,13 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
         match bootstrap.agent:
             case "debootstrap":
                 mirror = _debootstrap_mirror(bootstrap, mirrors)
-                program = next((name for name in BOOTSTRAPPERS if bootstrapper_at(name, path)), None)
-                if program is None:
+                if debootstrap_at(path) is None:
                     lacking.append("debootstrap: the program is not on PATH")
                 elif mirror is None:
                     lacking.append(f"debootstrap: no mirror is known (--mirror {bootstrap.mirror}=URL)")
                 else:
                     url, where = mirror
-                    because = f"{program} is here, the mirror is {where}"
+                    because = f"debootstrap is here, the mirror is {where}"
                     return LockedBootstrap("debootstrap", bootstrap.origin, url, base.include, because)
             case "docker":
                 image = parse_reference(bootstrap.origin, mirrors)
@@ -88,6 +84,6 @@ def _debootstrap_mirror(bootstrap: Bootstrap, mirrors: Mirrors) -> tuple[str, st
     return None if found is None else (found, "from this machine's apt sources")
 
 
-def bootstrapper_at(name: str, path: str | None) -> str | None:
-    """Return one of `BOOTSTRAPPERS`, on PATH or in /usr/sbin, which an ordinary user's PATH leaves out."""
-    return which(name, f"{os.defpath if path is None else path}{_SBIN}")
+def debootstrap_at(path: str | None) -> str | None:
+    """Return the program, on PATH or in /usr/sbin, which an ordinary user's PATH leaves out."""
+    return which("debootstrap", f"{os.defpath if path is None else path}{_SBIN}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -12,18 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.build.bootstrap import archive_command, variables_of
-from lumiimg.build.capabilities import OWN_MOUNTS
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.definition.definition import Header
-from lumiimg.engine.namespaces import PROGRAM
-from lumiimg.engine.process import run
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import built, built_by_engine, engine_builds, lumiimg, only_from_registry
 from tests.shared.build_traces import shown
-from tests.shared.programs import EVERYTHING, needs
 from tests.shared.registries import layer_of, push
 from tests.shared.small_roots import small_root
 
@@ -147,25 +140,6 @@ def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
     paths = {path for path in found.keys() | wanted.keys() if not path.startswith(dated)}
     assert len(paths) > 5000
     assert {path: (found.get(path), wanted.get(path)) for path in paths if found.get(path) != wanted.get(path)} == {}
-
-
-def test_a_base_by_mmdebstrap_is_debian_of_all_its_owners(mirror: str, tmp_path: Path) -> None:
-    """In CI it only resolves the packages, by the same words."""
-    needs("mmdebstrap")
-    words = archive_command(
-        "mmdebstrap", Header("debootstrap", "trixie", mirror), tmp_path / "root", os.environ["PATH"]
-    )
-    words[1:1] = [] if EVERYTHING else ["--simulate"]
-    env = {**os.environ, **variables_of("mmdebstrap")}
-    done = run([*PROGRAM, "root", OWN_MOUNTS, *words], env=env)
-    assert done.ok, done.output[-2000:]
-    if not EVERYTHING:
-        assert "I: success in" in done.output
-        return
-    assert "trixie" in (tmp_path / "root/etc/os-release").read_text()
-    look: list[str | Path] = ["stat", "-c", "%U %G %a", tmp_path / "root/etc/shadow"]
-    assert run([*PROGRAM, "root", *look], env=dict(os.environ)).output == "root shadow 640\n"
-    run([*PROGRAM, "root", "rm", "-rf", tmp_path / "root"], env=dict(os.environ))
 
 
 def test_a_registry_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:

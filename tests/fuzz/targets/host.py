@@ -357,7 +357,6 @@ def _recalled_seeds() -> Iterator[bytes]:
         "format": capability_cache._FORMAT,
         "depends_on": {},
         "proot": False,
-        "bootstrapper": "",
         "trials": trials,
     }
     yield json.dumps({**document, **dict.fromkeys(capability_cache._FLAGS, True)}).encode()
