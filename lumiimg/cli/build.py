@@ -7,10 +7,12 @@ examples:
   lumiimg build --base debian-13 --add aws-ofi-nccl --site generic \
       --source aws-ofi-nccl=aws-ofi-nccl-1.21.1.tar.gz -o plugin.sif
   lumiimg build --recipe demo --definitions defs/   # files for another machine
+  lumiimg build --recipe demo --why netprobe     # why would it be built again?
 
-exit codes: 0 the image is there, or with --dry-run the plan
+exit codes: 0 the image is there, or with --dry-run the plan; with --why, the
+              layer is in the cache
             1 a rule refuses it, a layer failed, or a source is another than
-              the lock says
+              the lock says; with --why, the layer would be built again
             2 wrong usage, or a file that is not what it should be
             4 no engine, or no network for what is to be fetched
 """
@@ -50,6 +52,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--fresh",
         action="store_true",
         help="build without the cache: the base, with today's packages, and what stands on it if it differs",
+    )
+    how.add_argument(
+        "--why",
+        metavar="LAYER",
+        help="only say whether this layer is in the cache and, if not, how it differs from the nearest one there",
     )
     how.add_argument("--locked", action="store_true", help="build exactly what the lock says, or fail")
     how.add_argument(
@@ -117,11 +124,23 @@ def check_result(arguments: argparse.Namespace) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.decide import locked
 
+    if arguments.why:
+        _refuse_beside_why(arguments)
+        from lumiimg.cli.why import answer_why
+
+        return answer_why(arguments)
     check_options(arguments)
     if arguments.locked:
         return make(arguments, *_read_lock(arguments))
     request, plan = planned(arguments)
     return make(arguments, locked(plan), request)
+
+
+def _refuse_beside_why(arguments: argparse.Namespace) -> None:
+    """Refuse options of a build, where nothing is built. Raises BadInputError."""
+    for option in ("locked", "lock", "output", "dry-run", "definitions", "fresh", "force", "html", "manifest"):
+        if getattr(arguments, option.replace("-", "_")):
+            raise BadInputError(f"--why and --{option}", hint="--why only prints an answer; leave the other out")
 
 
 def check_options(arguments: argparse.Namespace) -> None:

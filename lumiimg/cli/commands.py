@@ -30,7 +30,6 @@ GROUPS = {
         "lock": "resolve every version, address and digest of an image, and write them to a lock",
         "rebuild": "build an image again from its own record",
         "diff": "compare two locks or two images",
-        "why": "say why a layer would be built again",
         "host": "record what this machine offers to a container",
         "bind": "print the fewest binds from a machine that an image needs, each with its reason",
         "ldd": "list the libraries that a file of an image would load, from where, and by which rule",

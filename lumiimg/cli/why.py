@@ -1,34 +1,19 @@
-"""Say whether a layer of an image is in the cache and, if not, how it differs
-from the nearest layer there.
-
-examples:
-  lumiimg why vllm --recipe lumi-vllm
-  lumiimg why pytorch --base rocm-6.4.4 --add pytorch --site lumi
-
-exit codes: 0 it is in the cache
-            1 it is not; what differs is printed
-            2 no such layer in the image that is asked for
-"""
+"""What `build --why LAYER` does: whether a layer is in the cache and, if not, how it differs from the nearest there."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-from lumiimg.cli.options import add_json, add_quiet
-from lumiimg.cli.request import add_request, planned
+from lumiimg.cli.request import planned
 from lumiimg.errors import BadInputError, ExitCode
 
 
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("layer", metavar="LAYER", help="layer or base of the image that the options name")
-    add_request(parser)
-    add_quiet(parser)
-    add_json(parser)
-    parser.set_defaults(offline=False)
+def answer_why(arguments: argparse.Namespace) -> int:
+    """Print why a layer of the image that is asked for would be built again; return the exit code.
 
-
-def execute(arguments: argparse.Namespace) -> int:
+    Raises BadInputError where the image has no such layer.
+    """
     from lumiimg.build.cache import LayerCache
     from lumiimg.build.cache_miss import why
     from lumiimg.build.choice import machine_for_builds
@@ -45,10 +30,10 @@ def execute(arguments: argparse.Namespace) -> int:
     machine = machine_for_builds(os.environ, cache.root)
     steps = steps_of(chain, machine)
     names = [step.layers[0] for step in steps]
-    if arguments.layer not in names:
-        raise BadInputError(f"{arguments.layer!r} is not a layer of this image", hint=f"it has: {', '.join(names)}")
+    if arguments.why not in names:
+        raise BadInputError(f"{arguments.why!r} is not a layer of this image", hint=f"it has: {', '.join(names)}")
     keys = layer_keys(steps, machine)
-    at = names.index(arguments.layer)
+    at = names.index(arguments.why)
     answer = why(cache, keys[: at + 1], steps[at].layers, content_below(chain[0]))
     print_why(answer, names[at - 1] if at else None, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD if answer.entry else ExitCode.NO

@@ -74,7 +74,7 @@ def _print_lookup(out: Console, answer: CacheLookup, below: str | None) -> None:
     for difference in answer.differences:
         told = difference.part
         if told == "parent" and below is not None:
-            told = f"what is below it ({below}): lumiimg why {below}, with the same options, says why"
+            told = f"what is below it ({below}): lumiimg build --why {below}, with the same options, says why"
         if told == "content":
             told = "what is below it came out differently, or is not there any more"
         say(out, told, first="  ", style="bold")

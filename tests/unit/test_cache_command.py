@@ -1,4 +1,4 @@
-"""`lumiimg cache`, `why` and room to build in: what is said of results that are kept, without an engine."""
+"""`lumiimg cache`, `build --why` and room to build in: what is said of results that are kept, without an engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.build import disk_space
+from lumiimg.build import choice, disk_space
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_miss import why
+from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.compile_cache import unpack_kept
 from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.fetch import content_with
 from lumiimg.cli.main import main
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.namespaces.layers import SquashedLayer
 from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import ExitCode, FailedError
@@ -268,7 +270,7 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     assert "never built with this cache" in capsys.readouterr().out
     below = CacheKey({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
     print_why(why(cache, [below], ("vllm",), ""), "pytorch", as_json=False)
-    assert "lumiimg why pytorch, with the same options, says why" in " ".join(capsys.readouterr().out.split())
+    assert "lumiimg build --why pytorch, with the same options, says why" in " ".join(capsys.readouterr().out.split())
 
 
 def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,3 +285,19 @@ def test_too_little_room_is_refused_before_anything_is_done(tmp_path: Path, monk
     assert in_memory == FreeSpace(tmp_path, min(5 << 30, in_memory.free_bytes), in_memory=True)
     with pytest.raises(FailedError, match="a tmpfs"):
         require(in_memory, 6 << 30, "the build")
+
+
+def test_why_is_an_option_of_build_and_builds_nothing(
+    cache: LayerCache, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+    machine = BuildMachine(engine, True, True, True, None, None, None, None, ())
+    monkeypatch.setattr(choice, "machine_for_builds", lambda *_: machine)
+    request = ["build", "--base", "debian-13", "--add", "netprobe", "--site", "generic"]
+    assert main([*request, "--why", "netprobe"]) == ExitCode.NO
+    assert "netprobe: never built with this cache" in capsys.readouterr().out
+    assert main([*request, "--why", "torch"]) == ExitCode.BAD_INPUT
+    assert "'torch' is not a layer of this image; it has: debian-13" in capsys.readouterr().err
+    assert main([*request, "--why", "netprobe", "-o", str(tmp_path / "x.sif")]) == ExitCode.BAD_INPUT
+    assert "--why and --output" in capsys.readouterr().err
+    assert list(cache.entries()) == []

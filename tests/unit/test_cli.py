@@ -42,7 +42,6 @@ NAMES = [
     "show",
     "cache",
     "venv",
-    "why",
     "doctor",
     "schema",
     "completion",

@@ -1,4 +1,4 @@
-"""One plan for every command that takes a request: what `explain` says, `build`, `lock`, `adapt` and `why` do."""
+"""One plan for every command that takes a request: what `explain` says, `build`, `lock` and `adapt` do."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_what_explain_says_is_what_every_command_does(words: list[str], how: lis
     built = answer("build", *words, *how, "--dry-run")
     event(f"exit code {said.code}")
     assert said.code == built.code, (said, built)
-    others = [answer("lock", "--offline", *words), answer("why", "nothing", "--quiet", *words)]
+    others = [answer("lock", "--offline", *words), answer("build", "--why", "nothing", "--quiet", *words)]
     if (
         words[:2] == ["--base", "./image"]
         and "--site" in words
@@ -222,7 +222,7 @@ def test_the_bases_that_explain_names_take_the_layers(add: list[str], more: list
         assert answer(*command).code == said.code, command
 
 
-@pytest.mark.parametrize("verb", ["explain", "build", "lock", "why", "adapt", "rebuild"])
+@pytest.mark.parametrize("verb", ["explain", "build", "lock", "build --why", "adapt", "rebuild"])
 @pytest.mark.parametrize(
     "option",
     [
@@ -244,12 +244,12 @@ def test_no_option_repeats_a_token(verb: str, option: list[str], ground: Path) -
     before = {
         "adapt": ["adapt", "./image", "--site", "lumi", "--fabric", "host"],
         "rebuild": ["rebuild", "./image", "-o", "new.sif"],
-        "why": ["why", "vllm", *request],
+        "build --why": ["build", "--why", "vllm", *request],
     }
     assert answer(*before.get(verb, [verb, *request]), *option).code == ExitCode.BAD_INPUT
 
 
-@pytest.mark.parametrize("verb", ["explain", "build", "lock", "why", "adapt"])
+@pytest.mark.parametrize("verb", ["explain", "build", "lock", "build --why", "adapt"])
 def test_no_option_repeats_a_secret_of_the_environment(
     verb: str, ground: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +260,7 @@ def test_no_option_repeats_a_secret_of_the_environment(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
     words = {
         "adapt": ["adapt", "./image", "--site", "lumi", "--add", "free"],
-        "why": ["why", "free", "--base", "own-base", "--add", "free"],
+        "build --why": ["build", "--why", "free", "--base", "own-base", "--add", "free"],
     }.get(verb, [verb, "--base", "own-base", "--add", "free"])
     for option in (
         ["--arg", f"free.NOTE=a {secret} b"],

@@ -369,7 +369,7 @@ def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(
     assert code == ExitCode.GOOD, said
 
 
-@pytest.mark.parametrize("verb", ["explain", "build", "lock", "adapt", "why"])
+@pytest.mark.parametrize("verb", ["explain", "build", "lock", "adapt"])
 @pytest.mark.parametrize(
     ("option", "one", "other", "named"),
     [
@@ -382,7 +382,7 @@ def test_of_two_values_none_is_taken_in_silence(
     verb: str, option: str, one: str, other: str, named: str, image: Path, capsys: Capture
 ) -> None:
     request = ["--base", "rocm-6.4.4", "--add", "vllm", "--site", "lumi"]
-    words = {"adapt": [str(image), *request[2:]], "why": ["vllm", *request]}.get(verb, request)
+    words = [str(image), *request[2:]] if verb == "adapt" else request
     code, said = answer([verb, *words, option, one, option, other], capsys)
     assert code == ExitCode.BAD_INPUT
     assert f"{named} is given twice, with two values" in said

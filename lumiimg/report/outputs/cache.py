@@ -89,7 +89,7 @@ class CacheVerify(Output):
 class Why(Output):
     """Why a layer would be built again, or that it would not."""
 
-    printed_by = "lumiimg why LAYER … --json"
+    printed_by = "lumiimg build … --why LAYER --json"
 
     layers: tuple[str, ...]
     """Of the catalogue, that the step makes."""
