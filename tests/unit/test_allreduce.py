@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import read_events
+from tests.shared.programs import patient
 
 NETPROBE = shipped_layers() / "netprobe"
 SUMS = """
@@ -74,7 +75,9 @@ def ranks_of_torch(folder: Path, device: str, *options: str) -> subprocess.Compl
         "gloo",
     ]
     environment = os.environ | {"PYTHONPATH": str(folder)}
-    return subprocess.run([*argv, *options], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [*argv, *options], env=environment, capture_output=True, text=True, check=False, timeout=patient(60)
+    )
 
 
 def test_a_rank_that_waits_too_long_says_where_and_is_told_by_the_exit_code(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
 from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.programs import wait_until
+from tests.shared.programs import patient, wait_until
 from tests.shared.tls import certified
 
 if TYPE_CHECKING:
@@ -547,7 +547,7 @@ def source(server: Server, name: str, data: bytes = DATA) -> LockedSource:
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_as_many_downloads_run_at_once_as_were_asked_for(server: Server, folder: Path, jobs: int) -> None:
-    server.meeting = threading.Barrier(jobs, timeout=10)
+    server.meeting = threading.Barrier(jobs, timeout=patient(10))
     said: list[str] = []
     locations = [f"{server.url}/{number}" for number in range(6)]
     found = store(folder, jobs).digests(locations, said.append)
@@ -626,7 +626,7 @@ def test_ctrl_c_ends_downloads_promptly_in_one_line_and_the_next_run_goes_on(
         wait_until(lambda: came_bytes(folder) >= 2 * CUT)
         begin = time.monotonic()
         child.send_signal(signal.SIGINT)
-        _, error = child.communicate(timeout=20)
+        _, error = child.communicate(timeout=patient(20))
         assert time.monotonic() - begin < parallel._GRACE_S + 2
     assert (child.returncode, error) == (130, "lumiimg: interrupted\n")
     kept = [file.stat().st_size for file in folder.glob("part-*/data")]
@@ -802,7 +802,7 @@ def test_a_digest_that_only_the_network_has_is_named_with_the_way_to_get_it(
 
 
 def test_definitions_are_not_written_where_a_source_cannot_be_had(server: Server, tmp_path: Path) -> None:
-    server.meeting = threading.Barrier(2, timeout=10)
+    server.meeting = threading.Barrier(2, timeout=patient(10))
     chain = chain_of(source(server, "one"), source(server, "two", b"another"))
     with pytest.raises(FailedError, match="two: has another digest"):
         write_definitions(chain, tmp_path / "defs", store(tmp_path / "store", 2), lambda _: None)

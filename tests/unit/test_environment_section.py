@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lumiimg.definition.definition import LAYER_LABEL, Definition, Header, Sections
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError, quote_sh
-from tests.shared.programs import examples
+from tests.shared.programs import examples, patient
 
 GOOD = "    export A='x'"
 TEXT = Sections(
@@ -56,7 +56,9 @@ def ran(environment: str, folder: Path) -> tuple[list[str], set[str]]:
     room.mkdir(exist_ok=True)
     script.write_text(environment)
     command = ["bash", "--norc", "-c", f"exec 3>{report}\n{REPORTER}", "bash", str(script)]
-    subprocess.run(command, cwd=room, capture_output=True, check=False, timeout=30, env={"PATH": "/usr/bin:/bin"})
+    subprocess.run(
+        command, cwd=room, capture_output=True, check=False, timeout=patient(30), env={"PATH": "/usr/bin:/bin"}
+    )
     commands, _, names = report.read_text().rpartition("\0\0")
     made = [f"made {file.name}" for file in room.iterdir()]
     for file in room.iterdir():

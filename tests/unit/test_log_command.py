@@ -21,7 +21,7 @@ from lumiimg.image import open_image
 from lumiimg.report.junit import Case, to_junit
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
-from tests.shared.programs import unwrapped
+from tests.shared.programs import patient, unwrapped
 
 Capture = pytest.CaptureFixture[str]
 CXI = b"""\
@@ -266,7 +266,7 @@ def test_following_tells_each_change_and_the_whole_answer_at_the_end(tmp_path: P
         stream.write(b"n2:9:9 [0] NCCL INFO Using network Socket\n")
     assert program.stderr.readline().startswith("mixed")
     program.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     assert program.stdout.read().startswith("mixed: ranks used different networks")
     assert program.wait(max(1, deadline - time.monotonic())) == ExitCode.NO
     program.stderr.close()

@@ -34,6 +34,7 @@ from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.nodes import print_nodes
 from tests.shared.node_answers import FABRIC, OTHER_CXI, REQUEST, RUN, WELL, answer, summed
+from tests.shared.programs import patient
 
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
 PROOF = Finding(
@@ -674,7 +675,7 @@ def test_a_terminal_that_closes_hangs_up_twice_and_its_job_is_cancelled(stand_in
         for _ in range(2):
             check.send_signal(signal.SIGHUP)
             time.sleep(0.2)
-        assert check.wait(timeout=30) == 128 + signal.SIGHUP
+        assert check.wait(timeout=patient(30)) == 128 + signal.SIGHUP
     assert (tmp_path / "cancelled").read_text() == "--quiet 12\n"
     assert not list(tmp_path.glob(".lumiimg-check-*"))
 

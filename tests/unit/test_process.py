@@ -15,7 +15,7 @@ import pytest
 from lumiimg.engine import process
 from lumiimg.engine.process import LINE_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, run
 from lumiimg.errors import MissingHereError
-from tests.shared.programs import wait_until
+from tests.shared.programs import patient, wait_until
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -37,7 +37,7 @@ def test_the_child_gets_the_given_environment_and_no_other(monkeypatch: pytest.M
 def test_much_on_stderr_does_not_deadlock_and_memory_is_bounded() -> None:
     # spython's runner stops for ever once 64 KiB are on standard error
     size = OUTPUT_LIMIT_BYTES + 1_000_000
-    done = run(["/bin/sh", "-c", f"head -c {size} /dev/zero | tr '\\0' x >&2"], env=ENV, timeout_s=60)
+    done = run(["/bin/sh", "-c", f"head -c {size} /dev/zero | tr '\\0' x >&2"], env=ENV, timeout_s=patient(60))
     assert done.ok
     assert done.truncated
     assert len(done.output) <= OUTPUT_LIMIT_BYTES + 64 * 1024
@@ -87,7 +87,7 @@ def test_a_time_limit_ends_the_grandchildren_too() -> None:
 def test_a_daemon_that_a_step_leaves_behind_neither_holds_it_up_nor_lives_on() -> None:
     start = time.monotonic()
     done = run(["/bin/sh", "-c", "sleep 987 & echo $!"], env=ENV)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < patient(60)
     wait_for_end(int(done.output))
 
 
@@ -95,7 +95,7 @@ def test_a_daemon_that_writes_on_and_on_does_not_hold_it_up() -> None:
     start = time.monotonic()
     done = run(["/bin/sh", "-c", "yes & exit 3"], env=ENV)
     assert done.exit_code == 3
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < patient(60)
 
 
 def test_the_end_of_a_long_output_is_kept() -> None:
@@ -148,7 +148,7 @@ def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> 
         child = wait_for_number(pid_file)
         wait_until(told.exists)  # before that, a SIGKILL of lumiimg leaves a child that was only just started
         parent.send_signal(number)
-        parent.wait(timeout=20)
+        parent.wait(timeout=patient(20))
     wait_for_end(child)
 
 
@@ -166,7 +166,7 @@ def test_a_child_that_is_just_starting_ends_with_lumiimg_too(tmp_path: Path) -> 
         "subprocess.Popen = Slow\n"
         f"run(['sh', '-c', {words!r}], env=dict(os.environ))"
     )
-    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False, timeout=patient(60))
     assert done.returncode == -signal.SIGTERM
     wait_for_end(int(pid_file.read_text()))
 
@@ -181,7 +181,7 @@ def test_a_child_goes_on_when_the_terminal_is_closed_under_nohup(tmp_path: Path)
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         wait_for_number(pid_file)
         parent.send_signal(signal.SIGHUP)
-        out, _ = parent.communicate(timeout=20)
+        out, _ = parent.communicate(timeout=patient(20))
     assert (out.strip(), parent.returncode) == ("done", 0)
 
 

@@ -44,6 +44,7 @@ from lumiimg.resolve.network.web import Web
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.programs import patient
 from tests.shared.tls import certified
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_a_sparse_file_of_an_image_costs_no_time_and_no_memory(tmp_path: Path) -
         "from lumiimg.cli.main import main; sys.exit(main(['check', sys.argv[1], '--level', 'static']))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, image], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+        [sys.executable, "-c", code, image], capture_output=True, text=True, timeout=patient(60), check=False, cwd=ROOT
     )
     assert done.returncode in {1, 2, 3}, done.stderr
 
@@ -152,7 +153,7 @@ def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path, name: str) -> None
     (image / name).unlink(missing_ok=True)
     os.mkfifo(image / name)
     words = [sys.executable, "-P", "-m", "lumiimg", "check", str(image), "--level", "static"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=patient(60), check=False)
     assert done.returncode in {1, 2, 3}, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -594,7 +595,7 @@ def test_a_text_made_to_be_slow_is_not_slow() -> None:
         "?token=&",
     ):
         hidden(text * 8_000)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < patient(5)
 
 
 @pytest.mark.threat("S51")
