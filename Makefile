@@ -149,7 +149,6 @@ bench-here: $(VENV)/.installed
 	$(BIN)/pip install --quiet '.[bench]'
 	$(BIN)/python -m tools.bench
 	$(BIN)/python -m tools.bench_build
-	$(BIN)/python -m tools.bench_nodes
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m tools.pages

@@ -1,15 +1,11 @@
 """`make audit`: what is installed here beside lumiimg, and whether it may and should be.
 
-Asked of every package that pyproject.toml leads to: are all requirements met (`pip check`), is each file what its RECORD
-says, does its licence go with Apache-2.0 (audit.toml); of the index, whether what users install was withdrawn; and of
-the advisories, by pip-audit. Exit code 0 if all is well, 1 if something is not, 3 if somebody could not be asked.
+Asked of every package that pyproject.toml leads to: are all requirements met (`pip check`), does its licence go with
+Apache-2.0 (audit.toml), and what do advisories say of it (pip-audit). Exit code 0 if all is well, 1 if something is not, 3 if somebody could not be asked.
 """
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import json
 import re
 import subprocess
@@ -22,17 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
-
-from lumiimg.errors import FailedError, LumiimgError
-from lumiimg.resolve.network.mirrors import Mirrors, general_index
-from lumiimg.resolve.network.web import Web
+from packaging.utils import canonicalize_name
 
 PROJECT = "lumiimg"
 _TABLE = Path(__file__).with_name("audit.toml")
 _LIMIT_S = 300
-_PAGE_BYTES = 64 << 20
-_JSON = "application/vnd.pypi.simple.v1+json"
 
 
 @dataclass
@@ -98,49 +88,6 @@ def wrong_licences(
             yield f"{package.name}: its licence is {told}, which {_TABLE.name} does not allow there"
 
 
-def changed_files(package: metadata.Distribution) -> Iterator[str]:
-    """Yield the files that are not what the package's RECORD says (PEP 376, PEP 427)."""
-    text = package.read_text("RECORD")
-    if text is None:
-        yield f"{package.name}: has no RECORD of its files"
-        return
-    for path, digest, *_ in csv.reader(text.splitlines()):
-        kind, _, value = digest.partition("=")
-        if not value:
-            continue  # what was made while it was installed
-        file = Path(str(package.locate_file(path)))
-        try:
-            actual = hashlib.new(kind, file.read_bytes()).digest()
-        except OSError as error:
-            yield f"{package.name}: {path}: {error.strerror}"
-            continue
-        if base64.urlsafe_b64encode(actual).rstrip(b"=").decode() != value:
-            yield f"{package.name}: {path} is not what was installed"
-
-
-def withdrawn(packages: Iterable[metadata.Distribution], index: str, web: Web) -> Iterator[str]:
-    """Yield what an index has withdrawn (PEP 592). Raises LumiimgError where it cannot be asked."""
-    for package in packages:
-        name = canonicalize_name(package.name)
-        answer = web.ask(f"{index.rstrip('/')}/{name}/", limit_bytes=_PAGE_BYTES, headers={"Accept": _JSON})
-        try:
-            files = json.loads(answer.body)["files"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise FailedError("is no page of a package index", where=answer.url) from error
-        yanked = [one.get("yanked", False) for one in files if _version_in(str(one["filename"])) == package.version]
-        if yanked and all(one is not False for one in yanked):
-            reason = yanked[0] if isinstance(yanked[0], str) and yanked[0] else "no reason given"
-            yield f"{package.name} {package.version}: was withdrawn from the index: {reason}"
-
-
-def _version_in(filename: str) -> str | None:
-    try:
-        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
-        return str(parse(filename)[1])
-    except ValueError:
-        return None
-
-
 def judge_advisories(document: Mapping[str, Any], names: set[str]) -> tuple[list[str], list[str]]:
     """Return (what advisories say of packages, the names that nobody could be asked about), out of pip-audit's JSON.
 
@@ -186,14 +133,7 @@ def main() -> int:
 
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     audit.problems += done.stdout.splitlines() if done.returncode else []
-    for package in packages:
-        audit.problems += changed_files(package)
     audit.problems += wrong_licences(packages, users, table)
-    try:
-        index = general_index(Mirrors({}))
-        audit.problems += withdrawn([installed[name] for name in sorted(users)], index, Web())
-    except LumiimgError as error:
-        audit.open.append(f"the index, what was withdrawn: {error}")
     _ask_advisories(audit, names)
 
     for what in audit.problems:

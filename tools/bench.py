@@ -6,6 +6,7 @@ Each row is the best of several runs of a whole process, or of a loop within one
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import resource
@@ -14,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from auditwheel import lddtree
@@ -24,22 +25,27 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from PySquashfsImage import SquashFsImage
 
+from lumiimg.cluster.nodes import check as nodes
+from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.groups import gather
+from lumiimg.cluster.nodes.request import NodesRequest
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
+from lumiimg.fabric.path import FabricPath
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import open_image
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks
 from lumiimg.nccl.vocabulary import vocabulary
-from lumiimg.resolve.uv import find_uv
 from tests.shared import fabric_builder, gpu_builder, joblog, python_image
 
 RUNS = 7
 RANKS, LOG_BYTES = 4096, 2 * 10**9
-PROCESSES = 600_000
 CHANNEL_BYTES = 28_000_000
-WHEELS, MODULES = 100, 15
+NODES = 2978
+"""GPU nodes of LUMI."""
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 LIBRARY_COUNT, SAMPLE = 450, 20
 MODULES_IN_IMAGE = 5000
@@ -61,47 +67,11 @@ def main() -> None:
     row(f"closure of {Path(program).name}", ours_s, wall_of_loader(program), "ld.so --list (wall)")
     row(f"closure of {Path(program).name}", ours_s, best(lambda: lddtree.ldd(Path(program))), "auditwheel's lddtree")
     with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as scratch:
-        bench_wheels(Path(scratch))
         bench_log(Path(scratch))
         bench_image(Path(scratch))
     with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as scratch:
         bench_check(Path(scratch))
-
-
-def bench_wheels(scratch: Path) -> None:
-    """Time the installation of a layer's wheels, offline and into an environment of its own: uv against pip."""
-    wheels = make_wheels(scratch / "wheels")
-    subprocess.run([sys.executable, "-m", "venv", scratch / "venv"], check=True)
-    python, uv = str(scratch / "venv/bin/python"), find_uv(scratch, os.environ)
-    by_uv = [uv, "pip", "install", "--quiet", "--python", python, "--offline", "--no-index", "--no-cache"]
-    by_pip = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check", "--no-index"]
-    for what, of_uv, of_pip in (("with byte code", "--compile-bytecode", ""), ("no byte code", "", "--no-compile")):
-        seconds = []
-        for words in ([*by_uv, of_uv], [*by_pip, of_pip]):
-            seconds.append(cpu_once(*filter(None, words), "--no-deps", *wheels))
-            subprocess.run([uv, "pip", "uninstall", "--quiet", "--python", python, *map(name_of, wheels)], check=True)
-        row(f"install {WHEELS} wheels, {what}: uv", seconds[0], seconds[1], "pip")
-
-
-def make_wheels(folder: Path) -> list[str]:
-    """Write wheels of modules of the standard library, a few in each."""
-    folder.mkdir()
-    modules = sorted(Path(os.__file__).parent.glob("*.py"))
-    for at in range(WHEELS):
-        name = f"bench_{at:03}"
-        with zipfile.ZipFile(folder / f"{name}-1-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
-            for module in (modules[(at * MODULES + n) % len(modules)] for n in range(MODULES)):
-                wheel.write(module, f"{name}/{module.name}")
-            info = f"{name}-1.dist-info"
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-            about = "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            wheel.writestr(f"{info}/WHEEL", about)
-            wheel.writestr(f"{info}/RECORD", "")
-    return sorted(map(str, folder.iterdir()))
-
-
-def name_of(wheel: str) -> str:
-    return Path(wheel).name.partition("-")[0]
+        bench_nodes(Path(scratch))
 
 
 def bench_log(scratch: Path) -> None:
@@ -118,25 +88,14 @@ def bench_log(scratch: Path) -> None:
     seconds, grep_s = wall_of(*log_command(large)), wall_of("grep", "-cE", literals.read_text(), str(large))
     gib = large.stat().st_size / 2**30
     row(f"log of {RANKS} ranks, {gib:.1f} GiB (wall)", seconds, grep_s, "grep -cE with the same literals (wall)")
-    row(f"log of {RANKS} ranks, {gib:.1f} GiB (CPU)", cpu_once(*log_command(large)), grep_s, "grep (one core)")
-    print(f"memory of that log: {memory_of_all(*log_command(large))} MiB in all its processes")
+    print(f"memory of that log: {memory_of(*log_command(large))} MiB")
     with large.open("wb") as file:
         file.writelines(joblog.channel_log(RANKS, LOG_BYTES))
     gib = large.stat().st_size / 2**30
     grep_s = wall_of("grep", "-cE", literals.read_text(), str(large))
     row(f"channels of {RANKS} ranks, {gib:.1f} GiB (wall)", wall_of(*log_command(large)), grep_s, "grep -cE (wall)")
-    print(f"memory of that log: {memory_of_all(*log_command(large))} MiB in all its processes")
-    bench_processes(large)
+    print(f"memory of that log: {memory_of(*log_command(large))} MiB")
     large.unlink()
-
-
-def bench_processes(file: Path) -> None:
-    """Time a log of 600,000 processes, more than are kept apart."""
-    with file.open("wb") as stream:
-        stream.writelines(joblog.process_log(PROCESSES))
-    mib, grep_s = file.stat().st_size >> 20, wall_of("grep", "-c", "NET/AWS", str(file))
-    row(f"{PROCESSES:,} processes, {mib} MiB (wall)", wall_of(*log_command(file)), grep_s, "grep -c (wall)")
-    print(f"memory of that log: {memory_of_all(*log_command(file))} MiB in all its processes")
 
 
 def bench_channels(file: Path) -> None:
@@ -163,32 +122,6 @@ def log_command(file: Path) -> list[str]:
 def escaped(literal: str) -> str:
     """Return a literal as an extended regular expression."""
     return "".join(f"\\{c}" if c in ".[](){}?*+|^$\\" else c for c in literal)
-
-
-def memory_of_all(*argv: str) -> int:
-    """Return the most MiB that a program and its children had together, shared pages counted once."""
-    program = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    most = 0
-    while program.poll() is None:
-        group = [program.pid, *map(int, children_of(program.pid))]
-        most = max(most, sum(map(proportional_kib, group)))
-        time.sleep(0.1)
-    return most // 1024
-
-
-def children_of(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-
-
-def proportional_kib(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def bench_image(scratch: Path) -> None:
@@ -240,7 +173,43 @@ def bench_check(scratch: Path) -> None:
             subprocess.run(["mksquashfs", root, place, "-quiet", "-no-progress", *PACKED], check=True)
         command = [sys.executable, "-m", "lumiimg", "check", str(place), "--level", "static", "--site", "lumi"]
         row(f"check, {what}", wall_of(*command), wall_of(*file), "file(1), one process (wall)")
-        print(f"read by that check: {read_by(*command) / 1e6:.0f} MB")
+
+
+def bench_nodes(scratch: Path) -> None:
+    """Time the gathering of as many answers as LUMI-G has nodes, simulated: sixty libraries each, some of another libcxi."""
+    folder = scratch / "answers"
+    folder.mkdir()
+    job = simulate(folder)
+    request = NodesRequest(Path("image.sif"), NODES, level=None, snapshot=None, site=None, simulate=False)
+
+    def ours() -> None:
+        nodes.sum_up(request, "1", gather(folder, "run", job, started=job), ())
+
+    def peer() -> None:
+        for file in folder.iterdir():
+            for line in file.read_bytes().splitlines():
+                json.loads(line)
+
+    size_kib = sum(file.stat().st_size for file in folder.iterdir()) / len(job) / 1024
+    row(f"gather and group {NODES} answers of {size_kib:.0f} KiB", best(ours), best(peer), "json.loads of every line")
+
+
+def simulate(folder: Path) -> list[str]:
+    libraries = tuple(Library(f"lib{n}.so.1", f"/opt/rocm/lib/lib{n}.so.1", f"{n:040x}") for n in range(60))
+    well = Fingerprint(
+        findings=("provider.cxi ok",),
+        fabric=FabricPath(rccl="/opt/rocm/lib/librccl.so.1", plugin="/usr/lib/librccl-net.so", provider="cxi"),
+        libraries=libraries,
+        engine="SingularityCE 4.1.3",
+    )
+    other = replace(well, libraries=(replace(libraries[0], build="f" * 40), *libraries[1:]))
+    job = [f"nid{number:06}" for number in range(5000, 5000 + NODES)]
+    for number, node in enumerate(job[:-1]):
+        lines = tuple(f"{node}:{n}:{number} [0] NCCL INFO NET/OFI Selected Provider is cxi" for n in range(6))
+        proof = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
+        fingerprint = other if number % 997 == 3 else well
+        write_answer(folder, Head(1, "run", node, 900), fingerprint, Details((proof,)))
+    return job
 
 
 def make_large(scratch: Path) -> tuple[Path, Path]:
@@ -260,14 +229,6 @@ def make_large(scratch: Path) -> tuple[Path, Path]:
         for inner in range(4):
             path.with_name(f"m{number}_{inner}.py").write_text("x = 1\n")
     return root, packages
-
-
-def read_by(*argv: str) -> int:
-    """Return the bytes that a program read by system calls."""
-    code = "import runpy, sys; sys.argv = sys.argv[2:]\ntry: runpy.run_module('lumiimg', run_name='__main__')\n"
-    code += "except SystemExit: pass\nprint(open('/proc/self/io').read().split()[1], file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *argv[1:]], capture_output=True, text=True, check=True)
-    return int(done.stderr.split()[-1])
 
 
 def make_image(scratch: Path) -> Path:
@@ -329,14 +290,6 @@ def memory_of(*argv: str) -> int:
 
 def row(what: str, seconds: float, peer_s: float, peer: str) -> None:
     print(f"{what:<44}{seconds * 1000:>9.1f} ms{peer_s * 1000:>9.1f} ms{seconds / peer_s:>8.2f}x  {peer}")
-
-
-def cpu_once(*argv: str) -> float:
-    """Return the CPU seconds of one run of a program and of the processes that it started."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def cpu_of(*argv: str) -> float:

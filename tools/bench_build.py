@@ -1,6 +1,7 @@
 """Builds beside the engine's own build of the flat definition: the same stack, one run, both from nothing.
 
-python -m tools.bench_build      as a user whose engine works; about fifteen minutes, most of them the engine's
+python -m tools.bench_build              as a user whose engine works; about fifteen minutes, most of them the engine's
+python -m tools.bench_build startup      what `import torch` asks of the file system, for docs/explanation/startup.md
 
 The last column is what the project wants to reach.
 """
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lumiimg.cli.main import main as lumiimg
 from lumiimg.engine.engine import PACKED, Engine, find_engine
 
 LAYER = """\
@@ -43,6 +45,10 @@ agent = "debootstrap"
 from = "bookworm"
 mirror = "debian"
 """
+PICTURE = Path(__file__).parents[1] / "docs" / "import.svg"
+INTERPRETER = "python3.11"
+COMPILE = "python3 -m compileall -q -j 0 /opt/site || true\n"
+"""As pip does where it installs; some files of torch are templates, and no Python."""
 TORCH, PYTHON = "2.13.0+cpu", "3.11"
 UNPACK = """\
 mkdir -p /opt/site
@@ -106,6 +112,41 @@ def main() -> None:
         print(f"{'what':<44}{'lumiimg':>12}{engine.name.partition(' ')[0]:>12}{'ratio':>8}  wanted")
         builds(bench)
         images(bench)
+
+
+def startup() -> None:
+    """Write docs/import.svg, and print the table of docs/explanation/startup.md: `import torch` from three places.
+
+    The torch is PyTorch's wheel for CPUs, of one version in all places, with Python 3.11 of Debian 12 on both sides.
+    """
+    with tempfile.TemporaryDirectory(prefix="lumiimg-bench-", dir=os.environ.get("LUMIIMG_CACHE")) as name:
+        folder = Path(name)
+        bench = Bench(find_engine(os.environ), folder)
+        bench.lumiimg("torch.sif", *torch_layer(bench, COMPILE))
+        site = folder / "site-packages"
+        for wheel in sorted((folder / "wheels").glob("*.whl")):
+            subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, site], check=True)
+        venv = folder / "venv"
+        subprocess.run([INTERPRETER, "-m", "venv", "--without-pip", venv], check=True)
+        shutil.copytree(site, venv / "lib" / INTERPRETER / "site-packages", dirs_exist_ok=True)
+        # the image keeps its packages in a folder of their own; on this machine no other folder may help
+        os.environ |= {f"{bench.engine.prefix}ENV_INTERPRETERPATH": "/opt/site", "INTERPRETERNOUSERSITE": "1"}
+        os.chdir(folder)
+        sys.exit(
+            lumiimg(
+                [
+                    "bench",
+                    "import",
+                    "site-packages",
+                    "venv",
+                    "torch.sif",
+                    "--python",
+                    INTERPRETER,
+                    "--svg",
+                    str(PICTURE),
+                ]
+            )
+        )
 
 
 def builds(bench: Bench) -> None:
@@ -248,4 +289,4 @@ def best(argv: list[str], runs: int = 5) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    startup() if sys.argv[1:] == ["startup"] else main()

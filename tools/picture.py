@@ -1,10 +1,15 @@
-"""Writes docs/check.svg, the picture in the README, from a real check: `python -m tools.picture IMAGE`, on a terminal's terms."""
+"""The pictures of the documents, of a real image: `python -m tools.picture IMAGE`.
+
+docs/check.svg is the picture in the README, of a real check; docs/report-light.png and docs/report-dark.png are those of
+docs/howto/report.md. The job whose nodes differ is made up (tests/shared/joblog.py), and read for real.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +18,12 @@ from rich.console import Console
 from lumiimg.build.provenance import asked_for
 from lumiimg.check.pipeline import check_image
 from lumiimg.report import check as report
+from tests.shared.browser import browser
+from tests.shared.joblog import job_log
+from tests.shared.pages import written
 
-PICTURE = Path(__file__).parents[1] / "docs" / "check.svg"
+DOCS = Path(__file__).parents[1] / "docs"
+WIDTH, SCALE = 1160, 0.75
 
 
 class _Recording(Console):
@@ -23,16 +32,32 @@ class _Recording(Console):
 
 
 def main() -> None:
-    image = Path(sys.argv[1])
+    image = Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as profile:
+        folder = Path(work)
+        (folder / image.name).symlink_to(image)
+        (folder / "slurm-123.out").write_bytes(b"".join(job_log(512, 1 << 20, sick=frozenset({3, 17, 18, 19, 40}))))
+        os.chdir(folder)  # names without the folders of this machine
+        of_a_check(Path(image.name))
+        light = written(folder, "light", "check", image.name)
+        dark = written(folder, "dark", "log", "slurm-123.out")
+        with browser(Path(profile)) as one:
+            one.open(light, width=WIDTH)
+            one.screenshot(DOCS / "report-light.png", height=840, scale=SCALE)
+            one.open(dark, width=WIDTH, dark=True)
+            one.screenshot(DOCS / "report-dark.png", height=840, scale=SCALE)
+
+
+def of_a_check(image: Path) -> None:
     recording = _Recording(record=True, width=118, force_terminal=True, markup=False, emoji=False, highlight=False)
+    console = vars(report)["console"]
     vars(report)["console"] = lambda **_: recording
-    os.chdir(image.parent)
-    checked = check_image(Path(image.name), os.environ, None, built_with=asked_for(Path(image.name)))
-    report.print_check(checked, verbose=False)
+    report.print_check(check_image(image, os.environ, None, built_with=asked_for(image)), verbose=False)
+    vars(report)["console"] = console
     svg = recording.export_svg(title=f"lumiimg check {image.name}")
     # A reader's browser should fetch nothing for it: no web fonts, the machine's own monospace.
     svg = re.sub(r"@font-face \{[^}]*\}\s*", "", svg).replace("Fira Code, monospace", "monospace")
-    PICTURE.write_text(svg)
+    (DOCS / "check.svg").write_text(svg)
 
 
 if __name__ == "__main__":
