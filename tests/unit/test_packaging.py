@@ -26,6 +26,7 @@ PLACES = {
     "lumiimg": "lumiimg",
     "layers": "lumiimg/layers",
     "recipes": "lumiimg/recipes",
+    "docs/man": f"lumiimg-{lumiimg.__version__}.data/data/share/man/man1",  # where they have been written
 }
 """Folders of a checkout, and where they are in the wheel."""
 DATE = {"SOURCE_DATE_EPOCH": "1767225600"}
@@ -57,6 +58,7 @@ def files(folder: Path) -> set[str]:
     return {name for name in found if "__pycache__" not in name and not name.startswith("_build/")}
 
 
+@pytest.mark.everything
 def test_the_wheel_has_every_file_of_the_package_and_its_data_and_no_other(dist: Path) -> None:
     with zipfile.ZipFile(dist / WHEEL) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
@@ -68,6 +70,7 @@ def test_the_wheel_has_every_file_of_the_package_and_its_data_and_no_other(dist:
         assert wheel.read("lumiimg/layers/netprobe/post.sh") == (ROOT / "layers/netprobe/post.sh").read_bytes()
 
 
+@pytest.mark.everything
 def test_the_sdist_has_tests_documents_and_ci_and_gives_the_same_wheel(dist: Path, tmp_path: Path) -> None:
     stem = f"lumiimg-{lumiimg.__version__}"
     subprocess.run(["tar", "-xzf", dist / f"{stem}.tar.gz", "-C", tmp_path], check=True)
@@ -80,6 +83,7 @@ def test_the_sdist_has_tests_documents_and_ci_and_gives_the_same_wheel(dist: Pat
     assert (again / WHEEL).read_bytes() == (dist / WHEEL).read_bytes()
 
 
+@pytest.mark.everything
 def test_the_page_of_the_package_has_no_link_that_leads_nowhere(dist: Path) -> None:
     with zipfile.ZipFile(dist / WHEEL) as wheel:
         name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
@@ -94,6 +98,7 @@ def test_the_page_of_the_package_has_no_link_that_leads_nowhere(dist: Path) -> N
     assert "decisions · installing (pip" in " ".join(page.split())  # what a link was called stays
 
 
+@pytest.mark.everything
 def test_no_file_names_the_host_of_a_package_registry(dist: Path, tmp_path: Path) -> None:
     """Which one is asked is up to the settings of a machine. The sdist has all that is tracked."""
     hosts = re.compile(rb"pypi[.]org|python[h]osted|(?:deb|security)[.]debian[.]org|registry[.]npmjs|crates[.]io")
@@ -119,6 +124,7 @@ def installed(site: Path, empty: Path, *words: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.everything
 def test_the_wheel_needs_no_checkout(site: Path, tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_text("nid000001:1:2 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin symbol.\n")
