@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,36 +22,11 @@ from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-NAMES = [
-    "trial",
-    "build",
-    "rebuild",
-    "adapt",
-    "lock",
-    "diff",
-    "check",
-    "log",
-    "host",
-    "bench",
-    "bind",
-    "drift",
-    "module",
-    "explain",
-    "job",
-    "ldd",
-    "draft",
-    "show",
-    "cache",
-    "venv",
-    "doctor",
-    "schema",
-    "completion",
-]
 
 
 def test_what_starts_often_imports_nothing_heavy() -> None:
     log = str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")
-    helps = [("--help",), *((name, "--help") for name in NAMES)]
+    helps = [("--help",), *((name, "--help") for name in COMMANDS)]
     recipe = ("build", "--recipe", "demo", "--dry-run")
     for argv, loaded in loaded_after_each([*helps, ("log", log), recipe]).items():
         assert "lumiimg.cli.main" in loaded, argv
@@ -62,21 +38,21 @@ def test_help_imports_no_room_and_no_command() -> None:
     helps = loaded_after_each([("--help",), ("--version",)])
     rooms = {name for name in helps["--help",] if name.startswith("lumiimg.")}
     assert {name.split(".")[1] for name in rooms} == {"cli", "errors", "secret"}
-    commands = {f"lumiimg.cli.{name}" for name in NAMES}
+    commands = {f"lumiimg.cli.{name}" for name in COMMANDS}
     assert not any(loaded & commands for loaded in helps.values())
 
 
 def test_a_command_imports_no_other_but_the_one_that_it_does_the_work_of() -> None:
     shared = {"build": {"lock"}, "adapt": {"build", "lock"}, "rebuild": {"build", "lock"}}
-    helps = loaded_after_each([(name, "--help") for name in NAMES])
-    commands = {f"lumiimg.cli.{name}": name for name in NAMES}
-    for name in NAMES:
+    helps = loaded_after_each([(name, "--help") for name in COMMANDS])
+    commands = {f"lumiimg.cli.{name}": name for name in COMMANDS}
+    for name in COMMANDS:
         loaded = {commands[module] for module in helps[name, "--help"] & commands.keys()}
         assert loaded == {name} | shared.get(name, set())
 
 
 def test_each_command_explains_itself_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in NAMES:
+    for name in COMMANDS:
         with pytest.raises(SystemExit) as caught:
             main([name, "--help"])
         assert caught.value.code == 0
@@ -89,45 +65,45 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     text = capsys.readouterr().out
-    assert len(COMMANDS) == len(NAMES)
-    assert all(len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1 for name in NAMES)
+    assert all(len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1 for name in COMMANDS)
     assert re.findall(r"^([a-z ]+):$", text, re.MULTILINE)[:-1] == list(GROUPS)
 
 
-WRONG_USAGE: tuple[tuple[list[str], str], ...] = (
-    (["bild"], "there is no command 'bild', did you mean build? (see `lumiimg --help`)"),
-    (["halp"], "there is no command 'halp' (see `lumiimg --help`)"),
-    (["nodes"], "there is no command 'nodes'"),
-    (["cache", "prun"], "did you mean prune? (see `lumiimg cache --help`)"),
-    (["check", "x", "--levle=static"], "did you mean --level? (see `lumiimg check --help`)"),
-    (["cache", "ls", "--jsn"], "did you mean --json? (see `lumiimg cache ls --help`)"),
-    (["show", "--gpu"], "--gpu is for an image; lumiimg show --gpu image.sif"),
-    (["--versoin"], "did you mean --version? (see `lumiimg --help`)"),
-    (["build", "--add"], "expected one argument"),
-    (["build", "--bas", "x"], "--bas"),
-    (["check"], "required: IMAGE"),
-    (["check", "--level", "gpu", "x"], "invalid choice: 'gpu'"),
-    (["bind", "x"], "required: --host"),
-    (["host"], "required: COMMAND"),
-    (["build", "--base", "a\nb"], r"'a\nb'"),
-    (["--offline"], "--offline is an option of commands, such as build: lumiimg build --offline"),
-    (["--offlin", "explain", "x"], "unrecognized arguments: --offlin, did you mean --offline?"),
-    (["--zzz"], "unrecognized arguments: --zzz (see `lumiimg --help`)"),
-    (["nonsense", "check", "x"], "there is no command 'nonsense'"),
-)
+WRONG_USAGE = {
+    "bild": "there is no command 'bild', did you mean build? (see `lumiimg --help`)",
+    "halp": "there is no command 'halp' (see `lumiimg --help`)",
+    "nodes": "there is no command 'nodes'",
+    "nonsense check x": "there is no command 'nonsense'",
+    "cache prun": "did you mean prune? (see `lumiimg cache --help`)",
+    "check x --levle=static": "did you mean --level? (see `lumiimg check --help`)",
+    "cache ls --jsn": "did you mean --json? (see `lumiimg cache ls --help`)",
+    "show --gpu": "--gpu is for an image; lumiimg show --gpu image.sif",
+    "--versoin": "did you mean --version? (see `lumiimg --help`)",
+    "build --add": "expected one argument",
+    "build --bas x": "--bas",
+    "check": "required: IMAGE",
+    "check --level gpu x": "invalid choice: 'gpu'",
+    "bind x": "required: --host",
+    "host": "required: COMMAND",
+    "build --base 'a\nb'": r"'a\nb'",
+    "--offline": "--offline is an option of commands, such as build: lumiimg build --offline",
+    "--offlin explain x": "unrecognized arguments: --offlin, did you mean --offline?",
+    "--zzz": "unrecognized arguments: --zzz (see `lumiimg --help`)",
+}
+"""Command lines, and what is said of each."""
 
 
 @pytest.mark.usefixtures("clean_home")
 def test_wrong_usage_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv, what in WRONG_USAGE:
+    for line, what in WRONG_USAGE.items():
         try:
-            code = main(argv)
+            code = main(shlex.split(line))
         except SystemExit as leaving:
             code = int(leaving.code or 0)
-        assert code == ExitCode.BAD_INPUT, argv
+        assert code == ExitCode.BAD_INPUT, line
         captured = capsys.readouterr()
-        assert captured.out == "", argv
-        assert captured.err.count("\n") == 1, argv
+        assert captured.out == "", line
+        assert captured.err.count("\n") == 1, line
         assert what in captured.err
         assert "node?" not in captured.err  # the command that is for lumiimg itself
 
@@ -201,75 +177,51 @@ def test_a_command_that_is_proposed_is_of_the_engine_that_is_here(
         assert proposed in capsys.readouterr().err
 
 
+NO_FOLDER = "nodir: no such folder; make it first (-o)"
 BAD_INPUT = {
-    "image in a registry": (
-        ["check", "docker://rocm/pytorch:latest"],
-        f"is an address, not a file; {engine_word()} pull image.sif docker://rocm/pytorch:latest",
+    "check docker://rocm/pytorch:latest": (
+        f"is an address, not a file; {engine_word()} pull image.sif docker://rocm/pytorch:latest"
     ),
-    "no lock yet": (["build", "--locked"], "lumiimg.lock: there is no such lock; `lumiimg lock` writes one"),
-    "lock into no folder": (
-        ["lock", "--base", "debian-13", "-o", "nodir/x"],
-        "nodir: no such folder; make it first (-o)",
+    "build --locked": "lumiimg.lock: there is no such lock; `lumiimg lock` writes one",
+    "lock --base debian-13 -o nodir/x": NO_FOLDER,
+    "host scan -o nodir/x": NO_FOLDER,
+    "job x.sif --site lumi -o nodir/x -- true": NO_FOLDER,
+    "build": "no base; ",
+    "build --base debian13": "did you mean debian-13",
+    "build --base debian-13 --add netprob": "did you mean netprobe?",
+    "build --recipe dem": "did you mean demo?",
+    "build --recipe no.toml": "no.toml: cannot be read: No such file",
+    "build --recipe demo --arg x": "is not LAYER.NAME=VALUE",
+    "build --recipe demo --source x": "is not NAME=FILE or NAME=URL",
+    "build --recipe demo --mirror x": "is not FROM=TO",
+    "build --recipe demo --mirror debian=http://[::1": "is not a valid http(s) address",
+    "build --recipe demo --mirror https://g.test=nope": "is not a valid http(s) address",
+    "build --recipe demo -o .": ".: is a folder",
+    "build --recipe demo -o no/x.sif": "no: no such folder",
+    f"build --recipe demo -o {'x' * 300}": "File name too long",
+    f"build --base debian-13 --add aws-ofi-nccl --arg aws-ofi-nccl.ROCM=/{'x' * 100_000} --dry-run": (
+        "aws-ofi-nccl.ROCM has 100001 characters; at most 4096 are allowed; give long text to a layer as a file"
     ),
-    "snapshot into no folder": (["host", "scan", "-o", "nodir/x"], "nodir: no such folder; make it first (-o)"),
-    "job into no folder": (
-        ["job", "x.sif", "--site", "lumi", "-o", "nodir/x", "--", "true"],
-        "nodir: no such folder; make it first (-o)",
-    ),
-    "nothing to build": (["build"], "no base; "),
-    "unknown base": (["build", "--base", "debian13"], "did you mean debian-13"),
-    "unknown layer": (["build", "--base", "debian-13", "--add", "netprob"], "did you mean netprobe?"),
-    "unknown recipe": (["build", "--recipe", "dem"], "did you mean demo?"),
-    "recipe that is no file": (["build", "--recipe", "no.toml"], "no.toml: cannot be read: No such file"),
-    "bad argument": (["build", "--recipe", "demo", "--arg", "x"], "is not LAYER.NAME=VALUE"),
-    "bad source": (["build", "--recipe", "demo", "--source", "x"], "is not NAME=FILE or NAME=URL"),
-    "bad mirror": (["build", "--recipe", "demo", "--mirror", "x"], "is not FROM=TO"),
-    "folder as output": (["build", "--recipe", "demo", "-o", "."], ".: is a folder"),
-    "no such output folder": (["build", "--recipe", "demo", "-o", "no/x.sif"], "no: no such folder"),
-    "layers folder": (["list", "--layers", "nowhere"], "nowhere: is not a folder"),
-    "image that is not there": (["check", "nowhere.sif"], "nowhere.sif"),
-    "log that is not there": (["log", "nowhere.out"], "nowhere.out: cannot be read"),
-    "folder that is no image": (["check", "."], ".: holds no root file system"),
-    "address that is none": (
-        ["build", "--recipe", "demo", "--mirror", "debian=http://[::1"],
-        "is not a valid http(s) address",
-    ),
-    "mirror that is no address": (
-        ["build", "--recipe", "demo", "--mirror", "https://g.test=nope"],
-        "is not a valid http(s) address",
-    ),
-    "value that no definition can hold": (
-        [
-            "build",
-            "--base",
-            "debian-13",
-            "--add",
-            "aws-ofi-nccl",
-            "--arg",
-            f"aws-ofi-nccl.ROCM=/{'x' * 100_000}",
-            "--dry-run",
-        ],
-        "aws-ofi-nccl.ROCM has 100001 characters; at most 4096 are allowed; give long text to a layer as a file",
-    ),
-    "log without a name": (["log", ""], "an argument is empty; is a variable of the shell not set?"),
-    "site that a script left empty": (
-        ["explain", "--base", "rocm-6.4.4", "--add", "vllm", "--site", ""],
-        "--site is empty",
-    ),
-    "base that a script left empty": (["explain", "--add", "vllm", "--base="], "--base is empty"),
-    "log that is no text": (["log", sys.executable], "is not text"),
-    "no log": (["log"], "no log to read"),
-    "log with a host and no image": (["log", "-", "--host", "h.json"], "--host has no effect without the image"),
-    "log that is followed from standard input": (["log", "--follow", "-"], "standard input is always read to its end"),
-    "image with a name that no file can have": (["check", "x" * 300], "File name too long"),
-    "output with a name that no file can have": (["build", "--recipe", "demo", "-o", "x" * 300], "File name too long"),
-    "host that is not there": (["bind", ".", "--host", "no.json"], "no.json"),
-    "host that is none": (["check", ".", "--host", "/etc/passwd"], "/etc/passwd"),
-    "image with nothing in it": (["explain", "."], ".: holds no root file system"),
-    "unknown site": (["bind", ".", "--host", "no.json", "--site", "lumo"], "did you mean lumi?"),
-    "folder that is no entry": (["show", "folder"], "an image: show ./folder"),
-    "unknown entry": (["show", "debian"], "did you mean debian-13"),
+    "list --layers nowhere": "nowhere: is not a folder",
+    "check nowhere.sif": "nowhere.sif",
+    "check .": ".: holds no root file system",
+    f"check {'x' * 300}": "File name too long",
+    "check . --host /etc/passwd": "/etc/passwd",
+    "explain .": ".: holds no root file system",
+    "explain --base rocm-6.4.4 --add vllm --site ''": "--site is empty",
+    "explain --add vllm --base=": "--base is empty",
+    "bind . --host no.json": "no.json",
+    "bind . --host no.json --site lumo": "did you mean lumi?",
+    "log nowhere.out": "nowhere.out: cannot be read",
+    "log ''": "an argument is empty; is a variable of the shell not set?",
+    f"log {sys.executable}": "is not text",
+    "log": "no log to read",
+    "log - --host h.json": "--host has no effect without the image",
+    "log --follow -": "standard input is always read to its end",
+    "show folder": "an image: show ./folder",
+    "show debian": "did you mean debian-13",
 }
+"""Command lines, and what is said of each."""
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -279,13 +231,13 @@ def test_bad_input_is_one_line_and_exit_2(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    for case, (argv, what) in BAD_INPUT.items():
-        assert main(argv) == ExitCode.BAD_INPUT, case
+    for line, what in BAD_INPUT.items():
+        assert main(shlex.split(line)) == ExitCode.BAD_INPUT, line
         captured = capsys.readouterr()
-        assert captured.out == "", case
-        assert captured.err.count("\n") == 1, case
-        assert what in captured.err, case
-        assert sorted(tmp_path.rglob("*")) == before, f"{case}: something was left"
+        assert captured.out == "", line
+        assert captured.err.count("\n") == 1, line
+        assert what in captured.err, line
+        assert sorted(tmp_path.rglob("*")) == before, f"{line}: something was left"
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -418,36 +370,22 @@ def test_definitions_are_written_whole_or_not_at_all(
 
 
 @pytest.mark.usefixtures("clean_home")
-def test_an_odd_folder_beside_the_layers_does_not_hide_the_others(
+def test_list_shows_what_is_broken_as_broken_and_the_others_as_they_are(
     make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_layer("good", LAYER)
+    make_layer("oops", 'kind = "lair"\n')
     for name in ("Cap", "sp ace", "--"):
         make_layer(name, LAYER)
-    waiting = make_layer("waiting", LAYER)
-    (waiting / "layer.toml").unlink()
-    os.mkfifo(waiting / "layer.toml")
-    script = make_layer("script", LAYER)
-    (script / "post.sh").unlink()
-    os.mkfifo(script / "post.sh")
-    assert main(["list", "--layers", str(layers), "--json"]) == ExitCode.GOOD
-    kinds = {entry["name"]: entry["kind"] for entry in json.loads(capsys.readouterr().out)["entries"]}
-    assert kinds["good"] == "layer"
-    assert {kinds[name] for name in ("Cap", "sp ace", "--", "waiting", "script")} == {"broken"}
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_list_shows_what_is_broken_as_broken(
-    make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_layer("mine", LAYER)
-    make_layer("oops", 'kind = "lair"\n')
+    for name, file in (("waiting", "layer.toml"), ("script", "post.sh")):
+        folder = make_layer(name, LAYER)
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
     assert main(["list", "--layers", str(layers), "--json"]) == ExitCode.GOOD
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["entries"]}
-    assert entries["mine"]["kind"] == "layer"
-    assert entries["oops"]["kind"] == "broken"
+    assert (entries["good"]["kind"], entries["demo"]["kind"]) == ("layer", "recipe")
+    assert {entries[name]["kind"] for name in ("oops", "Cap", "sp ace", "--", "waiting", "script")} == {"broken"}
     assert "allowed: base, layer" in entries["oops"]["summary"]
-    assert entries["demo"]["kind"] == "recipe"
 
 
 def test_output_into_a_closed_pipe_is_no_traceback() -> None:
