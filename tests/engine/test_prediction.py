@@ -200,15 +200,6 @@ def on_ld_library_path_only(it: Situation) -> None:
     it.env["LD_LIBRARY_PATH"] = "/opt/other"
 
 
-def other_name(it: Situation) -> None:
-    only_the_file(it)
-    it.at(PLUGIN).rename(it.at(f"{FOLDER}/libnccl-net.so"))
-
-
-def needs_hwloc(it: Situation) -> None:
-    it.patch(PLUGIN, "--add-needed", "libhwloc.so.15")
-
-
 def host_libfabric_without_its_libcxi(it: Situation) -> None:
     """The image's own stands for the host's: told to need libcxi, as one with the provider does."""
     fabric = it.outside / "libfabric.so.1"
@@ -242,28 +233,9 @@ def host_libcxi_too_old(it: Situation) -> None:
     it.binds.append((versioned(it.outside / "libcxi.so.1", defines=("LIBCXI_1.0",)), f"{LIB}/libcxi.so.1"))
 
 
-def host_libfabric_too_old(it: Situation) -> None:
-    it.binds.append((versioned(it.outside / "libfabric.so.1", defines=FABRIC_VERSIONS[:-1]), FABRIC))
-
-
-def plugin_that_needs(it: Situation, library_name: str, version: str) -> None:
-    newer = versioned(it.outside / library_name, defines=(version,))
-    versioned(it.new(PLUGIN), needs={newer: (version,)}, source=SYMBOL)
-
-
-def for_newer_glibc_and_hwloc(it: Situation) -> None:
-    plugin_that_needs(it, "libc.so.6", "GLIBC_2.99")
-    needs_hwloc(it)
-
-
 def found_by_runpath(it: Situation) -> None:
     it.move(FABRIC, "/opt/lf/lib")
     it.patch(PLUGIN, "--set-rpath", "/opt/lf/lib")
-
-
-def found_by_origin(it: Situation) -> None:
-    it.move(FABRIC, "/opt/aws-ofi-nccl/fabric")
-    it.patch(PLUGIN, "--set-rpath", "$ORIGIN/../fabric")
 
 
 def runpath_of_the_plugin(it: Situation) -> None:
@@ -280,15 +252,6 @@ def rpath_of_the_plugin(it: Situation) -> None:
 def another_libfabric(it: Situation) -> None:
     shutil.copy(it.at(FABRIC), it.new("/opt/lf/lib/libfabric.so.1"))
     it.patch(PLUGIN, "--force-rpath", "--set-rpath", "/opt/lf/lib")
-
-
-def preloaded_libfabric(it: Situation) -> None:
-    shutil.copy(it.at(FABRIC), it.new("/opt/lf/lib/libfabric.so.1"))
-    it.env["LD_PRELOAD"] = "/opt/lf/lib/libfabric.so.1"
-
-
-def libfabric_for_a_better_cpu(it: Situation) -> None:
-    shutil.copy(it.at(FABRIC), it.new(f"{FOLDER}/glibc-hwcaps/x86-64-v2/libfabric.so.1"))
 
 
 def two_libfabrics(it: Situation) -> None:
@@ -321,13 +284,6 @@ def cut_in_data(it: Situation) -> None:
     os.truncate(tail, tail.stat().st_size // 2)
 
 
-def cut_behind_segments(it: Situation) -> None:
-    """No loader looks at section headers."""
-    plugin = it.own()
-    subprocess.run(["strip", "--strip-unneeded", plugin], check=True)
-    os.truncate(plugin, int.from_bytes(plugin.read_bytes()[40:48], "little"))  # e_shoff
-
-
 def git_lfs_pointer(it: Situation) -> None:
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 470000\n"
     it.new(PLUGIN).write_text(text)
@@ -337,32 +293,13 @@ def dangling(it: Situation) -> None:
     it.new(PLUGIN).symlink_to("/opt/cray/librccl-net.so")
 
 
-def unreadable(it: Situation) -> None:
-    it.own().chmod(0)
-
-
-def unreadable_in_the_last_folder(it: Situation) -> None:
-    no_plugin(it)
-    library(it.new("/usr/lib/librccl-net.so"), source=SYMBOL).chmod(0)
-
-
 def undefined_symbol(it: Situation) -> None:
     library(it.new(PLUGIN), source=f"{SYMBOL} int nowhere(void); int of(void) {{ return nowhere(); }}")
-
-
-def needs_executable_stack(it: Situation) -> None:
-    it.patch(PLUGIN, "--add-needed", "libstack.so")
-    library(it.new(f"{LIB}/libstack.so"), "-Wl,-z,execstack")
 
 
 def with_static_tls(path: Path, size_bytes: int) -> None:
     source = f"{SYMBOL} __thread char block[{size_bytes}]; char *of_thread(void) {{ return block; }}"
     library(path, "-ftls-model=initial-exec", source=source)
-
-
-def static_tls_that_fits(it: Situation) -> None:
-    it.patch(PLUGIN, "--add-needed", "libtls.so")
-    with_static_tls(it.new(f"{LIB}/libtls.so"), 256)
 
 
 @dataclass(frozen=True)
@@ -401,64 +338,24 @@ CASES: dict[str, Case] = {
     "no plugin": Case(no_plugin, ABSENT, cause="plugin.absent"),
     "in a folder that is not searched": Case(in_another_folder, ABSENT, cause="plugin.not-on-path"),
     "on LD_LIBRARY_PATH only": Case(on_ld_library_path_only, file="/opt/other/librccl-net.so"),
-    "under the name of another RCCL": Case(other_name, ABSENT, cause="plugin.other-name"),
     "no libfabric": Case(lambda it: it.move(FABRIC, "/opt/nowhere"), f"libfabric.so.1: {GONE}", cause=HOST),
-    "no libhwloc": Case(needs_hwloc, f"libhwloc.so.15: {GONE}"),
-    "a library is missing by its path": Case(
-        lambda it: it.patch(PLUGIN, "--add-needed", "/opt/gone/libgone.so"), f"/opt/gone/libgone.so: {GONE}"
-    ),
-    "host libfabric without its libcxi": Case(host_libfabric_without_its_libcxi, f"libcxi.so.1: {GONE}", cause=HOST),
     "host libcxi without its json-c": Case(host_libcxi_without_its_json, f"libjson-c.so.5: {GONE}", cause=HOST),
     "host libfabric with all that it needs": Case(host_libfabric_with_all),
     "host libcxi too old": Case(
         host_libcxi_too_old,
         f"{CACHED}/libcxi.so.1: version `LIBCXI_1.4' not found (required by {CACHED}/libfabric.so.1)",
     ),
-    "host libfabric too old": Case(
-        host_libfabric_too_old, f"{CACHED}/libfabric.so.1: version `FABRIC_1.8' not found (required by {PLUGIN})"
-    ),
     "host libfabric for a newer glibc": Case(
         lambda it: host_libfabric_that_needs(it, "libc.so.6", "GLIBC_2.99"),
         f"{CACHED}/libc.so.6: version `GLIBC_2.99' not found (required by {CACHED}/libfabric.so.1)",
     ),
-    "plugin for a newer libfabric": Case(
-        lambda it: plugin_that_needs(it, "libfabric.so.1", "FABRIC_1.9"),
-        f"{CACHED}/libfabric.so.1: version `FABRIC_1.9' not found (required by {PLUGIN})",
-    ),
-    "plugin for a newer glibc": Case(
-        lambda it: plugin_that_needs(it, "libc.so.6", "GLIBC_2.99"),
-        f"{CACHED}/libc.so.6: version `GLIBC_2.99' not found (required by {PLUGIN})",
-    ),
-    "a library is missing and a version too": Case(for_newer_glibc_and_hwloc, f"libhwloc.so.15: {GONE}"),
-    "libfabric by RUNPATH only": Case(found_by_runpath),
-    "libfabric beside the plugin's folder, by $ORIGIN": Case(found_by_origin),
-    "what libfabric needs is on the plugin's RUNPATH": Case(runpath_of_the_plugin, f"libdeep.so.1: {GONE}"),
     "what libfabric needs is on the plugin's RPATH": Case(rpath_of_the_plugin),
-    "another libfabric by RPATH": Case(another_libfabric),
-    "another libfabric by LD_PRELOAD": Case(preloaded_libfabric),
-    "another libfabric for a better CPU": Case(libfabric_for_a_better_cpu),
     "two copies of libfabric": Case(two_libfabrics, cause="fabric.mixed"),
     "for another machine": Case(for_another_machine, ABSENT, foreign=True, cause="plugin."),
-    "for 32 bits": Case(
-        lambda it: library(it.new(PLUGIN), "-m32", source=SYMBOL),
-        "librccl-net.so: wrong ELF class: ELFCLASS32",
-        foreign=True,
-    ),
     "cut off at 20000 bytes": Case(cut, dies=True),
-    "libfabric cut off at 20000 bytes": Case(libfabric_cut, dies=True),
     "cut off in data that nobody reads": Case(cut_in_data, cause="library.cut-off"),
-    "cut off behind its segments": Case(cut_behind_segments),
-    "cut off at 100 bytes": Case(lambda it: os.truncate(it.own(), 100), f"{PLUGIN}: cannot read file data"),
-    "empty": Case(lambda it: it.new(PLUGIN).write_bytes(b""), f"{PLUGIN}: file too short"),
     "git-lfs pointer": Case(git_lfs_pointer, f"{PLUGIN}: invalid ELF header"),
-    "a word": Case(lambda it: it.new(PLUGIN).write_text("nothing\n"), f"{PLUGIN}: file too short"),
-    "a directory": Case(lambda it: it.new(PLUGIN).mkdir(), f"{PLUGIN}: cannot read file data: Is a directory"),
     "a dangling link": Case(dangling, ABSENT, cause="plugin.dangling"),
-    "a loop of links": Case(
-        lambda it: it.new(PLUGIN).symlink_to("librccl-net.so"),
-        "librccl-net.so: cannot open shared object file: Too many levels of symbolic links",
-        cause="plugin.",
-    ),
     "no plugin symbols": Case(
         lambda it: library(it.new(PLUGIN), source="int nothing_of_interest;"), is_plugin=False, cause="plugin.api"
     ),
@@ -470,27 +367,15 @@ CASES: dict[str, Case] = {
         "librccl-net.so: cannot dynamically load position-independent executable",
         for_dlopen_only=True,
     ),
-    "linked with nodlopen": Case(
-        lambda it: library(it.new(PLUGIN), "-Wl,-z,nodlopen", source=SYMBOL),
-        "librccl-net.so: shared object cannot be dlopen()ed",
-        for_dlopen_only=True,
-    ),
     "executable stack": Case(
         lambda it: library(it.new(PLUGIN), "-Wl,-z,execstack", source=SYMBOL),
         f"librccl-net.so: {NO_STACK}",
         for_dlopen_only=True,
     ),
-    "needs a library with an executable stack": Case(
-        needs_executable_stack, f"libstack.so: {NO_STACK}", for_dlopen_only=True
-    ),
     "static TLS too big": Case(
         lambda it: with_static_tls(it.new(PLUGIN), 1 << 16),
         f"{PLUGIN}: cannot allocate memory in static TLS block",
         for_dlopen_only=True,
-    ),
-    "static TLS that fits": Case(static_tls_that_fits),
-    "NCCL_NET_PLUGIN=ofi": Case(
-        lambda it: it.env.update(NCCL_NET_PLUGIN="ofi"), name="librccl-net-ofi.so", file=f"{FOLDER}/librccl-net-ofi.so"
     ),
     "NCCL_NET_PLUGIN is a path": Case(
         lambda it: it.env.update(NCCL_NET_PLUGIN=PLUGIN),
@@ -507,18 +392,6 @@ CASES: dict[str, Case] = {
         cause="plugin.other-name",
     ),
 }
-if os.geteuid():  # root may read everything
-    CASES |= {
-        "unreadable": Case(unreadable, ABSENT, cause="plugin."),
-        "unreadable in the last folder": Case(
-            unreadable_in_the_last_folder,
-            "librccl-net.so: cannot open shared object file: Permission denied",
-            file="/usr/lib/librccl-net.so",
-            cause="plugin.",
-        ),
-    }
-
-"""Where the model is known to be wrong."""
 
 
 # -- the comparison --
@@ -658,11 +531,10 @@ def test_a_file_that_was_cut_off_is_said_to_be_cut_off(
     assert "cut off" in unwrapped(check.out)
 
 
-@pytest.mark.parametrize("make", [for_another_machine, *([unreadable] if os.geteuid() else [])])
 def test_a_plugin_on_the_path_that_is_passed_over_is_not_said_to_lie_elsewhere(
-    engine: Engine, situation: Situation, make: Callable[[Situation], object]
+    engine: Engine, situation: Situation
 ) -> None:
-    make(situation)
+    for_another_machine(situation)
     ids = {entry["id"] for entry in situation.check(engine).data["findings"]}
     assert "plugin.not-on-path" not in ids
 
