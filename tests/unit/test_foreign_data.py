@@ -6,7 +6,6 @@ Each such file is refused in one line, or nothing of it becomes a section, a com
 from __future__ import annotations
 
 import copy
-import datetime as dt
 import hashlib
 import json
 import random
@@ -17,7 +16,7 @@ import sys
 import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +25,12 @@ import tomli_w
 
 from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.provenance import read_chain, write_folder
-from lumiimg.catalog.catalogue import Catalogue, open_catalogue, read_recipe
-from lumiimg.catalog.layers import read_layer
-from lumiimg.catalog.sites import find_site
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode, LumiimgError
-from lumiimg.fabric.path import Fabric
-from lumiimg.host.carried_manifest import from_bytes, to_text
-from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.host.wanted import KnownMachine, planned
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import parse_mirrors
@@ -533,42 +526,6 @@ def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap
         found, refused = made(partial(read_chain, image, tmp_path / f"{number}"))
         assert refused or found
         trap.is_left_alone_by(found)
-
-
-OF_OTHER_TYPES: list[Any] = [
-    *(float("nan"), float("inf"), -0.0, -1, 2**63 - 1, 10**30, True, dt.date(1, 1, 1), dt.datetime(9999, 12, 31)),  # noqa: DTZ001
-    *([], [[]], {}, {"": {"": []}}, dt.time(0), "\u202egpj", "ra\u0441m", "a\0b", "x" * 70_000, "٣.٤", "1e999", "İ"),
-]
-"""What stands where another type, or plain words, are meant."""
-
-
-def test_a_value_of_any_type_anywhere_is_taken_or_refused_in_one_short_line(folder: Path) -> None:
-    site = resources.files("lumiimg.catalog") / "sites" / "lumi.toml"
-    recipe = ROOT / "recipes" / "lumi-vllm.toml"
-    node = fabric_builder.snapshot(fabric_builder.host(folder.parent / "host"))
-    readers: dict[str, tuple[Any, Callable[[Path], object]]] = {
-        "whole/layer.toml": (tomllib.loads(WHOLE), lambda path: read_layer(path.parent)),
-        "box/layer.toml": (tomllib.loads(BOX), lambda path: read_layer(path.parent)),
-        "site.toml": (tomllib.loads(site.read_text()), lambda path: find_site(str(path), {})),
-        "recipe.toml": (tomllib.loads(recipe.read_text()), read_recipe),
-        "host.json": (json.loads(node.read_text()), read_snapshot),
-        "bind-manifest.json": (
-            json.loads(to_text(planned(Fabric.HOST, KnownMachine(read_snapshot(node))))),
-            lambda path: from_bytes(path.read_bytes()),
-        ),
-    }
-    for name, (document, read) in readers.items():
-        path = folder / name
-        for changed in hostile(document, OF_OTHER_TYPES, 60):
-            try:
-                path.write_text(json.dumps(changed) if path.suffix == ".json" else tomli_w.dumps(changed))
-            except TypeError:  # a date is nothing of JSON, a number no key
-                continue
-            try:
-                read(path)
-            except LumiimgError as error:
-                told = str(error)
-                assert (told.isprintable(), len(told) < MOST_TOLD) == (True, True), told
 
 
 @pytest.mark.threat("S56")

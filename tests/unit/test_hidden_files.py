@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, program, runpath
 from tests.shared.fabric_builder import PLUGIN, bundled, host, snapshot
+from tests.shared.programs import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +84,13 @@ PLANTED: dict[str, Callable[[Path, str], None]] = {
 }
 
 
+def some_of(*folders: str) -> list[tuple[str, str]]:
+    """Return some ways with some folders, each of both at least once; in `make test-all` all with all."""
+    if EVERYTHING:
+        return [*itertools.product(PLANTED, folders)]
+    return [*zip(PLANTED, itertools.cycle(folders), strict=False)]
+
+
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> str:
     """The home of whoever runs this; a folder that is in no image."""
@@ -98,8 +107,7 @@ def answer(root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[s
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("way", PLANTED)
-@pytest.mark.parametrize("folder", ["tmp/build", "var/tmp/x", "home/alice/own", "dev/shm"])
+@pytest.mark.parametrize(("way", "folder"), some_of("tmp/build", "var/tmp/x", "home/alice/own", "dev/shm"))
 def test_what_an_engine_mounts_over_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str, folder: str
 ) -> None:
@@ -113,8 +121,7 @@ def test_what_an_engine_mounts_over_is_not_there(
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("way", PLANTED)
-@pytest.mark.parametrize("folder", ["opt/own", "run/own", "home/bob/own", "root/own", "usr/local/tmp"])
+@pytest.mark.parametrize(("way", "folder"), some_of("opt/own", "run/own", "home/bob/own", "root/own", "usr/local/tmp"))
 def test_what_no_engine_mounts_over_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str, folder: str
 ) -> None:
