@@ -270,9 +270,8 @@ def parts(schema: object, *above: str) -> Iterator[tuple[tuple[str, ...], dict[s
         yield from parts(inner, *above)
 
 
-@pytest.mark.parametrize("name", names())
-def test_each_key_is_described_and_each_object_closed(name: str) -> None:
-    for above, part in parts(schema_of(name)):
+def test_each_key_is_described_and_each_object_closed() -> None:
+    for name, above, part in ((kind, *part) for kind in names() for part in parts(schema_of(kind))):
         if part.get("type") == "object" and (name, *above) not in OPEN:
             assert "additionalProperties" in part, f"{name} {above}: anything may come"
             assert part["additionalProperties"] not in (True, {}), f"{name} {above}: anything may come"
@@ -280,17 +279,17 @@ def test_each_key_is_described_and_each_object_closed(name: str) -> None:
             assert inner.get("description", "").endswith((".", ",", "…")), f"{name} {above} {key}: not described"
 
 
-@pytest.mark.parametrize("name", names())
 @pytest.mark.usefixtures("clean_home")
-def test_a_schema_that_is_printed_needs_no_other_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", name]) == 0
-    out = capsys.readouterr().out
-    assert out.isascii()
-    schema = json.loads(out)
-    assert schema == schema_of(name)
-    Draft202012Validator.check_schema(schema)
-    wanted = {part["$ref"].removeprefix("#/$defs/") for _, part in parts(schema) if "$ref" in part}
-    assert wanted == schema.get("$defs", {}).keys()
+def test_a_schema_that_is_printed_needs_no_other_file(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in names():
+        assert main(["schema", name]) == 0
+        out = capsys.readouterr().out
+        assert out.isascii()
+        schema = json.loads(out)
+        assert schema == schema_of(name)
+        Draft202012Validator.check_schema(schema)
+        wanted = {part["$ref"].removeprefix("#/$defs/") for _, part in parts(schema) if "$ref" in part}
+        assert wanted == schema.get("$defs", {}).keys(), name
 
 
 def test_each_word_of_a_closed_set_says_what_it_means() -> None:
@@ -306,21 +305,18 @@ def test_the_number_of_a_file_is_that_of_its_reader() -> None:
 # -- the command
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
+def test_an_unknown_name_is_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, near in (
         ("show", "did you mean show-gpu or show-image or show-layer or show-recipe or show-site?"),
         ("chek", "did you mean check or cache?"),
         ("common", "`lumiimg schema` lists them"),
         ("../../etc/passwd", "`lumiimg schema` lists them"),
         ("\n", "`lumiimg schema` lists them"),
-    ],
-)
-def test_an_unknown_name_is_one_line_with_the_nearest(name: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", name]) == 2
-    out, error = capsys.readouterr()
-    assert (out, error.count("\n")) == ("", 1)
-    assert error.endswith(f"{near}\n")
+    ):
+        assert main(["schema", name]) == 2
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        assert error.endswith(f"{near}\n"), name
 
 
 def test_the_list_names_each_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

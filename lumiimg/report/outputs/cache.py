@@ -39,18 +39,18 @@ class UnpackedImage(Shape):
 
 
 class Cache(Output):
-    """What is in the cache, or in an archive of it."""
+    """What is in the cache, ."""
 
     printed_by = "lumiimg cache ls --json"
 
     cache: Path
-    """The folder, or the archive."""
+    """The folder."""
     size_bytes: int
     """Of all entries, and of all that is unpacked."""
     entries: tuple[CacheEntry, ...]
     """Layers that are kept."""
     unpacked: tuple[UnpackedImage, ...]
-    """Images that were unpacked once; none of an archive."""
+    """Images that were unpacked once."""
 
 
 class CacheRemoved(Output):
