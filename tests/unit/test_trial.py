@@ -115,6 +115,19 @@ def plan(*claims: Claim, steps: tuple[TrialStep, ...] = (), **more: Any) -> Tria
     return replace(plain, **more)
 
 
+def trial(tmp_path: Path, *claims: Claim, **more: Any) -> tuple[TrialFolder, TrialPlan]:
+    """A folder with a plan."""
+    folder, made = TrialFolder(tmp_path / "trial"), plan(*claims, **more)
+    folder.make(made)
+    return folder, made
+
+
+def in_job(folder: TrialFolder, made: TrialPlan, number: int = 7, nodes: int = 2) -> None:
+    """Do what is left in a job, which has no end."""
+    names = tuple(f"n{n}" for n in range(nodes))
+    run_in_job(folder, made, Allocation(f"{number}", names, None), {}, lambda _: None)
+
+
 def case(*looks: Look, slurm: SlurmFacts | None = None, **reports: NodesReport) -> TrialCase:
     named = {name.replace("__", ".").replace("_", "-"): report for name, report in reports.items()}
     records = {name: Record(step=name, ending=Ending.DONE) for name in (*named, NODES, HERE)}
@@ -141,6 +154,7 @@ def ran(
     return on_nodes(group(), run="done", collective=together)
 
 
+DONE = Record(step="image-1.run", ending=Ending.DONE)
 NO_GPU = on_nodes(group(), run="not taken: HIP finds no GPU in the container")
 DIED = on_nodes(group(), run="failed: a rank died")
 
@@ -157,49 +171,41 @@ def test_a_node_as_lumi_is_described_agrees_with_every_claim_about_it() -> None:
     assert {*found.values()} == {ClaimOutcome.SAME}, found
 
 
-@pytest.mark.parametrize(
-    ("change", "name", "measured"),
-    [
-        ({"libfabric": "2.1.0"}, "libfabric", "2.1.0"),
-        ({"gpu_driver": "6.14.14"}, "driver", "6.14.14"),
-        ({"engine": "SingularityCE 4.2.0"}, "engine", "SingularityCE 4.2.0"),
-        ({"interfaces": ("hsn0", "hsn1", "hsn2")}, "interfaces", "hsn0,hsn1,hsn2"),
-        ({"near": ("0-15", *NODE.near[1:])}, "near", "GPU 0 has 0-15"),
-        ({"variables": {"SLURM_CLUSTER_NAME=lumi": False}}, "identity", "not there"),
-        ({"cores": 128}, "cores", "128"),
-    ],
-)
-def test_what_a_node_shows_otherwise_is_a_difference(change: dict[str, Any], name: str, measured: str) -> None:
-    one = CLAIMS[f"site.{name}"]
-    read = reading(case(replace(NODE, **change)), one)
-    assert (outcome(one, read), read.value) == (ClaimOutcome.DIFFERS, measured)
+def both(**change: Any) -> tuple[Look, Look]:
+    return (one := replace(NODE, **change)), one
 
 
-def test_a_driver_may_be_named_by_its_kernel_module() -> None:
-    one = CLAIMS["site.driver"]
-    named = replace(NODE, gpu_driver="6.10.5")
-    read = reading(case(named, named), one)
-    assert (read.value, outcome(one, read)) == ("6.10.5", ClaimOutcome.SAME), "AMD's 6.3 has that module"
+BLIND = replace(NODE, libfabric=None, no_fabric="unreadable", cores=0, gpus=(), near=())
+OF_NODES = [
+    ("libfabric", both(libfabric="2.1.0"), "2.1.0", ClaimOutcome.DIFFERS),
+    ("libfabric", (NODE, *both(libfabric="2.1.0")[:1]), "1.22.0 on 1 node; 2.1.0 on 1 node", ClaimOutcome.DIFFERS),
+    ("driver", both(gpu_driver="6.14.14"), "6.14.14", ClaimOutcome.DIFFERS),
+    ("driver", both(gpu_driver="6.10.5"), "6.10.5", ClaimOutcome.SAME),  # AMD's 6.3 has the module of that version
+    ("engine", both(engine="SingularityCE 4.2.0"), "SingularityCE 4.2.0", ClaimOutcome.DIFFERS),
+    ("interfaces", both(interfaces=("hsn0", "hsn1", "hsn2")), "hsn0,hsn1,hsn2", ClaimOutcome.DIFFERS),
+    ("near", both(near=("0-15", *NODE.near[1:])), "GPU 0 has 0-15", ClaimOutcome.DIFFERS),
+    ("near", (NODE, replace(NODE, near=("0-15", *NODE.near[1:]))), None, ClaimOutcome.DIFFERS),
+    ("identity", both(variables={"SLURM_CLUSTER_NAME=lumi": False}), "not there", ClaimOutcome.DIFFERS),
+    ("cores", both(cores=128), "128", ClaimOutcome.DIFFERS),
+    # what is not shown is open, and says why
+    ("gpus", both(gpus=()), "the kernel of the nodes shows no GPU of AMD's", ClaimOutcome.OPEN),
+    ("near", both(near=()), "the kernel names no cores beside the GPUs", ClaimOutcome.OPEN),
+    ("near", both(near=NODE.near[:2]), "the kernel of a node shows 2 GPUs of 8", ClaimOutcome.OPEN),
+    ("near", both(near=("0-127",) * 8), "the kernel names the same cores beside all GPUs: 0-127", ClaimOutcome.OPEN),
+    ("libfabric", both(libfabric=None, no_fabric="no libfabric"), "no libfabric", ClaimOutcome.OPEN),
+    # a node that shows nothing, or gave no answer
+    *((key, looks, None, ClaimOutcome.OPEN)
+      for key in ("libfabric", "cores", "gpus", "near") for looks in ((NODE, BLIND), (BLIND, NODE), (NODE,))),
+]  # fmt: skip
+"""Key of the claim, what the nodes show, what is said of it (None: whatever), and the outcome."""
 
 
-def test_one_node_of_two_that_differs_is_a_difference_with_both_values() -> None:
-    read = reading(case(NODE, replace(NODE, libfabric="2.1.0")), CLAIMS["site.libfabric"])
-    assert read.value == "1.22.0 on 1 node; 2.1.0 on 1 node"
-    assert outcome(CLAIMS["site.libfabric"], read) is ClaimOutcome.DIFFERS
-
-
-@pytest.mark.parametrize(
-    ("change", "name", "why"),
-    [
-        ({"gpus": ()}, "gpus", "the kernel of the nodes shows no GPU of AMD's"),
-        ({"near": ()}, "near", "the kernel names no cores beside the GPUs"),
-        ({"near": NODE.near[:2]}, "near", "the kernel of a node shows 2 GPUs of 8"),
-        ({"libfabric": None, "no_fabric": "no libfabric"}, "libfabric", "no libfabric"),
-    ],
-)
-def test_what_a_node_does_not_show_is_open_and_says_why(change: dict[str, Any], name: str, why: str) -> None:
-    read = reading(case(replace(NODE, **change)), CLAIMS[f"site.{name}"])
-    assert (read.value, read.why) == (None, why)
+def test_what_nodes_show_otherwise_is_a_difference_and_what_they_do_not_show_is_open() -> None:
+    for key, looks, said, kind in OF_NODES:
+        one = CLAIMS[f"site.{key}"]
+        read = reading(case(*looks), one)
+        assert outcome(one, read) is kind, (key, looks, read)
+        assert said is None or said == (read.why if read.value is None else read.value), (key, looks, read)
 
 
 def test_partitions_and_mpi_are_those_of_slurm() -> None:
@@ -242,61 +248,87 @@ def test_what_a_reader_must_know_beside_the_table() -> None:
 # -- of images
 
 
-@pytest.mark.parametrize(
-    ("one", "output", "value", "kind"),
-    [
-        # the lines of public logs: 85 GB/s over cxi, 12 over TCP, a plugin that gets no domain
-        (claim("network", "ofi-cxi"), ran(85.1), "ofi-cxi", ClaimOutcome.SAME),
-        (claim("network", "ofi-cxi"), ran(12.3, Verdict.SOCKET), "socket", ClaimOutcome.DIFFERS),
-        (claim("network", "ofi-cxi"), ran(None, Verdict.PLUGIN_INIT_ERROR), None, ClaimOutcome.OPEN),
-        (claim("network", None), ran(85.1), "ofi-cxi", ClaimOutcome.NEWS),
-        (claim("bandwidth", "29 GB/s or more", least=29.0), ran(85.1), "85.1 GB/s", ClaimOutcome.SAME),
-        (claim("bandwidth", "29 GB/s or more", least=29.0), ran(12.3), "12.3 GB/s", ClaimOutcome.DIFFERS),
-        (claim("gpu-code", "runs"), ran(85.1), "runs", ClaimOutcome.SAME),
-        (claim("gpu-code", "fails"), ran(85.1), "runs", ClaimOutcome.DIFFERS),
-        (claim("network", "ofi-cxi"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.OPEN),
-        (claim("network", "socket"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.DIFFERS),
-        (claim("driver", "fails"), ran(None), None, ClaimOutcome.OPEN),
-        (claim("network", "ofi-cxi"), NO_GPU, None, ClaimOutcome.OPEN),
-    ],
-)
-def test_a_run_is_judged_by_what_it_shows(
-    one: Claim, output: NodesReport, value: str | None, kind: ClaimOutcome
-) -> None:
-    read = reading(case(image_1__run=output), one)
-    assert (read.value, outcome(one, read)) == (value, kind)
+def finding(code: Code, severity: Severity) -> Finding:
+    return Finding(code, severity, Level.PROBE, code.value)
 
 
-@pytest.mark.parametrize(
-    ("predicted", "now", "again", "begins", "kind"),
-    [
-        ("no change", ran(84.0), 85.5, "no change", ClaimOutcome.SAME),
-        ("no change", ran(60.0), 85.5, "slower", ClaimOutcome.DIFFERS),
-        ("no change", ran(120.0), 85.5, "faster", ClaimOutcome.DIFFERS),
-        # a node less
-        ("no change", ran(60.0, ranks=8), 85.5, "", ClaimOutcome.OPEN),
-        # without the variable it fails, and with it it may
-        ("no change", DIED, None, "", ClaimOutcome.OPEN),
-        # two runs alike that are 15 per cent apart say nothing about 20
-        ("no change", ran(68.0), 72.0, "no change", ClaimOutcome.SAME),
-        ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
-        ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
-        (None, ran(60.0), 85.5, "slower", ClaimOutcome.NEWS),
-        (None, DIED, 85.5, "it fails", ClaimOutcome.NEWS),
-        (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.NEWS),
-        # no GPU, or no time left, is nothing that a variable did
-        (None, NO_GPU, 85.5, "", ClaimOutcome.OPEN),
-    ],
-)
-def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have(
-    predicted: str | None, now: NodesReport, again: float | None, begins: str, kind: ClaimOutcome
-) -> None:
-    one = claim("without:X", predicted, "image-1.without.X")
-    alike = ran(again) if again is not None else DIED
-    told = case(image_1__run=ran(85.0), image_1__again=alike, image_1__without__X=now)
-    read = reading(told, one)
-    assert (read.value or "").startswith(begins)
-    assert outcome(one, read) is kind
+LISTENS = claim("one-node", "no", "image-1.one-node")
+LEAST = claim("bandwidth", "29 GB/s or more", least=29.0)
+OF_IMAGES = [
+    # the lines of public logs: 85 GB/s over cxi, 12 over TCP, a plugin that gets no domain
+    (claim("network", "ofi-cxi"), ran(85.1), "ofi-cxi", ClaimOutcome.SAME),
+    (claim("network", "ofi-cxi"), ran(12.3, Verdict.SOCKET), "socket", ClaimOutcome.DIFFERS),
+    (claim("network", "ofi-cxi"), ran(None, Verdict.PLUGIN_INIT_ERROR), None, ClaimOutcome.OPEN),
+    (claim("network", None), ran(85.1), "ofi-cxi", ClaimOutcome.NEWS),
+    (claim("network", "ofi-cxi"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.OPEN),
+    (claim("network", "socket"), ran(85.1, sure=Confidence.LIKELY), "ofi-cxi", ClaimOutcome.DIFFERS),
+    (claim("network", "ofi-cxi"), NO_GPU, None, ClaimOutcome.OPEN),
+    (LEAST, ran(85.1), "85.1 GB/s", ClaimOutcome.SAME),
+    (LEAST, ran(12.3), "12.3 GB/s", ClaimOutcome.DIFFERS),
+    # 12.3 GB/s with 16 ranks says nothing of a least that is of 32
+    (replace(LEAST, ranks=32), ran(12.3), None, ClaimOutcome.OPEN),
+    (claim("gpu-code", "runs"), ran(85.1), "runs", ClaimOutcome.SAME),
+    (claim("gpu-code", "fails"), ran(85.1), "runs", ClaimOutcome.DIFFERS),
+    (claim("driver", "fails"), ran(None), None, ClaimOutcome.OPEN),
+    # a plugin that does not listen for want of a NIC shows nothing
+    (LISTENS, on_nodes(group(finding(Code.PROVIDER_CXI, Severity.OK))), "yes", ClaimOutcome.DIFFERS),
+    (
+        LISTENS,
+        on_nodes(group(finding(Code.PLUGIN_LOADS, Severity.OK), finding(Code.PLUGIN_LISTEN, Severity.PROBLEM))),
+        "no",
+        ClaimOutcome.SAME,
+    ),
+    (LISTENS, on_nodes(group(finding(Code.PROVIDER_OTHER, Severity.UNKNOWN))), None, ClaimOutcome.OPEN),
+    (LISTENS, on_nodes(group()), None, ClaimOutcome.OPEN),
+    # a path by a link is the same file
+    (
+        claim("libcxi", "/lib64/libcxi.so.1", also=("/usr/lib64/libcxi.so.1.5.0",)),
+        on_nodes(group(libcxi="/usr/lib64/libcxi.so.1.5.0")),
+        "/usr/lib64/libcxi.so.1.5.0",
+        ClaimOutcome.SAME,
+    ),
+    (
+        claim("alike", "all the same"),
+        on_nodes(group(), group(differs=("another libcxi.so.1",))),
+        "another libcxi.so.1",
+        ClaimOutcome.DIFFERS,
+    ),
+]
+
+
+def test_a_run_and_the_probes_are_judged_by_what_they_show() -> None:
+    for one, output, value, kind in OF_IMAGES:
+        read = reading(replace(case(), reports={one.step: output}, records={one.step: DONE}), one)
+        assert (read.value, outcome(one, read)) == (value, kind), one
+
+
+CHANGED = [
+    ("no change", ran(84.0), 85.5, "no change", ClaimOutcome.SAME),
+    ("no change", ran(60.0), 85.5, "slower", ClaimOutcome.DIFFERS),
+    ("no change", ran(120.0), 85.5, "faster", ClaimOutcome.DIFFERS),
+    # a node less
+    ("no change", ran(60.0, ranks=8), 85.5, "", ClaimOutcome.OPEN),
+    # without the variable it fails, and with it it may
+    ("no change", DIED, None, "", ClaimOutcome.OPEN),
+    # two runs alike that are 15 per cent apart say nothing about 20
+    ("no change", ran(68.0), 72.0, "no change", ClaimOutcome.SAME),
+    ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
+    ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
+    (None, ran(60.0), 85.5, "slower", ClaimOutcome.NEWS),
+    (None, DIED, 85.5, "it fails", ClaimOutcome.NEWS),
+    (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.NEWS),
+    # no GPU, or no time left, is nothing that a variable did
+    (None, NO_GPU, 85.5, "", ClaimOutcome.OPEN),
+]
+
+
+def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have() -> None:
+    for predicted, now, again, begins, kind in CHANGED:
+        one = claim("without:X", predicted, "image-1.without.X")
+        alike = ran(again) if again is not None else DIED
+        read = reading(case(image_1__run=ran(85.0), image_1__again=alike, image_1__without__X=now), one)
+        assert (read.value or "").startswith(begins), (predicted, now, again)
+        assert outcome(one, read) is kind, (predicted, now, again)
 
 
 def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> None:
@@ -304,12 +336,6 @@ def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> No
     tcp = ran(12.0, Verdict.SOCKET)
     read = reading(case(image_1__run=tcp, image_1__again=tcp, image_1__with__X=tcp), one)
     assert (outcome(one, read), read.why) == (ClaimOutcome.OPEN, "the run to compare it with went over socket")
-
-
-def test_a_bandwidth_of_other_ranks_is_not_compared() -> None:
-    one = claim("bandwidth", "29 GB/s or more", least=29.0, ranks=32)
-    read = reading(case(image_1__run=ran(12.3)), one)
-    assert (outcome(one, read), read.why) == (ClaimOutcome.OPEN, "12.3 GB/s with 16 ranks: the least is of 32")
 
 
 @pytest.mark.parametrize("key", ["alike", "libcxi", "answer"])
@@ -324,32 +350,11 @@ def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it(
     read = reading(case(image_1__probe=half), one)
     assert outcome(one, read) is (ClaimOutcome.OPEN if agrees else ClaimOutcome.DIFFERS)
     assert "1 node gave no answer" in read.why
-    folder = TrialFolder(tmp_path / "trial")
-    folder.make(plan(one))
+    folder, _ = trial(tmp_path, one)
     folder.output_file(one.step).write_text(json_text("check-nodes", half))
     folder.keep(Record(step=one.step, ending=Ending.DONE))
     (row,) = report_of(folder, folder.plan(), {}).rows
     assert not agrees or told_of(row).endswith("but 1 node gave no answer")
-
-
-@pytest.mark.parametrize("name", ["libfabric", "cores", "gpus", "near"])
-def test_a_node_that_shows_nothing_leaves_a_claim_open(name: str) -> None:
-    one = CLAIMS[f"site.{name}"]
-    blind = replace(NODE, libfabric=None, no_fabric="unreadable", cores=0, gpus=(), near=())
-    for told in (case(NODE, blind), case(blind, NODE), case(NODE)):
-        assert outcome(one, reading(told, one)) is ClaimOutcome.OPEN
-
-
-def test_the_second_node_counts_for_nearness_and_one_numa_node_says_nothing_of_it() -> None:
-    one = CLAIMS["site.near"]
-    other = replace(NODE, near=("0-15", *NODE.near[1:]))
-    assert outcome(one, reading(case(NODE, other), one)) is ClaimOutcome.DIFFERS
-    flat = replace(NODE, near=("0-127",) * 8)
-    read = reading(case(flat, flat), one)
-    assert (outcome(one, read), read.why) == (
-        ClaimOutcome.OPEN,
-        "the kernel names the same cores beside all GPUs: 0-127",
-    )
 
 
 def test_harm_that_was_seen_in_jobs_of_frameworks_is_not_predicted_of_an_all_reduce(tmp_path: Path) -> None:
@@ -434,9 +439,9 @@ def test_a_path_that_may_not_be_looked_at_or_has_no_name_here_is_not_said_to_be_
 def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=(step("image-1.without.NCCL_X"), step("image-1.one-node", sets={"SLURM_NETWORK": "single"})))
-    folder.make(made)
+    folder, made = trial(
+        tmp_path, steps=(step("image-1.without.NCCL_X"), step("image-1.one-node", sets={"SLURM_NETWORK": "single"}))
+    )
     seen: list[dict[str, str]] = []
 
     def work(_f: object, one: TrialStep, _n: object, environment: dict[str, str], *_: object) -> Record:
@@ -464,38 +469,6 @@ def test_what_a_step_sets_wins_over_what_the_image_sets(tmp_path: Path, monkeypa
     driver._command(folder, step("image-1.socket", sets={"NCCL_NET": "Socket"}), {"PATH": "/bin"}, 1.0)
     names = ("NCCL_NET", "APPTAINERENV_NCCL_NET", "SINGULARITYENV_NCCL_NET")
     assert seen == {"PATH": "/bin", **dict.fromkeys(names, "Socket")}
-
-
-def finding(code: Code, severity: Severity) -> Finding:
-    return Finding(code, severity, Level.PROBE, code.value)
-
-
-@pytest.mark.parametrize(
-    ("findings", "value"),
-    [
-        ([finding(Code.PROVIDER_CXI, Severity.OK)], "yes"),
-        ([finding(Code.PLUGIN_LOADS, Severity.OK), finding(Code.PLUGIN_LISTEN, Severity.PROBLEM)], "no"),
-        ([finding(Code.PROVIDER_OTHER, Severity.UNKNOWN)], None),
-        ([], None),
-    ],
-)
-def test_a_plugin_that_does_not_listen_for_want_of_a_nic_shows_nothing(
-    findings: list[Finding], value: str | None
-) -> None:
-    told = case(image_1__one_node=on_nodes(group(*findings)))
-    assert reading(told, claim("one-node", "no", "image-1.one-node")).value == value
-
-
-def test_a_path_by_a_link_is_the_same_file() -> None:
-    one = claim("libcxi", "/lib64/libcxi.so.1", "image-1.probe", also=("/usr/lib64/libcxi.so.1.5.0",))
-    told = case(image_1__probe=on_nodes(group(libcxi="/usr/lib64/libcxi.so.1.5.0")))
-    assert outcome(one, reading(told, one)) is ClaimOutcome.SAME
-
-
-def test_nodes_that_load_something_else_are_a_difference() -> None:
-    one = claim("alike", "all the same", "image-1.probe")
-    told = case(image_1__probe=on_nodes(group(), group(differs=("another libcxi.so.1",))))
-    assert (outcome(one, reading(told, one)), reading(told, one).value) == (ClaimOutcome.DIFFERS, "another libcxi.so.1")
 
 
 @given(
@@ -630,9 +603,7 @@ def test_the_node_minutes_of_a_trial_are_never_passed(
 
 
 def test_a_job_asks_for_no_more_than_is_left_and_than_its_partition_has(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=60)
-    folder.make(made)
+    folder, made = trial(tmp_path, steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=60)
 
     def minutes(*options: str, **variables: str) -> str:
         *_, script = words = submit.write_job(folder, made, options, variables)
@@ -659,9 +630,7 @@ def test_a_job_asks_for_no_more_than_is_left_and_than_its_partition_has(tmp_path
     ],
 )
 def test_what_bounds_a_job_is_the_trials_in_any_spelling(tmp_path: Path, options: str) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=(step("s"),))
-    folder.make(made)
+    folder, made = trial(tmp_path, steps=(step("s"),))
     with pytest.raises(BadInputError, match="which the trial decides"):
         submit.write_job(folder, made, options.split(), {})
     words = submit.write_job(folder, made, ["-p", "dev-g", "--account=x", "--gpus-per-node=8", "--mail-user=n@x"], {})
@@ -670,9 +639,7 @@ def test_what_bounds_a_job_is_the_trials_in_any_spelling(tmp_path: Path, options
 
 
 def test_variables_of_slurms_commands_neither_hide_a_job_nor_make_more(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=(step("s"),))
-    folder.make(made)
+    folder, made = trial(tmp_path, steps=(step("s"),))
     for name, says in (("squeue", "echo 7 PENDING None; env | grep ^SQUEUE_ && echo 8"), ("sbatch", "echo 7")):
         (tmp_path / name).write_text(f'#!/bin/sh\n{says}\nenv >"{tmp_path}/{name}.env"\n')
         (tmp_path / name).chmod(0o755)
@@ -689,9 +656,7 @@ def test_variables_of_slurms_commands_neither_hide_a_job_nor_make_more(tmp_path:
 def test_what_a_job_took_before_its_first_step_counts_and_clocks_that_are_set_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ours: bool
 ) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=(step("a"),))
-    folder.make(made)
+    folder, made = trial(tmp_path, steps=(step("a"),))
     wall, clock = [1e9], [1000.0]
     monkeypatch.setattr("time.time", lambda: wall[0])
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
@@ -709,9 +674,7 @@ def test_what_a_job_took_before_its_first_step_counts_and_clocks_that_are_set_do
 
 
 def test_a_trial_that_is_run_twice_in_one_job_has_taken_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=(step("a"), step("b")))
-    folder.make(made)
+    folder, made = trial(tmp_path, steps=(step("a"), step("b")))
     clock = [1000.0]
     monkeypatch.setattr("time.time", lambda: clock[0])
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
@@ -724,18 +687,18 @@ def test_a_trial_that_is_run_twice_in_one_job_has_taken_both(tmp_path: Path, mon
 
     monkeypatch.setattr(driver, "_in_job", work)
     with pytest.raises(KeyboardInterrupt):
-        run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+        in_job(folder, made, 7)
     clock[0] += 200
-    run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+    in_job(folder, made, 7)
     assert folder.spent() == pytest.approx(6)
 
 
 def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=(step("run"), step("socket", after="run"), step("with", after="run")), node_minutes=1000)
-    folder.make(made)
+    folder, made = trial(
+        tmp_path, steps=(step("run"), step("socket", after="run"), step("with", after="run")), node_minutes=1000
+    )
 
     def work(f: TrialFolder, one: TrialStep, _n: object, _e: object, limit_s: float, job: str) -> Record:
         if limit_s < 600:
@@ -754,9 +717,9 @@ def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on
 def test_a_job_without_gpus_leaves_its_collectives_for_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(claim("network", "ofi-cxi"), steps=(step("image-1.run"), step("image-1.socket", after="image-1.run")))
-    folder.make(made)
+    folder, made = trial(
+        tmp_path, claim("network", "ofi-cxi"), steps=(step("image-1.run"), step("image-1.socket", after="image-1.run"))
+    )
     outputs = [NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET)]
 
     def work(f: TrialFolder, one: TrialStep, *_: object) -> Record:
@@ -764,14 +727,14 @@ def test_a_job_without_gpus_leaves_its_collectives_for_one_that_has_them(
         return Record(step=one.name, ending=Ending.DONE)
 
     monkeypatch.setattr(driver, "_in_job", work)
-    run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+    in_job(folder, made, 7)
     (row,) = report_of(folder, made, {}).rows
     assert (row.outcome, row.why) == (
         ClaimOutcome.OPEN,
         "left for the next job: not taken: HIP finds no GPU in the container",
     )
     assert not driver.is_over(folder, made)
-    run_in_job(folder, made, Allocation("8", ("n1", "n2"), None), {}, lambda _: None)
+    in_job(folder, made, 8)
     (row,) = report_of(folder, made, {}).rows
     assert row.outcome is ClaimOutcome.SAME
     assert driver.is_over(folder, made)
@@ -780,11 +743,9 @@ def test_a_job_without_gpus_leaves_its_collectives_for_one_that_has_them(
 def test_a_look_at_gpus_in_a_job_without_any_is_left_for_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = TrialFolder(tmp_path / "trial")
     of_gpus = step("image-1.gpus", words=("node", "looks", "--gpus-in", "x.sif"), nodes=1)
     target = Claim(id="image-1.target", about="target", predicted="gfx90a", source="x", step="image-1.gpus")
-    made = plan(target, steps=(of_gpus,))
-    folder.make(made)
+    folder, made = trial(tmp_path, target, steps=(of_gpus,))
     outputs = [GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",))]
 
     def work(f: TrialFolder, one: TrialStep, *_: object) -> Record:
@@ -792,10 +753,10 @@ def test_a_look_at_gpus_in_a_job_without_any_is_left_for_one_that_has_them(
         return Record(step=one.name, ending=Ending.DONE)
 
     monkeypatch.setattr(driver, "_in_job", work)
-    run_in_job(folder, made, Allocation("7", ("n1",), None), {}, lambda _: None)
+    in_job(folder, made, 7, nodes=1)
     (row,) = report_of(folder, made, {}).rows
     assert (row.outcome, row.why) == (ClaimOutcome.OPEN, "left for the next job: no GPU: HSA finds no GPU")
-    run_in_job(folder, made, Allocation("8", ("n1",), None), {}, lambda _: None)
+    in_job(folder, made, 8, nodes=1)
     report = report_of(folder, made, {})
     assert report.rows[0].outcome is ClaimOutcome.SAME
     assert report.stand_in == "GPUs: some were used, and no node showed a GPU of AMD's"
@@ -807,13 +768,11 @@ def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
 ) -> None:
     image = tmp_path / "i.sif"
     image.write_bytes(b"as planned")
-    folder = TrialFolder(tmp_path / "trial")
     tried = TrialImage(path=str(image), content=content(image), rows=())
-    made = plan(claim("network", "ofi-cxi"), images=(tried,))
-    folder.make(made)
+    folder, made = trial(tmp_path, claim("network", "ofi-cxi"), images=(tried,))
     monkeypatch.setattr(driver, "_in_job", lambda *_: pytest.fail("it was run"))
     image.write_bytes(b"another one")
-    run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), {}, lambda _: None)
+    in_job(folder, made, 7)
     (row,) = report_of(folder, made, {}).rows
     assert (row.outcome, row.why) == (
         ClaimOutcome.OPEN,
@@ -822,8 +781,7 @@ def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
 
 
 def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    folder.make(plan(steps=(step("a"),)))
+    folder, _ = trial(tmp_path, steps=(step("a"),))
     for _ in range(10):
         assert not folder.tried("a")
         folder.stopped("a")
@@ -833,11 +791,9 @@ def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stoppe
 def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=(step("two"), step("one", nodes=1), step("later", after="two")))
-    folder.make(made)
+    folder, made = trial(tmp_path, steps=(step("two"), step("one", nodes=1), step("later", after="two")))
     monkeypatch.setattr(driver, "_in_job", lambda _f, one, *_: Record(step=one.name, ending=Ending.DONE))
-    run_in_job(folder, made, Allocation("7", ("n1",), None), {}, lambda _: None)
+    in_job(folder, made, 7, nodes=1)
     found = {one.name: folder.record(one.name) for one in made.steps}
     assert {name: record.ending for name, record in found.items() if record} == {
         "two": Ending.WAITS,
@@ -846,7 +802,7 @@ def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
     }
     assert found["two"] is not None
     assert found["two"].said == ("the job has 1 of 2 nodes",)
-    run_in_job(folder, made, Allocation("8", ("n1", "n2"), None), {}, lambda _: None)
+    in_job(folder, made, 8)
     assert folder.record("two").ending is Ending.DONE  # type: ignore[union-attr]
 
 
@@ -878,8 +834,7 @@ def test_a_file_system_without_locks_is_named_and_a_lock_goes_through_no_link(
     "change", [{"id": "x\n#SBATCH --nodes=8"}, {"nodes": 0}, {"steps": (step("../../x"),)}, {"steps": (step("a/b"),)}]
 )
 def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    folder.make(plan(**change))
+    folder, _ = trial(tmp_path, **change)
     with pytest.raises(BadInputError, match="is not what a trial writes"):
         folder.plan()
 
@@ -951,11 +906,9 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
     ],
 )
 def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path, said: str, told: str) -> None:
-    folder = TrialFolder(tmp_path / "trial")
     tried = TrialImage(path=str(tmp_path / "secretmodel.sif"), content="0", rows=())
     one = claim("network", "ofi-cxi")
-    made = plan(replace(one, about="image 1: network between two nodes"), images=(tried,))
-    folder.make(made)
+    folder, made = trial(tmp_path, replace(one, about="image 1: network between two nodes"), images=(tried,))
     folder.keep(Record(step=one.step, ending=Ending.FAILED, said=(said,)))
     hosts = (NODE.node, "nid005002", "nid009999")
     folder.note(JobTime(job="7", nodes=3, began=0, until=1, hosts=hosts, account="csc-internal"))
@@ -964,18 +917,14 @@ def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path, said: s
 
 
 def test_a_user_whose_name_is_a_word_of_the_table_leaves_it_readable(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(replace(claim("network", "socket"), about="image 1: network between two nodes"))
-    folder.make(made)
+    folder, made = trial(tmp_path, replace(claim("network", "socket"), about="image 1: network between two nodes"))
     for user in ("network", "image", "socket", "IMAGE"):
         (row,) = report_of(folder, made, {"USER": user, "HOME": f"/users/{user}"}).rows
         assert (row.id, row.about, row.predicted) == ("image-1.network", "image 1: network between two nodes", "socket")
 
 
 def test_a_collective_on_nodes_without_gpus_is_a_stand_in_whatever_was_said(tmp_path: Path) -> None:
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(claim("network", "ofi-cxi"))
-    folder.make(made)
+    folder, made = trial(tmp_path, claim("network", "ofi-cxi"))
     folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
     folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-11-26T10:00:00+00:00"))
     report = report_of(folder, made, {})
@@ -988,14 +937,12 @@ def test_a_collective_on_nodes_without_gpus_is_a_stand_in_whatever_was_said(tmp_
 
 def shared(tmp_path: Path, driver_there: str | None = NODE.gpu_driver, **more: Any) -> Path:
     """A trial as a real machine would have written it, with one difference."""
-    folder = TrialFolder(tmp_path / "trial")
     row = next(iter(ledger.contents().items()))
     tried = TriedRow(row[0][0], row[0][1], next(iter(ledger.contents()[(*row[0][:2], "run")])))
     image = TrialImage(path="/i.sif", content="0123456789abcdef", rows=(tried,), rocm="6.2.4")
     every = [claim("network", "ofi-cxi"), claim("bandwidth"), claim("driver", "runs")]
     every += [CLAIMS["site.libfabric"], CLAIMS["site.driver"]]
-    made = plan(*every, images=(image,), **more)
-    folder.make(made)
+    folder, made = trial(tmp_path, *every, images=(image,), **more)
     folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
     folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
     folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T09:00:00+00:00"))
@@ -1205,9 +1152,7 @@ def test_a_folder_with_what_slurm_replaces_in_paths_is_refused(tmp_path: Path) -
 
 def test_what_a_job_really_took_counts_where_slurm_keeps_accounts(tmp_path: Path) -> None:
     """One hung before its first step, one was killed in a step that it had taken the limit of; a third is not ours."""
-    folder = TrialFolder(tmp_path / "trial")
-    made = plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=200)
-    folder.make(made)
+    folder, made = trial(tmp_path, steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=200)
     for number in (7, 8):
         folder.note(JobTime(job=f"{number}", nodes=2, began=100.0 * number, until=100.0 * number + 600))
     sacct = tmp_path / "bin/sacct"
