@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,8 +92,10 @@ def test_a_library_is_found_by_the_rule_that_found_it_on_the_host(snapshot: Snap
     assert files.system(Native(3, 32), None).cache is None
 
 
-_NAMES = st.from_regex(r"lib[a-z+_.0-9-]{1,6}\.so(\.[1-9][0-9]{0,2}){0,2}", fullmatch=True).filter(
-    lambda name: not re.search(r"(?<![0-9])0[0-9]", name)  # 01 and 1 are one name to the loader
+_NAMES = st.builds(
+    "lib{}.so{}".format,
+    st.text("az+_.9-", min_size=1, max_size=6),
+    st.sampled_from(["", ".1", ".10", ".2.3", ".999.1"]),
 )
 
 

@@ -67,6 +67,7 @@ from lumiimg.report.schema import json_text
 from lumiimg.report.trial import told as told_of
 from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
+from tests.shared.programs import examples
 from tests.shared.validation import validated
 from tools import ledger
 from tools import trial as taken_in
@@ -500,7 +501,7 @@ def test_what_a_step_sets_wins_over_what_the_image_sets(tmp_path: Path, monkeypa
         max_leaves=20,
     )
 )
-@settings(deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_whatever_a_step_printed_is_judged(tmp_path_factory: pytest.TempPathFactory, output: Any) -> None:
     """Output that is not what a step of ours prints is open, never a way for the table to end."""
     folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
@@ -573,7 +574,7 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     st.lists(st.tuples(st.integers(1, 4), st.floats(0, 40), st.booleans()), max_size=8),
     st.integers(10, 400),
 )
-@settings(deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_node_minutes_of_a_trial_are_never_passed(
     tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[int, float, bool]], most: int
 ) -> None:
@@ -858,6 +859,7 @@ def test_a_trial_of_another_user_is_not_run(
     st.from_regex(r"project_[0-9]{9}", fullmatch=True),
     st.from_regex(r"nid[0-9]{6}", fullmatch=True),
 )
+@settings(max_examples=examples(25), deadline=None)
 def test_the_file_to_share_names_no_person_project_node_or_folder(
     tmp_path_factory: pytest.TempPathFactory, user: str, project: str, node: str
 ) -> None:
@@ -1112,7 +1114,7 @@ def test_a_node_is_looked_at_by_its_files(tmp_path: Path) -> None:
     assert (look.cores, look.near, look.strangers) == (2, ("48-63",), (54321,))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 12), st.permutations(["c1", "c6", "c9", "ce", "d1", "d6", "d9", "dc"]))
 def test_gpus_are_in_the_order_of_the_numbers_that_the_kernel_gives_them(processors: int, buses: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
