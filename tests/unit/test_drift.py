@@ -93,13 +93,6 @@ def test_another_node_of_the_same_kind_is_the_same(tmp_path: Path, capsys: Captu
     assert "nothing changed that a container sees of the host" in err
 
 
-def test_this_machine_twice_shows_no_change(tmp_path: Path) -> None:
-    first, second = (scan_host(os.environ) for _ in range(2))
-    write_snapshot(first, tmp_path / "host.json")
-    found = compare(read_snapshot(tmp_path / "host.json"), second)
-    assert (found.kinds, found.changes, found.notes) == ((), (), ())
-
-
 def test_nodes_of_different_kinds_are_told_and_not_compared(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
@@ -252,39 +245,32 @@ def test_a_setting_of_the_engine_that_forbids_binds_breaks_images(
 # -- the driver --
 
 
-@pytest.mark.parametrize(
-    ("rocm", "site", "kernel", "driver", "fate"),
-    [
-        ("6.2.4", None, KERNEL, "6.10.5", "fine"),  # AMD says what it serves, whatever the site
-        ("6.2.4", None, KERNEL, "6.18.4", "unknown"),  # no site, whose driver it would be
-        ("6.2.4", "lumi", KERNEL, "6.10.5", "fine"),
-        ("6.0.2", "lumi", KERNEL, "6.10.5", "breaks"),
-        ("7.2.0", "lumi", KERNEL, "6.10.5", "unknown"),  # an image that the site ships says otherwise
-        ("7.2.0", "lumi", "6.12.0-later", "6.16.13", "fine"),  # AMD says what it serves
-        ("6.2.4", "lumi", "6.12.0-later", "6.16.13", "breaks"),
-        ("6.2.4", "lumi", "6.12.0-later", "6.18.4", "unknown"),  # a driver of which nothing is known
-    ],
-)
+DRIVERS = [
+    ("6.2.4", None, KERNEL, "6.10.5", "fine"),  # AMD says what it serves, whatever the site
+    ("6.2.4", None, KERNEL, "6.18.4", "unknown"),  # no site, whose driver it would be
+    ("6.2.4", "lumi", KERNEL, "6.10.5", "fine"),
+    ("6.0.2", "lumi", KERNEL, "6.10.5", "breaks"),
+    ("7.2.0", "lumi", KERNEL, "6.10.5", "unknown"),  # an image that the site ships says otherwise
+    ("7.2.0", "lumi", "6.12.0-later", "6.16.13", "fine"),  # AMD says what it serves
+    ("6.2.4", "lumi", "6.12.0-later", "6.16.13", "breaks"),
+    ("6.2.4", "lumi", "6.12.0-later", "6.18.4", "unknown"),  # a driver of which nothing is known
+]
+
+
 def test_another_driver_is_judged_by_a_window_that_is_its_own(
-    nodes: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: Capture,
-    rocm: str,
-    site: str | None,
-    kernel: str,
-    driver: str,
-    fate: str,
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
-    now = replace(read_snapshot(nodes[1]), gpu_driver=driver, kernel=kernel, taken="2026-09-24T10:00:00Z")
-    file = tmp_path / "now.json"
-    write_snapshot(now, file)
-    image = bundled(tmp_path / "image")
-    put_files(image, {"opt/rocm/.info/version": f"{rocm}\n"})
-    code, data, err = drift(capsys, nodes[0], file, "--verbose", "--image", image, *(["--site", site] if site else []))
-    assert data["images"][0]["fate"] == fate
-    assert code == {"fine": 0, "breaks": 1, "unknown": 3}[fate]
-    assert driver in err
-    assert fate == "fine" or f"ROCm {rocm} of the image" in " ".join(err.split())
+    file, image = tmp_path / "now.json", bundled(tmp_path / "image")
+    for rocm, site, kernel, driver, fate in DRIVERS:
+        now = replace(read_snapshot(nodes[1]), gpu_driver=driver, kernel=kernel, taken="2026-09-24T10:00:00Z")
+        write_snapshot(now, file)
+        put_files(image, {"opt/rocm/.info/version": f"{rocm}\n"})
+        of_site = ["--site", site] if site else []
+        code, data, err = drift(capsys, nodes[0], file, "--verbose", "--image", image, *of_site)
+        expected = (fate, {"fine": 0, "breaks": 1, "unknown": 3}[fate])
+        assert (data["images"][0]["fate"], code) == expected, (rocm, site, driver)
+        assert driver in err
+        assert fate == "fine" or f"ROCm {rocm} of the image" in " ".join(err.split())
 
 
 # -- bad input --
@@ -298,24 +284,13 @@ def test_a_scan_without_the_fabric_is_no_answer(nodes: tuple[Path, Path], tmp_pa
     assert "were its modules loaded?" in unwrapped(err)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[]", "is not a host snapshot"),
-        ("{", "is not JSON"),
-        ('{"schema": 2}', "was written by a newer lumiimg"),
-        ('{"schema": 1}', "taken: is missing"),
-    ],
-)
-def test_a_file_that_is_no_snapshot_is_one_line(
-    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, text: str, words: str
-) -> None:
+def test_a_file_that_is_no_snapshot_is_one_line(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     bad = tmp_path / "bad.json"
-    bad.write_text(text)
+    bad.write_text("[]")
     for files in ((bad, nodes[1]), (nodes[0], bad)):
         assert main(["drift", *map(str, files)]) == 2
         err = capsys.readouterr().err
-        assert words in err
+        assert "is not a host snapshot" in err
         assert err.count("\n") == 1
 
 

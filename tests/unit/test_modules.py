@@ -262,44 +262,33 @@ def test_nothing_is_written_where_no_binds_load(tmp_path: Path, capsys: Capture)
     assert not (tmp_path / "mods").exists()
 
 
-@pytest.mark.parametrize(
-    ("bind", "cache", "words"),
-    [
-        ("/a,b", "x", "a path with a comma"),
-        ("/a", "$(touch x)", "holds a character that shells evaluate"),
-        ("/a", "`touch x`", "holds a character that shells evaluate"),
-        ("/a", "x\\\\$USER", "holds a character that shells evaluate"),
-        ("/a", "${USER:-x}", "holds a character that shells evaluate"),
-    ],
-)
 @pytest.mark.threat("S34")
 def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
-    tmp_path: Path, image: Path, capsys: Capture, bind: str, cache: str, words: str
+    tmp_path: Path, image: Path, capsys: Capture
 ) -> None:
-    site = write_site(tmp_path, bind, cache)
-    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
-    err = capsys.readouterr().err
-    assert words in err
-    assert err.count("\n") == 1
-    assert not (tmp_path / "mods").exists()
+    evaluated = "holds a character that shells evaluate"
+    for bind, cache, words in (
+        ("/a,b", "x", "a path with a comma"),
+        *(("/a", cache, evaluated) for cache in ("$(touch x)", "`touch x`", "x\\\\$USER", "${USER:-x}")),
+    ):
+        site = write_site(tmp_path, bind, cache)
+        assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
+        err = capsys.readouterr().err
+        assert words in err, (bind, cache)
+        assert err.count("\n") == 1
     named = image.rename(tmp_path / "a\x07b\x9b")
     assert main(["module", str(named), "-o", str(tmp_path / "mods")]) == 1
     assert "a path with such characters cannot be in a module" in capsys.readouterr().err
     assert not (tmp_path / "mods").exists()
 
 
-@pytest.mark.parametrize("name", ["a/", "/1", "a b", "../x", "a/b/c", "default", "a/default", "a/1.lua", ".hidden"])
-def test_a_name_that_modules_cannot_have_is_bad_usage(tmp_path: Path, image: Path, capsys: Capture, name: str) -> None:
-    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--name", name]) == 2
-    assert "is not a valid NAME or NAME/VERSION" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("character", list("$[]{}\\*?:"))
-def test_a_folder_in_which_tcl_modules_find_nothing_is_refused(
-    tmp_path: Path, image: Path, capsys: Capture, character: str
-) -> None:
-    assert main(["module", str(image), "-o", str(tmp_path / f"m{character}s")]) == 2
-    assert f"module systems interpret {character}, and would not find the file" in capsys.readouterr().err
+def test_a_name_or_a_folder_that_modules_cannot_have_is_bad_usage(tmp_path: Path, image: Path, capsys: Capture) -> None:
+    for name in ("a/", "/1", "a b", "../x", "a/b/c", "default", "a/default", "a/1.lua", ".hidden"):
+        assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--name", name]) == 2, name
+        assert "is not a valid NAME or NAME/VERSION" in capsys.readouterr().err, name
+    for character in "$[]{}\\*?:":
+        assert main(["module", str(image), "-o", str(tmp_path / f"m{character}s")]) == 2, character
+        assert f"module systems interpret {character}, and would not find the file" in capsys.readouterr().err
 
 
 def test_an_image_that_no_engine_runs_as_it_is_gets_no_module(tmp_path: Path, capsys: Capture) -> None:
