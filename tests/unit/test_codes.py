@@ -21,7 +21,7 @@ PACKAGE = ROOT / "lumiimg"
 WINGS = {Level.STATIC: "static", Level.PROBE: "probe", Level.RUN: "run"}
 QUOTED = re.compile(r"""["']([a-z]+\.[a-z]+(?:-[a-z]+)*)["']""")
 """What may be a code where it stands alone between quotes."""
-FILE_NAMES = {"c", "conf", "def", "h", "out", "py", "rccl", "sh", "sif", "so", "sqfs", "tar", "toml"}
+FILE_NAMES = {"c", "conf", "def", "h", "out", "py", "rccl", "root", "sh", "sif", "so", "sqfs", "tar", "toml"}
 """Endings of names that look like codes, and are those of files and modules."""
 
 

@@ -232,7 +232,7 @@ def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
         (entry,) = listing
     seen = itertools.count()
     endless = (entry for _ in seen)
-    monkeypatch.setattr(start.os, "scandir", lambda: contextlib.nullcontext(endless))
+    monkeypatch.setattr(os, "scandir", lambda: contextlib.nullcontext(endless))
     alone(monkeypatch, tmp_path, capsys, {})
     assert next(seen) <= start._MOST_NAMES + 1
 
