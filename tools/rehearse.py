@@ -198,7 +198,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 def made_for_now(folder: Path) -> Path:
     """Return the folder of the stand-ins that this version of the tool makes; those of another version go."""
     makers = [CHECKS.parents[1] / f"{name}.py" for name in ("archives", "bases", "wheels")]
-    files = [*makers, *sorted(path for path in CHECKS.parent.rglob("*") if path.suffix not in {"", ".pyc"})]
+    files = [*makers, *sorted(path for path in CHECKS.parent.rglob("*") if path.is_file() and path.suffix != ".pyc")]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
     made = folder / "made" / digest
     for old in made.parent.iterdir() if made.parent.is_dir() else ():

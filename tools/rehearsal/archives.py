@@ -1,6 +1,6 @@
 """The archives that layers are built from: real ones where the package index has them, else stand-ins.
 
-A stand-in asks for what the real project asks for (`standin/*.toml` has it, with its source), is built by the same commands,
+A stand-in asks for what the real project asks for (`standin/archives.toml` has its source), is built by the same commands,
 and leaves the files that the layer looks for; what it compiles is empty.
 """
 
@@ -74,7 +74,7 @@ class Archives:
                 files["old-abi"] = b""
             target.write_bytes(packed(name, files))
             return
-        files = {path: text.replace("@VERSION@", version).encode() for path, text in STAND_INS[name]["files"].items()}
+        files = {path: data.replace(b"@VERSION@", version.encode()) for path, data in _own(name).items()}
         for project, within in STAND_INS[name].get("sdist", {}).items():
             real = content_of(self._sdist(project, version))
             files = {f"{within}{path}": data for path, data in real.items()} | files
@@ -83,6 +83,12 @@ class Archives:
             wheel = self._index.file(project, ending.partition("-")[2])
             files = {f"{within}{path}": data for path, data in _of_wheel(wheel).items()} | files
         target.write_bytes(packed(f"{name}-{version or '0'}", files))
+
+
+def _own(name: str) -> dict[str, bytes]:
+    """Return the files of a stand-in as they lie here, by path."""
+    folder = FOLDER / "archives" / name
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def packed(top: str, files: Mapping[str, bytes]) -> bytes:
