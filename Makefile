@@ -9,7 +9,7 @@
 # make rehearse     each row of the catalogue against the real package index and on stand-ins, into the ledger; hours (ROWS=vllm,jax: these alone)
 # make score        what `check` says of images from their files, beside what their jobs then do, into docs/reference/prediction.md; minutes
 # make corpus       inputs that reach more of the parsers, to be kept (TARGET=name SECONDS=60)
-# make audit        licences, files and advisories of the packages that are installed
+# make audit        requirements and advisories of the packages that are installed
 # make lint         ruff, mypy --strict, shellcheck
 # make bench        speed, as ratios against named peers
 # make docs         write the pages that come from the program (they are not in git), run the commands in the documents, build docs/_build/html

@@ -1,27 +1,23 @@
 """`make audit`: what is installed here beside lumiimg, and whether it may and should be.
 
-Asked of every package that pyproject.toml leads to: are all requirements met (`pip check`), does its licence go with
-Apache-2.0 (audit.toml), and what do advisories say of it (pip-audit). Exit code 0 if all is well, 1 if something is not, 3 if somebody could not be asked.
+Asked of every package that pyproject.toml leads to: are all requirements met (`pip check`), and what do advisories say of
+it (pip-audit). Exit code 0 if all is well, 1 if something is not, 3 if somebody could not be asked.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PROJECT = "lumiimg"
-_TABLE = Path(__file__).with_name("audit.toml")
 _LIMIT_S = 300
 
 
@@ -54,38 +50,6 @@ def needed(installed: Mapping[str, metadata.Distribution], extras: Iterable[str]
                 inner = str(canonicalize_name(requirement.name))
                 asked += [(inner, wanted) for wanted in ("", *requirement.extras)]
     return found - {PROJECT}
-
-
-def licences_of(package: metadata.Distribution, table: Mapping[str, Any]) -> set[str]:
-    """Return the licences that a package says it has, as SPDX has them; of a choice (`A OR B`) the first that is allowed."""
-    named = {str(canonicalize_name(entry["name"])): str(entry["licence"]) for entry in table["package"]}
-    if (known := named.get(str(canonicalize_name(package.name)))) is not None:
-        return {known}
-    fields: Any = package.metadata
-    words = table["words"]
-    if expression := fields.get("License-Expression"):
-        choices = [set(re.findall(r"[\w.+-]+", part)) - {"AND", "WITH"} for part in str(expression).split(" OR ")]
-        return min(choices, key=lambda choice: not choice <= {*table["licences"]["users"]})
-    told = [
-        str(line).split("::")[-1].strip() for line in fields.get_all("Classifier") or () if line.startswith("License")
-    ]
-    told = [word for word in told if word != "OSI Approved"] or [str(fields.get("License") or "").strip()]
-    return {words.get(word, word) for word in told}
-
-
-def wrong_licences(
-    packages: Iterable[metadata.Distribution], users: set[str], table: Mapping[str, Any]
-) -> Iterator[str]:
-    """Yield what is wrong with the licences; `users` are the names of what users install."""
-    named = {str(canonicalize_name(entry["name"])) for entry in table["package"]}
-    for package in packages:
-        name = str(canonicalize_name(package.name))
-        allowed = {*table["licences"]["users"]}
-        if name not in users or name in named:
-            allowed |= {*table["licences"]["developers"]}
-        if wrong := licences_of(package, table) - allowed:
-            told = ", ".join(sorted(one[:60] or "none" for one in wrong))
-            yield f"{package.name}: its licence is {told}, which {_TABLE.name} does not allow there"
 
 
 def judge_advisories(document: Mapping[str, Any], names: set[str]) -> tuple[list[str], list[str]]:
@@ -123,17 +87,14 @@ def _ask_advisories(audit: Audit, names: set[str]) -> None:
 
 
 def main() -> int:
-    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     installed = {str(canonicalize_name(one.name)): one for one in metadata.distributions()}
     extras = metadata.metadata(PROJECT).get_all("Provides-Extra") or []
     users, names = needed(installed), needed(installed, extras)
-    packages = [installed[name] for name in sorted(names)]
     audit = Audit()
-    print(f"{len(packages)} packages, {len(users)} of them for users")
+    print(f"{len(names)} packages, {len(users)} of them for users")
 
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     audit.problems += done.stdout.splitlines() if done.returncode else []
-    audit.problems += wrong_licences(packages, users, table)
     _ask_advisories(audit, names)
 
     for what in audit.problems:

@@ -5,7 +5,6 @@ Each row is the best of several runs of a whole process, or of a loop within one
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -20,18 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from auditwheel import lddtree
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
 from PySquashfsImage import SquashFsImage
 
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
 from lumiimg.cluster.nodes.groups import gather
 from lumiimg.cluster.nodes.request import NodesRequest
-from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -47,7 +41,7 @@ CHANNEL_BYTES = 28_000_000
 NODES = 2978
 """GPU nodes of LUMI."""
 LOADER = "/lib64/ld-linux-x86-64.so.2"
-LIBRARY_COUNT, SAMPLE = 450, 20
+LIBRARY_COUNT = 450
 MODULES_IN_IMAGE = 5000
 CHROOT = (LOADER, "/bin/sh", "/bin/true")
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
@@ -58,10 +52,6 @@ def main() -> None:
     bare = cpu_of(sys.executable, "-c", "pass")
     row("start: --help", cpu_of(sys.executable, "-m", "lumiimg", "--help"), bare, "python -c pass")
     row("start: build --recipe demo --dry-run", cpu_of(*dry_run()), bare, "python -c pass")
-    files = [path.read_bytes() for path in sorted(LIBRARIES.glob("*.so*")) if path.is_file()][:300]
-    row(
-        f"ELF facts of {len(files)} libraries", best(lambda: ours(files)), best(lambda: pyelftools(files)), "pyelftools"
-    )
     program = shutil.which("gdb") or shutil.which("git") or sys.executable
     ours_s = best(lambda: closure(program))
     row(f"closure of {Path(program).name}", ours_s, wall_of_loader(program), "ld.so --list (wall)")
@@ -88,12 +78,6 @@ def bench_log(scratch: Path) -> None:
     seconds, grep_s = wall_of(*log_command(large)), wall_of("grep", "-cE", literals.read_text(), str(large))
     gib = large.stat().st_size / 2**30
     row(f"log of {RANKS} ranks, {gib:.1f} GiB (wall)", seconds, grep_s, "grep -cE with the same literals (wall)")
-    print(f"memory of that log: {memory_of(*log_command(large))} MiB")
-    with large.open("wb") as file:
-        file.writelines(joblog.channel_log(RANKS, LOG_BYTES))
-    gib = large.stat().st_size / 2**30
-    grep_s = wall_of("grep", "-cE", literals.read_text(), str(large))
-    row(f"channels of {RANKS} ranks, {gib:.1f} GiB (wall)", wall_of(*log_command(large)), grep_s, "grep -cE (wall)")
     print(f"memory of that log: {memory_of(*log_command(large))} MiB")
     large.unlink()
 
@@ -143,15 +127,6 @@ def bench_image(scratch: Path) -> None:
         engine
         and subprocess.run([engine, "exec", image, "/bin/true"], capture_output=True, check=False).returncode == 0
     ):
-        some = files[:SAMPLE]
-        each = f"for f in {' '.join(some)}; do {engine} exec {image} {LOADER} --list $f; done"
-        container_s = wall_of("/bin/sh", "-c", each) / len(some) * len(files)
-        row(
-            f"ldd --all, {libraries} libraries",
-            seconds,
-            container_s,
-            f"a container for each file ({SAMPLE} timed, scaled)",
-        )
         for place, kind in ((image, "squashfs"), (scratch / "root", "a folder")):
             start = [str(word) for word in exec_words(of_kernel(), place, ["/bin/true"])]
             theirs = wall_of(engine, "exec", str(place), "/bin/true")
@@ -314,25 +289,6 @@ def best(work: Callable[[], object]) -> float:
 
 def dry_run() -> list[str]:
     return [sys.executable, "-m", "lumiimg", "build", "--recipe", "demo", "--dry-run"]
-
-
-def ours(files: list[bytes]) -> int:
-    return sum(len(read_elf(BytesReader(data)).needed) for data in files)
-
-
-def pyelftools(files: list[bytes]) -> int:
-    count = 0
-    for data in files:
-        elf = ELFFile(io.BytesIO(data))
-        section = elf.get_section_by_name(".dynamic")
-        if isinstance(section, DynamicSection):
-            count += sum(
-                1 for tag in section.iter_tags() if tag.entry.d_tag in {"DT_NEEDED", "DT_SONAME", "DT_RUNPATH"}
-            )
-        versions = elf.get_section_by_name(".gnu.version_r")
-        if isinstance(versions, GNUVerNeedSection):
-            count += sum(1 for _, needs in versions.iter_versions() for _ in needs)
-    return count
 
 
 def closure(program: str) -> int:

@@ -1,4 +1,4 @@
-"""The pages of the catalogue: compatibility.md and catalogue.md of docs/reference."""
+"""The page of the catalogue, docs/reference/compatibility.md: `lumiimg list` and `lumiimg show` print the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
-from lumiimg.report.reach import LEGEND
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.planner import Planner
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.layers import Layer
     from lumiimg.resolve.plan import Plan
 
 HOME = {"HOME": "/nonexistent"}
@@ -39,17 +38,6 @@ def compatibility() -> Iterator[str]:
     yield from rccl()
 
 
-def contents() -> Iterator[str]:
-    catalogue = open_catalogue(HOME)
-    yield "# Layers, recipes, sites\n\nWhat the catalogue has beside [bases](compatibility.md), each as its file says (`lumiimg show NAME --json` has the sources)."
-    yield f"\n{WRITTEN}"
-    yield f"How far each was tried: {LEGEND}."
-    yield from layers(catalogue)
-    yield from releases(catalogue)
-    yield from recipes(catalogue)
-    yield from sites()
-
-
 def rccl() -> Iterator[str]:
     yield "\n## What RCCL's generations do with a plugin\n\n[How RCCL finds its plugin](../explanation/plugin.md) says what it means.\n"
     yield "| RCCL from | ROCm | net API, in its order | file it looks for | ncclGetUniqueId without a GPU | basis |\n|---|---|---|---|---|---|"
@@ -57,13 +45,6 @@ def rccl() -> Iterator[str]:
         api = " ".join(f"v{version}" for version in entry.accepts)
         unique = "opens the plugin" if entry.unique_id_loads_plugin else "does not look for it"
         yield f"| {entry.since} | {entry.rocm} | {api} | {', '.join(entry.files)} | {unique} | {entry.basis} |"
-
-
-def recipes(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Recipes\n\n| recipe | what | base | layers | fabric |\n|---|---|---|---|---|"
-    for name in catalogue.recipe_names():
-        recipe = catalogue.recipe(name)
-        yield f"| {name} | {cell(recipe.summary)} | {recipe.base} | {', '.join(recipe.add)} | {recipe.fabric or ''} |"
 
 
 def on_lumi(catalogue: Catalogue) -> Iterator[str]:
@@ -109,31 +90,6 @@ def holding(base: Layer) -> str:
     return ", ".join([f"{word}{base.has[key]}" for key, word in names.items() if key in base.has] + [str(base.status)])
 
 
-def layers(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Layers\n"
-    for name in catalogue.layer_names():
-        layer = catalogue.entry(name)
-        if not layer.is_base:
-            needs = f"needs {', '.join(map(str, layer.requires))}" if layer.requires else ""
-            conflicts = f"not with {', '.join(layer.conflicts)}" if layer.conflicts else ""
-            notes = "; ".join(filter(None, (needs, conflicts, str(layer.status))))
-            yield f"- **{name}** ({notes}): {cell(layer.summary)}"
-
-
-def releases(catalogue: Catalogue) -> Iterator[str]:
-    yield "\n## Releases of layers, the preferred first\n\n`lumiimg show NAME` also has the Pythons and C libraries that they fit, and what else they bring.\n"
-    for name in catalogue.layer_names():
-        found = [f"{release.version}{_on(release)} {release.status}" for release in catalogue.entry(name).releases]
-        if found:
-            yield f"- **{name}**: {', '.join(found)}"
-
-
-def _on(release: Release) -> str:
-    """Return what a release needs of what else is a layer or in a base, but for Python and the C library."""
-    needs = [str(need) for need in release.requires if not str(need).startswith(("python", "glibc"))]
-    return f" ({', '.join(needs)})" if needs else ""
-
-
 def troubles(catalogue: Catalogue) -> Iterator[str]:
     yield "\n## Known troubles\n"
     told = set()
@@ -148,20 +104,4 @@ def troubles(catalogue: Catalogue) -> Iterator[str]:
                 yield row
 
 
-def sites() -> Iterator[str]:
-    yield "\n## Sites\n\n| site | GPUs | ROCm that the driver serves | libfabric | Slingshot | glibc that the host's libraries ask for |\n|---|---|---|---|---|---|"
-    for name in SITES:
-        site = find_site(name, HOME)
-        driver = f"{site.driver.rocm} ({site.driver.date})" if site.driver else "not known" if site.arch else ""
-        if site.driver and site.driver.doubtful:
-            driver += f"; with doubts {site.driver.doubtful}"
-        fabric = site.fabric
-        rest = (
-            f"{fabric.libfabric} | {fabric.slingshot} | {fabric.glibc or 'not known'} ({fabric.date})"
-            if fabric
-            else " | | "
-        )
-        yield f"| {name} | {site.arch or ''} | {driver} | {rest} |"
-
-
-PAGES: dict[str, Callable[[], Iterator[str]]] = {"catalogue.md": contents, "compatibility.md": compatibility}
+PAGES: dict[str, Callable[[], Iterator[str]]] = {"compatibility.md": compatibility}

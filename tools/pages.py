@@ -17,7 +17,7 @@ PAGES = reference.PAGES | compatibility.PAGES | schemas.PAGES
 
 
 def main() -> None:
-    os.environ["LUMIIMG_TODAY"] = AS_OF
+    os.environ |= {"LUMIIMG_TODAY": AS_OF, "COLUMNS": "80"}
     for name, lines in PAGES.items():
         (DOCS / "reference" / name).write_text("\n".join(lines()) + "\n")
     shutil.rmtree(DOCS / "man", ignore_errors=True)

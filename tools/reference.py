@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +23,6 @@ PACKAGE = ROOT / "lumiimg"
 WRITTEN = "Written by `make docs` from the program and its data."
 
 
-_OFTEN = 3
-"""Commands with the same option, from which on it is described once."""
-_FEW = 5
-
 _MESSAGE = re.compile(
     r"^.{0,60}?NCCL (?:WARN|INFO) +|^libfabric:.{0,90}?<(?:warn|info|error)> \w+: +|^.{0,60}?\|CCL_\w+\| +"
 )
@@ -35,49 +30,19 @@ _MESSAGE = re.compile(
 
 
 def commands() -> Iterator[str]:
-    yield "# Commands\n\nEvery command with its options, as `lumiimg COMMAND --help` has them.\n"
-    yield WRITTEN
-    found = list(commands_of(make_parser(), "lumiimg"))
-    often = Counter(pair for _, _, options in found for pair in options if pair[0].startswith("-")).most_common()
-    shared: dict[str, str] = {}
-    for (words, meaning), count in often:
-        if count >= _OFTEN:
-            shared.setdefault(words, meaning)
-    yield "\n## Options of several commands\n\nWith the commands that list them:\n"
-    yield from (f"- `{words}`: {meaning}" for words, meaning in sorted(shared.items()))
-    for name, description, options in found:
-        yield f"\n## {name}\n\n{description}\n"
-        yield from (f"- `{words}`: {meaning}" for words, meaning in options if shared.get(words) != meaning)
-        own = {words for words, meaning in options if shared.get(words) == meaning}
-        if own:
-            all_but = len(shared) - len(own) <= _FEW
-            named = ", ".join(
-                f"`{words.split()[0].rstrip(',')}`" for words in sorted(shared) if (words in own) != all_but
-            )
-            yield f"- as [above](#options-of-several-commands): {'all but ' if all_but else ''}{named}"
+    yield f"# Commands\n\nEvery command with its options, as `lumiimg COMMAND --help` prints them.\n\n{WRITTEN}"
+    for command in commands_of(make_parser()):
+        yield f"\n## {command.prog}\n\n```text\n{command.format_help().rstrip()}\n```"
 
 
-def commands_of(parser: argparse.ArgumentParser, above: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    """Yield each command's name, what it does, and its options, each with what it is."""
-    subparsers = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
-    told = {action.dest for action in subparsers._choices_actions} if subparsers else set()
-    for name, command in subparsers.choices.items() if subparsers else ():
-        if name not in told:  # not for people
-            continue
-        if any(isinstance(action, argparse._SubParsersAction) for action in command._actions):
-            yield from commands_of(command, f"{above} {name}")
-            continue
-        yield f"{above} {name}", " ".join((command.description or "").split()), list(_options(command))
-
-
-def _options(command: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    for action in command._actions:
-        if "--help" in action.option_strings or action.help == argparse.SUPPRESS:
-            continue
-        words = ", ".join(action.option_strings) or str(action.metavar)
-        choices = f"{{{','.join(action.choices)}}}" if action.choices else ""
-        value = f" {choices or action.metavar or ''}".rstrip() if action.option_strings and action.nargs != 0 else ""
-        yield words + value, " ".join((action.help or "").split())
+def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parser of each command for people; of one with commands below it, those."""
+    for below in parser._actions:
+        if isinstance(below, argparse._SubParsersAction):
+            for action in below._choices_actions:
+                command = below.choices[action.dest]
+                inner = [*commands_of(command)]
+                yield from inner or [command]
 
 
 _FINDINGS = """
