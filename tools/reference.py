@@ -107,11 +107,11 @@ def engines() -> Iterator[str]:
     yield f"{WRITTEN}\n"
     yield "Each row but those with a \\* was seen with both real programs: SingularityCE 4.1.3 built from its sources, without"
     yield "set-user-id, and Apptainer 1.4.5 of Debian. A row with a \\* was read in the sources. None was seen on LUMI, where"
-    yield "SingularityCE is set-user-id. The file behind each row is in `lumiimg/engine/differences.toml`.\n"
-    yield "[`lumiimg trial`](../howto/trial.md) tries the rows with a + on the engine of the nodes. These tries ran with Apptainer;"
+    yield "SingularityCE is set-user-id. The file behind each row is in `tools/engine_differences.toml`.\n"
+    yield "`python -m tools.engine_behaviour IMAGE`, in a clone, tries the rows with a + on the engine of a node. These tries ran with Apptainer;"
     yield "what is expected of SingularityCE in them is taken from what it printed when the rows were written.\n"
     yield "| id | what | Apptainer | SingularityCE |\n|---|---|---|---|"
-    for row in tomllib.loads((PACKAGE / "engine" / "differences.toml").read_text())["difference"]:
+    for row in tomllib.loads(Path(__file__).with_name("engine_differences.toml").read_text())["difference"]:
         mark = ("" if row["tried"] == "run" else " \\*") + (" +" if "shows" in row else "")
         yield f"| `{row['id']}`{mark} | {cell(row['what'])} | {cell(row['apptainer'])} | {cell(row['singularityce'])} |"
 

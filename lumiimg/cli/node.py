@@ -14,7 +14,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", type=Path)
     parser.add_argument("--look", metavar="SITE", help="put there what this node shows of what the site's file says")
     parser.add_argument("--gpus-in", metavar="IMAGE", type=Path, help="print what the GPUs are for its runtime")
-    parser.add_argument("--engine-in", metavar="IMAGE", type=Path, help="print what the container engine does with it")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -29,11 +28,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
         told = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
         print(printable(json.dumps(encode(told))))
-    elif arguments.engine_in:
-        from lumiimg.engine.behaviour import behaviour_of
-        from lumiimg.host.codec import encode
-
-        print(printable(json.dumps(encode(behaviour_of(arguments.engine_in.absolute(), os.environ)))))
     elif arguments.look:
         look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:

@@ -92,7 +92,8 @@ def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str
     """Return what of a user's environment counts for an engine, by its name; all of it where that is not known.
 
     Each has its own prefix. Apptainer reads the other's, too, where it has no variable of its own of that name, and
-    SingularityCE passes over the other's. Tried with Apptainer 1.4.5 and SingularityCE 4.1.3 (engine/differences.toml).
+    SingularityCE passes over the other's. Tried with Apptainer 1.4.5 and SingularityCE 4.1.3
+    (tools/engine_differences.toml).
     """
     if engine == "SingularityCE":
         return {name: value for name, value in environment.items() if not name.startswith("APPTAINER")}

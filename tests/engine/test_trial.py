@@ -161,10 +161,6 @@ def test_each_planted_difference_is_found_and_nothing_else(
     assert rows["image-1.with:TRIAL_BRAKE=1"]["measured"].startswith("slower: ")
     same = ("plugin", "libfabric", "gpu-code", "target", "socket.network", "without:TRIAL_HARMLESS")
     assert {rows[f"image-1.{name}"]["outcome"] for name in same} == {"same"}, said
-    of_engine = {name: row["outcome"] for name, row in rows.items() if name.startswith("engine.")}
-    of_engine.pop("engine.fakeroot-without-ids")  # a user who has ids shows nothing of those who have none
-    assert len(of_engine) > 10
-    assert {*of_engine.values()} == {"same"}, said
     assert rows["site.libfabric"]["why"].startswith("has no libfabric that loads with libcxi")
     assert report["stand_in"] == "GPUs, RCCL and NICs"
     assert report["steps_done"] == report["steps"], said

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg import engine as room
 from lumiimg.engine import engine as engines
 from lumiimg.engine.binds import binds_of
 from lumiimg.engine.engine import EngineKind, clean_environment, find_engine
 from lumiimg.engine.failures import explain
 from lumiimg.host.container_view import TO_ENGINE, read_by
+from tools import engine_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ HELD = {
 
 
 def test_each_difference_that_the_code_goes_by_has_a_test_a_source_and_a_date() -> None:
-    rows = tomllib.loads((Path(room.__path__[0]) / "differences.toml").read_text())["difference"]
+    rows = tomllib.loads(engine_behaviour.TABLE.read_text())["difference"]
     assert len({row["id"] for row in rows}) == len(rows)
     assert {row["id"] for row in rows if "code" in row} == {*HELD}
     assert {row["tried"] for row in rows} == {"run", "sources"}

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from lumiimg.check.strace import Counts  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
-from lumiimg.cluster.trial.engine import STEP
 from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.look import looks_in
-from lumiimg.engine.behaviour import Behaviour
 from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
@@ -64,22 +62,18 @@ class TrialCase:
     """Of the steps that look at GPUs."""
     unread: frozenset[str] = frozenset()
     """Steps whose output is not what they print."""
-    engine: Behaviour | None = None
-    """Of the step that tries the container engine."""
 
 
 def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
     """Read what there is; output that cannot be read is named. Raises BadInputError for a record that is none."""
     records = {step.name: record for step in plan.steps if (record := folder.record(step.name)) is not None}
-    slurm, engine, reports, imports, gpus, unread = None, None, {}, {}, {}, set()
+    slurm, reports, imports, gpus, unread = None, {}, {}, {}, set()
     for step in plan.steps:
         if step.name not in records or step.name == NODES or not (output := folder.output(step.name)):
             continue
         try:
             if step.name == HERE:
                 slurm = decode(SlurmFacts, output)
-            elif step.name == STEP:
-                engine = decode(Behaviour, output)
             elif step.words[0] == "check":
                 reports[step.name] = decode(NodesReport, output)
             elif step.words[0] == "bench":
@@ -89,4 +83,4 @@ def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
         except FormError:
             unread.add(step.name)
     looks = looks_in(folder.looks)
-    return TrialCase(plan, records, looks, slurm, reports, imports, gpus, frozenset(unread), engine)
+    return TrialCase(plan, records, looks, slurm, reports, imports, gpus, frozenset(unread))

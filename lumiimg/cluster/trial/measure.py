@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.trial.claims import BUILDS, FAILS, NODES, THERE
-from lumiimg.cluster.trial.engine import STEP, shown_by
 from lumiimg.cluster.trial.image_facts import of_image
 from lumiimg.cluster.trial.look import is_in
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
@@ -41,9 +40,6 @@ def reading(case: TrialCase, claim: Claim) -> ClaimReading:
         return ClaimReading(None, "what the step printed cannot be read")
     if claim.id.startswith("here."):
         return ClaimReading(BUILDS) if record.code == 0 else _failed(record)
-    if claim.step == STEP:
-        expected = next((one.predicted for one in case.plan.claims if one.id == "site.engine"), None)
-        return shown_by(case.engine, claim, expected)
     return _of_site(case, claim) if claim.id.startswith("site.") else of_image(case, claim)
 
 

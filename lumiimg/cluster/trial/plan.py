@@ -15,7 +15,6 @@ from lumiimg.catalog.ledger import content_of
 from lumiimg.check.opening import opened
 from lumiimg.check.pipeline import check_image
 from lumiimg.cluster.trial.claims import HERE, NODES, VNI, left_out, of_build, of_image, of_site, set_beside
-from lumiimg.cluster.trial.engine import engine_step, of_engine
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.findings import Level
@@ -79,9 +78,6 @@ def plan_trial(
                 rocm=stack.version("rocm"),
             )
         )
-    if paths:
-        steps += engine_step(paths[0].absolute(), f"{FOLDER}/looks", site)
-        claims += of_engine(site)
     if build and paths:
         steps.append(_build(paths[0].absolute()))
         claims.append(of_build(builds))
@@ -176,7 +172,6 @@ def _build(image: Path) -> TrialStep:
 _ORDER = (
     HERE,
     NODES,
-    "engine",
     "build",
     "probe",
     "run",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,6 @@ from lumiimg.cluster.trial.folder import PLAN, TrialFolder
 from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import Claim, Look, Record, TrialPlan, TrialStep
-from lumiimg.engine import behaviour
-from lumiimg.engine.behaviour import TRIES, tried_differences
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, UndecidedError
 from lumiimg.host.codec import encode
@@ -30,7 +27,6 @@ _STEPS = (
     "image-1.run",
     "nodes-near",
     "image-1.probe",
-    "image-1.engine",
     "image-1.gpus",
 )
 _WORDS = {"image-1.gpus": ("node", "--gpus-in", "x")}
@@ -40,7 +36,6 @@ _CLAIMS = {
     "image-1.run": ("image-1.network", "x"),
     "nodes-near": ("site.near", "0:48 1:56"),
     "image-1.probe": ("image-1.rccl", "/x"),
-    "image-1.engine": ("engine.zstd", "starts it"),
     "image-1.gpus": ("image-1.target", "gfx90a"),
 }
 _PLAN = TrialPlan(
@@ -61,7 +56,6 @@ _PLAN = TrialPlan(
         Claim(id=key, about=key, predicted=told, source="x", step=step) for step, (key, told) in _CLAIMS.items()
     ),
 )
-_SHOWN = b'{"engine": "Apptainer 1.4.5", "shown": [{"id": "zstd", "answer": "starts it"}]}'
 _ENGINE = Engine(Path("/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
@@ -96,37 +90,19 @@ def _lock(data: bytes) -> None:
         plan.rows_in(scratch() / "image.sif")
 
 
-def _behaviour(data: bytes) -> None:
-    """What an engine prints, and a script of ours in an image that prints something of its own beside it."""
-    folder = scratch() / "engine"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    bench = behaviour._Bench(_ENGINE, scratch() / "image.sif", folder, _ENVIRONMENT, math.inf)
-    with mock.patch.object(behaviour, "which", return_value="/bin/mksquashfs"), answering(behaviour, data):
-        for row in tried_differences():
-            answer, why = behaviour._tried(lambda row=row: TRIES[row.id][1](bench, row))  # type: ignore[misc]
-            assert len(answer or why) <= 300
-
-
 def _folder_seeds() -> Iterator[bytes]:
     record = Record(step="nodes", ending="done", job="7", began="2026-11-26T10:00:00+00:00", seconds=3.0, code=0)  # type: ignore[arg-type]
     look = Look(node="a", clock=1.0, processors="x86_64", kernel="6", cores=64, near=("0-9",))
     whole = [json.dumps(encode(part)).encode() for part in (_PLAN, record, look)]
     of_gpus = json.dumps(encode(GpuFacts(("gfx90a",), xnack="1"))).encode()
     of_slurm, of_nodes = b'{"partitions": {"a": 3.0}, "mpi": ["pmi2"]}', b'{"groups": [], "levels": {}}'
-    for output in (of_slurm, of_nodes, _SHOWN, b"", of_gpus):
+    for output in (of_slurm, of_nodes, b"", of_gpus):
         yield BORDER.join([*whole, output])
 
 
 def _slurm_seeds() -> Iterator[bytes]:
     partitions = b"PartitionName=dev-g\n   Default=YES QoS=N/A\n   MaxNodes=2 MaxTime=03:00:00\n\n  none\n  pmi2\n"
     yield BORDER.join([partitions, b"7 PENDING (Priority)\n", b"7|600|2\n"])
-
-
-def _behaviour_seeds() -> Iterator[bytes]:
-    yield b"lumiimg-engine: Ss Aa Ba\nlumiimg-engine: /mnt\nexport APPTAINER_NAME='x'\nexport SINGULARITY_BIND\n"
-    yield b"  --oci\n  --mksquashfs-args string\nAPPTAINER_CONF_FILE=/etc/apptainer/apptainer.conf\n"
-    yield b"WARNING: working directory\nFATAL:   stat /none: no such file or directory\n"
 
 
 def _lock_seeds() -> Iterator[bytes]:
@@ -155,6 +131,5 @@ TARGETS = (
         _slurm_seeds,
         (UndecidedError,),
     ),
-    Target("engine-behaviour", ("engine.behaviour",), _behaviour, _behaviour_seeds, (), rounds=15),
     Target("trial-lock", ("cluster.trial.plan.rows_in",), _lock, _lock_seeds, (), "toml", rounds=15),
 )

@@ -1,11 +1,19 @@
-"""What the engine that is here does, of that in which SingularityCE and Apptainer differ, and that takes seconds."""
+"""What the engine that is here does, of that in which SingularityCE and Apptainer differ, and that takes seconds.
+
+python -m tools.engine_behaviour IMAGE
+
+It tries the rows of tools/engine_differences.toml that say what each engine shows, and prints one line for each: `same`,
+`other` with what was expected, or `open` with the reason. The exit code is 1 where a row is `other`.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +22,6 @@ from lumiimg.engine.engine import EngineKind, clean_environment, find_container_
 from lumiimg.engine.namespaces.ids import own_ranges
 from lumiimg.engine.process import run, which
 from lumiimg.errors import LumiimgError, one_line
-from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.process import Completed
 
+TABLE = Path(__file__).with_name("engine_differences.toml")
 _TRY_S, _ALL_S = 20.0, 180.0
 _SAID = 300
 """Characters of an answer."""
@@ -43,7 +51,7 @@ class Shown:
     """What a try showed."""
 
     id: str
-    """Of the row of differences.toml."""
+    """Of the row of the table."""
     answer: str | None
     """In the words of the row; None where it could not be tried."""
     why: str = ""
@@ -61,7 +69,7 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class TriedDifference:
-    """A row of differences.toml of which each engine is expected to show something."""
+    """A row of the table of which each engine is expected to show something."""
 
     id: str
     what: str
@@ -77,7 +85,7 @@ class TriedDifference:
 
 def tried_differences() -> tuple[TriedDifference, ...]:
     """Return the rows that can be tried."""
-    rows = own_table(__package__, "differences.toml")["difference"]
+    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["difference"]
     return tuple(
         TriedDifference(row["id"], row["what"], row["shows"], row["source"], row["date"])
         for row in rows
@@ -315,3 +323,25 @@ TRIES: Mapping[str, tuple[bool, Callable[[_Bench, TriedDifference], str]]] = {
     "bound-squashfs": (True, _bound_squashfs),
 }
 """By the id of the row; whether an image must start for it."""
+
+
+def main() -> int:
+    behaviour = behaviour_of(Path(sys.argv[1]).absolute(), os.environ)
+    print(behaviour.engine)
+    expected = {row.id: row.of(behaviour.engine) for row in tried_differences()}
+    answers = {shown.id: shown.answer for shown in behaviour.shown}
+    for shown in behaviour.shown:
+        if shown.answer is None or expected[shown.id] is None:
+            print(f"open   {shown.id}: {shown.answer or shown.why}")
+        elif shown.answer == expected[shown.id]:
+            print(f"same   {shown.id}: {shown.answer}")
+        else:
+            print(f"other  {shown.id}: {shown.answer}; expected: {expected[shown.id]}")
+    return int(any(answer not in {None, expected[name]} for name, answer in answers.items() if expected[name]))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LumiimgError as error:
+        sys.exit(f"{error}")
