@@ -155,7 +155,6 @@ docs: $(VENV)/.docs
 	$(BIN)/pytest --numprocesses auto --dist worksteal -m '$(DOCUMENTS)' tests/unit/test_documents.py
 	rm -rf docs/_build
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir docs/_build/doctrees docs docs/_build/html
-	$(BIN)/python -m tools.site docs/_build/html
 	$(BIN)/pytest -m documents tests/unit/test_site.py
 
 clean:

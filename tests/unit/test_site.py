@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -67,6 +68,18 @@ def test_an_error_message_pasted_whole_is_found(message: str, page: str, reader:
     )
     pages = [link.partition("_build/html/")[2].partition(".html")[0] for link in found]
     assert page in pages[:3], pages
+
+
+def test_no_page_fetches_anything() -> None:
+    """Links may lead elsewhere; scripts, styles and pictures are the site's own."""
+    fetched = re.compile(
+        r"""<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*rel="(?:stylesheet|preload|icon)[^>]*href="(?:https?:)?//"""
+    )
+    in_a_sheet = re.compile(r"url\(['\"]?(?:https?:)?//|@import")
+    pages, sheets = sorted(SITE.rglob("*.html")), sorted(SITE.rglob("*.css"))
+    assert pages
+    assert [page for page in pages if fetched.search(page.read_text())] == []
+    assert [sheet for sheet in sheets if in_a_sheet.search(sheet.read_text())] == []
 
 
 def test_whoever_comes_from_the_search_sees_the_place(reader: Browser) -> None:
