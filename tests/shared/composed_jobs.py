@@ -1,24 +1,19 @@
 """Jobs put together from what is known of their parts: launcher, version, fault, the nodes that have it, and quotations.
 
-Each has its verdict by construction, whoever reads it. `python -m tests.shared.composed_jobs` prints how many there are of which.
+Each has its verdict by construction, whoever reads it.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
 
 from tests.shared.job_deaths import CASCADE, DEATHS
 from tests.shared.nccl_wordings import FAMILIES, outcomes, written
-
-if TYPE_CHECKING:
-    from tests.shared.nccl_wordings import Family
 
 LAUNCHERS: dict[str, Callable[[int, str], str]] = {
     "none": lambda _, line: line,
@@ -128,28 +123,47 @@ class ComposedJob:
         return tuple(lines)
 
 
-def composed_jobs() -> Iterator[ComposedJob]:
-    """Yield all jobs."""
-    for launcher in LAUNCHERS:
-        for version, family in FAMILIES.items():
-            kinds = outcomes(family)
-            for name, outcome in kinds.items():
-                lines = tuple(_tagged(launcher, rank, line) for rank, line in _ranks(written(family, outcome)))
-                yield ComposedJob(launcher, version, name, None, lines, outcome.verdict, outcome.confidence)
-            yield from _of_two_kinds(launcher, version, family)
-
-
-def dying_jobs() -> Iterator[ComposedJob]:
-    """Yield jobs that end in each of the deaths, each launcher with versions in turn."""
+def recipes() -> Iterator[Callable[[], ComposedJob]]:
+    """Yield what composes each job, so that only those are composed that are read."""
+    for launcher, (version, family) in product(LAUNCHERS, FAMILIES.items()):
+        kinds = outcomes(family)
+        yield from (partial(_of_one_kind, launcher, version, name) for name in kinds)
+        of_transport = {name: kinds[name] for name in kinds if name in TRANSPORTS}
+        for nodes, (name, outcome) in zip(NODES * len(of_transport), of_transport.items(), strict=False):
+            for other_name, other in of_transport.items():
+                if other.verdict != outcome.verdict:
+                    yield partial(_of_two_kinds, launcher, version, nodes, name, other_name)
     versions = list(FAMILIES)
     for number, (launcher, death, dying, network) in enumerate(product(LAUNCHERS, DEATHS, DYING, OF_DEATHS)):
-        version = versions[number % len(versions)]
-        outcome = outcomes(FAMILIES[version]).get(network)
-        before = _ranks(written(FAMILIES[version], outcome)) if outcome else ()
-        lines = [_tagged(launcher, rank, line) for rank, line in before]
-        lines += _dying(launcher, death, DYING[dying])
-        verdict = outcome.verdict if outcome else "none"
-        yield ComposedJob(launcher, version, network, dying, tuple(lines), verdict, None, death)
+        yield partial(_that_dies, launcher, versions[number % len(versions)], network, death, dying)
+
+
+def _of_one_kind(launcher: str, version: str, name: str) -> ComposedJob:
+    family = FAMILIES[version]
+    outcome = outcomes(family)[name]
+    lines = tuple(_tagged(launcher, rank, line) for rank, line in _ranks(written(family, outcome)))
+    return ComposedJob(launcher, version, name, None, lines, outcome.verdict, outcome.confidence)
+
+
+def _of_two_kinds(launcher: str, version: str, nodes: int, name: str, other: str) -> ComposedJob:
+    family = FAMILIES[version]
+    kinds = outcomes(family)
+    lines = [
+        _tagged(launcher, node, line.replace("nid005101", f"nid00510{node}"))
+        for node in range(nodes)
+        for line in written(family, kinds[other if node == nodes - 1 else name])
+        if "nid005102" not in line
+    ]
+    return ComposedJob(launcher, version, name, other, tuple(lines), "mixed", None)
+
+
+def _that_dies(launcher: str, version: str, network: str, death: str, dying: str) -> ComposedJob:
+    outcome = outcomes(FAMILIES[version]).get(network)
+    before = _ranks(written(FAMILIES[version], outcome)) if outcome else ()
+    lines = [_tagged(launcher, rank, line) for rank, line in before]
+    lines += _dying(launcher, death, DYING[dying])
+    verdict = outcome.verdict if outcome else "none"
+    return ComposedJob(launcher, version, network, dying, tuple(lines), verdict, None, death)
 
 
 def _dying(launcher: str, name: str, ranks: tuple[int, ...]) -> Iterator[str]:
@@ -161,21 +175,6 @@ def _dying(launcher: str, name: str, ranks: tuple[int, ...]) -> Iterator[str]:
     yield from (_tagged(launcher, 0, line) if launcher in _OF_EVERYTHING else line for line in of_launcher)
 
 
-def _of_two_kinds(launcher: str, version: str, family: Family) -> Iterator[ComposedJob]:
-    kinds = {name: outcome for name, outcome in outcomes(family).items() if name in TRANSPORTS}
-    for nodes, (name, outcome) in zip(NODES * len(kinds), kinds.items(), strict=False):
-        for other_name, other in kinds.items():
-            if other.verdict == outcome.verdict:
-                continue
-            lines = [
-                _tagged(launcher, node, line.replace("nid005101", f"nid00510{node}"))
-                for node in range(nodes)
-                for line in written(family, other if node == nodes - 1 else outcome)
-                if "nid005102" not in line
-            ]
-            yield ComposedJob(launcher, version, name, other_name, tuple(lines), "mixed", None)
-
-
 def _ranks(lines: list[str]) -> Iterator[tuple[int, str]]:
     for line in lines:
         yield 8 if "nid005102" in line or ":4243:" in line else 0, line
@@ -183,17 +182,3 @@ def _ranks(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 def _tagged(launcher: str, rank: int, line: str) -> str:
     return LAUNCHERS[launcher](rank, line)
-
-
-def main() -> None:
-    jobs = [*composed_jobs(), *dying_jobs()]
-    sys.stdout.write(
-        f"{len(jobs)} jobs: {len(LAUNCHERS)} launchers, {len(FAMILIES)} versions, {len(QUOTES)} ways to quote\n"
-    )
-    kinds = Counter((job.outcome, job.elsewhere or "-", job.verdict, job.death or "-") for job in jobs)
-    for (outcome, elsewhere, verdict, death), count in sorted(kinds.items()):
-        sys.stdout.write(f"{outcome:<16}{elsewhere:<16}{verdict:<20}{death:<24}{count:>6}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import read_lines
-from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, composed_jobs, dying_jobs
+from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, recipes
 from tests.shared.job_deaths import DEATHS
-from tests.shared.nccl_wordings import FAMILIES, outcomes, written
-from tests.shared.programs import EVERYTHING
-
-JOBS = [*composed_jobs(), *dying_jobs()]
-STEP = 1 if EVERYTHING else 29
-"""Of the jobs of a launcher each so many-th is read; all of them in `make test-all`."""
+from tests.shared.nccl_wordings import FAMILIES, OUTCOMES, outcomes, written
+from tests.shared.programs import sampled
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_each_job_is_read_as_it_was_composed_and_what_it_quotes_changes_nothing(launcher: str) -> None:
-    jobs = [(seed, job) for seed, job in enumerate(JOBS) if job.launcher == launcher]
-    wrong = [fault for seed, job in jobs[::STEP] if (fault := _fault(job, seed))]
+def test_each_job_is_read_as_it_was_composed_and_what_it_quotes_changes_nothing() -> None:
+    every = list(enumerate(recipes()))
+    assert len(every) > 20_000
+    jobs = [(seed, compose()) for seed, compose in sampled(every, 250)]
+    assert {job.launcher for _, job in jobs} == LAUNCHERS.keys()
+    assert {job.version for _, job in jobs} == FAMILIES.keys()
+    assert {job.outcome for _, job in jobs} >= OUTCOMES.keys()
+    wrong = [fault for seed, job in jobs if (fault := _fault(job, seed))]
     assert not wrong, f"{len(wrong)} of {len(jobs)}: {wrong[:3]}"
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(JOBS) >= 5000
 
 
 def _fault(job: ComposedJob, seed: int) -> str:
@@ -48,8 +45,10 @@ def _fault(job: ComposedJob, seed: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("launcher", ["none", "srun -l", "torchrun"])
-@pytest.mark.parametrize("version", [version for version, family in FAMILIES.items() if "cxi" in outcomes(family)])
+VERSIONS = [version for version, family in FAMILIES.items() if "cxi" in outcomes(family)]
+
+
+@pytest.mark.parametrize(("version", "launcher"), sampled(product(VERSIONS, ["none", "srun -l", "torchrun"]), 15))
 def test_what_a_run_proved_is_no_answer_about_one_that_began_after_it(version: str, launcher: str) -> None:
     lines = written(FAMILIES[version], outcomes(FAMILIES[version])["cxi"])
     first = [LAUNCHERS[launcher](8 if ":4243:" in line else 0, line) for line in lines]
@@ -64,31 +63,33 @@ def test_what_a_run_proved_is_no_answer_about_one_that_began_after_it(version: s
         assert len(both.runs_before) == 1
 
 
-@pytest.mark.parametrize("kind", QUOTED)
-@pytest.mark.parametrize(
-    "beside",
-    [{"stream": "chat"}, {"time": "2026"}, {"@timestamp": "2026"}, {"stream": ["stderr"]}, {}],
-)
-@pytest.mark.parametrize("key", ["log", "message", "MESSAGE", "textPayload"])
-def test_records_that_no_collector_writes_are_text(key: str, beside: dict[str, object], kind: str) -> None:
-    said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
-    assert read_lines("job.out", [json.dumps({key: line, **beside}) for line in said]).verdict == "none"
+def test_records_that_no_collector_writes_are_text() -> None:
+    for key, beside, kind in product(
+        ["log", "message", "MESSAGE", "textPayload"],
+        [{"stream": "chat"}, {"time": "2026"}, {"@timestamp": "2026"}, {"stream": ["stderr"]}, {}],
+        QUOTED,
+    ):
+        said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
+        assert read_lines("job.out", [json.dumps({key: line, **beside}) for line in said]).verdict == "none", (
+            key,
+            beside,
+            kind,
+        )
 
 
-@pytest.mark.parametrize("kind", QUOTED)
-def test_a_collectors_records_among_other_lines_are_what_a_program_printed(kind: str) -> None:
-    said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
-    records = [LAUNCHERS["Docker"](0, line) for line in said]
-    assert read_lines("job.out", records).verdict == read_lines("job.out", said).verdict != "none"
-    assert read_lines("job.out", ["==> a.log <==", *records]).verdict != "none"
-    for lines in ([*records, "step 1", "step 2"], ["step 1", *records, "step 2"], ["step 1", "step 2", *records]):
-        assert read_lines("job.out", lines).verdict == "none"
+def test_a_collectors_records_among_other_lines_are_what_a_program_printed() -> None:
+    for kind in QUOTED:
+        said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
+        records = [LAUNCHERS["Docker"](0, line) for line in said]
+        assert read_lines("job.out", records).verdict == read_lines("job.out", said).verdict != "none", kind
+        assert read_lines("job.out", ["==> a.log <==", *records]).verdict != "none", kind
+        for lines in ([*records, "step 1", "step 2"], ["step 1", *records, "step 2"], ["step 1", "step 2", *records]):
+            assert read_lines("job.out", lines).verdict == "none", kind
 
 
-@pytest.mark.parametrize("quote", QUOTES)
-@pytest.mark.parametrize("kind", QUOTED)
-def test_a_job_that_only_quotes_is_never_proved(quote: str, kind: str) -> None:
-    lines = [quote.format(line=f"nid009999:7:7 [0] NCCL INFO {said}", message=said) for said in QUOTED[kind]]
-    report = read_lines("job.out", ["step 1", *lines, "step 2"])
-    assert report.confidence != "proved" or report.verdict.startswith("plugin-")
-    assert report.answer.name != "GOOD"
+def test_a_job_that_only_quotes_is_never_proved() -> None:
+    for kind, quote in product(QUOTED, QUOTES):
+        lines = [quote.format(line=f"nid009999:7:7 [0] NCCL INFO {said}", message=said) for said in QUOTED[kind]]
+        report = read_lines("job.out", ["step 1", *lines, "step 2"])
+        assert report.confidence != "proved" or report.verdict.startswith("plugin-"), (kind, quote)
+        assert report.answer.name != "GOOD", (kind, quote)

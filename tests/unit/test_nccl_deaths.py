@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from lumiimg.errors import ExitCode
@@ -17,22 +19,31 @@ def read(lines: list[str]) -> LogReport:
     return read_lines("job.out", lines)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("name", DEATHS)
-def test_a_death_is_named_first_and_the_network_second(name: str, network: str) -> None:
-    report = read([*job(network, 0, 3, 9), *died(name, 3)])
-    assert report.ended is not None
-    assert (report.ended.id, report.causes[0].id) == (DEATHS[name].id, DEATHS[name].id)
-    assert (report.verdict, report.answer) == (VERDICTS[network], ExitCode.NO)
-    assert report.causes[0].remedy
+def ended_by(lines: list[str]) -> str | None:
+    ended = read(lines).ended
+    return ended.id if ended else None
 
 
-@pytest.mark.parametrize("name", ["oom kill", "HIP memory", "segfault", "no GPUs", "no word"])
-def test_it_is_said_which_rank_died_first_and_where(name: str) -> None:
-    ended = read([*job("cxi", 0, 3, 9), *died(name, 9)]).ended
-    assert ended is not None
-    assert ended.rank == "9"
-    assert ended.node in {"nid005102", None}
+def raised(name: str) -> list[str]:
+    """Return what the program alone prints of a death."""
+    return [line for line in died(name, 3, cascade=False) if "srun" not in line]
+
+
+def test_a_death_is_named_first_and_the_network_second() -> None:
+    for name, network in product(DEATHS, NETWORKS):
+        report = read([*job(network, 0, 3, 9), *died(name, 3)])
+        assert report.ended is not None, (name, network)
+        assert (report.ended.id, report.causes[0].id) == (DEATHS[name].id, DEATHS[name].id), (name, network)
+        assert (report.verdict, report.answer) == (VERDICTS[network], ExitCode.NO), (name, network)
+        assert report.causes[0].remedy, (name, network)
+
+
+def test_it_is_said_which_rank_died_first_and_where() -> None:
+    for name in ["oom kill", "HIP memory", "segfault", "no GPUs", "no word"]:
+        ended = read([*job("cxi", 0, 3, 9), *died(name, 9)]).ended
+        assert ended is not None, name
+        assert ended.rank == "9", name
+        assert ended.node in {"nid005102", None}, name
 
 
 def test_an_error_without_a_rank_is_not_given_the_rank_of_whoever_else_speaks() -> None:
@@ -41,87 +52,78 @@ def test_an_error_without_a_rank_is_not_given_the_rank_of_whoever_else_speaks() 
     assert (ended.rank, ended.node) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("line", "ended"),
-    [
-        (
-            "(E pid=2) ValueError: To serve at least one request with the models's max seq len (131072), …",
-            "gpu-out-of-memory",
-        ),
-        ("ERROR: Could not install packages due to an OSError: [Errno 122] Disk quota exceeded", "quota-exceeded"),
-        (
-            "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Killed                  python train.py",
-            "worker-killed",
-        ),
-        (
-            "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Segmentation fault      (core dumped) python",
-            "segmentation-fault",
-        ),
-        (
-            "(raylet) [2023-04-09 07:23:59,445 E 395 395] (raylet) node_manager.cc:3: 10 Workers (tasks / actors) killed due to memory pressure (OOM)",
-            "out-of-memory",
-        ),
-        (
-            "(raylet, ip=10.0.0.2) node_manager.cc:3040: 1 Workers (tasks / actors) killed due to memory pressure (OOM)",
-            "out-of-memory",
-        ),
-        (
-            "(EngineCore_DP0 pid=638) ERROR 11-24 10:00:00 [core.py:700] torch.OutOfMemoryError: HIP out of memory.",
-            "gpu-out-of-memory",
-        ),
-        ("(Worker_TP1_EP1 pid=72, ip=10.0.0.3) torch.OutOfMemoryError: HIP out of memory.", "gpu-out-of-memory"),
-        ("(APIServer pid=7) ModuleNotFoundError: No module named 'vllm'", "layer-not-in-image"),
-        ("socket.gaierror: [Errno -2] Name or service not known", "ranks-did-not-meet"),
-        (
-            "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
-            "step-ended",
-        ),
-        ("[Tue Nov 24 05:31:08 2026] Out of memory: Killed process 4711 (python) total-vm:1kB", "out-of-memory"),
-        ("Nov 24 05:31:08 nid005101 kernel: Out of memory: Killed process 4711 (python)", "out-of-memory"),
-        (
-            "(EngineCore_0 pid=638) ERROR 11-24 10:00:00 [core.py:700] torch.OutOfMemoryError: HIP out of memory.",
-            "gpu-out-of-memory",
-        ),
-    ],
-)
-def test_deaths_as_users_paste_them(line: str, ended: str | None) -> None:
-    death = read(["step 1", line]).ended
-    assert (death.id if death else None) == ended
+PASTED = [
+    (
+        "(E pid=2) ValueError: To serve at least one request with the models's max seq len (131072), …",
+        "gpu-out-of-memory",
+    ),
+    ("ERROR: Could not install packages due to an OSError: [Errno 122] Disk quota exceeded", "quota-exceeded"),
+    (
+        "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Killed                  python train.py",
+        "worker-killed",
+    ),
+    (
+        "/var/spool/slurmd/job42/slurm_script: line 12: 4711 Segmentation fault      (core dumped) python",
+        "segmentation-fault",
+    ),
+    (
+        "(raylet) [2023-04-09 07:23:59,445 E 395 395] (raylet) node_manager.cc:3: 10 Workers (tasks / actors) killed due to memory pressure (OOM)",
+        "out-of-memory",
+    ),
+    (
+        "(raylet, ip=10.0.0.2) node_manager.cc:3040: 1 Workers (tasks / actors) killed due to memory pressure (OOM)",
+        "out-of-memory",
+    ),
+    (
+        "(EngineCore_DP0 pid=638) ERROR 11-24 10:00:00 [core.py:700] torch.OutOfMemoryError: HIP out of memory.",
+        "gpu-out-of-memory",
+    ),
+    ("(Worker_TP1_EP1 pid=72, ip=10.0.0.3) torch.OutOfMemoryError: HIP out of memory.", "gpu-out-of-memory"),
+    ("(APIServer pid=7) ModuleNotFoundError: No module named 'vllm'", "layer-not-in-image"),
+    ("socket.gaierror: [Errno -2] Name or service not known", "ranks-did-not-meet"),
+    (
+        "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
+        "step-ended",
+    ),
+    ("[Tue Nov 24 05:31:08 2026] Out of memory: Killed process 4711 (python) total-vm:1kB", "out-of-memory"),
+    ("Nov 24 05:31:08 nid005101 kernel: Out of memory: Killed process 4711 (python)", "out-of-memory"),
+    (
+        "(EngineCore_0 pid=638) ERROR 11-24 10:00:00 [core.py:700] torch.OutOfMemoryError: HIP out of memory.",
+        "gpu-out-of-memory",
+    ),
+]
 
 
-@pytest.mark.parametrize("name", [name for name in DEATHS if name not in {"no word", "unknown", "meeting"}])
-def test_slurms_word_of_a_kill_comes_last_and_is_the_cause_all_the_same(name: str) -> None:
-    lines = [line for line in died("no word", 3) if "srun" not in line]
-    ended = read([*job("cxi", 0, 3, 9), *lines, *died(name, 3, cascade=False)]).ended
-    assert ended is not None
-    assert ended.id == DEATHS[name].id
+def test_deaths_as_users_paste_them() -> None:
+    for line, ended in PASTED:
+        assert ended_by(["step 1", line]) == ended, (line, ended)
+
+
+def test_slurms_word_of_a_kill_comes_last_and_is_the_cause_all_the_same() -> None:
+    for name in [name for name in DEATHS if name not in {"no word", "unknown", "meeting"}]:
+        lines = [line for line in died("no word", 3) if "srun" not in line]
+        assert ended_by([*job("cxi", 0, 3, 9), *lines, *died(name, 3, cascade=False)]) == DEATHS[name].id, name
 
 
 def test_the_first_of_two_deaths_is_the_cause() -> None:
     first, then = died("HIP memory", 3, cascade=False), died("segfault", 5)
-    ended = read([*job("cxi", 0, 3, 5), *first, *then]).ended
-    assert ended is not None
-    assert ended.id == "gpu-out-of-memory"
-    ended = read([*job("cxi", 0, 3, 5), *then, *first]).ended
-    assert ended is not None
-    assert ended.id == "segmentation-fault"
+    assert ended_by([*job("cxi", 0, 3, 5), *first, *then]) == "gpu-out-of-memory"
+    assert ended_by([*job("cxi", 0, 3, 5), *then, *first]) == "segmentation-fault"
 
 
-@pytest.mark.parametrize("end", ["time limit", "cancelled", "node failed"])
-def test_an_error_that_the_program_outlived_is_not_what_ended_it(end: str) -> None:
-    caught = [line for line in died("HIP memory", 3, cascade=False) if "srun" not in line]
-    steps = [f"0: step {number} loss 2.3" for number in range(300)]
-    report = read([*job("cxi", 0, 3), *caught, *steps, *died(end, 0, cascade=False)])
-    assert report.ended is not None
-    assert report.ended.id == DEATHS[end].id
-    exited = [line.format(rank=3, node="nid005101") for line in EXITED]
-    report = read([*job("cxi", 0, 3), *caught, *exited, *steps, *died(end, 0, cascade=False)])
-    assert report.ended is not None
-    assert report.ended.id == "gpu-out-of-memory"
+def test_an_error_that_the_program_outlived_is_not_what_ended_it() -> None:
+    for end in ["time limit", "cancelled", "node failed"]:
+        caught = raised("HIP memory")
+        steps = [f"0: step {number} loss 2.3" for number in range(300)]
+        assert ended_by([*job("cxi", 0, 3), *caught, *steps, *died(end, 0, cascade=False)]) == DEATHS[end].id, end
+        exited = [line.format(rank=3, node="nid005101") for line in EXITED]
+        assert (
+            ended_by([*job("cxi", 0, 3), *caught, *exited, *steps, *died(end, 0, cascade=False)]) == "gpu-out-of-memory"
+        ), end
 
 
 def test_an_error_in_the_middle_of_a_job_that_went_on_changes_no_answer() -> None:
-    caught = [line for line in died("port", 3, cascade=False) if "srun" not in line]
+    caught = raised("port")
     report = read([*job("cxi", 0, 3), *caught, *(f"0: step {number}" for number in range(300))])
     assert (report.ended, report.answer) == (None, ExitCode.GOOD)
     assert "port-taken" in [cause.id for cause in report.causes]
@@ -173,35 +175,36 @@ LAST_WORDS = ("done", "Tue Nov 24 05:31:08 EET 2026", "3: [ERROR] training faile
 """What programs and job scripts print of their own when they end, in whichever way."""
 
 
-@pytest.mark.parametrize("name", ["HIP memory", "quota", "module", "no GPUs", "NaN"])
-@pytest.mark.parametrize("after", WENT_ON + LAST_WORDS)
-def test_an_error_near_the_end_of_a_log_ends_nothing_and_leaves_no_green_answer(name: str, after: str) -> None:
-    caught = [line for line in died(name, 3, cascade=False) if "srun" not in line]
-    report = read([*job("cxi", 0, 3), *caught, after])
-    assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED)
-    assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.PROVED)
-    assert [cause.id for cause in report.causes[:2]] == ["end-unclear", DEATHS[name].id]
-    for more in (["5: step 14"] * 100, job("cxi", 5)):
-        report = read([*job("cxi", 0, 3), *caught, after, *more])
-        assert (report.ended, report.end_unclear, report.answer) == (None, False, ExitCode.GOOD)
-        assert DEATHS[name].id in [cause.id for cause in report.causes]
+def test_an_error_near_the_end_of_a_log_ends_nothing_and_leaves_no_green_answer() -> None:
+    for after, name in product(WENT_ON + LAST_WORDS, ["HIP memory", "quota", "module", "no GPUs", "NaN"]):
+        caught = raised(name)
+        report = read([*job("cxi", 0, 3), *caught, after])
+        assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED), (after, name)
+        assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.PROVED), (after, name)
+        assert [cause.id for cause in report.causes[:2]] == ["end-unclear", DEATHS[name].id], (after, name)
+        for more in (["5: step 14"] * 100, job("cxi", 5)):
+            report = read([*job("cxi", 0, 3), *caught, after, *more])
+            assert (report.ended, report.end_unclear, report.answer) == (None, False, ExitCode.GOOD), (after, name)
+            assert DEATHS[name].id in [cause.id for cause in report.causes], (after, name)
 
 
 _FRAMES = ("Traceback (most recent call last):", '  File "/scratch/train.py", line 212, in <module>', "    f(x)")
 
 
-@pytest.mark.parametrize("error", ["KeyError: 'x'", "AssertionError: batch size", "KeyboardInterrupt", "x.MyError"])
-@pytest.mark.parametrize("tag", ["", "3: ", "[rank3]: ", "(EngineCore_0 pid=638) ERROR 11-24 10:00:00 [core.py:700] "])
-def test_with_a_traceback_near_its_end_no_log_is_green(error: str, tag: str) -> None:
-    lines = [f"{tag}{line}" for line in (*_FRAMES, error)]
-    for end in (lines, [*lines, ""], [*lines, *lines], [*lines, "done"]):
-        report = read([*job("cxi", 0, 3), *end])
-        assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED)
-    apart = LogReader()
-    apart.feed("job.out", "".join(f"{line}\n" for line in job("cxi", 0, 3)).encode())
-    apart.feed("job.err", "".join(f"{line}\n" for line in lines).encode())
-    assert apart.report().answer is ExitCode.UNDECIDED
-    assert read([*job("cxi", 0, 3), *lines, *(["step 14 loss 2.3"] * 120)]).answer is ExitCode.GOOD
+def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
+    for tag, error in product(
+        ["", "3: ", "[rank3]: ", "(EngineCore_0 pid=638) ERROR 11-24 10:00:00 [core.py:700] "],
+        ["KeyError: 'x'", "AssertionError: batch size", "KeyboardInterrupt", "x.MyError"],
+    ):
+        lines = [f"{tag}{line}" for line in (*_FRAMES, error)]
+        for end in (lines, [*lines, ""], [*lines, *lines], [*lines, "done"]):
+            report = read([*job("cxi", 0, 3), *end])
+            assert (report.ended, report.end_unclear, report.answer) == (None, True, ExitCode.UNDECIDED), (tag, error)
+        apart = LogReader()
+        apart.feed("job.out", "".join(f"{line}\n" for line in job("cxi", 0, 3)).encode())
+        apart.feed("job.err", "".join(f"{line}\n" for line in lines).encode())
+        assert apart.report().answer is ExitCode.UNDECIDED, (tag, error)
+        assert read([*job("cxi", 0, 3), *lines, *(["step 14 loss 2.3"] * 120)]).answer is ExitCode.GOOD, (tag, error)
 
 
 def test_of_a_job_on_one_node_an_error_near_the_end_says_nothing_of_other_nodes() -> None:
@@ -213,19 +216,19 @@ def test_of_a_job_on_one_node_an_error_near_the_end_says_nothing_of_other_nodes(
     assert "other nodes" not in headline(report)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "TypeError: 'NoneType' object is not callable",
-        "OSError: [Errno 28] No space left on device",
-        "BrokenPipeError: [Errno 32] Broken pipe",
-    ],
-)
-def test_what_python_ignores_while_it_ends_is_no_end_of_a_job(error: str) -> None:
-    ignored = "Exception ignored in: <function Pool.__del__ at 0x7f00>"
-    for lines in ([ignored, *_FRAMES, error], [ignored, error]):
-        report = read([*job("cxi", 0, 3), *lines])
-        assert (report.ended, report.answer) == (None, ExitCode.GOOD)
+IGNORED = [
+    "TypeError: 'NoneType' object is not callable",
+    "OSError: [Errno 28] No space left on device",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+]
+
+
+def test_what_python_ignores_while_it_ends_is_no_end_of_a_job() -> None:
+    for error in IGNORED:
+        ignored = "Exception ignored in: <function Pool.__del__ at 0x7f00>"
+        for lines in ([ignored, *_FRAMES, error], [ignored, error]):
+            report = read([*job("cxi", 0, 3), *lines])
+            assert (report.ended, report.answer) == (None, ExitCode.GOOD), error
 
 
 _WARNING = (
@@ -240,28 +243,22 @@ _WARNING = (
 )
 
 
-@pytest.mark.parametrize("warning", _WARNING)
-@pytest.mark.parametrize("name", DEATHS)
-def test_what_a_program_only_warns_of_ended_nothing(name: str, warning: str) -> None:
-    said = [warning + line.partition(": ")[2] for line in died(name, 3, cascade=False) if "srun" not in line]
-    for before in (job("cxi", 0, 3), []):
-        assert read([*before, *said]).ended is None
+def test_what_a_program_only_warns_of_ended_nothing() -> None:
+    for name, warning in product(DEATHS, _WARNING):
+        said = [warning + line.partition(": ")[2] for line in died(name, 3, cascade=False) if "srun" not in line]
+        for before in (job("cxi", 0, 3), []):
+            assert read([*before, *said]).ended is None, (name, warning)
 
 
-@pytest.mark.parametrize("after", FOLLOWS.values(), ids=FOLLOWS)
-@pytest.mark.parametrize("name", ["HIP memory", "quota", "module"])
-def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it(
-    name: str, after: tuple[str, ...]
-) -> None:
-    raised = [line for line in died(name, 3, cascade=False) if "srun" not in line]
-    ended = read([*job("cxi", 0, 3), *raised, *after]).ended
-    assert ended is not None
-    assert ended.id == DEATHS[name].id
+def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it() -> None:
+    for name, after in product(["HIP memory", "quota", "module"], FOLLOWS.values()):
+        own = raised(name)
+        assert ended_by([*job("cxi", 0, 3), *own, *after]) == DEATHS[name].id, (name, after)
 
 
 def test_lines_behind_an_error_are_looked_at_wherever_a_block_ends() -> None:
-    raised = [line for line in died("quota", 3, cascade=False) if "srun" not in line]
-    text = "".join(f"{line}\n" for line in [*job("cxi", 0, 3), *raised, *FOLLOWS["another rank's traceback"]]).encode()
+    own = raised("quota")
+    text = "".join(f"{line}\n" for line in [*job("cxi", 0, 3), *own, *FOLLOWS["another rank's traceback"]]).encode()
     for after, ends in ((b"", True), (b"step 14\n", False)):
         for cut in range(0, len(text), 97):
             at = text.find(b"\n", cut) + 1
@@ -272,19 +269,17 @@ def test_lines_behind_an_error_are_looked_at_wherever_a_block_ends() -> None:
 
 
 def test_an_error_long_before_a_process_ended_is_not_what_ended_it() -> None:
-    caught = [line for line in died("HIP memory", 3, cascade=False) if "srun" not in line]
+    caught = raised("HIP memory")
     exited = [line.format(rank=3, node="nid005101") for line in EXITED]
     for steps, ending in ((300, "gpu-out-of-memory"), (3000, "step-ended")):
         lines = [*job("cxi", 0, 3), *caught, *(f"0: step {number}" for number in range(steps)), *exited]
-        ended = read(lines).ended
-        assert ended is not None
-        assert ended.id == ending
+        assert ended_by(lines) == ending
 
 
 def test_what_follows_an_error_is_kept_of_its_end_only() -> None:
-    raised = [line for line in died("quota", 3, cascade=False) if "srun" not in line]
+    own = raised("quota")
     blank = [""] * 20_000
-    assert read([*job("cxi", 0, 3), *raised, *blank]).ended is None
+    assert read([*job("cxi", 0, 3), *own, *blank]).ended is None
 
 
 def test_a_process_that_speaks_of_its_network_later_has_outlived_its_error() -> None:
@@ -300,9 +295,7 @@ def test_of_a_job_that_was_started_again_the_last_run_counts() -> None:
     again = [line.replace(":10", ":20") for line in job("cxi", 0, 8)]
     report = read([*before, *again])
     assert (report.ended, report.verdict, report.confidence) == (None, Verdict.OFI_CXI, Confidence.PROVED)
-    ended = read([*before, *again, *died("quota", 0)]).ended
-    assert ended is not None
-    assert ended.id == "quota-exceeded"
+    assert ended_by([*before, *again, *died("quota", 0)]) == "quota-exceeded"
 
 
 def test_an_error_in_a_file_of_its_own_ends_the_job_if_its_last_lines_say_so() -> None:
@@ -323,65 +316,59 @@ def test_what_the_network_died_of_is_the_verdict_and_needs_no_other_word() -> No
     assert (report.verdict, report.ended) == (Verdict.PLUGIN_MISSING, None)
 
 
-@pytest.mark.parametrize(
-    "mark", ["    ", "# ", "- ", "> ", "The model wrote: ", '+ grep "', "E       ", "AssertionError: "]
-)
-@pytest.mark.parametrize("name", DEATHS)
-def test_a_death_that_is_quoted_ends_nothing(name: str, mark: str) -> None:
-    quoted = [mark + line.removeprefix("3: ") for line in died(name, 3, cascade=False)]
-    quiet = [f"step {number}" for number in range(len(quoted) + 2)]
-    report = read([*job("cxi", 0, 3), *quoted, *quiet])
-    assert (report.ended, report.answer) == (None, ExitCode.GOOD)
-    assert read([*quoted, *quiet]).ended is None
+def test_a_death_that_is_quoted_ends_nothing() -> None:
+    for name, mark in product(
+        DEATHS, ["    ", "# ", "- ", "> ", "The model wrote: ", '+ grep "', "E       ", "AssertionError: "]
+    ):
+        quoted = [mark + line.removeprefix("3: ") for line in died(name, 3, cascade=False)]
+        quiet = [f"step {number}" for number in range(len(quoted) + 2)]
+        report = read([*job("cxi", 0, 3), *quoted, *quiet])
+        assert (report.ended, report.answer) == (None, ExitCode.GOOD), (name, mark)
+        assert read([*quoted, *quiet]).ended is None, (name, mark)
 
 
 def test_a_whole_log_that_was_copied_into_a_mail_is_read_as_the_log() -> None:
-    ended = read([f"> {line}" for line in [*job("cxi", 0, 3), *died("quota", 3)]]).ended
-    assert ended is not None
-    assert ended.id == "quota-exceeded"
+    assert ended_by([f"> {line}" for line in [*job("cxi", 0, 3), *died("quota", 3)]]) == "quota-exceeded"
 
 
 def test_slurms_line_behind_a_progress_bar_counts() -> None:
     bar = "20%|██        | 10/50 [1:45:54<7:03:50, 635.76s/it] 22%|██▏       | 11/50 [1:56:28<6:52:58, 635.36s/it]"
     line = "slurmstepd: error: *** JOB 42187 ON clr1247 CANCELLED AT 2022-04-14T16:17:16 DUE TO TIME LIMIT ***"
-    ended = read([f"{bar}{line}"]).ended
-    assert ended is not None
-    assert ended.id == "time-limit"
+    assert ended_by([f"{bar}{line}"]) == "time-limit"
 
 
-@pytest.mark.parametrize(
-    ("line", "ended"),
-    [
-        ("4242.0        train   project_465     512 OUT_OF_ME+    0:125", "out-of-memory"),
-        ("4242|train|TIMEOUT|0:0", "time-limit"),
-        ("4242|FAILED|1:0", "step-ended"),
-        ("4242|CANCELLED by 1000|0:15", "cancelled"),
-        ("State: OUT_OF_MEMORY (exit code 0)", "out-of-memory"),
-        ("State: CANCELLED (exit code 0)", "cancelled"),
-        ("4242          train   project_465     512 CANCELLED+      0:0", "cancelled"),
-        ("4242|train|CANCELLED by 1000|0:0", "cancelled"),
-        ("4242|train|DEADLINE|0:0", "time-limit"),
-        ("4242|train|PREEMPTED|0:0", "preempted"),
-        ("4242.0|train|FAILED|1:0", "step-ended"),
-        ("4242.0|FAILED", "step-ended"),
-        ("4242.0|12345K|nid005101|3|TIMEOUT", "time-limit"),
-        ("4242.0            TIMEOUT", "time-limit"),
-        ("JobState=FAILED Reason=NonZeroExitCode Dependency=(null)", "step-ended"),
-        ("the job 4242 FAILED, said the model", None),
-        ("1024 tests FAILED", None),
-        ("1024 tests FAILED, 3 passed", None),
-        ("5000 ms TIMEOUT", None),
-        ("5000 ms TIMEOUT of the request to 10.0.0.1", None),
-        ("2048 requests CANCELLED by the client", None),
-        ("4242.batch    batch   project_465     512  NODE_FAIL      0:0", "node-failed"),
-        ("4242          train   project_465     512  COMPLETED      0:0", None),
-        ("the TIMEOUT of the queue is 4242", None),
-    ],
-)
-def test_what_slurm_says_of_the_job_beside_its_log_counts(line: str, ended: str | None) -> None:
-    lines = ["       JobID    JobName    Account  AllocCPUS      State ExitCode", line]
-    death = read([*job("cxi", 0, 3), *lines]).ended
-    assert (death.id if death else None) == ended
+OF_SLURM = [
+    ("4242.0        train   project_465     512 OUT_OF_ME+    0:125", "out-of-memory"),
+    ("4242|train|TIMEOUT|0:0", "time-limit"),
+    ("4242|FAILED|1:0", "step-ended"),
+    ("4242|CANCELLED by 1000|0:15", "cancelled"),
+    ("State: OUT_OF_MEMORY (exit code 0)", "out-of-memory"),
+    ("State: CANCELLED (exit code 0)", "cancelled"),
+    ("4242          train   project_465     512 CANCELLED+      0:0", "cancelled"),
+    ("4242|train|CANCELLED by 1000|0:0", "cancelled"),
+    ("4242|train|DEADLINE|0:0", "time-limit"),
+    ("4242|train|PREEMPTED|0:0", "preempted"),
+    ("4242.0|train|FAILED|1:0", "step-ended"),
+    ("4242.0|FAILED", "step-ended"),
+    ("4242.0|12345K|nid005101|3|TIMEOUT", "time-limit"),
+    ("4242.0            TIMEOUT", "time-limit"),
+    ("JobState=FAILED Reason=NonZeroExitCode Dependency=(null)", "step-ended"),
+    ("the job 4242 FAILED, said the model", None),
+    ("1024 tests FAILED", None),
+    ("1024 tests FAILED, 3 passed", None),
+    ("5000 ms TIMEOUT", None),
+    ("5000 ms TIMEOUT of the request to 10.0.0.1", None),
+    ("2048 requests CANCELLED by the client", None),
+    ("4242.batch    batch   project_465     512  NODE_FAIL      0:0", "node-failed"),
+    ("4242          train   project_465     512  COMPLETED      0:0", None),
+    ("the TIMEOUT of the queue is 4242", None),
+]
+
+
+def test_what_slurm_says_of_the_job_beside_its_log_counts() -> None:
+    for line, ended in OF_SLURM:
+        lines = ["       JobID    JobName    Account  AllocCPUS      State ExitCode", line]
+        assert ended_by([*job("cxi", 0, 3), *lines]) == ended, (line, ended)
 
 
 STATES = {
@@ -446,18 +433,19 @@ ENDS = (
 """What launchers, queues and shells print of a program that did not end well, each alone."""
 
 
-@pytest.mark.parametrize("line", ENDS)
-def test_a_launchers_word_that_a_process_failed_is_never_overlooked(line: str) -> None:
-    steps = [f"0: step {number} loss 2.31" for number in range(200)]
-    report = read([*job("cxi", 0, 3), *steps, line])
-    assert report.ended is not None
-    assert (report.ended.id, report.answer) == ("worker-killed" if line == "Killed" else "step-ended", ExitCode.NO)
-    raised = [line for line in died("quota", 3, cascade=False) if "srun" not in line]
-    ended = read([*job("cxi", 0, 3), *steps, *raised, line]).ended
-    assert ended is not None
-    assert ended.id == "quota-exceeded"
-    for quoted in (f"The log says: {line}", f"# {line}", f"AssertionError: {line}"):
-        assert read([*job("cxi", 0, 3), *steps, quoted]).answer is ExitCode.GOOD
+def test_a_launchers_word_that_a_process_failed_is_never_overlooked() -> None:
+    for line in ENDS:
+        steps = [f"0: step {number} loss 2.31" for number in range(200)]
+        report = read([*job("cxi", 0, 3), *steps, line])
+        assert report.ended is not None, line
+        assert (report.ended.id, report.answer) == (
+            "worker-killed" if line == "Killed" else "step-ended",
+            ExitCode.NO,
+        ), line
+        own = raised("quota")
+        assert ended_by([*job("cxi", 0, 3), *steps, *own, line]) == "quota-exceeded", line
+        for quoted in (f"The log says: {line}", f"# {line}", f"AssertionError: {line}"):
+            assert read([*job("cxi", 0, 3), *steps, quoted]).answer is ExitCode.GOOD, line
 
 
 def test_the_time_limit_is_no_cancelling() -> None:
@@ -472,27 +460,27 @@ NUMBERED = (
 )
 
 
-@pytest.mark.parametrize("line", NUMBERED)
-def test_a_command_names_the_job_where_the_log_says_its_number(line: str) -> None:
-    raised = [line for line in died("HIP memory", 3, cascade=False) if "srun" not in line]
-    for lines, number in (
-        ([line], "4711"),
-        ([line, f"The log says: {line.replace('4711', '42')}"], "4711"),
-        ([line, line.replace("4711", "4712")], "$SLURM_JOB_ID"),
-        (["SLURM_JOB_ID=4711)(rm", ""], "$SLURM_JOB_ID"),
-        ([], "$SLURM_JOB_ID"),
-    ):
-        report = read([*lines, *job("cxi", 0, 3), *raised, "done"])
-        steps = [step for cause in report.causes for step in cause.remedy if "sacct -j" in step]
-        assert all(f"sacct -j {number} " in step for step in steps)
-        assert steps or report.ended
+def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
+    for line in NUMBERED:
+        own = raised("HIP memory")
+        for lines, number in (
+            ([line], "4711"),
+            ([line, f"The log says: {line.replace('4711', '42')}"], "4711"),
+            ([line, line.replace("4711", "4712")], "$SLURM_JOB_ID"),
+            (["SLURM_JOB_ID=4711)(rm", ""], "$SLURM_JOB_ID"),
+            ([], "$SLURM_JOB_ID"),
+        ):
+            report = read([*lines, *job("cxi", 0, 3), *own, "done"])
+            steps = [step for cause in report.causes for step in cause.remedy if "sacct -j" in step]
+            assert all(f"sacct -j {number} " in step for step in steps), line
+            assert steps or report.ended, line
 
 
-@pytest.mark.parametrize("seen", ["Loaded net plugin", "Using network Socket"])
-def test_a_crash_while_the_plugin_starts_is_told_from_one_in_the_program(seen: str) -> None:
-    start = ["nid005101:103:1 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.18.0"]
-    if seen == "Using network Socket":
-        start.append(f"nid005101:103:1 [0] NCCL INFO {seen}")
-    ended = read([*start, "srun: error: nid005101: task 3: Segmentation fault (core dumped)"]).ended
-    assert ended is not None
-    assert ended.id == ("plugin-crash" if seen == "Loaded net plugin" else "segmentation-fault")
+def test_a_crash_while_the_plugin_starts_is_told_from_one_in_the_program() -> None:
+    for seen in ["Loaded net plugin", "Using network Socket"]:
+        start = ["nid005101:103:1 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.18.0"]
+        if seen == "Using network Socket":
+            start.append(f"nid005101:103:1 [0] NCCL INFO {seen}")
+        assert ended_by([*start, "srun: error: nid005101: task 3: Segmentation fault (core dumped)"]) == (
+            "plugin-crash" if seen == "Loaded net plugin" else "segmentation-fault"
+        ), seen
