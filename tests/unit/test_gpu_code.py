@@ -39,11 +39,11 @@ def test_a_real_compressed_bundle_is_what_llvm_says() -> None:
     assert read(REAL.read_bytes()) == [REAL_TARGETS]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_compressed_bundles_of_each_version_follow_one_another(version: int) -> None:
-    first = gpu.compressed(gpu.bundle(*gpu.hip("gfx90a", "gfx942")), version)
-    second = gpu.compressed(gpu.bundle(*gpu.hip("gfx942")), version)
-    assert read(gpu.library(gpu.pages(first, second))) == ["gfx90a gfx942", "gfx942"]
+def test_compressed_bundles_of_each_version_follow_one_another() -> None:
+    for version in [1, 2, 3]:
+        first = gpu.compressed(gpu.bundle(*gpu.hip("gfx90a", "gfx942")), version)
+        second = gpu.compressed(gpu.bundle(*gpu.hip("gfx942")), version)
+        assert read(gpu.library(gpu.pages(first, second))) == ["gfx90a gfx942", "gfx942"], version
 
 
 def test_all_bundles_of_a_section_are_read_however_large_they_are() -> None:
@@ -66,19 +66,19 @@ def test_text_about_bundles_is_no_bundle() -> None:
     assert read(gpu.library(None)) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "version", "target"),
-    [
-        (0, 4, "gfx90a"),
-        (0x500, 2, "gfx90a"),
-        (0x600, 4, "gfx90a:xnack-"),
-        (0xF00, 3, "gfx90a:sramecc+:xnack+"),
-        (0x800, 4, "gfx90a:sramecc-"),
-        (0x100, 1, "gfx90a:sramecc-:xnack+"),
-    ],
-)
-def test_a_code_object_says_in_its_flags_what_it_is_for(flags: int, version: int, target: str) -> None:
-    assert read(gpu.code_object("gfx90a", version=version, flags=flags)) == [target]
+FLAGS = [
+    (0, 4, "gfx90a"),
+    (0x500, 2, "gfx90a"),
+    (0x600, 4, "gfx90a:xnack-"),
+    (0xF00, 3, "gfx90a:sramecc+:xnack+"),
+    (0x800, 4, "gfx90a:sramecc-"),
+    (0x100, 1, "gfx90a:sramecc-:xnack+"),
+]
+
+
+def test_a_code_object_says_in_its_flags_what_it_is_for() -> None:
+    for flags, version, target in FLAGS:
+        assert read(gpu.code_object("gfx90a", version=version, flags=flags)) == [target], (flags, version, target)
 
 
 def test_an_entry_of_old_says_less_than_its_code_object() -> None:
@@ -96,42 +96,42 @@ def test_code_of_the_host_and_of_other_gpus_is_not_counted() -> None:
 # -- the rule
 
 
-@pytest.mark.parametrize(
-    ("code", "answer"),
-    [
-        ("gfx90a", GpuFit.RUNS),
-        ("gfx90a:xnack-", GpuFit.RUNS),
-        ("gfx90a:sramecc+:xnack-", GpuFit.RUNS),
-        ("gfx90a:xnack+", GpuFit.XNACK),
-        ("gfx90a:sramecc+:xnack+", GpuFit.XNACK),
-        ("gfx90a:sramecc-", GpuFit.NO),
-        ("gfx908", GpuFit.NO),
-        ("gfx942", GpuFit.NO),
-        # of MI100 and MI200 no generic processor has code: AMDGPUUsage, "Generic Processors"
-        ("gfx9-generic", GpuFit.NO),
-        ("gfx9-4-generic", GpuFit.NO),
-        ("amdgcnspirv", GpuFit.UNKNOWN),
-    ],
-)
-def test_what_a_gpu_of_lumi_takes(code: str, answer: GpuFit) -> None:
-    assert fit(parse_target(code), LUMI) is answer
+LUMI_TAKES = [
+    ("gfx90a", GpuFit.RUNS),
+    ("gfx90a:xnack-", GpuFit.RUNS),
+    ("gfx90a:sramecc+:xnack-", GpuFit.RUNS),
+    ("gfx90a:xnack+", GpuFit.XNACK),
+    ("gfx90a:sramecc+:xnack+", GpuFit.XNACK),
+    ("gfx90a:sramecc-", GpuFit.NO),
+    ("gfx908", GpuFit.NO),
+    ("gfx942", GpuFit.NO),
+    # of MI100 and MI200 no generic processor has code: AMDGPUUsage, "Generic Processors"
+    ("gfx9-generic", GpuFit.NO),
+    ("gfx9-4-generic", GpuFit.NO),
+    ("amdgcnspirv", GpuFit.UNKNOWN),
+]
 
 
-@pytest.mark.parametrize(
-    ("code", "processor", "answer"),
-    [
-        ("gfx9-4-generic", "gfx942", GpuFit.RUNS),
-        ("gfx9-4-generic:xnack+", "gfx950", GpuFit.XNACK),
-        ("gfx9-generic", "gfx906", GpuFit.RUNS),
-        ("gfx11-generic", "gfx1103", GpuFit.RUNS),
-        ("gfx11xx", "gfx1103", GpuFit.RUNS),
-        ("gfx120x", "gfx1103", GpuFit.NO),
-        ("gfx906:sramecc+", "gfx906", GpuFit.UNKNOWN),
-        ("gfx906:xnack+", "gfx906", GpuFit.UNKNOWN),
-    ],
-)
-def test_generic_processors_and_modes_that_are_not_known(code: str, processor: str, answer: GpuFit) -> None:
-    assert fit(parse_target(code), node_gpu(processor)) is answer
+def test_what_a_gpu_of_lumi_takes() -> None:
+    for code, answer in LUMI_TAKES:
+        assert fit(parse_target(code), LUMI) is answer, (code, answer)
+
+
+OTHERS_TAKE = [
+    ("gfx9-4-generic", "gfx942", GpuFit.RUNS),
+    ("gfx9-4-generic:xnack+", "gfx950", GpuFit.XNACK),
+    ("gfx9-generic", "gfx906", GpuFit.RUNS),
+    ("gfx11-generic", "gfx1103", GpuFit.RUNS),
+    ("gfx11xx", "gfx1103", GpuFit.RUNS),
+    ("gfx120x", "gfx1103", GpuFit.NO),
+    ("gfx906:sramecc+", "gfx906", GpuFit.UNKNOWN),
+    ("gfx906:xnack+", "gfx906", GpuFit.UNKNOWN),
+]
+
+
+def test_generic_processors_and_modes_that_are_not_known() -> None:
+    for code, processor, answer in OTHERS_TAKE:
+        assert fit(parse_target(code), node_gpu(processor)) is answer, (code, processor, answer)
 
 
 def test_a_library_runs_only_with_code_in_each_of_its_bundles() -> None:
@@ -211,26 +211,26 @@ def test_a_section_of_4_gb_takes_little_time_and_memory(fill: bytes) -> None:
 # -- an image
 
 
-@pytest.mark.parametrize(
-    ("path", "component", "target"),
-    [
-        ("/opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack+.hsaco", "rocBLAS", "gfx90a:xnack+"),
-        ("/usr/lib/x86_64-linux-gnu/rocblas/5/library/T_CU104_gfx90a.co", "rocBLAS", "gfx90a"),
-        ("/opt/rocm/lib/hipblaslt/library/hipblasltTransform.hsaco", "hipBLASLt", "None"),
-        # 104, 120 and 304 compute units in hexadecimal; 60 in decimal
-        ("/opt/rocm/share/miopen/db/gfx90a68.kdb", "MIOpen database", "gfx90a"),
-        ("/opt/rocm/share/miopen/db/gfx90878.kdb", "MIOpen database", "gfx908"),
-        ("/opt/rocm/share/miopen/db/gfx942130.kdb", "MIOpen database", "gfx942"),
-        ("/opt/rocm/share/miopen/db/gfx906_60.kdb", "MIOpen database", "gfx906"),
-        ("/v/torch/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd/k.aks2", "AOTriton", "gfx11xx"),
-        ("/v/aiter_meta/hsa/gfx942/fmha_v3_fwd/fwd_hd128_bf16.co", "aiter", "gfx942"),
-        ("/root/.triton/cache/ABC/kernel.hsaco", "Triton", "None"),
-    ],
-)
-def test_kernel_files_are_known_by_the_names_that_libraries_look_for(path: str, component: str, target: str) -> None:
-    named = kernel_file(path)
-    assert named is not None
-    assert (named.component, str(named.target)) == (component, target)
+KERNEL_FILES = [
+    ("/opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack+.hsaco", "rocBLAS", "gfx90a:xnack+"),
+    ("/usr/lib/x86_64-linux-gnu/rocblas/5/library/T_CU104_gfx90a.co", "rocBLAS", "gfx90a"),
+    ("/opt/rocm/lib/hipblaslt/library/hipblasltTransform.hsaco", "hipBLASLt", "None"),
+    # 104, 120 and 304 compute units in hexadecimal; 60 in decimal
+    ("/opt/rocm/share/miopen/db/gfx90a68.kdb", "MIOpen database", "gfx90a"),
+    ("/opt/rocm/share/miopen/db/gfx90878.kdb", "MIOpen database", "gfx908"),
+    ("/opt/rocm/share/miopen/db/gfx942130.kdb", "MIOpen database", "gfx942"),
+    ("/opt/rocm/share/miopen/db/gfx906_60.kdb", "MIOpen database", "gfx906"),
+    ("/v/torch/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd/k.aks2", "AOTriton", "gfx11xx"),
+    ("/v/aiter_meta/hsa/gfx942/fmha_v3_fwd/fwd_hd128_bf16.co", "aiter", "gfx942"),
+    ("/root/.triton/cache/ABC/kernel.hsaco", "Triton", "None"),
+]
+
+
+def test_kernel_files_are_known_by_the_names_that_libraries_look_for() -> None:
+    for path, component, target in KERNEL_FILES:
+        named = kernel_file(path)
+        assert named is not None, (path, component, target)
+        assert (named.component, str(named.target)) == (component, target), (path, component, target)
 
 
 @pytest.fixture

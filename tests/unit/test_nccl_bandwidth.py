@@ -67,16 +67,16 @@ def nowhere(tables: tuple[Measurement, ...]) -> list[Measurement]:
     return [replace(t, line=0, wrong_line=None) for t in tables]
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda p: p.name)
-def test_every_layout_is_read(log: Path) -> None:
-    (table,) = read(log.read_bytes())
-    lines = log.read_bytes().splitlines()
-    assert (
-        table.program, table.test, table.ranks, table.nodes, table.best_gb_s, table.best_size,
-        table.average_gb_s, table.wrong,
-    ) == BEST[log.name]  # fmt: skip
-    assert any(header in lines[table.line] for header in TABLE_HEADERS)
-    assert (table.wrong_line is None) == (not table.wrong)
+def test_every_layout_is_read() -> None:
+    for log in LOGS:
+        (table,) = read(log.read_bytes())
+        lines = log.read_bytes().splitlines()
+        assert (
+            table.program, table.test, table.ranks, table.nodes, table.best_gb_s, table.best_size,
+            table.average_gb_s, table.wrong,
+        ) == BEST[log.name], log  # fmt: skip
+        assert any(header in lines[table.line] for header in TABLE_HEADERS), log
+        assert (table.wrong_line is None) == (not table.wrong), log
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -192,30 +192,29 @@ def test_the_number_of_tables_and_names_is_bounded() -> None:
     assert len(pickle.dumps(reader)) < 100_000
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"# nThread " * 5_000,
-        b"busbw " * 8_000,
-        b" " * 50_000,
-        b"1  " * 16_000,
-        b"1  2.3 " * 8_000,
-        b"8  4  float  sum  -1 " * 2_500,
-        b"1" * 50_000,
-        b"#  Rank 0 Group 0 Pid" * 2_500,
-        b"[" * 50_000,
-        b"Out of bounds values " * 2_500,
-        b"Avg bus bandwidth : 1 " * 2_500,
-    ],
-    ids=lambda line: line[:12].decode(),
-)
+HOSTILE = [
+    b"# nThread " * 5_000,
+    b"busbw " * 8_000,
+    b" " * 50_000,
+    b"1  " * 16_000,
+    b"1  2.3 " * 8_000,
+    b"8  4  float  sum  -1 " * 2_500,
+    b"1" * 50_000,
+    b"#  Rank 0 Group 0 Pid" * 2_500,
+    b"[" * 50_000,
+    b"Out of bounds values " * 2_500,
+    b"Avg bus bandwidth : 1 " * 2_500,
+]
+
+
 @pytest.mark.threat("S13")
-def test_a_hostile_line_takes_time_that_grows_with_its_length_only(line: bytes) -> None:
-    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
-    table_open = b"".join(log.splitlines(keepends=True)[:17])
-    start = time.process_time()
-    read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
-    assert time.process_time() - start < 1
+def test_a_hostile_line_takes_time_that_grows_with_its_length_only() -> None:
+    for line in HOSTILE:
+        log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
+        table_open = b"".join(log.splitlines(keepends=True)[:17])
+        start = time.process_time()
+        read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
+        assert time.process_time() - start < 1, line
 
 
 def test_a_table_without_its_head_is_none() -> None:

@@ -25,10 +25,10 @@ DUMPS = sorted(FIXTURES.glob("nccl_trace_rank_?"))
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("dump", DUMPS, ids=lambda path: path.name)
-def test_a_real_pickle_is_read_as_python_reads_it(dump: Path) -> None:
-    data = dump.read_bytes()
-    assert unpickled(data, "dump") == pickle.loads(data)  # noqa: S301 - our own
+def test_a_real_pickle_is_read_as_python_reads_it() -> None:
+    for dump in DUMPS:
+        data = dump.read_bytes()
+        assert unpickled(data, "dump") == pickle.loads(data), dump  # noqa: S301 - our own
 
 
 @pytest.mark.parametrize(("suffix", "line"), [("", " (/scratch/train.py:15)"), (".json", "")])
@@ -183,26 +183,24 @@ HOSTILE = {
 
 
 @pytest.mark.threat("S69")
-@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_pickle_is_refused_in_one_line_and_soon(body: bytes) -> None:
-    begun = time.process_time()
-    with pytest.raises(BadInputError) as refused:
-        unpickled(b"\x80\x02" + body, "dump")
-    assert str(refused.value).isprintable()
-    assert time.process_time() - begun < 5
+def test_a_hostile_pickle_is_refused_in_one_line_and_soon() -> None:
+    for body in HOSTILE.values():
+        begun = time.process_time()
+        with pytest.raises(BadInputError) as refused:
+            unpickled(b"\x80\x02" + body, "dump")
+        assert str(refused.value).isprintable(), body
+        assert time.process_time() - begun < 5, body
 
 
-@pytest.mark.parametrize("value", ["{}", "[]", "3", '{"version": "2.10"}'])
-def test_json_of_something_else_is_refused(value: str) -> None:
-    with pytest.raises(BadInputError, match="flight recorder"):
-        parsed(value.encode(), "nccl_trace_rank_0")
+def test_json_of_something_else_is_refused() -> None:
+    for value in ["{}", "[]", "3", '{"version": "2.10"}']:
+        with pytest.raises(BadInputError, match="flight recorder"):
+            parsed(value.encode(), "nccl_trace_rank_0")
 
 
-@pytest.mark.parametrize(
-    "value", ['{"entries": 3, "pg_status": [], "pg_config": {"0": 1}}', '{"entries": [{"pg_id": {}}]}']
-)
-def test_json_of_another_form_says_nothing(value: str) -> None:
-    assert stalled([parsed(value.encode(), "nccl_trace_rank_0")]) is None
+def test_json_of_another_form_says_nothing() -> None:
+    for value in ['{"entries": 3, "pg_status": [], "pg_config": {"0": 1}}', '{"entries": [{"pg_id": {}}]}']:
+        assert stalled([parsed(value.encode(), "nccl_trace_rank_0")]) is None, value
 
 
 def test_a_list_that_holds_itself_is_read_without_end() -> None:

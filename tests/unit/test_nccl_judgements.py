@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import TYPE_CHECKING
-
-import pytest
 
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
@@ -64,17 +63,17 @@ def test_connected_ranks_of_a_communicator_that_spans_nodes_are_proof_without_ch
     assert answer(read(*says("nid000001", *CXI[::-1], WORLD, CONNECTED))) == ("ofi-cxi", "proved", ExitCode.GOOD)
 
 
-@pytest.mark.parametrize(
-    ("after", "verdict"),
-    [
-        ([], "plugin-init-error"),
-        ([CONNECTED], "ofi-cxi"),
-        ([CONNECTED, DENIED], "plugin-init-error"),
-        ([CONNECTED, DENIED, CONNECTED], "ofi-cxi"),
-    ],
-)
-def test_the_last_of_errors_and_connections_decides(after: list[str], verdict: str) -> None:
-    assert read(*says("n1", *CXI, WORLD, DENIED, *after)).verdict.value == verdict
+AFTER_AN_ERROR = [
+    ([], "plugin-init-error"),
+    ([CONNECTED], "ofi-cxi"),
+    ([CONNECTED, DENIED], "plugin-init-error"),
+    ([CONNECTED, DENIED, CONNECTED], "ofi-cxi"),
+]
+
+
+def test_the_last_of_errors_and_connections_decides() -> None:
+    for after, verdict in AFTER_AN_ERROR:
+        assert read(*says("n1", *CXI, WORLD, DENIED, *after)).verdict.value == verdict, (after, verdict)
 
 
 def test_of_several_communicators_one_that_connects_does_not_settle_the_error_of_another() -> None:
@@ -84,38 +83,35 @@ def test_of_several_communicators_one_that_connects_does_not_settle_the_error_of
     assert read(*lines, *says("nid000001", CHANNEL)).verdict.value == "ofi-cxi"
 
 
-@pytest.mark.parametrize("ranks", [(0, 1), (0,), (1,)])
-@pytest.mark.parametrize("order", [("out", "err"), ("err", "out")])
-def test_an_error_in_another_file_leaves_the_answer_open_in_either_order(
-    order: tuple[str, str], ranks: tuple[int, ...]
-) -> None:
+def test_an_error_in_another_file_leaves_the_answer_open_in_either_order() -> None:
     """Of one rank alone too: what another rank proves does not settle it."""
-    texts = {
-        "out": [f"{rank}: {line}" for rank in (0, 1) for line in says(f"nid00000{rank}", *CXI, WORLD, CHANNEL, CONNECTED)],
-        "err": [f"{rank}: libfabric:9:1::cxi:domain:cxip_get_if():154<warn> Failed to open CXI Device, ret: -2" for rank in ranks],
-    }  # fmt: skip
-    reader = LogReader()
-    for name in order:
-        reader.begin(name)
-        reader.feed(name, "".join(f"{line}\n" for line in texts[name]).encode())
-    report = reader.report()
-    assert answer(report) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
-    assert "cxi-device" in {cause.id for cause in report.causes}
+    for order, ranks in product([("out", "err"), ("err", "out")], [(0, 1), (0,), (1,)]):
+        texts = {
+            "out": [f"{rank}: {line}" for rank in (0, 1) for line in says(f"nid00000{rank}", *CXI, WORLD, CHANNEL, CONNECTED)],
+            "err": [f"{rank}: libfabric:9:1::cxi:domain:cxip_get_if():154<warn> Failed to open CXI Device, ret: -2" for rank in ranks],
+        }  # fmt: skip
+        reader = LogReader()
+        for name in order:
+            reader.begin(name)
+            reader.feed(name, "".join(f"{line}\n" for line in texts[name]).encode())
+        report = reader.report()
+        assert answer(report) == ("ofi-cxi", "likely", ExitCode.UNDECIDED), (order, ranks)
+        assert "cxi-device" in {cause.id for cause in report.causes}, (order, ranks)
 
 
-@pytest.mark.parametrize(
-    "stray",
-    [
-        "OSError: libfabric.so.1: cannot open shared object file: No such file or directory",
-        "fi_info: error while loading shared libraries: libcxi.so.1: cannot open shared object file: No such file or directory",
-        "\tlibfabric.so.1 => not found",
-        "INFO 11-20 10:00:00 pynccl: Using network Socket",
-        "libfabric:4242:1::cxi:domain:cxip_get_if():154<warn> login1: Failed to open CXI Device, ret: -2",
-        "MPIDI_OFI: Error: Function not implemented (38) fi_domain",
-    ],
-)
-def test_a_line_of_some_other_program_does_not_outvote_ranks_that_are_connected(stray: str) -> None:
-    assert answer(read(stray, *GOOD)) == ("ofi-cxi", "proved", ExitCode.GOOD)
+STRAY = [
+    "OSError: libfabric.so.1: cannot open shared object file: No such file or directory",
+    "fi_info: error while loading shared libraries: libcxi.so.1: cannot open shared object file: No such file or directory",
+    "\tlibfabric.so.1 => not found",
+    "INFO 11-20 10:00:00 pynccl: Using network Socket",
+    "libfabric:4242:1::cxi:domain:cxip_get_if():154<warn> login1: Failed to open CXI Device, ret: -2",
+    "MPIDI_OFI: Error: Function not implemented (38) fi_domain",
+]
+
+
+def test_a_line_of_some_other_program_does_not_outvote_ranks_that_are_connected() -> None:
+    for stray in STRAY:
+        assert answer(read(stray, *GOOD)) == ("ofi-cxi", "proved", ExitCode.GOOD), stray
 
 
 def test_an_error_without_prefix_after_which_nothing_was_connected_counts() -> None:
@@ -144,37 +140,37 @@ def test_a_node_on_a_network_that_is_not_known_is_not_left_out() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        "NET/OFI Unable to register memory (type = 2) for device 0. RC: -22, Error: Invalid argument",
-        "NET/OFI Request 0x7f completed with error. RC: 5. Error: Input/output error",
-        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, Timeout(ms)=600000)",
-        "[Rank 1] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring",
-        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
-        "cxip_x():1<error> n1: RXC (0x1:2) PtlTE 5:[Fatal] LE resources not recovered during flow control. FI_CXI_RX",
-        "cxip_x():1<error> n1: RXC (0x1:2) PtlTE 5:[Fatal] LE exhaustion during flow control, FI_CXI_RX_MATCH_MODE=",
-        "NET/OFI fi_writedata failed; RC: -38, Error: Function not implemented",
-    ],
-)
-def test_a_transfer_that_fails_on_the_fast_path_is_no_good_answer(failure: str) -> None:
-    report = read(*GOOD, *says("nid000001", failure))
-    assert answer(report) == ("ofi-cxi", "proved", ExitCode.NO)
+FAILURES = [
+    "NET/OFI Unable to register memory (type = 2) for device 0. RC: -22, Error: Invalid argument",
+    "NET/OFI Request 0x7f completed with error. RC: 5. Error: Input/output error",
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, Timeout(ms)=600000)",
+    "[Rank 1] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "cxip_x():1<error> n1: RXC (0x1:2) PtlTE 5:[Fatal] LE resources not recovered during flow control. FI_CXI_RX",
+    "cxip_x():1<error> n1: RXC (0x1:2) PtlTE 5:[Fatal] LE exhaustion during flow control, FI_CXI_RX_MATCH_MODE=",
+    "NET/OFI fi_writedata failed; RC: -38, Error: Function not implemented",
+]
+
+
+def test_a_transfer_that_fails_on_the_fast_path_is_no_good_answer() -> None:
+    for failure in FAILURES:
+        report = read(*GOOD, *says("nid000001", failure))
+        assert answer(report) == ("ofi-cxi", "proved", ExitCode.NO), failure
 
 
 SOCKET, TCP = ["Using network Socket"], ["NET/OFI Selected Provider is tcp", "Using network AWS Libfabric"]
 
 
-@pytest.mark.parametrize("network", [SOCKET, TCP, CXI, ["Using network IB"], [LOCAL]])
-def test_on_one_node_it_does_not_matter_which_network_was_chosen(network: list[str]) -> None:
-    report = read(*says("n1", *network, comm("0xa", 0, 8, 1)))
-    assert report.answer is ExitCode.GOOD
-    assert report.causes[0].id == "nothing-crosses"
+def test_on_one_node_it_does_not_matter_which_network_was_chosen() -> None:
+    for network in [SOCKET, TCP, CXI, ["Using network IB"], [LOCAL]]:
+        report = read(*says("n1", *network, comm("0xa", 0, 8, 1)))
+        assert report.answer is ExitCode.GOOD, network
+        assert report.causes[0].id == "nothing-crosses", network
 
 
-@pytest.mark.parametrize("failing", ["Error: network OFI not found.", "Failed to initialize any NET plugin"])
-def test_a_network_that_is_asked_for_and_missing_is_a_no_on_one_node_too(failing: str) -> None:
-    assert read(*says("n1", failing, comm("0xa", 0, 8, 1))).answer is ExitCode.NO
+def test_a_network_that_is_asked_for_and_missing_is_a_no_on_one_node_too() -> None:
+    for failing in ["Error: network OFI not found.", "Failed to initialize any NET plugin"]:
+        assert read(*says("n1", failing, comm("0xa", 0, 8, 1))).answer is ExitCode.NO, failing
 
 
 def test_before_2_21_one_node_is_known_by_all_ranks_of_each_communicator() -> None:
@@ -184,14 +180,14 @@ def test_before_2_21_one_node_is_known_by_all_ranks_of_each_communicator() -> No
     assert read(*world[:-2]).answer is ExitCode.NO
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_communicators_of_one_size_do_not_complete_each_other(named: bool) -> None:
+def test_communicators_of_one_size_do_not_complete_each_other() -> None:
     """One node of eight: all of its tensor-parallel ranks, and of each data-parallel communicator only one."""
-    lines: list[str] = []
-    for rank in range(8):
-        across = comm(f"0xb{rank}", 0, 8, None, f"0xb{rank}" if named else "")
-        lines += says("n1", *SOCKET, comm("0xa", rank, 8, None, "0xaa" if named else ""), across, pid=rank + 1)
-    assert read(*lines).answer is ExitCode.NO
+    for named in [True, False]:
+        lines: list[str] = []
+        for rank in range(8):
+            across = comm(f"0xb{rank}", 0, 8, None, f"0xb{rank}" if named else "")
+            lines += says("n1", *SOCKET, comm("0xa", rank, 8, None, "0xaa" if named else ""), across, pid=rank + 1)
+        assert read(*lines).answer is ExitCode.NO, named
 
 
 def test_local_channels_on_two_hosts_do_not_make_a_job_of_one_node() -> None:
@@ -199,16 +195,18 @@ def test_local_channels_on_two_hosts_do_not_make_a_job_of_one_node() -> None:
     assert read(*hosts[0], *hosts[1]).verdict.value == "none"
 
 
-@pytest.mark.parametrize(("second", "told"), [(8, (8, 16)), (0, (8, 16)), (16, (16, 16))])
-def test_a_rank_that_is_started_again_is_counted_once(second: int, told: tuple[int, int]) -> None:
-    runs = [
-        line
-        for run, count in enumerate((8, second))
-        for rank in range(count)
-        for line in says(f"n{rank // 8}", *SOCKET, comm("0xa", rank, 16, None, f"0xa{run}"), pid=1 + 100 * run + rank)
-    ]
-    report = read(*runs)
-    assert (report.told.ranks, report.told.of_ranks) == told
+def test_a_rank_that_is_started_again_is_counted_once() -> None:
+    for second, told in [(8, (8, 16)), (0, (8, 16)), (16, (16, 16))]:
+        runs = [
+            line
+            for run, count in enumerate((8, second))
+            for rank in range(count)
+            for line in says(
+                f"n{rank // 8}", *SOCKET, comm("0xa", rank, 16, None, f"0xa{run}"), pid=1 + 100 * run + rank
+            )
+        ]
+        report = read(*runs)
+        assert (report.told.ranks, report.told.of_ranks) == told, (second, told)
 
 
 def _runs(report: LogReport) -> list[tuple[str, str | None]]:
@@ -294,57 +292,55 @@ RANKS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "verdict", "confidence", "code"),
-    [
-        # ranks on networks of two kinds, and ranks without one beside those that have libfabric
-        ("tcp", "socket", "mixed", "proved", ExitCode.NO),
-        ("tcp", "missing", "mixed", "proved", ExitCode.NO),
-        ("cxi", "absent", "mixed", "proved", ExitCode.NO),
-        ("cxi", "no network", "mixed", "proved", ExitCode.NO),
-        ("tcp", "denied", "plugin-init-error", "proved", ExitCode.NO),
-        ("ib", "denied", "mixed", "proved", ExitCode.NO),
-        ("ib", "no network", "mixed", "proved", ExitCode.NO),
-        ("ib", "absent", "mixed", "proved", ExitCode.NO),
-        ("ib", "not begun", "mixed", "proved", ExitCode.NO),
-        # a network that is not known leaves open what it is
-        ("cxi", "other", "mixed", "unknown", ExitCode.NO),
-        ("socket", "other", "mixed", "unknown", ExitCode.NO),
-        # without a plugin the library goes on with its own transport
-        ("socket", "missing", "socket", "proved", ExitCode.NO),
-        ("socket", "denied", "socket", "proved", ExitCode.NO),
-        ("ib", "missing", "ib", "proved", ExitCode.GOOD),
-        ("socket", "local", "socket", "proved", ExitCode.NO),
-        # of several failures the one nearest to success
-        ("missing", "broken", "plugin-load-error", "proved", ExitCode.NO),
-        ("broken", "no network", "plugin-init-error", "proved", ExitCode.NO),
-        ("missing", "denied", "plugin-init-error", "proved", ExitCode.NO),
-        ("missing", "local", "plugin-missing", "proved", ExitCode.NO),
-        ("absent", "other", "plugin-missing", "proved", ExitCode.NO),
-        # a plugin that only began outweighs nothing
-        ("socket", "begun", "socket", "proved", ExitCode.NO),
-        ("missing", "begun", "plugin-missing", "proved", ExitCode.NO),
-        ("begun", "other", "ofi-other", "likely", ExitCode.UNDECIDED),
-        # what stays on one node says nothing of ranks that another shows to be on several
-        ("alone", "begun", "ofi-other", "likely", ExitCode.UNDECIDED),
-        ("local", "begun", "ofi-other", "likely", ExitCode.UNDECIDED),
-        ("alone", "silent", "none", "unknown", ExitCode.UNDECIDED),
-        ("local", "silent", "none", "unknown", ExitCode.UNDECIDED),
-        ("alone", "local", "intra-node-only", "proved", ExitCode.GOOD),
-        ("near", "near", "none", "unknown", ExitCode.UNDECIDED),
-        ("other", "other", "none", "unknown", ExitCode.UNDECIDED),
-    ],
-)
-def test_two_nodes_that_differ_come_to_one_verdict_in_either_order(
-    one: str, other: str, verdict: str, confidence: str, code: ExitCode
-) -> None:
-    for first, second in ((one, other), (other, one)):
-        report = read(*says("n1", *RANKS[first]), *says("n2", *RANKS[second]))
-        assert answer(report) == (verdict, confidence, code)
-        told = [line.text for line in report.proof]
-        if verdict == "mixed":  # a line of each side
-            assert any(text.startswith("n1:") for text in told)
-            assert any(text.startswith("n2:") for text in told)
+TWO_NODES = [
+    # ranks on networks of two kinds, and ranks without one beside those that have libfabric
+    ("tcp", "socket", "mixed", "proved", ExitCode.NO),
+    ("tcp", "missing", "mixed", "proved", ExitCode.NO),
+    ("cxi", "absent", "mixed", "proved", ExitCode.NO),
+    ("cxi", "no network", "mixed", "proved", ExitCode.NO),
+    ("tcp", "denied", "plugin-init-error", "proved", ExitCode.NO),
+    ("ib", "denied", "mixed", "proved", ExitCode.NO),
+    ("ib", "no network", "mixed", "proved", ExitCode.NO),
+    ("ib", "absent", "mixed", "proved", ExitCode.NO),
+    ("ib", "not begun", "mixed", "proved", ExitCode.NO),
+    # a network that is not known leaves open what it is
+    ("cxi", "other", "mixed", "unknown", ExitCode.NO),
+    ("socket", "other", "mixed", "unknown", ExitCode.NO),
+    # without a plugin the library goes on with its own transport
+    ("socket", "missing", "socket", "proved", ExitCode.NO),
+    ("socket", "denied", "socket", "proved", ExitCode.NO),
+    ("ib", "missing", "ib", "proved", ExitCode.GOOD),
+    ("socket", "local", "socket", "proved", ExitCode.NO),
+    # of several failures the one nearest to success
+    ("missing", "broken", "plugin-load-error", "proved", ExitCode.NO),
+    ("broken", "no network", "plugin-init-error", "proved", ExitCode.NO),
+    ("missing", "denied", "plugin-init-error", "proved", ExitCode.NO),
+    ("missing", "local", "plugin-missing", "proved", ExitCode.NO),
+    ("absent", "other", "plugin-missing", "proved", ExitCode.NO),
+    # a plugin that only began outweighs nothing
+    ("socket", "begun", "socket", "proved", ExitCode.NO),
+    ("missing", "begun", "plugin-missing", "proved", ExitCode.NO),
+    ("begun", "other", "ofi-other", "likely", ExitCode.UNDECIDED),
+    # what stays on one node says nothing of ranks that another shows to be on several
+    ("alone", "begun", "ofi-other", "likely", ExitCode.UNDECIDED),
+    ("local", "begun", "ofi-other", "likely", ExitCode.UNDECIDED),
+    ("alone", "silent", "none", "unknown", ExitCode.UNDECIDED),
+    ("local", "silent", "none", "unknown", ExitCode.UNDECIDED),
+    ("alone", "local", "intra-node-only", "proved", ExitCode.GOOD),
+    ("near", "near", "none", "unknown", ExitCode.UNDECIDED),
+    ("other", "other", "none", "unknown", ExitCode.UNDECIDED),
+]
+
+
+def test_two_nodes_that_differ_come_to_one_verdict_in_either_order() -> None:
+    for one, other, verdict, confidence, code in TWO_NODES:
+        for first, second in ((one, other), (other, one)):
+            report = read(*says("n1", *RANKS[first]), *says("n2", *RANKS[second]))
+            assert answer(report) == (verdict, confidence, code), (one, other, verdict, confidence, code)
+            told = [line.text for line in report.proof]
+            if verdict == "mixed":  # a line of each side
+                assert any(text.startswith("n1:") for text in told), (one, other, verdict, confidence, code)
+                assert any(text.startswith("n2:") for text in told), (one, other, verdict, confidence, code)
 
 
 def test_what_stays_on_the_node_is_said_of_a_rank_only_where_nothing_of_it_crosses() -> None:
@@ -369,44 +365,44 @@ def test_connections_of_ranks_that_chose_no_network_prove_nothing() -> None:
     assert answer(read(*says("n1", CXI[0], WORLD, CONNECTED))) == ("ofi-cxi", "likely", ExitCode.UNDECIDED)
 
 
-@pytest.mark.parametrize(
-    ("lines", "verdict"),
-    [
-        (["NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),  # started, and not yet chosen
-        (["NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB hsn0:10.1.1.1<0>"], "ib"),
-        (["NET/OFI Selected Provider is cxi", "NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),
-        (["NET/OFI Selected Provider is cxi"], "ofi-cxi"),
-        (["Using network Socket", "Using network IB"], "mixed"),
-        (["NET/OFI Selected Provider is tcp", *CXI], "mixed"),
-        (["Using network AWS Libfabric", "NET/OFI : GPU Direct RDMA Enabled for HCA 0 'cxi0'"], "ofi-cxi"),
-        (["Using network AWS Libfabric", CHANNEL], "ofi-other"),
-        (["NET/OFI : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'", "Using network AWS Libfabric"], "ofi-other"),
-    ],
-)
-def test_what_is_not_proved_is_likely_and_shown_by_its_lines(lines: list[str], verdict: str) -> None:
-    report = read(*says("n1", *lines, WORLD))
-    assert (report.verdict.value, report.confidence.value) == (verdict, "likely")
-    shown = [evidence.text for evidence in report.proof]
-    assert len(set(shown)) == len(shown)
-    assert any(text.endswith(lines[-1]) for text in shown) or verdict == "mixed"
+LIKELY = [
+    (["NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),  # started, and not yet chosen
+    (["NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB hsn0:10.1.1.1<0>"], "ib"),
+    (["NET/OFI Selected Provider is cxi", "NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),
+    (["NET/OFI Selected Provider is cxi"], "ofi-cxi"),
+    (["Using network Socket", "Using network IB"], "mixed"),
+    (["NET/OFI Selected Provider is tcp", *CXI], "mixed"),
+    (["Using network AWS Libfabric", "NET/OFI : GPU Direct RDMA Enabled for HCA 0 'cxi0'"], "ofi-cxi"),
+    (["Using network AWS Libfabric", CHANNEL], "ofi-other"),
+    (["NET/OFI : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'", "Using network AWS Libfabric"], "ofi-other"),
+]
 
 
-@pytest.mark.parametrize(
-    ("lines", "verdict", "confidence"),
-    [
-        ([comm("0xa", 0, 8, 1)], "intra-node-only", "proved"),
-        ([comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
-        ([comm("0xa", 0, 8, None, "0xaa"), LOCAL], "intra-node-only", "likely"),
-        ([RANKS["missing"][0], comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
-        ([RANKS["no network"][0], comm("0xa", 0, 8, 1), LOCAL], "plugin-init-error", "proved"),
-        ([comm("0xa", 0, 8, 1), comm("0xb", 0, 16, None, "0xbb")], "none", "unknown"),
-        ([comm("0xa", 0, 8, 1), WORLD], "none", "unknown"),
-        ([WORLD, LOCAL], "none", "unknown"),
-    ],
-)
-def test_a_node_by_itself_is_known_by_all_its_communicators(lines: list[str], verdict: str, confidence: str) -> None:
-    report = read(*says("n1", *lines))
-    assert (report.verdict.value, report.confidence.value) == (verdict, confidence)
+def test_what_is_not_proved_is_likely_and_shown_by_its_lines() -> None:
+    for lines, verdict in LIKELY:
+        report = read(*says("n1", *lines, WORLD))
+        assert (report.verdict.value, report.confidence.value) == (verdict, "likely"), (lines, verdict)
+        shown = [evidence.text for evidence in report.proof]
+        assert len(set(shown)) == len(shown), (lines, verdict)
+        assert any(text.endswith(lines[-1]) for text in shown) or verdict == "mixed", (lines, verdict)
+
+
+ONE_NODE = [
+    ([comm("0xa", 0, 8, 1)], "intra-node-only", "proved"),
+    ([comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
+    ([comm("0xa", 0, 8, None, "0xaa"), LOCAL], "intra-node-only", "likely"),
+    ([RANKS["missing"][0], comm("0xa", 0, 8, 1), LOCAL], "intra-node-only", "likely"),
+    ([RANKS["no network"][0], comm("0xa", 0, 8, 1), LOCAL], "plugin-init-error", "proved"),
+    ([comm("0xa", 0, 8, 1), comm("0xb", 0, 16, None, "0xbb")], "none", "unknown"),
+    ([comm("0xa", 0, 8, 1), WORLD], "none", "unknown"),
+    ([WORLD, LOCAL], "none", "unknown"),
+]
+
+
+def test_a_node_by_itself_is_known_by_all_its_communicators() -> None:
+    for lines, verdict, confidence in ONE_NODE:
+        report = read(*says("n1", *lines))
+        assert (report.verdict.value, report.confidence.value) == (verdict, confidence), (lines, verdict, confidence)
 
 
 def test_nodes_that_each_work_by_themselves_need_no_network() -> None:
@@ -418,11 +414,11 @@ def test_nodes_that_each_work_by_themselves_need_no_network() -> None:
     assert read(*alone[0]).causes[0].id == "nothing-crosses"
 
 
-@pytest.mark.parametrize(("nodes", "code"), [(1, ExitCode.GOOD), (2, ExitCode.UNDECIDED)])
-def test_what_nodes_did_that_only_slurm_names_is_not_known(nodes: int, code: ExitCode) -> None:
-    report = read(f"SLURM_NNODES={nodes}", *says("n1", *SOCKET, comm("0xa", 0, 8, 1)))
-    assert (report.single_node, report.answer, report.told.of_nodes) == (True, code, nodes)
-    assert ("does not show" in headline(report)) is (code is ExitCode.UNDECIDED)
+def test_what_nodes_did_that_only_slurm_names_is_not_known() -> None:
+    for nodes, code in [(1, ExitCode.GOOD), (2, ExitCode.UNDECIDED)]:
+        report = read(f"SLURM_NNODES={nodes}", *says("n1", *SOCKET, comm("0xa", 0, 8, 1)))
+        assert (report.single_node, report.answer, report.told.of_nodes) == (True, code, nodes), (nodes, code)
+        assert ("does not show" in headline(report)) is (code is ExitCode.UNDECIDED), (nodes, code)
 
 
 def test_slurms_nodes_do_not_count_where_a_communicator_tells_its_own() -> None:
@@ -435,16 +431,12 @@ WITH_CHANNEL = [*CXI, WORLD, CHANNEL, CONNECTED]
 NO_PROVIDER = ["Using network AWS Libfabric", WORLD, CHANNEL]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "shown"),
-    [(CONNECTED_ONLY, WITH_CHANNEL, CHANNEL), (CONNECTED_ONLY, NO_PROVIDER, CXI[1])],
-    ids=["a channel", "a provider of its own"],
-)
-def test_the_rank_that_is_proved_best_speaks_for_the_job(one: list[str], other: list[str], shown: str) -> None:
-    for first, second in ((one, other), (other, one)):
-        report = read(*says("n1", *first), *says("n2", *second))
-        assert answer(report) == ("ofi-cxi", "proved", ExitCode.GOOD)
-        assert report.proof[0].text.endswith(shown)
+def test_the_rank_that_is_proved_best_speaks_for_the_job() -> None:
+    for one, other, shown in [(CONNECTED_ONLY, WITH_CHANNEL, CHANNEL), (CONNECTED_ONLY, NO_PROVIDER, CXI[1])]:
+        for first, second in ((one, other), (other, one)):
+            report = read(*says("n1", *first), *says("n2", *second))
+            assert answer(report) == ("ofi-cxi", "proved", ExitCode.GOOD), (one, other, shown)
+            assert report.proof[0].text.endswith(shown), (one, other, shown)
 
 
 def test_a_rank_with_two_providers_makes_the_job_mixed_whatever_the_others_are_on() -> None:
@@ -539,17 +531,17 @@ def test_a_job_that_nccl_net_stops_went_over_no_network() -> None:
         assert report.answer is ExitCode.NO
 
 
-@pytest.mark.parametrize(
-    "quotation",
-    [
-        "ERROR: expected a channel via NET/AWS Libfabric/0/GDRDMA; none seen",
-        f"AssertionError: {GOOD[3]}",
-        f"README.md:12: {GOOD[3]}",
-        f'{{"text": "{GOOD[3]}"}}',
-    ],
-)
-def test_a_sentence_that_quotes_a_line_shows_nothing(quotation: str) -> None:
-    assert answer(read(*[quotation] * 3)) == ("none", "unknown", ExitCode.UNDECIDED)
+QUOTATIONS = [
+    "ERROR: expected a channel via NET/AWS Libfabric/0/GDRDMA; none seen",
+    f"AssertionError: {GOOD[3]}",
+    f"README.md:12: {GOOD[3]}",
+    f'{{"text": "{GOOD[3]}"}}',
+]
+
+
+def test_a_sentence_that_quotes_a_line_shows_nothing() -> None:
+    for quotation in QUOTATIONS:
+        assert answer(read(*[quotation] * 3)) == ("none", "unknown", ExitCode.UNDECIDED), quotation
 
 
 def test_what_somebody_copied_proves_nothing_unless_all_of_the_log_was_copied() -> None:
@@ -597,15 +589,15 @@ NEW_OF_2026 = {
 """What newer libraries say beside the network, by the id of the cause."""
 
 
-@pytest.mark.parametrize("name", NEW_OF_2026)
-def test_what_ras_diagnostics_and_gin_say_is_a_cause_and_takes_no_network_back(name: str) -> None:
-    job = [*says("n1", *CXI, WORLD, CHANNEL), *says("n2", *CXI, comm("0xa", 8, 16, 2), CHANNEL)]
-    alone, beside = read(*job), read(*job, NEW_OF_2026[name])
-    assert (beside.verdict, beside.confidence) == (alone.verdict, alone.confidence)
-    ended = beside.ended.id if beside.ended else None
-    is_dead = name == "ras-process-dead"
-    assert (ended, beside.answer) == ((name, ExitCode.NO) if is_dead else (None, alone.answer))
-    assert name in [cause.id for cause in beside.causes]
-    for mark in ("The log says: ", "    ", "# ", "AssertionError: expected ", '+ grep "'):
-        quoted = read(*job, mark + NEW_OF_2026[name].strip())
-        assert [cause.id for cause in quoted.causes] == [cause.id for cause in alone.causes], mark
+def test_what_ras_diagnostics_and_gin_say_is_a_cause_and_takes_no_network_back() -> None:
+    for name, line in NEW_OF_2026.items():
+        job = [*says("n1", *CXI, WORLD, CHANNEL), *says("n2", *CXI, comm("0xa", 8, 16, 2), CHANNEL)]
+        alone, beside = read(*job), read(*job, line)
+        assert (beside.verdict, beside.confidence) == (alone.verdict, alone.confidence), name
+        ended = beside.ended.id if beside.ended else None
+        is_dead = name == "ras-process-dead"
+        assert (ended, beside.answer) == ((name, ExitCode.NO) if is_dead else (None, alone.answer)), name
+        assert name in [cause.id for cause in beside.causes], name
+        for mark in ("The log says: ", "    ", "# ", "AssertionError: expected ", '+ grep "'):
+            quoted = read(*job, mark + line.strip())
+            assert [cause.id for cause in quoted.causes] == [cause.id for cause in alone.causes], mark

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.lines import messages
 from lumiimg.nccl.reader import LogReader, read_lines
@@ -33,11 +31,11 @@ def test_slingshot_is_proved_by_the_lines_that_prove_it() -> None:
     assert (communicator.ranks, communicator.nodes, communicator.crosses_network) == (24, None, True)
 
 
-@pytest.mark.parametrize("dropped", [VERSION, FAR, OPENED], ids=["version", "coordinates", "endpoints"])
-def test_without_one_of_them_it_is_not_proved(dropped: str) -> None:
-    report = read_lines("job.out", without(dropped))
-    assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.LIKELY)
-    assert report.answer is ExitCode.UNDECIDED
+def test_without_one_of_them_it_is_not_proved() -> None:
+    for dropped in [VERSION, FAR, OPENED]:
+        report = read_lines("job.out", without(dropped))
+        assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.LIKELY), dropped
+        assert report.answer is ExitCode.UNDECIDED, dropped
 
 
 def test_a_first_communicator_of_one_node_proves_nothing_about_the_network() -> None:
@@ -84,27 +82,33 @@ def test_oneccls_settings_are_told() -> None:
     assert ("CCL_ATL_TRANSPORT", "ofi") in read_lines("job.out", [line]).environment
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("2025:11:26-12:43:48:(40166) |CCL_INFO| a", [("process 40166", None, "|CCL_INFO| a")]),
-        ("2024:08:21-10:24:26:( 4456) |CCL_ERROR| a", [("process 4456", None, "|CCL_ERROR| a")]),
-        # from 2021.17 on, without parentheses
-        ("2026:02:28-14:29:20:46486 |CCL_WARN| a", [("process 46486", None, "|CCL_WARN| a")]),
-        ("3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a", [(None, "3", "|CCL_INFO| a")]),
-        ("x4117c4s5b0n0.hsn 3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a", [("x4117c4s5b0n0.hsn:40166", None, "|CCL_INFO| a")]),
-        # two processes on one line
-        (
-            "2025:11:26-12:43:48:(41) |CCL_INFO| a2025:11:26-12:43:48:(42) |CCL_INFO| b",
-            [("process 41", None, "|CCL_INFO| a"), ("process 42", None, "|CCL_INFO| b")],
-        ),
-        # what is quoted behind other words stays text
-        ("what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a", [(None, None, "what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a")]),
-        ("|CCL_INFO| a", [(None, None, "|CCL_INFO| a")]),
-        ("+ grep '|CCL_INFO| a' job.out", [(None, None, "+ grep '|CCL_INFO| a' job.out")]),
-    ],
-)  # fmt: skip
-def test_a_line_is_split_into_its_messages(line: str, found: list[tuple[str | None, str | None, str]]) -> None:
-    said = messages(line.encode())
-    assert [message[:3] for message in said] == found
-    assert [message.signed for message in said] == [text.startswith("|CCL_") for *_, text in found]
+SPLIT = [
+    ("2025:11:26-12:43:48:(40166) |CCL_INFO| a", [("process 40166", None, "|CCL_INFO| a")]),
+    ("2024:08:21-10:24:26:( 4456) |CCL_ERROR| a", [("process 4456", None, "|CCL_ERROR| a")]),
+    # from 2021.17 on, without parentheses
+    ("2026:02:28-14:29:20:46486 |CCL_WARN| a", [("process 46486", None, "|CCL_WARN| a")]),
+    ("3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a", [(None, "3", "|CCL_INFO| a")]),
+    (
+        "x4117c4s5b0n0.hsn 3: 2025:11:26-12:43:48:(40166) |CCL_INFO| a",
+        [("x4117c4s5b0n0.hsn:40166", None, "|CCL_INFO| a")],
+    ),
+    # two processes on one line
+    (
+        "2025:11:26-12:43:48:(41) |CCL_INFO| a2025:11:26-12:43:48:(42) |CCL_INFO| b",
+        [("process 41", None, "|CCL_INFO| a"), ("process 42", None, "|CCL_INFO| b")],
+    ),
+    # what is quoted behind other words stays text
+    (
+        "what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a",
+        [(None, None, "what came first 2025:11:26-12:43:48:(41) |CCL_INFO| a")],
+    ),
+    ("|CCL_INFO| a", [(None, None, "|CCL_INFO| a")]),
+    ("+ grep '|CCL_INFO| a' job.out", [(None, None, "+ grep '|CCL_INFO| a' job.out")]),
+]
+
+
+def test_a_line_is_split_into_its_messages() -> None:
+    for line, found in SPLIT:
+        said = messages(line.encode())
+        assert [message[:3] for message in said] == found, (line, found)
+        assert [message.signed for message in said] == [text.startswith("|CCL_") for *_, text in found], (line, found)

@@ -6,6 +6,7 @@ import csv
 import random
 import tomllib
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +16,17 @@ from lumiimg.nccl.bandwidth_table import BandwidthTable
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report.log import json_keys
+from tests.shared.programs import sampled
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
 SHARED = Path(__file__).parents[2].parent / "shared" / "nccl-logs"
 LOGS: list[dict[str, Any]] = tomllib.loads((FIXTURES / "index.toml").read_text())["log"]
-NAMES = [log["file"].removesuffix(".log") for log in LOGS]
 GREEN = {Verdict.OFI_CXI, Verdict.OFI_EFA}
 
 
 def lines_of(log: dict[str, Any]) -> list[str]:
     path: Path = FIXTURES / log["file"]
     return path.read_text().splitlines()
-
-
-@pytest.mark.parametrize("log", LOGS, ids=NAMES)
-def test_each_log_gets_its_verdict_and_its_causes_in_order(log: dict[str, Any]) -> None:
-    report = read_lines(log["file"], lines_of(log))
-    assert (report.verdict, report.confidence) == (log["verdict"], log["confidence"])
-    assert [cause.id for cause in report.causes] == log["causes"]
-    told = {
-        "library": report.library and report.library.version,
-        "plugin": report.plugin and report.plugin.version,
-        "provider": report.provider,
-        "gdr": report.transport.gdr,
-    }
-    assert {key: told[key] for key in told if key in log} == {key: log[key] for key in told if key in log}
-
-
-@pytest.mark.parametrize("log", LOGS, ids=NAMES)
-def test_each_verdict_is_shown_by_a_line_of_the_log(log: dict[str, Any]) -> None:
-    lines = lines_of(log)
-    report = read_lines(log["file"], lines)
-    assert bool(report.proof) == (report.verdict is not Verdict.NONE)
-    for evidence in report.proof:
-        assert evidence.file == log["file"]
-        assert 1 <= evidence.line <= len(lines)
-
-
-@pytest.mark.parametrize("log", LOGS, ids=NAMES)
-def test_each_verdict_that_is_not_the_fast_path_comes_with_something_to_do(log: dict[str, Any]) -> None:
-    report = read_lines(log["file"], lines_of(log))
-    if report.verdict not in GREEN:
-        assert report.causes
-        assert all(cause.remedy and cause.source for cause in report.causes)
 
 
 CAPTURES: dict[str, Callable[[str], str]] = {
@@ -73,13 +42,33 @@ CAPTURES: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("log", [log for log in LOGS if "@probe" not in lines_of(log)[0]], ids=lambda log: log["file"])
-def test_what_stands_before_a_line_does_not_change_the_verdict(log: dict[str, Any]) -> None:
-    lines = lines_of(log)
-    for name, capture in CAPTURES.items():
-        report = read_lines(log["file"], map(capture, lines))
+def test_each_log_is_read_as_a_careful_engineer_reads_it() -> None:
+    for log in LOGS:
+        name, lines = log["file"], lines_of(log)
+        report = read_lines(name, lines)
         assert (report.verdict, report.confidence) == (log["verdict"], log["confidence"]), name
         assert [cause.id for cause in report.causes] == log["causes"], name
+        told = {
+            "library": report.library and report.library.version,
+            "plugin": report.plugin and report.plugin.version,
+            "provider": report.provider,
+            "gdr": report.transport.gdr,
+        }
+        assert {key: told[key] for key in told if key in log} == {key: log[key] for key in told if key in log}, name
+        assert bool(report.proof) == (report.verdict is not Verdict.NONE), name
+        assert all(one.file == name and 1 <= one.line <= len(lines) for one in report.proof), name
+        if report.verdict not in GREEN:
+            assert report.causes, name
+            assert all(cause.remedy and cause.source for cause in report.causes), name
+
+
+def test_what_stands_before_a_line_does_not_change_the_verdict() -> None:
+    for log, (name, capture) in sampled(product(LOGS, CAPTURES.items()), 4 * len(LOGS)):
+        lines = lines_of(log)
+        if "@probe" not in lines[0]:
+            report = read_lines(log["file"], map(capture, lines))
+            assert (report.verdict, report.confidence) == (log["verdict"], log["confidence"]), (log["file"], name)
+            assert [cause.id for cause in report.causes] == log["causes"], (log["file"], name)
 
 
 def by_process(lines: list[str]) -> list[list[str]]:
@@ -90,13 +79,11 @@ def by_process(lines: list[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-@pytest.mark.parametrize("log", LOGS, ids=NAMES)
-def test_interleaving_of_ranks_does_not_change_the_verdict(log: dict[str, Any]) -> None:
-    lines = lines_of(log)
-    for seed in range(5):
-        report = read_lines(log["file"], interleaved(lines, seed))
-        assert report.verdict == log["verdict"], seed
-        assert [cause.id for cause in report.causes] == log["causes"], seed
+def test_interleaving_of_ranks_does_not_change_the_verdict() -> None:
+    for seed, log in enumerate(LOGS):
+        report = read_lines(log["file"], interleaved(lines_of(log), seed))
+        assert report.verdict == log["verdict"], (log["file"], seed)
+        assert [cause.id for cause in report.causes] == log["causes"], (log["file"], seed)
 
 
 def interleaved(lines: list[str], seed: int) -> list[str]:
@@ -205,17 +192,20 @@ def test_lines_are_counted_in_their_own_file_however_many_are_read_by_turns() ->
     assert [(line.file, line.line) for line in reader.report().proof] == [("b.out", 11)]
 
 
-@pytest.mark.parametrize(
-    ("first", "nodes"),
-    [
-        ("n1:17:1 [0] NCCL INFO Using network Socket", ["n1"]),
-        ("Using network Socket", []),
-        ("0: Using network Socket", []),
-    ],
-)
-@pytest.mark.parametrize("file", ["job.out", "job:17", ":17"])
-def test_a_file_whose_name_is_like_a_process_is_no_node(first: str, nodes: list[str], file: str) -> None:
-    assert [node for group in read_lines(file, [first]).nodes for node in group.nodes] == nodes
+FIRST_LINES = [
+    ("n1:17:1 [0] NCCL INFO Using network Socket", ["n1"]),
+    ("Using network Socket", []),
+    ("0: Using network Socket", []),
+]
+
+
+def test_a_file_whose_name_is_like_a_process_is_no_node() -> None:
+    for file, (first, nodes) in product(["job.out", "job:17", ":17"], FIRST_LINES):
+        assert [node for group in read_lines(file, [first]).nodes for node in group.nodes] == nodes, (
+            file,
+            first,
+            nodes,
+        )
 
 
 def test_a_rank_alone_crosses_no_network_however_old_its_library() -> None:
@@ -224,32 +214,32 @@ def test_a_rank_alone_crosses_no_network_however_old_its_library() -> None:
     assert report.verdict is Verdict.INTRA_NODE_ONLY
 
 
-@pytest.mark.parametrize(
-    ("program", "test", "name"),
-    [
-        ("rccl-tests", "all_reduce_perf", "rccl-tests all_reduce_perf"),
-        ("nccl-tests", None, "nccl-tests"),
-        ("rccl-tests", "lumiimg-allreduce", "lumiimg-allreduce"),
-    ],
-)
-def test_a_measurement_is_named_by_its_program_and_test(program: str, test: str | None, name: str) -> None:
-    table = BandwidthTable(program, 0, test=test)
-    assert table.result(lambda _: ("j", 1)).name == name
+NAMED = [
+    ("rccl-tests", "all_reduce_perf", "rccl-tests all_reduce_perf"),
+    ("nccl-tests", None, "nccl-tests"),
+    ("rccl-tests", "lumiimg-allreduce", "lumiimg-allreduce"),
+]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '+ grep "NET/OFI Selected Provider is cxi" job.out',
-        "0: ++ grep -c Selected provider is cxi job.out",
-        'Look for "NET/OFI Selected Provider is cxi" in the log',
-        "n1:1:2 [0] NCCL INFO NET/OFI Setting provider_filter to cxi",
-        "n1:1:2 [0] NCCL INFO NET/Plugin: Loaded net plugin AWS Libfabric (v5)",
-        "n1:1:2 [0] NCCL INFO NET/Socket : Using [0]hsn0:10.253.4.11<0>",
-    ],
-)
-def test_talk_about_the_fast_path_is_not_the_fast_path(line: str) -> None:
-    assert read_lines("job.out", [line]).verdict not in GREEN
+def test_a_measurement_is_named_by_its_program_and_test() -> None:
+    for program, test, name in NAMED:
+        table = BandwidthTable(program, 0, test=test)
+        assert table.result(lambda _: ("j", 1)).name == name, (program, test, name)
+
+
+TALK = [
+    '+ grep "NET/OFI Selected Provider is cxi" job.out',
+    "0: ++ grep -c Selected provider is cxi job.out",
+    'Look for "NET/OFI Selected Provider is cxi" in the log',
+    "n1:1:2 [0] NCCL INFO NET/OFI Setting provider_filter to cxi",
+    "n1:1:2 [0] NCCL INFO NET/Plugin: Loaded net plugin AWS Libfabric (v5)",
+    "n1:1:2 [0] NCCL INFO NET/Socket : Using [0]hsn0:10.253.4.11<0>",
+]
+
+
+def test_talk_about_the_fast_path_is_not_the_fast_path() -> None:
+    for line in TALK:
+        assert read_lines("job.out", [line]).verdict not in GREEN, line
 
 
 def test_a_network_that_nobody_knows_is_not_taken_for_the_provider_that_was_selected() -> None:
@@ -257,19 +247,19 @@ def test_a_network_that_nobody_knows_is_not_taken_for_the_provider_that_was_sele
     assert read_lines("job.out", lines).verdict is Verdict.NONE
 
 
-@pytest.mark.parametrize(
-    ("lines", "verdict"),
-    [
-        (["NET/OFI Selected provider is cxi, fabric is cxi", "Error: network OFI not found."], "plugin-missing"),
-        (["NET/OFI Selected Provider is tcp", "NET/OFI Selected Provider is cxi"], "mixed"),
-        (["NET/OFI Selected Provider is cxi", "NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),
-        (["NET/Socket : Using [0]hsn0:10.1.1.1<0>", "NET/OFI Selected Provider is cxi"], "mixed"),
-        (["NET/OFI Selected Provider is cxi", "NET/OFI aws-ofi-nccl initialization failed"], "plugin-init-error"),
-        (["NET/OFI Selected Provider is cxi", "Failed to initialize any NET plugin"], "plugin-init-error"),
-    ],
-)
-def test_cxi_selected_is_not_cxi_used(lines: list[str], verdict: str) -> None:
-    assert read_lines("job.out", lines).verdict == verdict
+SELECTED = [
+    (["NET/OFI Selected provider is cxi, fabric is cxi", "Error: network OFI not found."], "plugin-missing"),
+    (["NET/OFI Selected Provider is tcp", "NET/OFI Selected Provider is cxi"], "mixed"),
+    (["NET/OFI Selected Provider is cxi", "NET/Socket : Using [0]hsn0:10.1.1.1<0>"], "socket"),
+    (["NET/Socket : Using [0]hsn0:10.1.1.1<0>", "NET/OFI Selected Provider is cxi"], "mixed"),
+    (["NET/OFI Selected Provider is cxi", "NET/OFI aws-ofi-nccl initialization failed"], "plugin-init-error"),
+    (["NET/OFI Selected Provider is cxi", "Failed to initialize any NET plugin"], "plugin-init-error"),
+]
+
+
+def test_cxi_selected_is_not_cxi_used() -> None:
+    for lines, verdict in SELECTED:
+        assert read_lines("job.out", lines).verdict == verdict, (lines, verdict)
 
 
 def test_a_bare_warning_of_the_first_attempt_does_not_unsettle_ranks_that_use_cxi() -> None:
