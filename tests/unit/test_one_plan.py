@@ -222,34 +222,7 @@ def test_the_bases_that_explain_names_take_the_layers(add: list[str], more: list
         assert answer(*command).code == said.code, command
 
 
-@pytest.mark.parametrize("verb", ["explain", "build", "lock", "build --why", "adapt", "rebuild"])
-@pytest.mark.parametrize(
-    "option",
-    [
-        ["--arg", f"vllm.ARCH={TOKEN}"],
-        ["--arg", f"vllm.{TOKEN}"],
-        ["--arg", f"A_TOKEN={TOKEN} {TOKEN}"],
-        ["--source", f"{TOKEN}=t.tar.gz"],
-        ["--source", f"aws-ofi-nccl={TOKEN}.tar.gz"],
-        ["--mirror", f"debian=https://me:{TOKEN}@h.test"],
-        ["--add", TOKEN],
-        ["--site", TOKEN],
-        ["--layers", TOKEN],
-    ],
-    ids=lambda option: "=".join(option).replace(TOKEN, "TOKEN"),
-)
-def test_no_option_repeats_a_token(verb: str, option: list[str], ground: Path) -> None:
-    del ground
-    request = ["--base", "rocm-6.4.4", "--add", "aws-ofi-nccl", "--add", "vllm"]
-    before = {
-        "adapt": ["adapt", "./image", "--site", "lumi", "--fabric", "host"],
-        "rebuild": ["rebuild", "./image", "-o", "new.sif"],
-        "build --why": ["build", "--why", "vllm", *request],
-    }
-    assert answer(*before.get(verb, [verb, *request]), *option).code == ExitCode.BAD_INPUT
-
-
-@pytest.mark.parametrize("verb", ["explain", "build", "lock", "build --why", "adapt"])
+@pytest.mark.parametrize("verb", ["explain", "build --why", "adapt"])
 def test_no_option_repeats_a_secret_of_the_environment(
     verb: str, ground: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

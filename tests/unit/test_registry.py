@@ -565,16 +565,6 @@ def test_a_registry_that_gives_tokens_and_takes_none_is_asked_for_a_layer_once_m
     assert len(server.headers_of(blob_path(BLOBS[0]))) == 2
 
 
-def test_a_layer_that_breaks_off_goes_on_where_it_ended(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lumiimg.resolve.network.download._PAUSE_S", 0.0)
-    filled(server)
-    server.replies[blob_path(BLOBS[1])] = [*cut(BLOBS[1], 1000), Reply(body=BLOBS[1])]
-    assert is_whole(pull(server, tmp_path))
-    assert [asked.get("Range") for asked in server.headers_of(blob_path(BLOBS[1]))] == [None, "bytes=1000-"]
-
-
 @pytest.mark.parametrize("ends", ["broken", "interrupted"])
 def test_the_next_run_fetches_only_what_is_missing_of_an_image(
     server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str

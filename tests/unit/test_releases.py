@@ -165,14 +165,6 @@ def test_a_plugin_that_does_not_say_its_rocm_and_a_later_build_of_a_release(
     assert 'jax-rocm7-pjrt==0.9.2"' in text  # the one that this build requires
 
 
-def test_on_a_rocm_of_another_generation_it_is_refused_by_name(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, answer = explained(capsys, "rocm-6.4.4 jax==0.12.0", index)
-    assert code == 1
-    assert "jax 0.12.0 requires rocm==7.* or rocm==10.*" in [rule["because"] for rule in answer["rules"]]
-
-
 def test_a_version_that_the_index_does_not_have_is_refused_with_the_nearest(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,26 +277,6 @@ def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_s
         assert (code, answer["layers"][-1]["status"]) == (0, "derived")
         assert said in doubt_of(answer, "vllm")
         assert "\n" not in doubt_of(answer, "vllm")
-
-
-def test_versions_that_are_no_versions_and_files_of_others_are_passed_over(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = {"requires-python": ">=3.11", "uploaded": dt.date(2026, 11, 2)}
-    index.files += [
-        {"file": f"vllm-{version}.tar.gz", **good} for version in ("new", "1..2", "0.33.0\u202e", "9" * 5000)
-    ]
-    index.pages["vllm"] = (
-        JSON,
-        json.dumps(
-            {"files": [3, None, {"filename": 7}, {"filename": "vllm-99.0.tar.gz", "url": "file:///etc/passwd"}]}
-        ).encode(),
-    )
-    code, answer = explained(capsys, "rocm-7.2.4 vllm==99.0", index)
-    assert (code, answer["layers"][-1]["status"]) == (0, "derived")
-    del index.pages["vllm"]
-    code, answer = explained(capsys, "rocm-7.2.4 vllm==0.33.0", index)
-    assert (code, answer["layers"][-1]["status"]) == (0, "read")
 
 
 def test_an_archive_that_is_none_is_a_reason(index: ReleaseIndex, capsys: pytest.CaptureFixture[str]) -> None:
@@ -532,13 +504,6 @@ def test_ready_wheels_are_read_from_the_folders_of_their_rocm(
     assert rows["vllm==0.33.0+rocm714"]["doubts"] == ["it does not say which rocm it is made for"]
 
 
-def test_a_base_without_compilers_gets_the_ready_wheel(index: ReleaseIndex, capsys: pytest.CaptureFixture[str]) -> None:
-    mirror = of_vllm(index, ("rocm721", "2.14.0"))
-    _, answer = explained(capsys, "debian-rocm vllm==0.33.0", index, *mirror)
-    assert "vllm 0.33.0 requires rocm-devel" in str(answer["rules"])
-    assert [rule["id"] for rule in answer["rules"] if rule["outcome"] == "refused"]
-
-
 @pytest.mark.parametrize(
     ("page", "said"),
     [
@@ -560,12 +525,6 @@ def test_a_listing_that_is_none_is_one_line_and_the_rest_is_read(
     assert [line for line in err.splitlines() if "not read of vllm 0.33.0" in line and said in line]
     assert len([line for line in err.splitlines() if "not read" in line]) == 1
     assert "vllm 0.33.0" in out
-
-
-def test_no_more_folders_are_read_than_anybody_has(index: ReleaseIndex, capsys: pytest.CaptureFixture[str]) -> None:
-    mirror = of_vllm(index, *((f"rocm{number}", "2.14.0") for number in range(600, 699)))
-    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index, *mirror)
-    assert len([path for path in index.asked if path.startswith("/vllm/") and path.endswith("/vllm/")]) == 8
 
 
 def of_amd(index: ReleaseIndex, place: str, *wheels: dict[str, Any]) -> tuple[str, ...]:

@@ -369,30 +369,22 @@ def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(
     assert code == ExitCode.GOOD, said
 
 
-@pytest.mark.parametrize("verb", ["explain", "build", "lock", "adapt"])
-@pytest.mark.parametrize(
-    ("option", "one", "other", "named"),
-    [
+def test_of_two_values_none_is_taken_in_silence(image: Path, capsys: Capture) -> None:
+    request = ["--base", "rocm-6.4.4", "--add", "vllm", "--site", "lumi"]
+    for option, one, other, named in (
         ("--arg", "vllm.ARCH=gfx90a", "vllm.ARCH=gfx942", "--arg vllm.ARCH"),
         ("--source", "aws-ofi-nccl=a.tar.gz", "aws-ofi-nccl=b.tar.gz", "--source aws-ofi-nccl"),
         ("--mirror", "debian=https://a.test", "debian=https://b.test", "--mirror debian"),
-    ],
-)
-def test_of_two_values_none_is_taken_in_silence(
-    verb: str, option: str, one: str, other: str, named: str, image: Path, capsys: Capture
-) -> None:
-    request = ["--base", "rocm-6.4.4", "--add", "vllm", "--site", "lumi"]
-    words = [str(image), *request[2:]] if verb == "adapt" else request
-    code, said = answer([verb, *words, option, one, option, other], capsys)
-    assert code == ExitCode.BAD_INPUT
-    assert f"{named} is given twice, with two values" in said
+    ):
+        for words in (["explain", *request], ["adapt", str(image), *request[2:]]):
+            code, said = answer([*words, option, one, option, other], capsys)
+            assert (code, f"{named} is given twice, with two values" in said) == (ExitCode.BAD_INPUT, True), words
 
 
-@pytest.mark.parametrize("verb", ["explain", "build", "lock"])
 def test_an_argument_longer_than_a_program_takes_is_refused(
-    verb: str, make_layer: MakeLayer, layers: Path, capsys: Capture
+    make_layer: MakeLayer, layers: Path, capsys: Capture
 ) -> None:
     make_layer("free", f'{LAYER}[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n')
-    words = [verb, "--base", "rocm-6.4.4", "--add", "free", "--layers", str(layers), "--arg"]
+    words = ["explain", "--base", "rocm-6.4.4", "--add", "free", "--layers", str(layers), "--arg"]
     code, said = answer([*words, f"free.NOTE={'x' * 5000}"], capsys)
     assert (code, "free.NOTE has 5000 characters; at most 4096 are allowed" in said) == (ExitCode.BAD_INPUT, True)

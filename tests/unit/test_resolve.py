@@ -213,12 +213,6 @@ def test_a_registry_has_mirrors_too(
     assert (f"{image.registry}/{image.repository}", image.plain_http) == (origin, plain_http)
 
 
-@pytest.mark.parametrize("word", ["x", "=y", "x=", ""])
-def test_a_mirror_is_from_and_to(word: str) -> None:
-    with pytest.raises(BadInputError, match="is not FROM=TO"):
-        parse_mirrors({}, [word])
-
-
 @pytest.mark.parametrize(
     ("url", "what"),
     [
@@ -235,14 +229,15 @@ def test_a_mirror_that_would_spoil_the_definition_is_refused(url: str, what: str
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "word", ["docker.io=https://user:secret@reg", "docker.io=user:secret@reg", "https://g=http://secret@m"]
-)
 @pytest.mark.threat("S49")
-def test_no_mirror_with_a_password_gets_anywhere(word: str) -> None:
-    with pytest.raises(BadInputError, match="contains a password") as caught:
-        parse_mirrors({}, [word])
-    assert "secret" not in str(caught.value)
+def test_no_mirror_with_a_password_gets_anywhere() -> None:
+    for word in ("docker.io=https://user:secret@reg", "docker.io=user:secret@reg", "https://g=http://secret@m"):
+        with pytest.raises(BadInputError, match="contains a password") as caught:
+            parse_mirrors({}, [word])
+        assert "secret" not in str(caught.value)
+    for word in ("x", "=y", "x=", ""):
+        with pytest.raises(BadInputError, match="is not FROM=TO"):
+            parse_mirrors({}, [word])
 
 
 @pytest.mark.threat("S49")
@@ -277,11 +272,8 @@ MINE = "\n\nTypes: deb\nURIs: http://mine/debian\nSuites: trixie\nComponents: ma
     [
         "Types: deb\nURIs: https://others/linux/debian\nSuites: x\nComponents: stable\n",
         "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents: main\nSigned-By: /etc/apt/keyrings/others.asc\n",
-        "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents: main\nSigned-By:\n -----BEGIN PGP\n .\n mQ==\n",
-        "Enabled: no\nTypes: deb\nURIs: http://off/debian\nSuites: x\nComponents: main\n",
         "types: deb\nuris: http://off/debian\nsuites: x\ncomponents: main\nENABLED: False\n",
         "Types: deb-src\nURIs: http://sources/debian\nSuites: x\nComponents: main\n",
-        "Types: deb\nURIs: http://[ ftp://x/debian\nSuites: x\nComponents: main\n",
     ],
 )
 def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(stanza: str, tmp_path: Path) -> None:
@@ -295,9 +287,7 @@ def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(stanza: str, t
 @pytest.mark.parametrize(
     "line",
     [
-        "deb https://others/linux/debian x stable",
         "deb [arch=amd64 signed-by=/etc/apt/keyrings/others.asc] https://others/x/debian x main",
-        "deb https://others/x/debian x stable # main",
         "deb-src http://sources/debian x main",
     ],
 )
@@ -306,15 +296,6 @@ def test_nor_is_a_line_for_another_archive(line: str, tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text(line + "\n")
     assert apt_mirror("debian", tmp_path) is None
     (tmp_path / "sources.list").write_text(f"{line}\ndeb [ signed-by={keyring} ] http://mine/debian x main contrib\n")
-    assert apt_mirror("debian", tmp_path) == "http://mine/debian"
-
-
-def test_several_addresses_of_one_stanza_are_looked_at(tmp_path: Path) -> None:
-    (tmp_path / "sources.list.d").mkdir()
-    (tmp_path / "sources.list.d" / "a.sources").write_text(
-        "Types: deb-src\n deb\nURIs:\n http://security/debian-security\n http://mine/debian\nSuites: x\nComponents: main\n"
-        "Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp\n"
-    )
     assert apt_mirror("debian", tmp_path) == "http://mine/debian"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import tomllib
@@ -33,11 +32,8 @@ except TomlError as error:
 _DEEP = ".".join("d" * 7)
 _TEXTS: dict[str, Callable[[int], str]] = {
     "dotted headers": lambda n: f"[a{n:x}.{_DEEP}]\n",
-    "dotted keys below dotted headers": lambda n: f"[a{n:x}.{_DEEP}]\n{_DEEP} = 1\n",
     "tables in tables": lambda n: f"a{n:x} = {'{b=' * 31}1{'}' * 31}\n",
     "escapes": lambda n: "\\t" * 1024 if n else 'a = """',
-    "30,000 keys of 31 parts": lambda n: f"a{n}.{'.'.join('d' * 30)} = 1\n" if n else f"[{'.'.join('h' * 31)}]\n",
-    "noise": lambda n: "".join(random.Random(n).choices("ab.=[]{}'\"\n\\# ,1", k=4096)),  # noqa: S311
 }
 
 

@@ -137,11 +137,6 @@ def test_all_layers_are_resolved_at_once_and_each_gets_what_it_is_the_first_to_r
     }
 
 
-def test_versions_that_are_to_be_kept_are_kept_where_they_fit(world: World, tmp_path: Path) -> None:
-    held = {"egg": "1.5", "yolk": "3.0", "gone": "1.0"}
-    assert chosen(world, tmp_path, SNAKE, held=held)["snake"] == {"snake": "2.0+rocm6.4", "egg": "1.5", "yolk": "2.5"}
-
-
 @pytest.mark.threat("S25")
 def test_what_a_layer_pins_comes_from_the_first_of_its_indexes_that_has_it(world: World, tmp_path: Path) -> None:
     world.of_layers["egg"] = {"7.0": ()}
@@ -182,35 +177,7 @@ def test_a_conflict_names_both_sides_and_the_layers(world: World, tmp_path: Path
     assert "lumiimg-" not in said
 
 
-def test_rows_whose_pins_contradict_each_other_are_named(world: World, tmp_path: Path) -> None:
-    said = refusal(
-        world, tmp_path, {"name": "a", "version": "1", "pins": ("egg==1.0",)}, {**SNAKE, "pins": ("egg==2.0",)}
-    )
-    assert "egg==1.0 of the layer a and egg==2.0 of the layer snake" in said
-
-
-def test_what_nobody_has_is_named_with_who_requires_it(world: World, tmp_path: Path) -> None:
-    world.wheels["ham"] = {"1.0": ("nowhere",)}
-    said = refusal(world, tmp_path, {"name": "ham", "version": "1", "requires": ("ham",)})
-    assert "the layer ham requires ham; no package index has nowhere; all versions of ham require nowhere" in said
-
-
 # --- dates
-
-
-def test_what_came_after_the_date_is_not_taken_but_for_what_is_pinned(world: World, tmp_path: Path) -> None:
-    world.uploaded = {"egg 2.0": "2026-03-02T00:00:00Z", "yolk 3.0": "2026-03-01T23:00:00Z"}
-    day = dt.date(2026, 3, 1)
-    assert chosen(world, tmp_path, {**SNAKE, "indexes": ("/whl",)}, until=day)["snake"] == {
-        "snake": "2.0+rocm6.4",
-        "egg": "1.5",
-        "yolk": "2.5",
-    }
-    pinned = {"name": "a", "version": "1", "pins": ("egg==2.0",)}
-    assert chosen(world, tmp_path, pinned, until=day)["a"] == {"egg": "2.0", "yolk": "3.0"}
-    said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>=2",)}, until=day)
-    assert "egg>=2" in said
-    assert "2026-03-01 are excluded: use another date with --exclude-newer" in said
 
 
 def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes_together(
@@ -237,12 +204,6 @@ def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes
     }
     undated = {**old, "date": None}
     assert chosen(world, tmp_path, undated, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
-
-
-def test_an_index_that_is_down_as_of_an_earlier_day_is_no_other_lock(world: World, tmp_path: Path) -> None:
-    world.down, world.uploaded = ("egg",), {"egg 1.0": "2026-01-01T00:00:00Z"}
-    old = {"name": "old", "version": "1", "requires": ("egg",), "date": dt.date(2026, 3, 1)}
-    assert "egg" in refusal(world, tmp_path, old, until=dt.date(2026, 9, 1))
 
 
 def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_said(
@@ -272,14 +233,6 @@ def test_what_requires_triton_gets_rocms_and_pypis_is_not_taken(rocm: str, world
     }
     said = refusal(world, tmp_path, torch, {**user, "requires": ("triton>=3.4",)})
     assert "the layer vllm requires triton>=3.4; the image has triton 3.3.1+rocm" in said
-
-
-def test_on_a_torch_whose_triton_is_not_known_pypis_is_not_taken_either(world: World, tmp_path: Path) -> None:
-    user = {"name": "vllm", "version": "1", "requires": ("xgrammar",)}
-    assert chosen(world, tmp_path, TORCH, user)["vllm"] == {"xgrammar": "0.1"}
-    assert chosen(world, tmp_path, user)["vllm"] == {"xgrammar": "0.1", "triton": "3.9.0"}, (
-        "without a torch it is wanted"
-    )
 
 
 @pytest.mark.parametrize("name", ["nvidia-cublas-cu12", "cuda-python", "cupy-cuda12x"])
@@ -314,17 +267,6 @@ def test_an_index_that_is_down_in_the_middle_is_one_line_and_the_next_try_goes_o
     assert "500" in said
     world.down = ()
     assert chosen(world, tmp_path, SNAKE)["snake"]["yolk"] == "3.0"
-
-
-@pytest.mark.threat("S24")
-def test_a_wheel_whose_metadata_is_of_another_is_refused(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "tests.shared.world.metadata_of", lambda *_: "Metadata-Version: 2.1\nName: yolk\nVersion: 2.0\n"
-    )
-    said = refusal(world, tmp_path, {"name": "a", "version": "1", "pins": ("egg==2.0",)})
-    assert "Package metadata name `yolk` does not match given name `egg`" in said
 
 
 @pytest.mark.threat("S24")
