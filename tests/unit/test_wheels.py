@@ -270,6 +270,17 @@ def test_an_index_that_is_down_in_the_middle_is_one_line_and_the_next_try_goes_o
 
 
 @pytest.mark.threat("S24")
+def test_a_wheel_whose_metadata_is_of_another_is_refused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tests.shared.world.metadata_of", lambda *_: "Metadata-Version: 2.1\nName: yolk\nVersion: 2.0\n"
+    )
+    said = refusal(world, tmp_path, {"name": "a", "version": "1", "pins": ("egg==2.0",)})
+    assert "Package metadata name `yolk` does not match given name `egg`" in said
+
+
+@pytest.mark.threat("S24")
 @pytest.mark.parametrize(
     ("files", "there"),
     [
