@@ -74,14 +74,23 @@ BAD = {
         ["from' is '../x', not a valid name of a suite"],
     ),
     "wrong type": (LAYER + "requires = 7\n", ["'requires' should be an array of strings"]),
+    "wrong item type": (LAYER + "requires = [7]\n", ["'requires' should be an array of strings"]),
+    "date as text": (LAYER.replace("2026-11-21", '"2026-11-21"'), ["'date' should be a date"]),
+    "empty text": (LAYER.replace('"the tests"', '" "'), ["'source' is empty"]),
     "bad argument name": (LAYER + '[arguments.lower]\ndefault = ""\nhelp = "h"\n', ["'arguments.lower'", "VERSION"]),
     "bad pattern": (
         LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "("\n',
         ["is not a valid regular expression"],
     ),
     "placeholder of nothing": (LAYER + '[environment.set]\nA = "{NOPE}"\n', ["{NOPE}", "no argument"]),
+    "bad variable": (
+        LAYER + '[environment.set]\n"A B" = "x"\n',
+        ["'environment.set.A B'", "is not a valid variable name"],
+    ),
     "file outside": (LAYER + 'files = ["../layer.toml"]\n', ["'../layer.toml'", "a plain file name"]),
     "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["needs [[bootstrap]]", "[[variant]]"]),
+    "bootstrap of a layer": (LAYER + '[[bootstrap]]\nagent = "docker"\nfrom = "x"\n', ["'bootstrap' is not known"]),
+    "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
     "API of an argument": (
         LAYER + '[has]\nnet-api = "{V}"\n[arguments.V]\ndefault = "12"\nhelp = "h"\n',
         ["'has.net-api' is '{V}'", "needed: '12'"],
@@ -90,6 +99,11 @@ BAD = {
         LAYER.replace('"layer"', '"base"', 1)
         + '[[variant]]\nname = "a"\nsummary = "s"\nagent = "docker"\nfrom = "x"\n' * 2,
         ["the base 'a' is there twice"],
+    ),
+    "placeholder of a variant": (
+        LAYER.replace('"layer"', '"base"', 1) + '[[variant]]\nname = "a"\nsummary = "s"\n'
+        'agent = "docker"\nfrom = "x"\nhas = { glibc = "{NOPE}" }\n',
+        ["{NOPE}", "no argument"],
     ),
     "digest too short": (
         LAYER + '[sources.a]\nurl = "https://x"\nfile = "a"\nkey = "a"\nsource = "s"\n[sources.a.sha256]\na = "12"\n',

@@ -159,15 +159,20 @@ def test_instructions_in_a_heredoc_are_none() -> None:
     ("line", "value"),
     [
         ("ENV X two  words", "two  words"),
+        ("ENV X=two\\ words", "two words"),
         ("""ENV X="two 'words'" """, "two 'words'"),
         ("""ENV X='$A'""", "$A"),
         ("ENV X=\\$A", "$A"),
         ("ENV X=$A-${A}_$AB", "value-value_"),
+        ("ENV X=${NO:-d} Y=1", "d"),
         ("ENV X=${A:-d}", "value"),
         ("ENV X=${A:+more}", "more"),
+        ("ENV X=${EMPTY-d}", ""),
         ("ENV X=${EMPTY:-${NO:-deep}}", "deep"),
         ("ENV X=${F%.*}", "a.tar"),
+        ("ENV X=${F%%.*}", "a"),
         ("ENV X=${F#*.}", "tar.gz"),
+        ("ENV X=${F##*.}", "gz"),
         ("ENV X=${F/tar/zip}", "a.zip.gz"),
     ],
 )
@@ -234,14 +239,22 @@ def test_a_form_that_is_no_json_is_the_shell_form() -> None:
 REFUSED = {
     "empty": ("", "Dockerfile: has no FROM"),
     "unknown": ("FROM a\nRUM x\n", "Dockerfile:2: 'RUM' is not a Dockerfile instruction; did you mean RUN?"),
+    "before FROM": ("ENV A=1\nFROM a\n", "Dockerfile:1: ENV before any FROM"),
+    "no name": ("FROM a AS\n", "Dockerfile:1: FROM a AS"),
     "heredoc": ("FROM a\nRUN <<EOF\necho\n", "Dockerfile:2: the heredoc 'EOF' has no end"),
+    "quote": ('FROM a\nENV A="x\n', "Dockerfile:2: a quote has no end"),
+    "brace": ("FROM a\nENV A=${x\n", "Dockerfile:2: ${x has no closing brace"),
     "required": ('FROM a\nARG V\nENV A="${V:?say it}"\n', "Dockerfile:3: V is not set: say it; give it: --arg V=VALUE"),
     "no image": ("ARG V\nFROM $V\n", "Dockerfile:2: FROM $V names nothing"),
     "bomb": ("FROM scratch\nENV A=aaaaaaaa\n" + "ENV A=$A$A$A$A\n" * 12, "a value of more than"),
     "deep": ("FROM a\nENV A=" + "${A:-" * 2000 + "}" * 2000 + "\n", "Dockerfile:2: variables nested more than"),
     "many": ("FROM a\n" + "RUN a\n" * 2001, "Dockerfile:2001: more than 2000 instructions"),
+    "stages": ("FROM a\n" * 301, "Dockerfile:301: more than 300 stages"),
     "large": ("#" * (FILE_LIMIT_BYTES + 1), f"larger than {FILE_LIMIT_BYTES} bytes"),
     "NUL": ("FROM a\nRUN \0\n", "Dockerfile:2: holds a NUL byte"),
+    "twice": ("# escape=`\n# escape=`\nFROM a\n", "Dockerfile:2: the directive 'escape' is given twice"),
+    "image": ("FROM a:b:c d e f\n", "Dockerfile:1: FROM a:b:c d e f"),
+    "onbuild": ("FROM a\nONBUILD FROM b\n", "Dockerfile:2: ONBUILD FROM"),
 }
 
 
@@ -540,15 +553,20 @@ def outcome(script: Path, **variables: str) -> str:
 
 STEPS = {
     "break in quotes": ("echo 'a \\\n  b'", "a   b"),  # Docker takes the break out before the shell sees it
+    "break in double quotes": ('echo "a \\\n  b"', "a   b"),
     "break in a comment": ("echo a \\\n  # no\n  b # 'c \\\n  d", "a b"),
     "command in quotes": ('echo "$(printf %s x)" \\\n y', "x y"),
+    "quotes in a command in quotes": ("echo \"$(printf '%s' 'x \\\n y')\"", "x  y"),
     "section": ("printf '%s|' \\\n%runscript", "%runscript|"),
     "build argument": ("echo '{{ word }}'", "{{ word }}"),
     "heredocs": ("cat <<A ; cat <<'B'\n$X 1\nA\n$X 2\nB", "value 1\n$X 2"),
     "heredoc alone": ("<<EOF\necho $X\necho two\nEOF", "value\ntwo"),
+    "heredoc with an interpreter": ("<<EOF\n#!/usr/bin/env bash\necho ${BASH_VERSION:+bash}\nEOF", "bash"),
     "heredoc that ends as ours does": ("<<EOF\n: <<'RUN_4'\nRUN_4\necho one\nEOF", "one"),
     "JSON": ('["printf", "%s,", "$X", "a b"]', "$X,a b,"),
+    "no -e": ("false; echo on", "on"),
     "bash's own variable": ("cat; echo uid $UID", "uid 77"),
+    "letters": ("echo \u00e9 '\t'", "\u00e9 \t"),
 }
 
 

@@ -73,6 +73,17 @@ def test_nothing_is_built_on_it_and_the_nearest_that_works_is_named(sglang: Path
         assert "lumiimg build --base rocm-6.4.4 --add vllm --site lumi" in out + err
 
 
+@pytest.mark.usefixtures("clean_home")
+def test_what_is_not_sure_of_an_image_is_a_doubt_of_a_request(tmp_path: Path, capsys: Capture) -> None:
+    damaged = {"opt/rocm/lib/librccl.so.1": gpu.library(gpu.bundle(*gpu.hip("gfx90a"))[:-1])}
+    for root, said in (
+        (image(tmp_path / "xnack", {}, rccl="gfx90a:xnack+"), "RCCL: only with HSA_XNACK=1 in the job"),
+        (image(tmp_path / "damaged", damaged), "not known: needs code for gfx90a, has RCCL"),
+    ):
+        code, out, _ = answered(capsys, "explain", "--base", root, "--site", "lumi")
+        assert (code, said in out) == (ExitCode.GOOD, True), out
+
+
 def test_explain_of_the_image_says_the_same(sglang: Path, capsys: Capture) -> None:
     code, out, _ = answered(capsys, "explain", sglang, "--site", "lumi")
     assert code == ExitCode.NO

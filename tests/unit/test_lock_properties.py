@@ -16,7 +16,7 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.errors import BadInputError, LumiimgError
+from lumiimg.errors import BadInputError, LumiimgError, RefusedError
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lockfile import read_lock, to_text
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -160,6 +160,15 @@ REQUEST = next(request for request in REQUESTS if "vllm" in request.add)
 TEXT_OF_LOCK = to_text(made(REQUEST), REQUEST).encode()
 DOCUMENT = tomllib.loads(TEXT_OF_LOCK.decode())
 PLACES = [path for path in paths_of(DOCUMENT) if path[0] not in {"format", "lumiimg", "digest"}]
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=SLOW)
+@given(place=st.sampled_from(PLACES))
+def test_a_value_of_another_type_is_refused_with_its_key(tmp_path: Path, place: tuple[Any, ...]) -> None:
+    with pytest.raises((BadInputError, RefusedError)) as caught:
+        read_again(changed(DOCUMENT, place, 7), tmp_path / "lumiimg.lock")
+    named = next(str(key) for key in reversed(place) if isinstance(key, str))
+    assert named in str(caught.value)
 
 
 TABLES = [path for path in PLACES if isinstance(path[-1], int) and path[0] != "rule" and "wheels" not in path[:-2]]

@@ -272,8 +272,11 @@ MINE = "\n\nTypes: deb\nURIs: http://mine/debian\nSuites: trixie\nComponents: ma
     [
         "Types: deb\nURIs: https://others/linux/debian\nSuites: x\nComponents: stable\n",
         "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents: main\nSigned-By: /etc/apt/keyrings/others.asc\n",
+        "Types: deb\nURIs: https://others/x/debian\nSuites: x\nComponents: main\nSigned-By:\n -----BEGIN PGP\n .\n mQ==\n",
+        "Enabled: no\nTypes: deb\nURIs: http://off/debian\nSuites: x\nComponents: main\n",
         "types: deb\nuris: http://off/debian\nsuites: x\ncomponents: main\nENABLED: False\n",
         "Types: deb-src\nURIs: http://sources/debian\nSuites: x\nComponents: main\n",
+        "Types: deb\nURIs: http://[ ftp://x/debian\nSuites: x\nComponents: main\n",
     ],
 )
 def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(stanza: str, tmp_path: Path) -> None:
@@ -281,6 +284,15 @@ def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(stanza: str, t
     (tmp_path / "sources.list.d" / "a.sources").write_text(stanza)
     assert apt_mirror("debian", tmp_path) is None
     (tmp_path / "sources.list.d" / "a.sources").write_text(stanza + MINE)
+    assert apt_mirror("debian", tmp_path) == "http://mine/debian"
+
+
+def test_several_addresses_of_one_stanza_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "a.sources").write_text(
+        "Types: deb-src\n deb\nURIs:\n http://security/debian-security\n http://mine/debian\nSuites: x\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp\n"
+    )
     assert apt_mirror("debian", tmp_path) == "http://mine/debian"
 
 

@@ -175,12 +175,14 @@ def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> N
     assert "gpu: up to 4 nodes, 1 h" in told
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
+def test_a_wrong_site_is_one_line_with_the_key(tmp_path: Path, capsys: Capture) -> None:
+    for old, new, fault in (
         ('glibc = "2.38"', 'glibc = "abc"', "key 'fabric.glibc' is 'abc', no version"),
         ('rocm = ["rocm>=6.1,<7.1"]', 'rocm = ["python>=3"]', "key 'driver.rocm' should be releases of ROCm"),
+        ('rocm = ["rocm>=6.1,<7.1"]', "rocm = []", "key 'driver.rocm' should be releases of ROCm"),
         ("near = [1, 0]", "near = [1, 7]", "key 'binding.near' names a group that 16 cores in groups of 8 do not have"),
+        ("near = [1, 0]", "near = [1, 1]", "key 'binding.near' names a group twice"),
+        ("near = [1, 0]", 'near = ["1"]', "key 'binding.near' should be an array of whole numbers"),
         (
             "reserved = [0, 8]",
             "reserved = [16]",
@@ -191,32 +193,49 @@ def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> N
             "near = [1, 1]\ngpus_of_group = 8",
             "key 'binding.reserved' leaves no core of group 1, which is near GPU 0",
         ),
+        ("near = [1, 0]", "near = [1, 1, 1]\ngpus_of_group = 2", "key 'binding.near' names a group more than 2 times"),
         (
             "near = [1, 0]",
             'near = [1, 0]\nspared = "9-15"\nspared_for = "x"',
             "leaves no core of group 1, which is near GPU 0",
         ),
+        ("near = [1, 0]", 'near = [1, 0]\nspared = "7-3"\nspared_for = "x"', "has '7-3', no core and no range"),
+        ("near = [1, 0]", 'near = [1, 0]\nspared = "1"', "key 'binding.spared_for' is missing"),
         ("hours = 1", "hours = 1\nleast_nodes = 5", "key 'partition[0].least_nodes' is 5, above the 4 nodes"),
+        ("hours = 1", "hours = 1\nstep = [{nodes = 9, hours = 1}]", "key 'partition[0].step' should go from few nodes"),
+        (
+            'title = "mine"',
+            'title = "mine"\nstatus = "new"',
+            "key 'status' is 'new'; allowed: documented, run, unproved, proved",
+        ),
         (
             'title = "mine"',
             'title = "mine"\nmeasured = [{name = "A", effect = "odd"}]',
             "'odd'; allowed: inert, harmful",
         ),
         (
+            'title = "mine"',
+            'title = "mine"\nidentity = {variables = ["A"], source = "x"}',
+            "key 'identity.variables' has 'A', no variable like",
+        ),
+        ('rocm = ["rocm>=6.1,<7.1"]', 'rocm = ["rocm>=6.1"]\nrank = "sure"', "key 'driver.rank' is 'sure'; allowed"),
+        (
             'rocm = ["rocm>=6.1,<7.1"]',
             'rocm = ["rocm>=6.1"]\nevidence = [{rocm = "seven", text = "x", source = "x", date = 2026-11-24}]',
             "'seven', no release of ROCm",
         ),
-        # a job removes it
+        ('name = "A"', 'name = "A B"', "key 'environment[0].name' is 'A B', no name of a variable"),
+        ('nodes = "any"', 'nodes = "two"', "key 'environment[0].nodes' is 'two'; allowed: any, one, several"),
+        ("hours = 1", "hours = 0", "key 'partition[0].hours' is 0; it should be above 0"),
+        ("hours = 1", "hour = 1", "key 'partition[0].hours' is missing"),
+        ('title = "mine"', 'title = "mine"\ncaches = "$HOME"', "key 'caches' is '$HOME', no folder of one job"),
+        ('title = "mine"', 'title = "mine"\ncaches = "/tmp/$USER"', "key 'caches' is '/tmp/$USER', no folder of one"),
         ('title = "mine"', 'title = "mine"\ncaches = "/tmp/a/../$SLURM_JOB_ID"', "no folder of one job"),
         ('title = "mine"', 'title = "mine"\ncaches = "/tmp/$(id)/$SLURM_JOB_ID"', "no folder of one job"),
-    ],
-)
-def test_a_wrong_site_is_one_line_with_the_key(old: str, new: str, fault: str, tmp_path: Path, capsys: Capture) -> None:
-    assert old in MINE
-    (tmp_path / "mine.toml").write_text(MINE.replace(old, new))
-    words = ["explain", "--base", "rocm-6.4.4", "--site", str(tmp_path / "mine.toml")]
-    assert main(words) == ExitCode.BAD_INPUT
-    told = capsys.readouterr().err
-    assert fault in told
-    assert told.count("\n") == 1
+    ):
+        assert old in MINE
+        (tmp_path / "mine.toml").write_text(MINE.replace(old, new))
+        words = ["explain", "--base", "rocm-6.4.4", "--site", str(tmp_path / "mine.toml")]
+        assert main(words) == ExitCode.BAD_INPUT, new
+        told = capsys.readouterr().err
+        assert (fault in told, told.count("\n")) == (True, 1), told
