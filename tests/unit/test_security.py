@@ -58,13 +58,15 @@ def test_each_promise_names_tests_that_are_there() -> None:
     page = (ROOT / "docs" / "security.md").read_text()
     promises = re.split(r"^\d+\. ", page.partition("## What is not promised")[0], flags=re.MULTILINE)[1:]
     assert len(promises) == 30
+    lost = []
     for promise in promises:
         named = re.findall(r"`(tests/(?:unit|engine)/test_\w+\.py)::(test_\w+)`", promise)
         assert named, promise
         for file, name in named:
             path = ROOT / file
-            assert path.exists(), file
-            assert re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE), f"{file}::{name}"
+            if not path.exists() or not re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE):
+                lost.append(f"{file}::{name}")
+    assert lost == []
 
 
 # ---- an image
