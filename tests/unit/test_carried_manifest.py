@@ -276,6 +276,7 @@ FAULTS: list[dict[str, Any]] = [
 ]
 NO_MANIFESTS = [
     b"",
+    b"[]",
     b"\xff",
     b"[" * 100_000,
     b" " * (1 << 21),

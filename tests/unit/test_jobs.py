@@ -908,7 +908,7 @@ def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path)
     shapes = (("--nodes", "1"), ("--gpus", "2"), ("--gpus", "2", "--partition", "standard-g"))
     cases = [*product(FRAMEWORKS, (("--nodes", "4"),)), *product(("ddp", "vllm", "plain"), shapes)]
     checked = []
-    for number, (framework, shape) in enumerate(cases if EVERYTHING else cases[::3]):
+    for number, (framework, shape) in enumerate(cases if EVERYTHING else cases[2::3]):
         for launch in ("srun", "torchrun") if framework in BY_TORCHRUN else ("srun",):
             words = ("--framework", framework, "--launch", launch, "--account", "project_1")
             script = job(image, *words, *shape, command=("python", *HOSTILE))
