@@ -399,16 +399,6 @@ def test_output_into_a_closed_pipe_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
-def test_a_letter_that_the_terminal_does_not_have_is_spelled_out(tmp_path: Path) -> None:
-    log = tmp_path / "log.out"
-    log.write_bytes("nöde:1:1 [0] NCCL INFO Using network Socket\n".encode())
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "lumiimg", "log", str(log)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == ExitCode.NO, done.stderr
-    assert "n\\xf6de" in done.stdout
-
-
 def test_a_fault_of_lumiimg_is_one_line_and_none_of_its_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

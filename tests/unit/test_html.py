@@ -154,21 +154,21 @@ def test_the_sheet_asks_for_nothing() -> None:
     assert not re.search(r"url\(|@import|@font-face|expression|</", CSS.read_text())
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("check-no", "✗ NO: from its files alone, RCCL would use TCP sockets"),
-        ("check-cannot-tell", "? CANNOT TELL from here"),
-        ("check-green", "✓ no obstacle found at level probe"),
-        ("explain-refused", "✗ REFUSED: GLIBC_2.38 of libc.so.6 is needed"),
-        ("request-refused", "✗ refused: --base rocm-6.2.4 --add sglang on lumi"),
-        ("log-mixed", "✗ mixed: ranks used different networks"),
-        ("nodes", "✗ NO on 2 of 64 nodes"),
-        ("build", "✓ built in 24 min 43 s"),
-    ],
+VERDICTS = (
+    ("check-no", "✗ NO: from its files alone, RCCL would use TCP sockets"),
+    ("check-cannot-tell", "? CANNOT TELL from here"),
+    ("check-green", "✓ no obstacle found at level probe"),
+    ("explain-refused", "✗ REFUSED: GLIBC_2.38 of libc.so.6 is needed"),
+    ("request-refused", "✗ refused: --base rocm-6.2.4 --add sglang on lumi"),
+    ("log-mixed", "✗ mixed: ranks used different networks"),
+    ("nodes", "✗ NO on 2 of 64 nodes"),
+    ("build", "✓ built in 24 min 43 s"),
 )
-def test_the_verdict_is_one_sentence_with_its_mark(written: dict[str, Page], name: str, sentence: str) -> None:
-    assert sentence in written[name].words
+
+
+def test_the_verdict_is_one_sentence_with_its_mark(written: dict[str, Page]) -> None:
+    for name, sentence in VERDICTS:
+        assert sentence in written[name].words, name
 
 
 def test_a_step_that_nobody_saw_is_never_drawn_as_one_that_holds(written: dict[str, Page]) -> None:
@@ -415,13 +415,13 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("number", [0, 1, 2], ids=["light", "dark", "print"])
-def test_text_has_the_contrast_that_weak_eyes_need(number: int) -> None:
-    palette = palettes()[number]
+def test_text_has_the_contrast_that_weak_eyes_need() -> None:
     boxes = ["paper", "box", "ok-box", "problem-box", "unknown-box"]
     pairs = [(ink, box) for ink in ("ink", "quiet") for box in boxes]
     pairs += [(kind, box) for kind in ("ok", "problem", "unknown") for box in ("paper", f"{kind}-box")]
     pairs += [("paper", "host"), ("paper", "problem")]
-    for ink, box in pairs:
+    light_dark_print = palettes()
+    assert len(light_dark_print) == 3
+    for palette, (ink, box) in itertools.product(light_dark_print, pairs):
         lighter, darker = sorted((luminance(palette[ink]), luminance(palette[box])), reverse=True)
-        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ink, box)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (palette, ink, box)

@@ -175,14 +175,20 @@ def test_quiet_leaves_the_answer_in_one_line_and_the_exit_code(
         assert captured.out.strip() in whole, "the same words as without --quiet"
 
 
-def test_marks_and_lines_are_written_in_the_letters_that_a_terminal_has(place: Path) -> None:
-    command = [sys.executable, "-m", "lumiimg", "explain", "fits", "--host", "host.json"]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == ExitCode.GOOD, done.stderr
-    assert "`-- " in done.stdout
-    assert "\\u" not in done.stdout
-    assert "\\x" not in done.stdout
+def test_what_is_written_has_only_letters_that_a_terminal_has(place: Path) -> None:
+    def written(*words: str) -> str:
+        environment = os.environ | {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+        command = [sys.executable, "-m", "lumiimg", *words]
+        return subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, encoding="ascii", check=False
+        ).stdout
+
+    own = written("explain", "fits", "--host", "host.json")
+    assert "`-- " in own, "marks and lines of ours are others"
+    assert "\\u" not in own
+    assert "\\x" not in own
+    (place / "log.out").write_bytes("nöde:1:1 [0] NCCL INFO Using network Socket\n".encode())
+    assert "n\\xf6de" in written("log", "log.out")
 
 
 # -- lumiimg alone --
