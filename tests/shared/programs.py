@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pytest
 
-from lumiimg.files import EPOCH
+from tests.shared.squashfs_writer import pack
 
 T = TypeVar("T")
 
@@ -66,22 +66,9 @@ def needs(*programs: str) -> None:
             pytest.skip(f"{program} is not installed")
 
 
-def needs_mksquashfs(*wanted: int) -> None:
-    """Skip a test whose options this mksquashfs does not know yet."""
-    needs("mksquashfs")
-    printed = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"version (\d+)\.(\d+)", printed)
-    if version is None or (int(version[1]), int(version[2])) < wanted:
-        pytest.skip(f"mksquashfs is older than {'.'.join(map(str, wanted))}")
-
-
 def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path:
     """Pack a folder as the builder packs a layer, with its times; `options` are mksquashfs's."""
-    needs("mksquashfs")
-    words: list[str | Path] = ["mksquashfs", folder, target, "-noappend", "-quiet", "-no-progress"]
-    words += ["-offset", str(offset), *options]
-    env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
-    subprocess.run(words, check=True, env=env, stdout=subprocess.DEVNULL)
+    pack(folder, target, ["-offset", str(offset), *options])
     return target
 
 

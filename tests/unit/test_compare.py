@@ -15,7 +15,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.wording import count
 from tests.shared.oci_builder import image, member, tar
-from tests.shared.programs import needs, needs_mksquashfs, unwrapped
+from tests.shared.programs import needs, squashed, unwrapped
 
 Capture = pytest.CaptureFixture[str]
 _NULL = ("/null c 666 0 0 1 3", "/disk b 660 0 6 259 1048575")
@@ -36,14 +36,9 @@ def folder(tmp_path: Path) -> Path:
 
 def _pack(folder: Path, name: str, *lines: str) -> Path:
     """Return a squashfs of a folder, all times the same, with devices and attributes from pseudo definitions."""
-    needs_mksquashfs(4, 6)
-    target = folder.with_name(name)
-    argv: list[str | Path] = ["mksquashfs", folder, target, "-quiet", "-no-progress", "-noappend", "-all-root"]
-    argv += ["-all-time", str(_TIME), "-root-time", str(_TIME)]
-    for line in lines:
-        argv += ["-p", line]
-    subprocess.run(argv, check=True, capture_output=True)
-    return target
+    definitions = [word for line in lines for word in ("-p", line)]
+    times = ("-all-time", str(_TIME), "-root-time", str(_TIME))
+    return squashed(folder, folder.with_name(name), "-all-root", *times, *definitions)
 
 
 def _said(capsys: Capture, first: Path, second: Path) -> list[str]:

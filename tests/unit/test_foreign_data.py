@@ -39,7 +39,7 @@ from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, SITE, MakeLayer
-from tests.shared.programs import EVERYTHING, needs
+from tests.shared.programs import EVERYTHING
 from tests.shared.sif_builder import made_sif
 from tests.shared.world import World, serve
 
@@ -513,7 +513,6 @@ def test_no_text_of_a_snapshot_becomes_a_command(
 
 @pytest.mark.threat("S56")
 def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap, tmp_path: Path) -> None:
-    needs("mksquashfs")
     lock = of_whole(folder)
     source = replace(lock.layers[0].sources[0], sha256=ZEROS)
     chain = write_chain(replace(lock, layers=(replace(lock.layers[0], sources=(source,)),)))

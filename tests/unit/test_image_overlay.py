@@ -1,8 +1,7 @@
-"""Trees laid over each other are what overlayfs shows: the kernel's rules, on file systems of the real mksquashfs."""
+"""Trees laid over each other are what overlayfs shows: the kernel's rules, on squashfs file systems."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.squashfs.superblock import NO_TABLE, SUPERBLOCK, Superblock
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
-from tests.shared.programs import needs_mksquashfs
+from tests.shared.programs import squashed
 
 _WHITEOUT = "c 000 0 0 0 0"
 
 
 def _pack(folder: Path, name: str, files: dict[str, str], *pseudo: str) -> Path:
     """Pack files; `pseudo` are definitions of mksquashfs for what an ordinary user cannot make."""
-    needs_mksquashfs(4, 6)  # pseudo-definitions of extended attributes
     tree = folder / f"{name}-tree"
     tree.mkdir()
     for path, content in files.items():
@@ -30,12 +28,7 @@ def _pack(folder: Path, name: str, files: dict[str, str], *pseudo: str) -> Path:
         else:
             (tree / path).write_text(content)
     definitions = [word for line in pseudo for word in ("-p", line)]
-    packed = folder / name
-    subprocess.run(
-        ["mksquashfs", tree, packed, *definitions, "-all-root", "-no-progress", "-quiet", "-processors", "1"],
-        check=True,
-    )
-    return packed
+    return squashed(tree, folder / name, *definitions, "-all-root")
 
 
 def _layers(folder: Path) -> list[Path]:

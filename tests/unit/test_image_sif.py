@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.image import ImageError, ImageKind, open_image
-from tests.shared.programs import needs
+from tests.shared.programs import needs, squashed
 
 DEFINITION, PARTITION, SIGNATURE, JSON, OCI_INDEX = 0x4001, 0x4004, 0x4005, 0x4006, 0x400A
 _TABLE_AT = 4096
@@ -44,7 +44,6 @@ def _sif(
 
 @pytest.fixture(scope="module")
 def squashfs(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    needs("mksquashfs")
     folder = tmp_path_factory.mktemp("sif")
     scripts = folder / "tree/.singularity.d/env"
     scripts.mkdir(parents=True)
@@ -53,8 +52,7 @@ def squashfs(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     )
     (scripts / "90-environment.sh").write_text('export LD_LIBRARY_PATH="/opt/x:${LD_LIBRARY_PATH:-}"\n')
     (folder / "tree/hello").write_text("hello")
-    subprocess.run(["mksquashfs", folder / "tree", folder / "s", "-all-root", "-no-progress", "-quiet"], check=True)
-    return (folder / "s").read_bytes()
+    return squashed(folder / "tree", folder / "s", "-all-root").read_bytes()
 
 
 def _metadata() -> bytes:
@@ -101,9 +99,7 @@ def _packed(folder: Path, content: str) -> bytes:
     (folder / content).mkdir()
     for name in ("hello", content):
         (folder / content / name).write_text(content)
-    file = folder / f"{content}.squashfs"
-    subprocess.run(["mksquashfs", folder / content, file, "-all-root", "-no-progress", "-quiet"], check=True)
-    return file.read_bytes()
+    return squashed(folder / content, folder / f"{content}.squashfs", "-all-root").read_bytes()
 
 
 def test_overlay_partition_that_is_no_squashfs_is_a_warning(squashfs: bytes, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from lumiimg.definition.engine_reader import read_definition
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import FailedError
 from lumiimg.image import open_image
-from tests.shared.programs import needs
+from tests.shared.programs import needs, squashed
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 DEFINITION = "Bootstrap: scratch\n%environment\n    export A=1\n\n"
@@ -317,9 +317,8 @@ def test_compiled_python_of_this_machine_is_not_dated(trap: Trap) -> None:
 
 
 def unpacked_over(trap: Trap, delta: Path) -> None:
-    needs("mksquashfs", "unsquashfs")
-    image = delta.with_suffix(".sqfs")
-    subprocess.run(["mksquashfs", delta, image, "-noappend", "-quiet", "-no-progress"], check=True)
+    needs("unsquashfs")
+    image = squashed(delta, delta.with_suffix(".sqfs"))
     clear(trap.root, image)
     subprocess.run(["unsquashfs", "-q", "-n", "-f", "-d", trap.root, image], check=True)
     clear(trap.root, image)
@@ -348,14 +347,12 @@ def unsquashfs_that_does_nothing(tmp_path: Path) -> Path:
 
 
 def test_permissions_of_this_machines_files_stay(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
-    needs("mksquashfs")
     layer = tmp_path / "layer"
     for name in ("file", "folder/inner"):
         (layer / name).parent.mkdir(parents=True, exist_ok=True)
         (layer / name).touch()
         (layer / name).chmod(0o4755)
-    image = tmp_path / "layer.sqfs"
-    subprocess.run(["mksquashfs", layer, image, "-noappend", "-quiet", "-no-progress"], check=True)
+    image = squashed(layer, tmp_path / "layer.sqfs")
     (trap.folder / "inner").touch(0o600)
     trap.before = trap.seen()
     (trap.root / "file").symlink_to(trap.file)
@@ -367,10 +364,9 @@ def test_permissions_of_this_machines_files_stay(step: LayerBuild, trap: Trap, t
 
 
 def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
-    needs("mksquashfs")
     empty = tmp_path / "empty"
     empty.mkdir()
-    subprocess.run(["mksquashfs", empty, tmp_path / "e.sqfs", "-noappend", "-quiet", "-no-progress"], check=True)
+    squashed(empty, tmp_path / "e.sqfs")
     (trap.root / "closed").touch(0o000)
     (trap.root / "folder").mkdir(0o000)
     trap.file.chmod(0o000)

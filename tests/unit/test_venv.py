@@ -17,7 +17,7 @@ from lumiimg.image.python import read_python
 from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, record_text, with_venv
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
-from tests.shared.programs import needs
+from tests.shared.programs import squashed
 from tests.shared.python_image import SITE, python, torch
 from tests.shared.world import World, serve
 
@@ -55,9 +55,7 @@ def venv_at(folder: Path, image: Path | None, *, python_version: str = "3.12", m
 
 
 def packed(folder: Path, file: Path) -> Path:
-    needs("mksquashfs")
-    subprocess.run(["mksquashfs", folder, file, "-noappend", "-quiet", "-no-progress", "-all-root"], check=True)
-    return file
+    return squashed(folder, file, "-all-root")
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""squashfs-tools of this machine: what mksquashfs packs is read, and what the tests pack themselves it unpacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lumiimg.image import open_image
+from lumiimg.image.compare import compare
+from tests.shared.squashfs_tree import COMPRESSIONS, fill, mksquashfs
+from tests.shared.squashfs_writer import pack
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tree")
+    fill(folder)
+    os.utime(folder, (0, 0))
+    return folder
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_what_mksquashfs_packs_is_read(tree: Path, compression: str, tmp_path: Path) -> None:
+    packed = mksquashfs(tree, tmp_path / "packed", "-comp", compression)
+    with open_image(tree) as folder, open_image(packed) as read:
+        assert {other.what for other in compare(folder.root, read.root)} <= {"owner", "time"}
+
+
+def test_what_the_tests_pack_is_what_unsquashfs_takes_out(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "packed")
+    words: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-d", tmp_path / "out", tmp_path / "packed"]
+    assert subprocess.run(words, capture_output=True, check=True).stderr == b""
+    with open_image(tree) as folder, open_image(tmp_path / "out") as unpacked:
+        assert {other.what for other in compare(folder.root, unpacked.root)} <= {"time"}
