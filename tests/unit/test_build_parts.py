@@ -138,6 +138,7 @@ def changed(root: Path) -> None:
 
 
 def test_the_difference_of_a_folder_laid_over_it_is_the_folder(tmp_path: Path, base: Path) -> None:
+    needs("unsquashfs")
     below = squashed(base, tmp_path / "below.sqfs")
     before = json.loads(json.dumps(listing(base)))
     changed(base)
