@@ -128,14 +128,14 @@ def test_what_is_woven_is_what_the_stack_shows(base: Path, layers: list[Path], t
 
 
 def test_what_is_packed_without_mksquashfs_has_the_same_files(base: Path, upper: Path) -> None:
-    by_mksquashfs, here = [packed(base), packed(upper)], [packed_here(base), packed_here(upper)]
+    independent, here = [packed(base), packed(upper)], [packed_here(base), packed_here(upper)]
     for count in (1, 2):
-        with open_stack(by_mksquashfs[:count]) as reference, open_stack(here[:count]) as found:
+        with open_stack(independent[:count]) as reference, open_stack(here[:count]) as found:
             others = list(compare(reference.root, found.root))
             assert [other.path for other in others if not other.path.startswith("/dev")] == []
             node: Any = found.root.node("/opt/big")
             assert stacked(found).xattrs(node) == {b"user.note": b"x" * 2000}
-    sizes = [sum(layer.stat().st_size for layer in layers) for layers in (by_mksquashfs, here)]
+    sizes = [sum(layer.stat().st_size for layer in layers) for layers in (independent, here)]
     assert sizes[1] < 1.02 * sizes[0]
     first = here[0].read_bytes()
     assert packed_here(base, offset=4096).read_bytes()[4096:] == first
