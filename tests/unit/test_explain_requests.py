@@ -169,7 +169,7 @@ def test_the_nearest_request_without_a_layer_keeps_the_fabric(fabric: Fabric | N
 LAYERS = [name for name, _ in Shelf(open_catalogue(HOME), {}, None).layers()]
 
 
-@settings(max_examples=examples(4), deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(
     data=st.data(), base=st.sampled_from(open_catalogue(HOME).base_names()), site=st.sampled_from(["lumi", "generic"])
 )

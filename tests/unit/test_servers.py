@@ -137,6 +137,7 @@ def test_what_comes_with_a_redirect_or_an_excuse_is_not_kept(
 def tls(server: http.server.ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of the server, which speaks TLS by now."""
     monkeypatch.setattr(web, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(web, "_PAUSE_S", 0.0)
     context, certificate = certified(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     server.socket = context.wrap_socket(server.socket, server_side=True)

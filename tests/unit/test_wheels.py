@@ -537,6 +537,7 @@ def test_an_archive_that_is_none_is_refused(data: bytes, tmp_path: Path) -> None
 # --- the index of everybody
 
 
+@pytest.mark.everything
 def test_the_general_index_is_the_one_that_is_named_else_pips(tmp_path: Path) -> None:
     config = tmp_path / "pip.conf"
     config.write_text("[global]\nindex-url = https://files.example/simple\n")
