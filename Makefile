@@ -26,7 +26,7 @@ SECONDS ?= 60
 DOCUMENTS ?= documents
 VENV := .venv
 BIN := $(VENV)/bin
-SCRIPTS := docs/support/fabric-prolog.sh .ci/run .ci/demo .ci/get-engine .ci/slurm .ci/unprivileged
+SCRIPTS := docs/support/fabric-prolog.sh $(addprefix .ci/,demo engine-tests get-engine run slurm try-demo unprivileged)
 LAYER_SCRIPTS := $(wildcard layers/*/*.sh)
 
 LOWEST_TESTS := $(addprefix tests/unit/test_,cli.py downloads.py foreign.py image_squashfs.py lock.py nccl_sources.py registry.py wheels.py)
