@@ -1,8 +1,8 @@
 """`python -m tests.fuzz.grow [--seconds S] [TARGET…]`: a corpus that reaches more code, and no more of it than needed.
 
 The mutations of `make fuzz`, guided: an input that takes steps from line to line of the package which none before it
-took is changed further. Then the fewest inputs that take all of those steps become the kept corpus. A target's seeds
-are asked for here only. The interpreter's own trace tells the steps: Atheris makes more inputs a second, once it has
+took is changed further. Then the fewest inputs that take all of those steps become the kept corpus. A new target begins
+with the good inputs that a person put into `tests/corpus/TARGET/`. The interpreter's own trace tells the steps: Atheris makes more inputs a second, once it has
 spent eight seconds on each target to instrument the package.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 60
 _INPUT_BYTES = 16 << 10
-"""Of an input that is kept; a seed may be larger where nothing smaller reaches as much."""
+"""Of an input that is kept; one that is there already may be larger."""
 _PACKAGE = str(Path(__file__).parents[2] / "lumiimg")
 
 
@@ -40,15 +40,17 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     for name in asked.names or TARGETS:
         target = TARGETS[name]
-        seeds = {*target.seeds(), *corpus.kept(name)}
+        first = {*corpus.kept(name)}
         with bounded():
-            reached = {data: _steps_of(target, data) for data in sorted(seeds)}
+            reached = {data: _steps_of(target, data) for data in sorted(first)}
             before = len(set[Any]().union(*reached.values()))
             tried = _grow(target, reached, asked.seconds)
         after = len(set[Any]().union(*reached.values()))
-        kept = _fewest({data: steps for data, steps in reached.items() if len(data) <= _INPUT_BYTES or data in seeds})
+        kept = _fewest({data: steps for data, steps in reached.items() if len(data) <= _INPUT_BYTES or data in first})
         path = corpus.pack(name, kept)
-        told = f"{len(seeds)} seeds, {tried} inputs tried, {len(kept)} kept, {path.stat().st_size / 1024:.0f} KiB"
+        told = (
+            f"{len(first)} inputs before, {tried} inputs tried, {len(kept)} kept, {path.stat().st_size / 1024:.0f} KiB"
+        )
         print(f"{name:20} {told}, {before} steps before, {after} now", flush=True)
     return 0
 

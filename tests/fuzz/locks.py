@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
 
-from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
-from lumiimg.resolve.lockfile import to_text
-from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 
 REQUESTS = (
@@ -31,15 +25,6 @@ def settled(lock: Lock) -> Lock:
         digest = f"sha256:{_made_up(lock.bootstrap.origin)}"
         lock = replace(lock, bootstrap=replace(lock.bootstrap, image=replace(image, digest=digest)))
     return replace(lock, base=_settled(lock.base), layers=tuple(map(_settled, lock.layers)), resolved=True)
-
-
-def settled_texts() -> Iterator[str]:
-    """Yield the files of some requests."""
-    catalogue = open_catalogue({"HOME": "/nonexistent"})
-    names = catalogue.base_names() + catalogue.layer_names()
-    for request in REQUESTS:
-        if {request.base, *request.add} <= {*names}:
-            yield to_text(settled(locked(decide(request, Ground(catalogue, Mirrors({}), "/usr/bin:/bin")))), request)
 
 
 def _settled(layer: LockedLayer) -> LockedLayer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -29,8 +29,6 @@ class Target:
     """What it calls, of this package: `elf.facts.read_elf`; a leading underscore where the reader is a part."""
     call: Callable[[bytes], str | None]
     """Parses, uses what comes out, and returns what a person would be shown of it, where that is text of ours."""
-    seeds: Callable[[], Iterable[bytes]]
-    """Good inputs, and what a person would think of first; only a growing corpus starts from them."""
     refuses: tuple[type[Exception], ...] = (BadInputError,)
     """The errors by which the parser refuses an input; any other is a fault."""
     form: str = "lines"

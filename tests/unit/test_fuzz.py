@@ -45,11 +45,11 @@ def _tried(target: Target, data: bytes) -> bool:
         raise AssertionError(f"{fault}; again: python -m tests.fuzz {target.name} {path}") from fault
 
 
-@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
-def test_a_target_names_parsers_that_there_are(target: Target) -> None:
-    for parser in target.parsers:
-        module, _, name = f"lumiimg.{parser}".rpartition(".")
-        assert hasattr(importlib.import_module(module), name), parser
+def test_a_target_names_parsers_that_there_are() -> None:
+    for target in TARGETS.values():
+        for parser in target.parsers:
+            module, _, name = f"lumiimg.{parser}".rpartition(".")
+            assert hasattr(importlib.import_module(module), name), parser
 
 
 def test_each_module_that_takes_foreign_bytes_apart_has_a_target_or_a_reason() -> None:
@@ -81,7 +81,7 @@ def test_the_corpus_is_of_targets_and_small() -> None:
 def test_a_fault_is_seen(fault: object, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.fuzz.target.LIMIT_S", 0.05)
     assert callable(fault)
-    target = Target("x", (), fault, tuple, refuses=(LookupWarning,))
+    target = Target("x", (), fault, refuses=(LookupWarning,))
     with bounded(), pytest.raises(FaultError, match=what):
         try_input(target, b"")
 

@@ -63,18 +63,20 @@ def test_what_a_run_proved_is_no_answer_about_one_that_began_after_it(version: s
         assert len(both.runs_before) == 1
 
 
+BESIDE: tuple[dict[str, object], ...] = (
+    {"stream": "chat"},
+    {"time": "2026"},
+    {"@timestamp": "2026"},
+    {"stream": ["stderr"]},
+    {},
+)
+
+
 def test_records_that_no_collector_writes_are_text() -> None:
-    for key, beside, kind in product(
-        ["log", "message", "MESSAGE", "textPayload"],
-        [{"stream": "chat"}, {"time": "2026"}, {"@timestamp": "2026"}, {"stream": ["stderr"]}, {}],
-        QUOTED,
-    ):
+    for key, beside, kind in product(("log", "message", "MESSAGE", "textPayload"), BESIDE, QUOTED):
         said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
-        assert read_lines("job.out", [json.dumps({key: line, **beside}) for line in said]).verdict == "none", (
-            key,
-            beside,
-            kind,
-        )
+        records = [json.dumps({key: line, **beside}) for line in said]
+        assert read_lines("job.out", records).verdict == "none", (key, beside, kind)
 
 
 def test_a_collectors_records_among_other_lines_are_what_a_program_printed() -> None:

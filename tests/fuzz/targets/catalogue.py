@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from lumiimg.definition.text import DefinitionError
 from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError
 from tests.fuzz.target import Target
-from tests.fuzz.targets.scratch import BORDER, FIXTURES, PACKAGE, parts, root_of, scratch, text_of, written
+from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 
 
 def _layer(data: bytes) -> None:
@@ -119,60 +117,12 @@ def _duration(data: bytes) -> None:
     seconds(text_of(data))
 
 
-def _layer_seeds() -> Iterator[bytes]:
-    for path in sorted(FIXTURES.parents[1].glob("layers/*/layer.toml")):
-        data = path.read_bytes()
-        script = path.with_name("post.sh").read_bytes()[:500]
-        yield re.sub(rb"(?ms)^files = \[.*?\]\n", b"", data) + BORDER + script
-
-
-def _toml_seeds(pattern: str) -> Iterator[bytes]:
-    for path in sorted(PACKAGE.parent.glob(pattern)):
-        yield path.read_bytes()
-
-
-def _dockerfile_seeds() -> Iterator[bytes]:
-    yield (
-        b'# syntax=docker/dockerfile:1\nARG V=6.2.4\nFROM rocm/dev-ubuntu-22.04:$V AS build\nENV A=1 B="x $A"\n'
-        b"RUN --mount=type=cache,target=/c apt-get update && \\\n  # c\n  apt-get install -y git\n"
-        b'WORKDIR /w\nUSER 77\nSHELL ["/bin/bash", "-c"]\nCOPY --chown=1 a b/ /c/\nADD https://h.test/x.tar.gz /o\n'
-        b"RUN <<E\necho $A\nE\nFROM build\nCOPY --from=build /x /y\nONBUILD RUN x\nHEALTHCHECK NONE\nEXPOSE 80/tcp\n"
-    )
-    yield b"FROM a\nRUN pip install torch==2.9.1 vllm && git clone https://github.com/ROCm/aws-ofi-rccl -b v1\n"
-    yield b'# escape=`\nFROM scratch\nENV P ${A:-${B%.*}} \nRUN ["a", "b"]\nLABEL a=b \'c\'="d"\nENTRYPOINT x\n'
-
-
-def _definition_seeds() -> Iterator[bytes]:
-    for path in sorted(FIXTURES.rglob("*.def")):
-        yield path.read_bytes()[:20000]
-
-
-def _chain_seeds() -> Iterator[bytes]:
-    source = {"name": "s", "variable": "S", "file": "f", "sha256": "0" * 64, "location": "https://h.test/f"}
-    source |= {"note": "", "version": ""}
-    entry = {
-        "name": "01-base",
-        "layers": ["base"],
-        "parent": None,
-        "needs": [],
-        "plain_http": False,
-        "origin": None,
-        "origin_sha256": None,
-        "files": [{"path": "files/base/source/s/f", "source": source}],
-    }
-    text = (FIXTURES / "definitions/01-base.def").read_bytes()
-    yield json.dumps(entry).encode() + BORDER + text
-    yield json.dumps({**entry, "files": []}).encode() + BORDER + text
-    yield json.dumps({**entry, "files": [], "origin": "/x.sif", "origin_sha256": "0" * 64}).encode() + BORDER + text
-
-
 _CATALOG = (CatalogError,)
 TARGETS = (
     Target(
         "layer-toml",
         ("catalog.layers.read_layer", "catalog.toml_table.read_toml", "toml.parse_toml", "catalog.needs.read_needs"),
         _layer,
-        _layer_seeds,
         _CATALOG,
         "toml",
         rounds=15,
@@ -181,7 +131,6 @@ TARGETS = (
         "site-toml",
         ("catalog.sites.read_site", "catalog.launch.read_module"),
         _site,
-        lambda: _toml_seeds("lumiimg/catalog/sites/*.toml"),
         _CATALOG,
         "toml",
         rounds=10,
@@ -190,7 +139,6 @@ TARGETS = (
         "recipe-toml",
         ("catalog.catalogue.read_recipe",),
         _recipe,
-        lambda: _toml_seeds("recipes/*.toml"),
         _CATALOG,
         "toml",
     ),
@@ -198,7 +146,6 @@ TARGETS = (
         "config-toml",
         ("catalog.settings.read_settings",),
         _settings,
-        lambda: [b'cache = "/c"\n[mirrors]\ndebian = "http://h.test/debian"\n'],
         _CATALOG,
         "toml",
     ),
@@ -213,7 +160,6 @@ TARGETS = (
             "definition.docker.script.write_script",
         ),
         _dockerfile,
-        _dockerfile_seeds,
         (BadInputError,),
         rounds=8,
     ),
@@ -221,21 +167,18 @@ TARGETS = (
         "docker-words",
         ("definition.docker.instructions.split_words", "definition.docker.shell.is_plain"),
         _words,
-        lambda: [b'a \'b c\' "d\\" e" f\\ g $(h) <<E 1>2 # x', b"x <<'E'\nE\n"],
     ),
     Target(
         "docker-value",
         ("definition.docker.substitution.expand",),
         _value,
-        lambda: [b"${A:-x}${B:+y}$C\\$D'${E}'\"${F:-${G##*/}}\"${H//a/b}${I%%.*}"],
     ),
     Target(
         "definition",
         ("definition.reader.read_sections", "definition.reader.check_definition"),
         _definition_text,
-        _definition_seeds,
     ),
-    Target("chain", ("build.provenance._definition",), _chain, _chain_seeds, (BadInputError,), "json"),
-    Target("bind-option", ("engine.binds.parse_binds",), _binds, lambda: [b"/a:/b:ro,/c\\:d,/e:/f,image-src=/x"]),
-    Target("duration", ("cluster.job.shape.seconds",), _duration, lambda: [b"1-02:03:04", b"30", b"1:30", b"2h"], ()),
+    Target("chain", ("build.provenance._definition",), _chain, (BadInputError,), "json"),
+    Target("bind-option", ("engine.binds.parse_binds",), _binds),
+    Target("duration", ("cluster.job.shape.seconds",), _duration, ()),
 )

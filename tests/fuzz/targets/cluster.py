@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 from lumiimg.cluster.trial import driver, plan, submit
 from lumiimg.cluster.trial.folder import PLAN, TrialFolder
-from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.table import report_of
-from lumiimg.cluster.trial.values import Claim, Look, Record, TrialPlan, TrialStep
-from lumiimg.engine.engine import Engine, EngineKind
+from lumiimg.cluster.trial.values import Claim, TrialPlan, TrialStep
 from lumiimg.errors import BadInputError, UndecidedError
-from lumiimg.host.codec import encode
 from lumiimg.report.schema import json_text
 from tests.fuzz.target import Target
-from tests.fuzz.targets.scratch import BORDER, answering, parts, scratch, text_of, written
+from tests.fuzz.targets.scratch import answering, parts, scratch, text_of, written
 
 _ENVIRONMENT = {"PATH": "/bin", "USER": "ada", "HOME": "/users/ada"}
 _STEPS = (
@@ -56,7 +50,6 @@ _PLAN = TrialPlan(
         Claim(id=key, about=key, predicted=told, source="x", step=step) for step, (key, told) in _CLAIMS.items()
     ),
 )
-_ENGINE = Engine(Path("/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
 def _folder(data: bytes) -> str:
@@ -90,25 +83,6 @@ def _lock(data: bytes) -> None:
         plan.rows_in(scratch() / "image.sif")
 
 
-def _folder_seeds() -> Iterator[bytes]:
-    record = Record(step="nodes", ending="done", job="7", began="2026-11-26T10:00:00+00:00", seconds=3.0, code=0)  # type: ignore[arg-type]
-    look = Look(node="a", clock=1.0, processors="x86_64", kernel="6", cores=64, near=("0-9",))
-    whole = [json.dumps(encode(part)).encode() for part in (_PLAN, record, look)]
-    of_gpus = json.dumps(encode(GpuFacts(("gfx90a",), xnack="1"))).encode()
-    of_slurm, of_nodes = b'{"partitions": {"a": 3.0}, "mpi": ["pmi2"]}', b'{"groups": [], "levels": {}}'
-    for output in (of_slurm, of_nodes, b"", of_gpus):
-        yield BORDER.join([*whole, output])
-
-
-def _slurm_seeds() -> Iterator[bytes]:
-    partitions = b"PartitionName=dev-g\n   Default=YES QoS=N/A\n   MaxNodes=2 MaxTime=03:00:00\n\n  none\n  pmi2\n"
-    yield BORDER.join([partitions, b"7 PENDING (Priority)\n", b"7|600|2\n"])
-
-
-def _lock_seeds() -> Iterator[bytes]:
-    yield b'[base]\nname = "debian-13"\nrelease = ""\nlayer = "sha256:0"\n[[layer]]\nname = "vllm"\nrelease = "0.10.1"\nlayer = "x"\n'
-
-
 TARGETS = (
     Target(
         "trial-folder",
@@ -119,7 +93,6 @@ TARGETS = (
             "cluster.trial.table.report_of",
         ),
         _folder,
-        _folder_seeds,
         (BadInputError,),
         "json",
         rounds=15,
@@ -128,8 +101,7 @@ TARGETS = (
         "trial-slurm",
         ("cluster.trial.driver._slurm", "cluster.trial.submit.queued"),
         _slurm,
-        _slurm_seeds,
         (UndecidedError,),
     ),
-    Target("trial-lock", ("cluster.trial.plan.rows_in",), _lock, _lock_seeds, (), "toml", rounds=15),
+    Target("trial-lock", ("cluster.trial.plan.rows_in",), _lock, (), "toml", rounds=15),
 )

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import dataclasses
-import enum
-import gzip
 import json
-import lzma
 import shutil
-import struct
-import tempfile
-import types
-import typing
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from lumiimg.build import cache as layer_cache
@@ -30,38 +19,29 @@ from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.build.sbom import bill
 from lumiimg.build.userns_helper import _date
-from lumiimg.catalog.sites import find_site
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import submit
 from lumiimg.cluster.nodes.answers import (
     AnswerError,
     Details,
     Fingerprint,
-    Head,
     read_part,
     read_raw,
 )
-from lumiimg.cluster.nodes.check import NodesReport
-from lumiimg.cluster.nodes.node_task import TASK, NodeTask, read_task
+from lumiimg.cluster.nodes.node_task import TASK, read_task
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
-from lumiimg.engine.engine import PACKED
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
-from lumiimg.fabric.path import Fabric
-from lumiimg.files import EPOCH
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.carried_manifest import ManifestError, from_bytes
 from lumiimg.host.carried_manifest import differences as carried_differences
 from lumiimg.host.carried_manifest import to_text as manifest_text
-from lumiimg.host.codec import encode
 from lumiimg.host.library_search import package_variable
-from lumiimg.host.scan import fabric_entry, scan_host
-from lumiimg.host.snapshot_file import SnapshotError, read_snapshot, to_text
-from lumiimg.host.wanted import KnownMachine, planned
-from lumiimg.image import ImageError, RootFileSystem, open_image
-from lumiimg.image.folder import FolderTree
+from lumiimg.host.scan import fabric_entry
+from lumiimg.host.snapshot_file import SnapshotError, read_snapshot
+from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave
 from lumiimg.report.host import print_snapshot
 from lumiimg.report.nodes import print_nodes
@@ -70,13 +50,10 @@ from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from lumiimg.resolve.rocm_of_image import rocm_of
 from lumiimg.wording import size
 from tests.fuzz.target import Target
-from tests.fuzz.targets.elf import small_elf
 from tests.fuzz.targets.image import make_sif, sums
 from tests.fuzz.targets.logs import ENGINE
-from tests.fuzz.targets.scratch import BORDER, parts, printed, root_of, scratch, text_of, written
+from tests.fuzz.targets.scratch import parts, printed, root_of, scratch, text_of, written
 from tests.shared.host_model import host_files, host_settings
-from tests.shared.oci_builder import member, tar
-from tests.shared.programs import squashed
 
 
 def _snapshot(data: bytes) -> str:
@@ -167,13 +144,6 @@ def _carried(data: bytes) -> None:
     manifest = from_bytes(data)
     printable(manifest_text(manifest))
     list(carried_differences(manifest, manifest))
-
-
-def _carried_seeds() -> list[bytes]:
-    return [
-        manifest_text(planned(fabric, KnownMachine(None, find_site("lumi", {"HOME": str(scratch())})))).encode()
-        for fabric in (Fabric.HOST, Fabric.BUNDLED)
-    ]
 
 
 def _documents(data: bytes) -> None:
@@ -275,124 +245,11 @@ def _report(data: bytes) -> str:
     return printed(print_nodes, report, verbose=True)
 
 
-def example(kind: Any) -> Any:
-    """Return a value of a type: every field is there, every list has one entry."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in {typing.Union, types.UnionType}:
-        return example(next(one for one in inner if one is not type(None)))
-    if origin is typing.Literal:
-        return inner[0]
-    if origin is tuple:
-        return tuple(example(one) for one in inner if one is not Ellipsis)
-    if origin is list:
-        return [example(inner[0])]
-    if origin in {dict, types.MappingProxyType} or getattr(origin, "__name__", "") == "Mapping":
-        return {"/k": example(inner[1])}
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return next(iter(kind))
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return kind(**{field.name: example(hints[field.name]) for field in dataclasses.fields(kind)})  # type: ignore[operator]
-    return {str: "/x", int: 1, bool: True, float: 1.5, Path: Path("/x")}[kind]
-
-
-def _written_as(*kinds: type) -> Callable[[], Iterator[bytes]]:
-    def seeds() -> Iterator[bytes]:
-        yield b"".join(json.dumps(encode(example(kind))).encode() + b"\n" for kind in kinds)
-
-    return seeds
-
-
-def _snapshot_seeds() -> Iterator[bytes]:
-    from tests.shared.lumi_node import ENVIRONMENT, make_host
-
-    with tempfile.TemporaryDirectory() as name:
-        snapshot = scan_host(ENVIRONMENT, root=RootFileSystem(FolderTree(make_host(Path(name)))))
-    text = to_text(snapshot)
-    yield text.encode()
-    few = json.loads(text)
-    few["libraries"] = few["libraries"][:3]
-    yield json.dumps(few).encode()
-
-
-def _node_seeds() -> Iterator[bytes]:
-    yield BORDER.join(
-        (
-            b'ID="sles"\nVERSION_ID=15.6\nPRETTY_NAME=SUSE\n',
-            b"vendor_id : GenuineIntel\nmodel name : X\nflags : cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 avx2\n",
-            b"DRIVER=cxi\nPCI_SLOT_NAME=0000:21:00.0\n",
-            b"200000\n",
-            b"1\n",
-            b"6.3.4-76\n",
-        )
-    )
-
-
-def _text_seeds() -> Iterator[bytes]:
-    package = b"prefix=${pcfiledir}/../..\nlibdir=${prefix}/lib64 # x\na = ${a}${a}\n"
-    yield package + BORDER + b"mount home = yes\nbind path = /etc/hosts\nbind path = /a:/b\n# x\n"
-
-
-def _contents_seeds() -> Iterator[bytes]:
-    release = b'ID=ubuntu\nVERSION_ID="24.04"\n'
-    rccl = small_elf() + b"\0RCCL version : 2.22.3+hip\0\0librccl-net.so\0\0ncclNetPlugin_v8\0"
-    yield BORDER.join((release, b"6.4.1-83\n", b"torch-2.9.1+rocm6.4", small_elf(), rccl))
-
-
-def _bill_seeds() -> Iterator[bytes]:
-    package = b"Package: zlib1g\nStatus: install ok installed\nVersion: 1:1.2.13\nDescription: x\n y\n"
-    yield package + b"\n" + package.replace(b"zlib1g", b"bash") + BORDER + b'ID=debian\nVERSION_ID="12"\n'
-
-
-def _entry_seeds() -> Iterator[bytes]:
-    document = {"format": 2, "sha256": "0" * 64, "size_bytes": 1, "layers": ["a"], "seconds": 1.5, "below": ""}
-    document |= {"data": "data.sqfs", "mark": [1, 2]}
-    owner = {"pid": 1, "started": 5, "place": "0" * 12, "host": "n", "word": "w", "beat": 1, "job": "7"}
-    yield BORDER.join(json.dumps(one).encode() for one in (document, {"format": 2, "files": {"a": "b"}}, owner))
-
-
-def _recalled_seeds() -> Iterator[bytes]:
-    trials = [{"name": "a", "works": True, "said": "b"}]
-    document = {
-        "format": capability_cache._FORMAT,
-        "depends_on": {},
-        "proot": False,
-        "trials": trials,
-    }
-    yield json.dumps({**document, **dict.fromkeys(capability_cache._FLAGS, True)}).encode()
-
-
-def _tar_seeds() -> Iterator[bytes]:
-    content = tar(member("libfabric/x", b"x"), member("a/b", b"y"), member("../c", b"z"))
-    yield from (content, gzip.compress(content), bz2.compress(content), lzma.compress(content))
-
-
-def _woven_seeds() -> Iterator[bytes]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "root"
-        (folder / "d").mkdir(parents=True)
-        (folder / "d/file").write_bytes(b"content" * 50)
-        (folder / "big").write_bytes(bytes(1 << 17) + b"abc" * (1 << 16))
-        (folder / "link").symlink_to("d/file")
-        for number, words in enumerate((("-noI", "-noId", "-noF", "-noX"), ())):
-            pseudo = ("-p", "dev c 644 0 0 0 0", "-p", "d x user.a=y")
-            target = squashed(folder, Path(name) / f"{number}.sqfs", *PACKED, "-no-exports", "-nopad", *pseudo, *words)
-            yield target.read_bytes()
-
-
-def _source_seeds() -> Iterator[bytes]:
-    one = b"# x\ndeb [signed-by=/k] http://h.test/debian bookworm main\ndeb-src http://h.test/x y\n"
-    yield BORDER.join(
-        (one, b"Types: deb\nURIs: https://h.test/debian\nSuites: x\n", b"a.test=http://b.test x=https://y")
-    )
-
-
 TARGETS = (
     Target(
         "snapshot",
         ("host.snapshot_file.read_snapshot", "host.codec.decode"),
         _snapshot,
-        _snapshot_seeds,
         (SnapshotError,),
         "json",
         rounds=5,
@@ -407,7 +264,6 @@ TARGETS = (
             "host.root_queries.read_text",
         ),
         _node,
-        _node_seeds,
         (),
         rounds=15,
     ),
@@ -415,14 +271,12 @@ TARGETS = (
         "host-texts",
         ("host.library_search.package_variable", "host.node_facts.engine_settings"),
         _texts,
-        _text_seeds,
         (),
     ),
     Target(
         "image-contents",
         ("resolve.inventory.read_contents", "fabric.rccl.read_conf"),
         _contents,
-        _contents_seeds,
         (ImageError,),
         rounds=10,
     ),
@@ -430,14 +284,12 @@ TARGETS = (
         "dpkg-status",
         ("build.sbom.bill", "image.dpkg.installed", "resolve.rocm_of_image.rocm_of"),
         _bill,
-        _bill_seeds,
         (),
     ),
     Target(
         "engine-labels",
         ("build.engine_metadata.date_labels",),
         _labels,
-        lambda: [b'{"a": "b"}'],
         (FailedError,),
         "json",
     ),
@@ -445,10 +297,6 @@ TARGETS = (
         "engine-metadata",
         ("build.inspection.inspected", "build.engine_metadata.begin_base", "build.engine_metadata.write_facts"),
         _image,
-        lambda: [
-            b'{"Env": ["A=b", "PATH=/x"], "Cmd": ["sh"], "Entrypoint": null, "Labels": {"a": "b"}}',
-            b'{"a": "b"}',
-        ],
         (ImageError, FailedError),
         "json",
         rounds=10,
@@ -457,7 +305,6 @@ TARGETS = (
         "bind-manifest",
         ("host.carried_manifest.from_bytes",),
         _carried,
-        _carried_seeds,
         (ManifestError,),
         "json",
         rounds=20,
@@ -466,7 +313,6 @@ TARGETS = (
         "sif-documents",
         ("build.provenance.read_document",),
         _documents,
-        lambda: [b'{"format": 1, "base": {"from": "x"}, "lock": null}'],
         (),
         "json",
     ),
@@ -474,27 +320,24 @@ TARGETS = (
         "cache-entry",
         ("build.cache.LayerCache", "build.cache.read_object", "build.cache_miss.differences"),
         _entry,
-        _entry_seeds,
         (),
         "json",
         rounds=20,
     ),
-    Target("machine", ("build.capability_cache._recall",), _recalled, _recalled_seeds, (), "json", rounds=15),
+    Target("machine", ("build.capability_cache._recall",), _recalled, (), "json", rounds=15),
     Target(
         "unpacked-image",
         ("engine.namespaces.unpacked.unpacked_images",),
         _unpacked,
-        lambda: [b'{"image": "/a.sif", "size_bytes": 4096}', b'{"image": 1, "size_bytes": Infinity}'],
         (),
         "json",
         rounds=15,
     ),
-    Target("kept-files", ("build.compile_cache.unpack_kept",), _kept, _tar_seeds, (), "bytes", repair=sums, rounds=15),
+    Target("kept-files", ("build.compile_cache.unpack_kept",), _kept, (), "bytes", repair=sums, rounds=15),
     Target(
         "compiled-python",
         ("build.userns_helper._date",),
         _compiled,
-        lambda: [struct.pack("<4sIII", b"abcd", 0, EPOCH + 1, 5)],
         (),
         "bytes",
         rounds=15,
@@ -503,7 +346,6 @@ TARGETS = (
         "woven-layers",
         ("image.squashfs.weave.weave",),
         _woven,
-        _woven_seeds,
         (ImageError,),
         "bytes",
         rounds=8,
@@ -515,16 +357,14 @@ TARGETS = (
             "cluster.nodes.answers.read_part",
         ),
         _answer,
-        _written_as(Head, Fingerprint, Details),
         (AnswerError,),
         "json",
     ),
-    Target("node-task", ("cluster.nodes.node_task.read_task",), _task, _written_as(NodeTask), (BadInputError,), "json"),
+    Target("node-task", ("cluster.nodes.node_task.read_task",), _task, (BadInputError,), "json"),
     Target(
         "nodes-report",
         ("cluster.nodes.submit.check_by_job",),
         _report,
-        _written_as(NodesReport),
         (UndecidedError,),
         "json",
         rounds=15,
@@ -533,7 +373,6 @@ TARGETS = (
         "module-record",
         ("cluster.module.folder._record_in",),
         _record,
-        lambda: [b'{"schema": 1, "kind": "module", "image": "/x.sif", "origin": []}'],
         (),
         "json",
     ),
@@ -541,6 +380,5 @@ TARGETS = (
         "apt-sources",
         ("resolve.network.mirrors.apt_mirror", "resolve.network.mirrors.parse_mirrors"),
         _sources,
-        _source_seeds,
     ),
 )

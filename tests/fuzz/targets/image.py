@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
 import hashlib
-import json
-import lzma
-import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from lumiimg.host.job_process import jobs_of
@@ -20,14 +14,13 @@ from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFolder
 from lumiimg.image.oci.tree import LayeredTree
-from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, DataType, read_sif
+from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, read_sif
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from tests.fuzz.target import Target
-from tests.fuzz.targets.scratch import BORDER, parts, root_of, scratch, text_of, written
+from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
-from tests.shared.oci_builder import LAYER, MANIFEST, PACK, Layout, link, make_config, member, tar
-from tests.shared.programs import squashed
+from tests.shared.oci_builder import LAYER, MANIFEST, Layout, make_config, member, tar
 
 _MOST_FILES = 500
 _READ_BYTES = 65536
@@ -180,122 +173,12 @@ def make_sif(*objects: tuple[int, bytes, bytes, str]) -> bytes:
 
 
 _ABOVE = tar(member("d/.wh.file", b""), member("e/.wh..wh..opq", b""), member("e/new", b"x"))
-_BELOW = tar(member("d/file", b"content"), member("e/old", b"x"), link("link", "d"), link("h", "d/file", b"1"))
-
-
-def _squashfs_seeds() -> Iterator[bytes]:
-    """With nothing packed, so that fields can be changed, and with each compressor."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "root"
-        (folder / "d/e").mkdir(parents=True)
-        (folder / "d/file").write_bytes(b"content" * 50)
-        (folder / "big").write_bytes(b"abc" * 3000)
-        (folder / "holes").write_bytes(bytes(9000))
-        (folder / "link").symlink_to("d/file")
-        (folder / "hard").hardlink_to(folder / "d/file")
-        env = folder / ".singularity.d/env"
-        env.mkdir(parents=True)
-        (env / "90-environment.sh").write_text("#!/bin/sh\nexport A=1\n")
-        options = [
-            ["-noI", "-noD", "-noF", "-noX"],
-            ["-noI", "-noId", "-noD", "-no-fragments", "-always-use-fragments"],
-        ]
-        options += [["-comp", one] for one in ("gzip", "xz", "zstd", "lz4")]
-        pseudo = ["-p", "dev c 644 0 0 0 0", "-p", "d x trusted.overlay.opaque=y"]
-        for number, words in enumerate(options):
-            target = Path(name) / f"{number}.sqfs"
-            squashed(folder, target, "-b", "4096", "-no-exports", "-nopad", *pseudo, *words)
-            yield target.read_bytes()
-
-
-def _sif_seeds() -> Iterator[bytes]:
-    squash = next(iter(_squashfs_seeds()))
-    part = PARTITION.pack(1, 2, b"02\0")
-    over = PARTITION.pack(1, 4, b"02\0")
-    metadata = json.dumps({"data": {"attributes": {"labels": {"a": "b"}, "environment": {"/e": "export A=1"}}}})
-    yield make_sif(
-        (DataType.DEFINITION, b"", b"Bootstrap: docker\n", "def"),
-        (DataType.JSON, b"", metadata.encode(), "oci-config"),
-        (DataType.PARTITION, part, squash, "root"),
-        (DataType.PARTITION, over, squash, "over"),
-    )
-    for system in (2, 3, 4, 5, 6, 9):
-        yield make_sif((DataType.PARTITION, PARTITION.pack(system, 2, b"04\0"), b"x" * 200, "root"))
-    yield make_sif((DataType.OCI_ROOT_INDEX, b"", b"{}", "index"))
-
-
-def _layer_seeds() -> Iterator[bytes]:
-    plain = tar(member("d/" + "n" * 150, b"long"), link("d/l", "x" * 120), member("u", b"x", uid=1 << 30))
-    gnu = tar(member("d/" + "n" * 150, b"long"), style=tarfile.GNU_FORMAT)
-    yield from (_BELOW, plain, gnu, _ABOVE, tar(member("é\udcff", b"x", mtime=-1.5, mode=0o4755)))
-    for pack in ("+gzip", "+zstd"):
-        yield PACK[pack](_BELOW)
-    yield gzip.compress(_BELOW[:1024]) + gzip.compress(_BELOW[1024:])
-
-
-def _document_seeds() -> Iterator[bytes]:
-    platform = {"os": "linux", "architecture": "amd64"}
-    named = {"org.opencontainers.image.ref.name": "x", "vnd.docker.reference.type": "attestation-manifest"}
-    index = {"schemaVersion": 2, "manifests": [_described(MANIFEST, "MANIFEST", 111, platform=platform)]}
-    manifest = {
-        "schemaVersion": 2,
-        "config": _described(oci_builder.CONFIG, "CONFIG", 111),
-        "layers": [_described(LAYER, "LAYER", 222)],
-    }
-    yield _documented(index, manifest, make_config(_ABOVE))
-    both = [{**index["manifests"][0], "platform": None}, {**index["manifests"][0], "annotations": named}]  # type: ignore[index]
-    yield _documented({"manifests": both}, manifest, {})
-    nested = {"manifests": [_described(oci_builder.INDEX, "MANIFEST", 111)]}
-    yield _documented(nested, index, make_config())
-
-
-def _described(kind: str, digest: str, size: int, **more: object) -> dict[str, object]:
-    return {"mediaType": kind, "digest": f"sha256:{digest}", "size": size, **more}
-
-
-def _documented(*documents: object) -> bytes:
-    return BORDER.join(json.dumps(document).replace('"111"', "111").encode() for document in documents)
-
-
-def _docker_seeds() -> Iterator[bytes]:
-    listed = [{"Config": "config.json", "RepoTags": ["x:1"], "Layers": ["0/layer.tar"]}]
-    config = {**make_config(), "rootfs": {"type": "layers", "diff_ids": ["sha256:LAYER"]}}
-    yield _documented(listed, config) + BORDER + _ABOVE
-    yield _documented([*listed, *listed], config) + BORDER + _BELOW
-
-
-def _script_seeds() -> Iterator[bytes]:
-    yield b"#!/bin/sh\n# Custom environment shell code should follow\n\nexport PATH=/opt/x/bin:$PATH\n"
-    yield b"export A='it'\\''s' B=\"$A ${C:-x} ${D-y} ${E:+z}\"\nexport A\nG=1; export G\nunset A\n"
-    yield b'if [ -n "$X" ]; then\n  export A=1\nfi\nexport B=`id`\nf() {\n export C=$(x)\n}\nexport D=a\\\nb # c\n'
-    yield b'f() {\n export A=1\n}\n[ -d /x ] && export NCCL_NET=Socket || exit 1\n{ : ${B:="$A"} >/dev/null; } 2>&1\n'
-    yield b"case $A in (a|b) C=1;; *) D=$((1+1));; esac\nfor i in 1 2; do E=$i; done\nwhile f; do :; done | cat &\n"
-    yield b'if [ "x$A" = x ]; then B=${A%:}; elif ! test -z "${A+y}"; then . /x; else (exit 1); fi\n[[ $A =~ ^(a|b)$ ]]\n'
-
-
-def _image_seeds() -> Iterator[bytes]:
-    yield next(iter(_sif_seeds()))
-    yield next(iter(_squashfs_seeds()))
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "a.tar"
-        yield oci_builder.image(_BELOW, _ABOVE).write_tar(path).read_bytes()
-        yield oci_builder.docker_save(path, _BELOW, _ABOVE).read_bytes()
-    for pack in (gzip.compress, bz2.compress, lzma.compress):
-        yield pack(b"x")
-
-
-def _description_seeds() -> Iterator[bytes]:
-    for script in _script_seeds():
-        yield BORDER.join((script, b'{"org.label-schema.schema-version": "1.0", "x": 1}', b"Bootstrap: docker\n"))
-
-
 _ONLY = (ImageError,)
 TARGETS = (
     Target(
         "image-file",
         ("image.image.open_image",),
         _image,
-        _image_seeds,
         _ONLY,
         "bytes",
         rounds=8,
@@ -314,12 +197,11 @@ TARGETS = (
             "image.stack.StackedTree",
         ),
         _squashfs,
-        _squashfs_seeds,
         _ONLY,
         "bytes",
         rounds=12,
     ),
-    Target("sif", ("image.sif.read_sif",), _sif, _sif_seeds, _ONLY, "bytes"),
+    Target("sif", ("image.sif.read_sif",), _sif, _ONLY, "bytes"),
     Target(
         "oci-layer",
         (
@@ -330,7 +212,6 @@ TARGETS = (
             "image.oci.tree.LayeredTree",
         ),
         _layer,
-        _layer_seeds,
         _ONLY,
         "bytes",
         repair=sums,
@@ -346,7 +227,6 @@ TARGETS = (
             "image.oci.document.Digest",
         ),
         _documents,
-        _document_seeds,
         _ONLY,
         "json",
         rounds=12,
@@ -355,7 +235,6 @@ TARGETS = (
         "docker-archive",
         ("image.oci.archive.read_docker_archive", "image.oci.files.StoredArchive"),
         _docker,
-        _docker_seeds,
         _ONLY,
         "json",
         rounds=20,
@@ -364,14 +243,12 @@ TARGETS = (
         "image-environment",
         ("image.environment.ShellEnvironment", "image.shell.parser.parse"),
         _environment,
-        _script_seeds,
         (),
     ),
     Target(
         "python",
         ("image.python.read_python", "host.job_process.jobs_of"),
         _python,
-        lambda: [BORDER.join((b"\x7fELF", b"home = /usr/bin\n", b"/opt\npreload_shortnames=['rccl']\n"))],
         _ONLY,
         rounds=20,
     ),
@@ -379,7 +256,6 @@ TARGETS = (
         "image-description",
         ("image.description.SingularityDescription",),
         _description,
-        _description_seeds,
         _ONLY,
         rounds=20,
     ),

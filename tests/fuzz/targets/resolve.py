@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -33,13 +32,12 @@ from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
 from lumiimg.resolve.own_requirements import read_own
-from lumiimg.resolve.releases.kept import kept_rows, rows_text
+from lumiimg.resolve.releases.kept import kept_rows
 from lumiimg.resolve.releases.reading import needs_of, value_of
 from lumiimg.resolve.requirement_files import project_in, requirements_in
-from lumiimg.resolve.venv import RECORD, VenvRecord, faults_of, open_venv, record_text
+from lumiimg.resolve.venv import RECORD, faults_of, open_venv
 from tests.fuzz.target import Target
-from tests.fuzz.targets.scratch import BORDER, parts, text_of, written
-from tests.shared.world import archive_of, wheel
+from tests.fuzz.targets.scratch import parts, text_of, written
 
 _NO_MIRRORS = Mirrors({})
 
@@ -80,13 +78,6 @@ def _venv(data: bytes) -> str:
     with suppress(FailedError):
         _listed(Completed(("python",), 0, text_of(said), 0.0))
     return " ".join(text for _, text in faults_of(open_venv(folder), folder, {"python": "3.12", "torch": "2.9.1"}))
-
-
-def _venv_seeds() -> Iterator[bytes]:
-    record = VenvRecord("/x.sif", "a1", "3.12", "2.9.1+rocm6.4", ("einops",), {"einops": "0.8.1"})
-    said = b'{"python": "3.12", "there": {"einops": "0.8.1"}, "unmet": []}'
-    for one in (record, replace(record, python="3.11", torch=None, image_mark=None)):
-        yield BORDER.join((record_text(one, "lumiimg").encode(), b"home = /usr/bin\n", said))
 
 
 def _of_uv(data: bytes) -> str:
@@ -203,29 +194,8 @@ def _index_page(data: bytes) -> str:
     return " ".join(f"{one.name} {one.version} {one.url} {one.requires_python} {one.yanked}" for one in found[:20])
 
 
-def _index_page_seeds() -> Iterator[bytes]:
-    file = {
-        "filename": "vllm-0.33.0.tar.gz",
-        "url": "../../files/vllm-0.33.0.tar.gz",
-        "requires-python": ">=3.11",
-        "upload-time": "2026-11-02T10:00:00Z",
-        "yanked": "wrong",
-        "core-metadata": {"sha256": "0"},
-    }
-    wheel = {**file, "filename": "vllm-0.33.0-cp312-cp312-manylinux_2_31_x86_64.whl", "yanked": False}
-    yield json.dumps({"meta": {"api-version": "1.1"}, "name": "vllm", "files": [file, wheel]}).encode()
-    yield (
-        b'<!DOCTYPE html><html><body><a href="/files/vllm-0.33.0.tar.gz#sha256=0" data-requires-python="&gt;=3.11"'
-        b' data-yanked="wrong" data-core-metadata="true">vllm-0.33.0.tar.gz</a><br/></body></html>'
-    )
-
-
 def _source_archive(data: bytes) -> None:
     texts_in(io.BytesIO(data), ["CMakeLists.txt"], "archive")  # type: ignore[arg-type]
-
-
-def _source_archive_seeds() -> Iterator[bytes]:
-    yield archive_of({"CMakeLists.txt": "set(A 1)\n", "README": "x" * 600})
 
 
 class _Whole(Web):
@@ -261,84 +231,8 @@ def _kept_rows(data: bytes) -> str:
     return f"{note} {[row_of(row) for row in rows]}"
 
 
-def _kept_rows_seeds() -> Iterator[bytes]:
-    layer = _catalogue().layer("vllm")
-    row = replace(layer.releases[0], read=dt.date(2026, 11, 24), expects=layer.releases[0].requires, doubts=("old",))
-    yield rows_text(layer, [row]).encode()
-
-
 def _project_file(data: bytes) -> None:
     list(project_in("a.toml", "hip,test", {"a.toml": text_of(data)}, "archive"))
-
-
-def _project_seeds() -> Iterator[bytes]:
-    yield b'[build-system]\nrequires = ["egg>=1"]\n'
-    yield (
-        b'[project]\nname = "snake"\ndependencies = ["egg; python_version > \'3\'"]\n'
-        b'[project.optional-dependencies]\nhip = ["snake[all]"]\nall = ["ham==1", "snake[hip]"]\ntest = []\n'
-    )
-
-
-def _requirement_seeds() -> Iterator[bytes]:
-    yield b"egg\n"
-    yield b"# Common\n-r c.txt\n\nnumba == 0.61.2; python_version > '3.9'\nray[cgraph]>=2.48.0 # why\n"
-    yield b"egg @ git+https://h.test/egg\n--extra-index-url https://h.test\nham >= 1, \\\n < 2\n--requirement=b.txt\n"
-
-
-def _own_seeds() -> Iterator[bytes]:
-    own = b"# mine\n-r more.txt\negg[x]>=1; python_version > '3.9' \\\n  --hash=sha256:" + b"0" * 64 + b" # why\n"
-    yield BORDER.join((own, b"ham\n"))
-    yield b"--index-url https://me:it@h.test\n"
-    yield b"egg @ git+https://h.test/egg\n"
-
-
-def _uv_seeds() -> Iterator[bytes]:
-    yield (
-        b"error: No solution found when resolving dependencies\n  cause: Because only a==1 is available and a==1 depends"
-        b" on b<2, we can conclude that all versions of a depend on b<2.\n         And because c depends on b>=2, we can"
-        b" conclude that your requirements are unsatisfiable.\n"
-    )
-    yield (
-        b"  \xc3\x97 Failed to resolve dependencies for package `a==1`\n  \xe2\x95\xb0\xe2\x94\x80\xe2\x96\xb6 Package `b` was"
-        b" included as a URL dependency. Consider adding `b @ https://h.test/b` to your dependencies.\n"
-    )
-    yield b"numpy==2.2.6              # via numba, lumiimg-layer-vllm\n./a_b-1.0-py3-none-any.whl  # via x (pyproject.toml)\n"
-
-
-def _registry_seeds() -> Iterator[bytes]:
-    kind = "application/vnd.oci.image."
-    config = json.dumps({"os": "linux", "architecture": "amd64", "variant": "v8", "config": {"Env": ["A=1"]}})
-    layer = {"mediaType": f"{kind}layer.v1.tar+gzip", "digest": "sha256:" + "0" * 64, "size": 5}
-    of_config = {"mediaType": f"{kind}config.v1+json", "digest": "sha256:DIGEST", "size": 111}
-    image = json.dumps(
-        {"schemaVersion": 2, "mediaType": f"{kind}manifest.v1+json", "config": of_config, "layers": [layer]}
-    )
-    platform = {"os": "linux", "architecture": "amd64"}
-    one = {"mediaType": f"{kind}manifest.v1+json", "digest": "sha256:DIGEST", "size": 111, "platform": platform}
-    index = json.dumps({"schemaVersion": 2, "mediaType": f"{kind}index.v1+json", "manifests": [one]})
-    yield BORDER.join(part.encode() for part in (config, image, index, ""))
-    yield BORDER.join(part.encode() for part in (config, "", image.replace("DIGEST", "0" * 64), "retry-after: 5\n"))
-
-
-def _token_seeds() -> Iterator[bytes]:
-    challenge = b'Bearer realm="https://auth.test/token",service="host.test",scope="repository:a:pull"'
-    yield BORDER.join((challenge, b"30", b'{"token": "abc"}'))
-    yield BORDER.join((challenge, b"", b'{"access_token": "abc"}'))
-    yield BORDER.join((b'Basic realm="x"', b"", b'{"access_token": "a"}'))
-
-
-def _download_seeds() -> Iterator[bytes]:
-    note = {"url": hashlib.sha256(b"https://h.test/x").hexdigest(), "validator": '"abc"'}
-    date = b"last-modified: Sat, 21 Nov 2026 10:00:00 GMT\ndate: Sat, 21 Nov 2026 10:00:02 GMT\n"
-    yield json.dumps(note).encode() + BORDER + b'etag: "abc"\ncontent-range: bytes 9-12/13\n' + date
-    yield json.dumps({**note, "validator": None}).encode() + BORDER + b"status: 200\n" + date
-
-
-def _lock_seeds() -> Iterator[bytes]:
-    from tests.fuzz.locks import settled_texts  # they are made by the resolver
-
-    for text in settled_texts():
-        yield text.encode()
 
 
 _FAILED = (FailedError, BadInputError)
@@ -347,57 +241,49 @@ TARGETS = (
         "requirement-file",
         ("resolve.requirement_files.requirements_in",),
         _requirement_file,
-        _requirement_seeds,
         (FailedError,),
     ),
     Target(
         "project-file",
         ("resolve.requirement_files.project_in",),
         _project_file,
-        _project_seeds,
         (FailedError,),
     ),
-    Target("own-requirements", ("resolve.own_requirements.read_own",), _own_requirements, _own_seeds, (BadInputError,)),
+    Target("own-requirements", ("resolve.own_requirements.read_own",), _own_requirements, (BadInputError,)),
     Target(
         "venv",
         ("resolve.venv.open_venv", "resolve.venv.faults_of", "build.venv._listed"),
         _venv,
-        _venv_seeds,
     ),
-    Target("uv-answer", ("resolve.uv.in_one_line", "resolve.closure._parents"), _of_uv, _uv_seeds, ()),
+    Target("uv-answer", ("resolve.uv.in_one_line", "resolve.closure._parents"), _of_uv, ()),
     Target(
         "registry",
         ("resolve.network.registry.resolve_image",),
         _registry,
-        _registry_seeds,
         (FailedError, UndecidedError),
         "json",
     ),
-    Target("registry-token", ("resolve.network.registry.Repository",), _token, _token_seeds, (FailedError,)),
+    Target("registry-token", ("resolve.network.registry.Repository",), _token, (FailedError,)),
     Target(
         "image-reference",
         ("resolve.network.registry.parse_reference",),
         _reference,
-        lambda: [b"docker://rocm/pytorch:latest", b"host.test:5000/a/b@sha256:" + b"0" * 64, b"localhost/x"],
     ),
     Target(
         "web-address",
         ("resolve.network.mirrors.checked",),
         _address,
-        lambda: [b"https://h.test:80/x?y#z", b"http://[::1]/"],
     ),
     Target(
         "download-headers",
         ("resolve.network.download.download", "resolve.network.resume.Partial"),
         _download,
-        _download_seeds,
         _FAILED,
     ),
     Target(
         "index-page",
         ("resolve.network.index.files_in_json", "resolve.network.index.files_in_html"),
         _index_page,
-        _index_page_seeds,
         (FailedError,),
         "json",
     ),
@@ -405,7 +291,6 @@ TARGETS = (
         "source-archive",
         ("resolve.network.distribution.texts_in",),
         _source_archive,
-        _source_archive_seeds,
         (FailedError,),
         "bytes",
     ),
@@ -413,7 +298,6 @@ TARGETS = (
         "wheel",
         ("resolve.network.distribution.metadata_of",),
         _wheel,
-        lambda: [wheel("a", "1", ())],
         (FailedError,),
         "bytes",
     ),
@@ -421,14 +305,12 @@ TARGETS = (
         "release-facts",
         ("resolve.releases.reading.needs_of",),
         _release_facts,
-        lambda: [b"fact 2.11.0", b"fact >=3.10,<3.15", b"fact 2.11.*\nfact 2.10", b"fact 7.14.0; extra == 'x'"],
     ),
-    Target("kept-rows", ("resolve.releases.kept.kept_rows",), _kept_rows, _kept_rows_seeds, (), "toml", rounds=8),
+    Target("kept-rows", ("resolve.releases.kept.kept_rows",), _kept_rows, (), "toml", rounds=8),
     Target(
         "lock",
         ("resolve.lockfile.read_lock",),
         _lock,
-        _lock_seeds,
         (BadInputError, RefusedError, MissingHereError),
         "toml",
         repair=signed,
