@@ -1,4 +1,4 @@
-"""Writes sample pages of `--html` into a folder, for the tests and for whoever wants to look at them: `python -m tests.shared.pages FOLDER`.
+"""Writes sample pages of `--html` into a folder.
 
 The images and hosts are folders of stand-ins (tests/shared/fabric_builder.py), the logs those of the fixtures and of a made
 large job; the programs that read them are the real ones.
@@ -6,8 +6,6 @@ large job; the programs that read them are the real ones.
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -213,14 +211,3 @@ def build() -> str:
     )
     built = BuiltImage(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", is_new=True, stages=stages)
     return build_page(built, None, Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()))
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as work:
-        pages(folder, Path(work))
-
-
-if __name__ == "__main__":
-    main()
