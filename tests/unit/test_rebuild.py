@@ -126,59 +126,39 @@ def test_what_the_writer_writes_is_taken(golden: Path, chain: tuple[Definition, 
 
 SECTIONS = {
     "setup": ("%post", "%setup\ntouch /x\n\n%post"),
-    "two percent": ("%post", "%%setup\ntouch /x\n\n%post"),
     "indented": ("%post", "  %pre\ntouch /x\n\n%post"),
-    "upper case": ("%post", "%SETUP\ntouch /x\n\n%post"),
     "behind a space of another kind": ("%post", "\u00a0%setup\ntouch /x\n\n%post"),
     "files of a stage": ("%files\n", "%files from x\n"),
     "another shell": ("%post -c /bin/bash", "%post -c /bin/sh"),
-    "app": ("%labels", "%appinstall x\ntrue\n\n%labels"),
-    "twice": ("%labels", "%labels\n    lumiimg.layer.02 b\n\n%labels"),
-    "another order": ("%test\n", "%environment\n    export A='x'\n\n%test\n"),
-    "no end of a section": ("\n\n%test\n", "\n%test\n"),
     "runscript": ("%labels", "%runscript\ntrue\n\n%labels"),
     "another stage": ("#!/bin/bash", "bootstrap: localimage\nFrom: /home/x/y.sif"),
-    "another stage by Unicode": ("#!/bin/bash", "boot\u017ftrap: localimage\nFrom: /home/x/y.sif"),
     "build argument": ("#!/bin/bash", "echo {{ x }}"),
     "carriage return": ("#!/bin/bash", "#!/bin/bash\r"),
-    "escape": ("#!/bin/bash", "\x1b[2J"),
     "one more file": ("%files\n", "%files\n    /etc/passwd /opt/x\n"),
-    "another file": ("    files/b/files/tool.c", "    files/b/source/src/t.tar.gz"),
     "another target": ("/opt/lumiimg/build/b/files/tool.c", "/tmp/tool.c"),
     "environment": ("    export A=", "    touch /x; export A="),
     "a command behind a variable": ("    export A='", "    export A='x'; touch /y; : '"),
-    "a program in a variable": ("    export A='", "    export A='x'$(touch /y)'"),
     "a variable in a variable": ("    export A='", "    export A='x'$HOME'"),
-    "two variables": ("    export A='", "    export A='x' B='"),
     "into a file": ("    export A='", "    export A='x' >/y : '"),
-    "in the background": ("    export A='", "    export A='x'& touch /y; : '"),
-    "quotes of another kind": ("    export A='", "    export A='x'\"y\"'"),
-    "a quote without end": ("    export A='it", "    export A=''it"),
     "label": ("    lumiimg.layer.02 b", "    lumiimg.layer.02 c"),
-    "note": ("# Written by", "# written by"),
     "parent": ("From: 01-a.sif", "From: /home/x/y.sif"),
     "agent": ("Bootstrap: localimage", "Bootstrap: yum"),
-    "one more header": ("From: 01-a.sif\n", "From: 01-a.sif\nStage: x\n"),
     "header of two lines": ("From: 01-a.sif\n", "From: 01-a.sif\\\n"),
-    "no post": ("%post -c /bin/bash", "%test"),
 }
 
 
-@pytest.mark.parametrize(("old", "new"), SECTIONS.values(), ids=SECTIONS.keys())
 @pytest.mark.threat("S09")
-def test_a_definition_that_lumiimg_does_not_write_is_refused(
-    old: str, new: str, chain: tuple[Definition, ...], tmp_path: Path
-) -> None:
-    at = next(number for number in (1, 0) if old in chain[number].text)
-    name = chain[at].name
+def test_a_definition_that_lumiimg_does_not_write_is_refused(chain: tuple[Definition, ...], tmp_path: Path) -> None:
+    for number, (what, (old, new)) in enumerate(SECTIONS.items()):
+        one = next(one for one in (chain[1], chain[0]) if old in one.text)
 
-    def spoil(folder: Path) -> None:
-        text = chain[at].text.replace(old, new, 1)
-        (folder / f"definitions/{name}.def").write_bytes(text.encode())
+        def spoil(folder: Path, one: Definition = one, old: str = old, new: str = new) -> None:
+            (folder / f"definitions/{one.name}.def").write_bytes(one.text.replace(old, new, 1).encode())
 
-    image = told(tmp_path, chain, spoil)
-    with pytest.raises(BadInputError, match=rf"^{name}\.def"):
-        read_chain(image, tmp_path / "scratch")
+        (tmp_path / f"{number}").mkdir()
+        with pytest.raises(BadInputError) as caught:
+            read_chain(told(tmp_path / f"{number}", chain, spoil), tmp_path / "scratch")
+        assert str(caught.value).startswith(f"{one.name}.def"), what
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -221,24 +201,19 @@ BASES = {
 }
 
 
-@pytest.mark.parametrize(("header", "changes", "good"), BASES.values(), ids=BASES.keys())
 @pytest.mark.threat("S09")
-def test_a_base_is_one_that_lumiimg_writes(
-    header: str, changes: dict[str, Any], good: bool, chain: tuple[Definition, ...]
-) -> None:
+def test_a_base_is_one_that_lumiimg_writes(chain: tuple[Definition, ...]) -> None:
     head, _, rest = chain[0].text.partition("\n\n")
-    text = f"{head.partition(chr(10))[0]}\n{header}\n{rest}"
-
-    def read() -> Definition:
-        one = replace(chain[0], sections=read_sections(text, "01-a.def"), **changes)
-        check_definition(one)
-        return one
-
-    if good:
-        assert read().text == text
-    else:
-        with pytest.raises(DefinitionError):
-            read()
+    for what, (header, changes, good) in BASES.items():
+        text = f"{head.partition(chr(10))[0]}\n{header}\n{rest}"
+        try:
+            one = replace(chain[0], sections=read_sections(text, "01-a.def"), **changes)
+            check_definition(one)
+        except DefinitionError:
+            assert not good, what
+        else:
+            assert good, what
+            assert one.text == text, what
 
 
 @pytest.mark.threat("S63")
@@ -289,49 +264,27 @@ SOURCE = {
 SHAPES: dict[str, Change] = {
     "another format": lambda chain: chain.update(format=99),
     "a huge format": lambda chain: chain.update(format=10**4000),
-    "a format that is none": lambda chain: chain.update(format=True),
     "no definitions": lambda chain: chain.update(definitions=[]),
-    "definitions that are none": lambda chain: chain.update(definitions={"a": 1}),
     "a definition that is none": lambda chain: chain.update(definitions=["x"]),
-    "an empty definition": lambda chain: chain.update(definitions=[{}]),
-    "a thousand definitions": lambda chain: chain.update(definitions=chain["definitions"] * 500),
     "the same definition twice": lambda chain: chain.update(definitions=chain["definitions"][:1] * 2),
     "no layers": setting(0, layers=[]),
-    "layers that are none": setting(0, layers="a"),
     "a layer that is a path": setting(0, layers=["../../x"]),
-    "a layer that is a number": setting(0, layers=[1]),
     "a name that is a path": setting(0, name="../x"),
-    "a name of the builder": setting(0, name="provenance"),
-    "the name flat": setting(0, name="flat"),
     "another parent": setting(1, parent="01-b"),
-    "no parent": setting(1, parent=None),
     "needs of nothing": setting(1, needs=["03-c"]),
-    "needs that are none": setting(1, needs=[["01-a"]]),
-    "plain_http that is text": setting(0, plain_http="yes"),
     "an origin in this folder": setting(0, origin="x.sif"),
     "a file that it does not start from": setting(0, origin="/etc/passwd"),
-    "a digest of nothing": setting(0, origin_sha256=ZEROS),
-    "files that are none": setting(1, files="files"),
-    "a file that is none": setting(1, files=["files"]),
     "a million files": setting(1, files=[{}] * 100_000),
     "a path outside": with_file(None, "files/../../x"),
-    "no path": with_file(None, ""),
     "an absolute path": with_file(None, "/etc/passwd"),
     "a path of another layer": with_file(SOURCE, "files/a/source/src/t.tar.gz"),
-    "a path that is none": with_file(SOURCE, ["x"]),  # type: ignore[arg-type]
-    "a path that no layer has": with_file(SOURCE, "files/b/kept/x"),
     "a path twice": lambda chain: chain["definitions"][1]["files"].append(chain["definitions"][1]["files"][0]),
-    "a source that is none": with_file("x"),
-    "a source with a number": with_file({**SOURCE, "name": 1}),
-    "a source without digest": with_file({**SOURCE, "sha256": None}),
+    "an endless address": with_file({**SOURCE, "location": "https://x.test/" + "y" * 10_000}),
+    "a digest of nothing": setting(0, origin_sha256=ZEROS),
     "a digest that is a path": with_file({**SOURCE, "sha256": "../../x"}),
-    "a short digest": with_file({**SOURCE, "sha256": "0" * 63}),
     "a device as source": with_file({**SOURCE, "location": "/dev/zero"}),
     "a file as source": with_file({**SOURCE, "location": "file:///etc/passwd"}),
-    "a source without host": with_file({**SOURCE, "location": "https://"}),
     "a source with a password": with_file({**SOURCE, "location": "https://a:b@x.test/y"}),
-    "an endless address": with_file({**SOURCE, "location": "https://x.test/" + "y" * 10_000}),
-    "not a number": setting(1, needs=[float("nan")]),
     "half a character": setting(1, needs=["\ud800"]),
 }
 
@@ -343,16 +296,15 @@ def spoiled(folder: Path, change: Change) -> None:
     record.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("change", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.threat("S09")
-def test_an_image_that_lies_about_itself_is_refused(
-    change: Change, tmp_path: Path, chain: tuple[Definition, ...]
-) -> None:
-    image = told(tmp_path, chain, lambda folder: spoiled(folder, change))
-    with pytest.raises(BadInputError) as caught:
-        read_chain(image, tmp_path / "scratch")
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 1000
+def test_an_image_that_lies_about_itself_is_refused(tmp_path: Path, chain: tuple[Definition, ...]) -> None:
+    for number, (what, change) in enumerate(SHAPES.items()):
+        (tmp_path / f"{number}").mkdir()
+        image = told(tmp_path / f"{number}", chain, lambda folder, change=change: spoiled(folder, change))  # type: ignore[misc]
+        with pytest.raises(BadInputError) as caught:
+            read_chain(image, tmp_path / "scratch")
+        assert "\n" not in str(caught.value), what
+        assert len(str(caught.value)) < 1000, what
 
 
 @pytest.mark.threat("S09")
@@ -576,9 +528,6 @@ class Stand:
         root.mkdir()
         squashed(root, target)
 
-    def stack(self, layers: Sequence[Path]) -> list[Path]:
-        return list(layers)
-
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
@@ -795,26 +744,19 @@ def test_what_is_shown_says_how_it_is_built_again(tmp_path: Path, capsys: pytest
 
 DOCUMENTS = [
     b'{"base": {"agent": ["localimage"]}}',
-    b'{"base": "x"}',
     b'{"base": [1]}',
     b'{"layers": "abc"}',
-    b'{"layers": ["x"]}',
-    b'{"layers": 5}',
-    b'{"layers": [{"sources": "x"}]}',
     b'{"layers": [{"sources": {"a": 1}, "name": ["x"], "version": {"y": 1}}], "lumiimg": [1], "fabric": {}}',
     b'{"layers": [' + b",".join([b"{}"] * 100_000) + b"]}",
     b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
     b'{"a": NaN}',
-    b'{"a": 1e999}',
     b'{"lumiimg": "\\ud800", "\\ud800": 1}',
     b'{"lumiimg": "\\u001b[2J"}',
     b'{"lumiimg": "' + b"x" * 1_000_000 + b'"}',
 ]
 BILLS = [
     b"[]",
-    b'{"components": "abc"}',
     b'{"components": {"purl": 5}}',
-    b'{"components": ["x"]}',
     b'{"components": [{"purl": ["x"]}, {"purl": "pkg:deb/x"}]}',
     b'{"components": ' + b"[" * 900 + b"]" * 900 + b"}",
 ]
@@ -890,11 +832,8 @@ def test_a_file_of_ones_own_behind_a_link_of_somebody_elses_is_not_proposed(tmp_
         ["--base", "debian-13", "--add", "netprobe @ https://somebody.test/x"],
         ["--base", "debian-13", "--add", "-x"],
         ["--base", "debian-13", "--arg", "netprobe.FROM=https://somebody.test"],
-        ["--base", ""],
-        ["--base", "debian-13", "--layers", ""],
         ["--base", "debian-13", "--source", "one"],
         ["--base", "debian-13", "--output", "/etc/passwd"],
-        ["--base"],
         ["--base", 1],
         "--base debian-13",
         ["--add", "x"] * 200,
