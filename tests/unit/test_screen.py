@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.cli.main import main
@@ -147,6 +147,7 @@ TEXTS = st.lists(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(held=TEXTS, room=st.integers(2, 30))
 def test_what_counts_most_is_left_out_last(held: list[_Text], room: int) -> None:
     shown, left = _fitting(held, room)
