@@ -1,13 +1,10 @@
-"""Names of the fabric path: one set of patterns, beside the expressions that six modules had before, and how they differ."""
+"""Names of the fabric path: which file is which part of it."""
 
 from __future__ import annotations
 
 import fnmatch
 import itertools
 import re
-from collections.abc import Callable
-
-import pytest
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.fabric.names import (
@@ -33,81 +30,25 @@ _STEMS = (
 _TAILS = (".so", ".so.1", ".so.1.0.60204", ".so.bak", ".so.1.debug", ".a", ".la", ".txt", "", ".sox")
 FILES = ["".join(parts) for parts in itertools.product(_STEMS, _TAILS)]
 
-Judge = Callable[[str], bool]
+NUMBERED = (".so", ".so.1", ".so.1.0.60204")
+"""Endings of a library as it is installed."""
+LINKED = (*NUMBERED, ".so.bak", ".sox")
+"""Endings that a plugin may have, too: NCCL_NET_PLUGIN, or a link, may lead to any name."""
 
 
-def matching(pattern: str) -> Judge:
-    return lambda name: re.fullmatch(pattern, name) is not None
-
-
-def among(*parts: Part) -> Judge:
-    return lambda name: part_of(f"/opt/x/{name}") in parts
-
-
-NUMBERED = "a file with the number of its build is the library, and links lead to it"
-NO_LIBRARY = "no library: an archive, a note, the linker's own file"
-SUFFIX = "NCCL_NET_PLUGIN may name any suffix; whether RCCL asks for it, fabric/rccl.py says"
-BACKUP = "a link may lead to any name; whether RCCL asks for it, fabric/rccl.py says"
-DEBUG = "separate debugging information: it cannot be loaded"
-
-BEFORE: dict[str, tuple[Judge, Judge, dict[str, str]]] = {
-    # name: (what the old expression took, what is taken now, the differences with the reason for each)
-    "check/static/files.py, to be looked for": (
-        matching(r"(librccl\.so|lib[nr]ccl-net).*"),
-        lambda name: RCCL_OR_PLUGIN.fullmatch(name) is not None,
-        {
-            **{f"librccl.so{tail}": "no library of that name is loaded" for tail in (".bak", "x")},
-            **{
-                f"{stem}{tail}": NO_LIBRARY
-                for stem in _STEMS
-                if re.match("lib[nr]ccl-net", stem)
-                for tail in (".a", ".la", ".txt", "")
-            },
-            **{f"{stem}.so.1.debug": DEBUG for stem in _STEMS if re.match("lib[nr]ccl-net|librccl$", stem)},
-        },
-    ),
-    "check/static/plugin.py and check/probe, a plugin": (
-        matching(r"lib[nr]ccl-net[^/]*\.so[^/]*"),
-        among(Part.PLUGIN),
-        {f"{stem}.so.1.debug": DEBUG for stem in _STEMS if re.match("lib[nr]ccl-net", stem)},
-    ),
-    "check/static/rccl.py, an RCCL": (matching(r"librccl\.so(\.\d+)*"), among(Part.RCCL), {}),
-    "resolve/inventory.py, an RCCL": (
-        matching(r"librccl\.so(\.1)?"),
-        among(Part.RCCL),
-        {"librccl.so.1.0.60204": NUMBERED},
-    ),
-    "resolve/inventory.py, a plugin": (
-        matching(r"lib[rn]ccl-net(-ofi)?\.so"),
-        among(Part.PLUGIN),
-        {
-            "librccl-net-aws.so": SUFFIX,
-            **{
-                f"{stem}{tail}": BACKUP
-                for stem in _STEMS
-                if re.match("lib[nr]ccl-net", stem)
-                for tail in (".so.1", ".so.1.0.60204", ".so.bak", ".sox")
-            },
-        },
-    ),
-    "fabric/rccl_strings.py, a name in RCCL's bytes": (
-        matching(r"lib[nr]ccl-net\.so"),
-        PLUGIN_FILES.__contains__,
-        {},
-    ),
-    "check/probe/judgement.py, libfabric": (
-        lambda name: re.search(r"/libfabric\.so", f"/opt/x/{name}") is not None,
-        among(Part.LIBFABRIC),
-        {},
-    ),
-    "check/steps.py, libcxi": (lambda name: name.startswith("libcxi.so"), among(Part.LIBCXI), {}),
-}
-
-
-@pytest.mark.parametrize("module", BEFORE)
-def test_one_set_of_patterns_differs_from_each_former_one_only_as_listed(module: str) -> None:
-    before, now, differences = BEFORE[module]
-    assert {name for name in FILES if before(name) != now(name)} == differences.keys()
+def test_a_file_is_a_part_by_its_name_and_nothing_beside_a_library_is() -> None:
+    parts = {name: part for name in FILES if (part := part_of(f"/opt/x/{name}"))}
+    plugins = [stem for stem in _STEMS if re.match("lib[nr]ccl-net", stem)]
+    assert {name for name in parts if parts[name] is Part.RCCL} == {f"librccl{tail}" for tail in NUMBERED}
+    assert {name for name in parts if parts[name] is Part.PLUGIN} == {
+        f"{stem}{tail}" for stem in plugins for tail in LINKED
+    }
+    for part, stem in ((Part.LIBFABRIC, "libfabric"), (Part.LIBCXI, "libcxi")):
+        named = {name for name in parts if parts[name] is part}
+        assert {f"{stem}{tail}" for tail in NUMBERED} <= named
+        assert all(name.startswith(f"{stem}.so") for name in named)
+    looked_at = {name for name in FILES if RCCL_OR_PLUGIN.fullmatch(name)}
+    assert looked_at == {name for name in parts if parts[name] in {Part.RCCL, Part.PLUGIN}}
 
 
 def test_a_part_is_known_by_the_last_part_of_a_path() -> None:
