@@ -1,12 +1,11 @@
 """Writes the log of a large job, as `srun -l` with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL gives it on LUMI-G.
 
-python -m tests.shared.joblog FILE [--ranks N] [--mib N] [--sick NODE] writes one by hand. The wording is that of RCCL 2.22.3 with
-aws-ofi-nccl 1.18.0; the ranks' lines are interleaved, and between them stand training output, warnings and collectives.
+The wording is that of RCCL 2.22.3 with aws-ofi-nccl 1.18.0. The ranks' lines are interleaved; between them stand training output,
+warnings and collectives.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 from typing import IO, TYPE_CHECKING
 
@@ -48,24 +47,6 @@ def channel_log(ranks: int, size: int) -> Iterator[bytes]:
         piece = b"".join(_channel(rank, channel, ranks) for rank in job)
         written, channel = written + len(piece), channel + 1
         yield piece
-
-
-def process_log(processes: int) -> Iterator[bytes]:
-    """Yield the network and a channel of each of very many processes, as of a log of many jobs."""
-    for number in range(processes):
-        rank = Rank(number, labelled=False, sick=frozenset())
-        tag = b"nid%06d:%d:%d [%d] NCCL INFO " % (5000 + number // GPUS, 1000 + number, 1000 + number, rank.device)
-        yield (
-            tag
-            + b"Using network AWS Libfabric\n"
-            + tag
-            + b"Channel 00/0 : %d[c1000] -> %d[c1000] [send] via "
-            % (
-                number,
-                number + 1,
-            )
-            + b"NET/AWS Libfabric/0/GDRDMA\n"
-        )
 
 
 def job_log(ranks: int, size: int, *, labelled: bool = True, sick: frozenset[int] = frozenset()) -> Iterator[bytes]:
@@ -197,17 +178,3 @@ def write(file: IO[bytes], ranks: int, size: int, *, sick: frozenset[int] = froz
     """Write a log to an open file."""
     for piece in job_log(ranks, size, sick=sick):
         file.write(piece)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=argparse.FileType("wb"))
-    parser.add_argument("--ranks", type=int, default=4096)
-    parser.add_argument("--mib", type=int, default=2048)
-    parser.add_argument("--sick", type=int, action="append", default=[])
-    options = parser.parse_args()
-    write(options.file, options.ranks, options.mib << 20, sick=frozenset(options.sick))
-
-
-if __name__ == "__main__":
-    main()
