@@ -75,36 +75,6 @@ def runpath(*directories: str | Path) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What ldd says: it runs the loader in this way."""
-
-    printed: dict[str, str | None]
-    errors: str
-
-
-def ask_loader(path: Path, environment: dict[str, str] | None = None, *, cwd: Path | None = None) -> Answer:
-    if not Path(LOADER).exists():
-        needs(LOADER)
-    done = subprocess.run(
-        [LOADER, path],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={"LD_TRACE_LOADED_OBJECTS": "1", **(environment or {})},
-    )
-    printed: dict[str, str | None] = {}
-    for line in done.stdout.splitlines():
-        name, arrow, rest = line.strip().partition(" => ")
-        found = rest if arrow else name
-        found = found.rpartition(" (0x")[0] or found
-        if name.startswith("linux-vdso"):
-            continue
-        printed[name if arrow else found] = None if found == "not found" else found
-    return Answer(printed, done.stderr)
-
-
-@dataclass(frozen=True)
 class Trace:
     """What `LD_TRACE_LOADED_OBJECTS=1 ld.so FILE` says, in its order; the loader's own line has its path as its name."""
 

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.elf.loader import Process
+from lumiimg.elf.objects import FoundBy, MissingVersion
+from lumiimg.elf.rules import LoaderSettings
+from lumiimg.image import open_image
 from tests.shared.elf_builder import (
     entry_at,
     exe,
@@ -408,6 +412,223 @@ def packed_relocations_without_the_version_of_libc(tmp: Path) -> Ask:
     return Ask(prog)
 
 
+# What is loaded already
+
+
+@row
+def soname_of_a_loaded_library_serves_a_later_need(tmp: Path) -> Ask:
+    odd = so(tmp / "libodd.so")
+    user = so(tmp / "libuser.so", so(tmp / "x/libx.so.1"), *new_runpath(tmp / "x"))
+    prog = exe(tmp / "prog", odd, user, *new_runpath(tmp))
+    so(odd, soname="libx.so.1")
+    return Ask(prog)
+
+
+@row
+def breadth_first(tmp: Path) -> Ask:
+    deep = so(tmp / "deep/libc1.so")
+    flat = so(tmp / "flat/libc1.so")
+    liba = so(tmp / "flat/liba.so", deep, *new_runpath(tmp / "deep"))
+    return Ask(exe(tmp / "prog", liba, flat, *new_runpath(tmp / "flat")))
+
+
+@row
+def one_file_under_two_names(tmp: Path) -> Ask:
+    liba, libb = so(tmp / "liba.so"), so(tmp / "libb.so")
+    prog = exe(tmp / "prog", liba, libb, *new_runpath(tmp))
+    libb.unlink()
+    os.link(liba, libb)
+    return Ask(prog)
+
+
+@row
+def one_file_behind_a_symlink(tmp: Path) -> Ask:
+    liba, libb = so(tmp / "liba.so"), so(tmp / "libb.so")
+    prog = exe(tmp / "prog", liba, libb, *new_runpath(tmp))
+    libb.unlink()
+    libb.symlink_to("liba.so")
+    return Ask(prog)
+
+
+@row
+def circle_of_needs(tmp: Path) -> Ask:
+    liba = so(tmp / "liba.so")
+    libb = so(tmp / "libb.so", liba, *new_runpath(tmp))
+    so(liba, libb, *new_runpath(tmp))
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)))
+
+
+@row
+def library_that_needs_itself(tmp: Path) -> Ask:
+    liba = so(tmp / "liba.so")
+    copy = so(tmp / "copy/liba.so")
+    so(liba, copy)
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)))
+
+
+@row
+def soname_of_the_program_serves_a_need(tmp: Path) -> Ask:
+    main = so(tmp / "libmain.so")
+    libb = so(tmp / "libb.so", main, *new_runpath(tmp))
+    so(main, libb, *new_runpath(tmp))
+    return Ask(main)
+
+
+@row
+def file_of_the_program_is_loaded_again_under_another_name(tmp: Path) -> Ask:
+    other = so(tmp / "libother.so")
+    libb = so(tmp / "libb.so", other, *new_runpath(tmp))
+    main = so(tmp / "libmain.so", libb, *new_runpath(tmp))
+    other.unlink()
+    os.link(main, other)
+    return Ask(main)
+
+
+@row
+def diamond(tmp: Path) -> Ask:
+    base = so(tmp / "libbase.so")
+    left, right = (so(tmp / f"lib{side}.so", base, *new_runpath(tmp)) for side in ("left", "right"))
+    return Ask(exe(tmp / "prog", left, right, *new_runpath(tmp)))
+
+
+@row
+def loader_is_listed_where_something_needs_it(tmp: Path) -> Ask:
+    ld = so(tmp / "x/ld-linux-x86-64.so.2")
+    liba = so(tmp / "liba.so", ld)
+    return Ask(exe(tmp / "prog", liba, so(tmp / "libb.so"), *new_runpath(tmp)))
+
+
+@row
+def loader_is_listed_where_nothing_needs_it(tmp: Path) -> Ask:
+    return Ask(so(tmp / "libmain.so", so(tmp / "libb.so"), *new_runpath(tmp)))
+
+
+@row
+def lone_library_is_called_static(tmp: Path) -> Ask:
+    return Ask(so(tmp / "liba.so"))
+
+
+# LD_PRELOAD
+
+
+@row
+def preloaded_soname_wins(tmp: Path) -> Ask:
+    pre = so(tmp / "libpre.so", soname="liba.so")
+    prog = exe(tmp / "prog", so(tmp / "run/liba.so"), *new_runpath(tmp / "run"))
+    return Ask(prog, {"LD_PRELOAD": str(pre)})
+
+
+@row
+def spaces_and_colons_part_ld_preload(tmp: Path) -> Ask:
+    pre = [so(tmp / f"lib{n}.so") for n in range(3)]
+    prog = exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp))
+    return Ask(prog, {"LD_PRELOAD": f" {pre[1]}:{pre[0]}  {pre[2]} "})
+
+
+@row
+def preload_by_name_uses_the_rules_of_the_program(tmp: Path) -> Ask:
+    so(tmp / "libpre.so", so(tmp / "libdeep.so"), *new_runpath(tmp))
+    return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp)), {"LD_PRELOAD": "libpre.so"})
+
+
+@row
+def preload_twice(tmp: Path) -> Ask:
+    pre = so(tmp / "libpre.so")
+    prog = exe(tmp / "prog", so(tmp / "liba.so"), pre, *new_runpath(tmp))
+    return Ask(prog, {"LD_PRELOAD": f"{pre} libpre.so {pre}"})
+
+
+@row
+def preloads_that_are_ignored(tmp: Path) -> Ask:
+    (tmp / "text").write_text("no library at all\n" * 9)
+    (tmp / "empty").touch()
+    (tmp / "folder").mkdir()
+    small = so(tmp / "small.so")
+    patched(small, 4, b"\1")
+    prog = exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp))
+    names = ["libnowhere.so", tmp / "none.so", tmp / "text", tmp / "empty", tmp / "folder", small, prog]
+    return Ask(prog, {"LD_PRELOAD": ":".join(map(str, names))})
+
+
+@row
+def link_in_a_circle_ends_one_list_and_not_the_next(tmp: Path) -> Ask:
+    good = so(tmp / "good/liba.so")
+    (tmp / "loop").mkdir()
+    (tmp / "loop/liba.so").symlink_to("liba.so")
+    prog = exe(tmp / "prog", good, *new_runpath(tmp / "good"))
+    return Ask(prog, {"LD_LIBRARY_PATH": f"{tmp}/loop:{tmp}/good"})
+
+
+@row
+def origin_of_a_library_is_the_directory_as_it_was_opened(tmp: Path) -> Ask:
+    libb = so(tmp / "real/libb.so")
+    liba = so(tmp / "real/liba.so", libb, *new_runpath("$ORIGIN/sub"))
+    so(tmp / "real/sub/libb.so")
+    (tmp / "link").symlink_to("real")
+    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "link")))
+
+
 @pytest.mark.parametrize("build", _ROWS, ids=lambda build: build.__name__)
 def test_the_model_says_what_ld_so_says(build: Callable[[Path], Ask], tmp_path: Path) -> None:
     compare(build, tmp_path)
+
+
+# What is known beside the loader's words
+
+
+def test_each_object_says_which_rule_found_it(tmp_path: Path) -> None:
+    env, old, new = (so(tmp_path / name / f"lib{name}.so") for name in ("env", "old", "new"))
+    path = so(tmp_path / "path/libpath.so", soname=str(tmp_path / "path/libpath.so"))
+    pre = so(tmp_path / "libpre.so")
+    user = so(tmp_path / "old/libuser.so", new, *new_runpath(tmp_path / "new"))
+    libm = so(tmp_path / "gone/libm.so.6")
+    prog = exe(tmp_path / "prog", env, old, user, path, libm, *old_rpath(tmp_path / "old"))
+    settings = LoaderSettings(library_path=f"{tmp_path}/env", preload=(str(pre),))
+    with open_image(Path("/")) as image:
+        outcome = Process(image.root, settings).start(str(prog))
+    rules = {each.name: each.found_by for each in outcome.objects}
+    assert rules["libenv.so"] is FoundBy.LD_LIBRARY_PATH
+    assert rules["libold.so"] is rules["libuser.so"] is FoundBy.RPATH
+    assert rules["libnew.so"] is FoundBy.RUNPATH
+    assert rules[str(pre)] is FoundBy.PRELOAD
+    assert rules[str(path)] is FoundBy.PATH
+    assert rules["libm.so.6"] in {FoundBy.CACHE, FoundBy.DEFAULT}
+    assert (outcome.ok, outcome.closure["libnew.so"]) == (True, str(new))
+
+
+def test_what_is_missing_has_who_asked_for_it(tmp_path: Path) -> None:
+    liba = so(tmp_path / "a/liba.so", so(tmp_path / "b/libb.so"))
+    prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path / "a", tmp_path / "b"))
+    with open_image(Path("/")) as image:
+        outcome = Process(image.root).start(str(prog))
+    assert outcome.errors == ("libb.so: cannot open shared object file: No such file or directory",)
+    assert outcome.missing[0].chain == (str(prog), "liba.so", "libb.so")
+    assert outcome.closure["libb.so"] is None
+
+
+def test_a_missing_version_is_known_by_its_parts(tmp_path: Path) -> None:
+    with_versions(tmp_path / "old/libv.so", "V1")
+    prog = _needs_v2(tmp_path)
+    with open_image(Path("/")) as image:
+        (missing,) = Process(image.root).start(str(prog)).missing_versions
+    assert missing == MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(prog))
+
+
+def test_a_library_of_32_bits_is_named_where_nothing_else_is_there(tmp_path: Path) -> None:
+    liba = so(tmp_path / "liba.so")
+    prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path))
+    patched(liba, 4, b"\1")
+    with open_image(Path("/")) as image:
+        outcome = Process(image.root).start(str(prog))
+    assert outcome.errors == ("liba.so: wrong ELF class: ELFCLASS32",)
+
+
+def test_a_fifo_in_place_of_a_library_is_an_error(tmp_path: Path) -> None:
+    """The real loader would not come back from it."""
+    liba = so(tmp_path / "liba.so")
+    prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path))
+    liba.unlink()
+    os.mkfifo(liba)
+    with open_image(Path("/")) as image:
+        (error,) = Process(image.root).start(str(prog)).errors
+    assert error.startswith(f"{liba}: no regular file")
