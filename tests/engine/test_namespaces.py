@@ -112,7 +112,7 @@ def test_a_program_sees_what_it_sees_in_the_engine(
 def test_a_layered_image_has_the_same_files(engine: Engine, kernel: Engine, layered: Path) -> None:
     places = ("/usr", "/opt", "/.singularity.d", "/var/lib")
     found = _files(kernel, layered, *places)
-    assert "644 /opt/over" in found
+    assert "644 5 /opt/over" in found
     assert found == _files(engine, layered, *places)
 
 
