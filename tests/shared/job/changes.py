@@ -6,8 +6,7 @@ Whether it does harm depends on the image. Nothing here says so: what happens is
 from __future__ import annotations
 
 import struct
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.shared.elf_builder import library, rpath, runpath
 from tests.shared.fabric_builder import versioned
@@ -17,6 +16,8 @@ from tests.shared.job.world import BY_TORCH, FABRIC_VERSIONS, PLUGIN, ROCM, Worl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Change = Callable[[World], object]
 
 
 class NotHereError(Exception):
@@ -43,6 +44,41 @@ def _libfabric(world: World) -> str:
 
 def _bytes(world: World, path: str) -> bytes:
     return world.at(path).read_bytes()
+
+
+# -- kinds of changes; what they make has the name that it is given below --
+
+
+def _setting(**variables: str) -> Change:
+    return lambda world: world.set(**variables)
+
+
+def _conf(text: str) -> Change:
+    return lambda world: world.put("/etc/rccl.conf", f"{text}\n", 0o644)
+
+
+def _plugin(*arguments: str, **details: object) -> Change:
+    return lambda world: world.plugin(world.plugin_file, *arguments, **details)
+
+
+def _plugin_of(content: str) -> Change:
+    return lambda world: world.put(world.plugin_file, content)
+
+
+def _provider(
+    folder: str = "", source: str = sources.PROVIDER, *, asks_loader: bool = False, **variables: str
+) -> Change:
+    """Put cxi into a file of its own, in libfabric's own folder or in another one."""
+
+    def plant(world: World) -> None:
+        path, default = _libfabric(world), f"{world.ground.folder}/libfabric"
+        fabric_of(world.new(path), None, default=default, asks_loader=asks_loader)
+        cxi = world.at(f"{world.ground.folder}/libcxi.so.1")
+        library(world.new(f"{folder or default}/libcxi-fi.so"), cxi, source=source)
+        if variables:
+            world.set(**variables)
+
+    return plant
 
 
 # -- the process: what the interpreter and its environment bring --
@@ -168,9 +204,8 @@ def rccl_preloaded(world: World) -> None:
     world.set(LD_PRELOAD="/opt/newer/lib/librccl.so.1")
 
 
-def nothing_preloaded(world: World) -> None:
-    """The loader says so, and goes on."""
-    world.set(LD_PRELOAD="/opt/gone/libnothing.so")
+# the loader says so, and goes on
+nothing_preloaded = _setting(LD_PRELOAD="/opt/gone/libnothing.so")
 
 
 def hip_is_gone(world: World) -> None:
@@ -185,16 +220,9 @@ def rccl_for_another_hip(world: World) -> None:
         library(world.new(runtime), "-Wl,-Bsymbolic", source="int hip_of_another_release;")
 
 
-def conf_names_another_plugin(world: World) -> None:
-    world.put("/etc/rccl.conf", "NCCL_NET_PLUGIN=gone\n", 0o644)
-
-
-def conf_takes_sockets(world: World) -> None:
-    world.put("/etc/rccl.conf", "NCCL_DEBUG=INFO\nNCCL_NET=Socket\n", 0o644)
-
-
-def conf_of_other_things(world: World) -> None:
-    world.put("/etc/rccl.conf", "#NCCL_NET=Socket\nNCCL_DEBUG=INFO\n", 0o644)
+conf_names_another_plugin = _conf("NCCL_NET_PLUGIN=gone")
+conf_takes_sockets = _conf("NCCL_DEBUG=INFO\nNCCL_NET=Socket")
+conf_of_other_things = _conf("#NCCL_NET=Socket\nNCCL_DEBUG=INFO")
 
 
 def conf_behind_a_variable(world: World) -> None:
@@ -248,16 +276,9 @@ def plugin_behind_a_link_to_nothing(world: World) -> None:
     world.link(world.plugin_file, "/opt/cray/librccl-net.so")
 
 
-def plugin_of_old_api(world: World) -> None:
-    world.plugin(world.plugin_file, apis=(4,))
-
-
-def plugin_of_new_api_alone(world: World) -> None:
-    world.plugin(world.plugin_file, apis=(11, 10))
-
-
-def plugin_of_every_api(world: World) -> None:
-    world.plugin(world.plugin_file, apis=(12, 11, 10, 9, 8, 7, 6, 5, 4))
+plugin_of_old_api = _plugin(apis=(4,))
+plugin_of_new_api_alone = _plugin(apis=(11, 10))
+plugin_of_every_api = _plugin(apis=(12, 11, 10, 9, 8, 7, 6, 5, 4))
 
 
 def plugin_cut_off(world: World) -> None:
@@ -265,12 +286,8 @@ def plugin_cut_off(world: World) -> None:
     world.put(world.plugin_file, content[: int(len(content) * 0.7)])
 
 
-def plugin_that_is_empty(world: World) -> None:
-    world.put(world.plugin_file, b"")
-
-
-def plugin_that_is_a_pointer(world: World) -> None:
-    world.put(world.plugin_file, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n")
+plugin_that_is_empty = _plugin_of("")
+plugin_that_is_a_pointer = _plugin_of("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n")
 
 
 def plugin_for_another_machine(world: World) -> None:
@@ -287,23 +304,12 @@ def plugin_for_another_machine_in_front(world: World) -> None:
     world.prepend("LD_LIBRARY_PATH", "/opt/arm")
 
 
-def plugin_with_a_symbol_of_nobody(world: World) -> None:
-    world.plugin(world.plugin_file, extra="int nowhere(void); int use(void) { return nowhere(); }")
-
-
-def plugin_with_a_weak_symbol_of_nobody(world: World) -> None:
-    world.plugin(
-        world.plugin_file,
-        extra="__attribute__((weak)) int nowhere(void); int use(void) { return nowhere ? nowhere() : 0; }",
-    )
-
-
-def plugin_with_data_of_nobody(world: World) -> None:
-    world.plugin(world.plugin_file, extra="extern int nowhere; int *use = &nowhere;")
-
-
-def plugin_for_a_newer_libfabric(world: World) -> None:
-    world.plugin(world.plugin_file, fabric="FABRIC_1.9")
+plugin_with_a_symbol_of_nobody = _plugin(extra="int nowhere(void); int use(void) { return nowhere(); }")
+plugin_with_a_weak_symbol_of_nobody = _plugin(
+    extra="__attribute__((weak)) int nowhere(void); int use(void) { return nowhere ? nowhere() : 0; }"
+)
+plugin_with_data_of_nobody = _plugin(extra="extern int nowhere; int *use = &nowhere;")
+plugin_for_a_newer_libfabric = _plugin(fabric="FABRIC_1.9")
 
 
 def plugin_with_a_search_path(world: World) -> None:
@@ -332,29 +338,15 @@ def plugin_with_another_hip(world: World) -> None:
     world.prepend("LD_LIBRARY_PATH", ROCM)
 
 
-def plugin_with_the_same_hip(world: World) -> None:
-    world.plugin(world.plugin_file, hip="libamdhip64.so.6")
-
-
-def plugin_with_an_executable_stack(world: World) -> None:
-    """glibc 2.41 refuses it where the stack is not executable."""
-    world.plugin(world.plugin_file, "-Wl,-z,execstack")
-
-
-def plugin_with_much_static_tls(world: World) -> None:
-    world.plugin(
-        world.plugin_file,
-        "-ftls-model=initial-exec",
-        extra="__thread char room[40000]; char *use(void) { return room; }",
-    )
-
-
-def plugin_with_some_static_tls(world: World) -> None:
-    world.plugin(
-        world.plugin_file,
-        "-ftls-model=initial-exec",
-        extra="__thread char room[64]; char *use(void) { return room; }",
-    )
+plugin_with_the_same_hip = _plugin(hip="libamdhip64.so.6")
+# glibc 2.41 refuses it where the stack is not executable
+plugin_with_an_executable_stack = _plugin("-Wl,-z,execstack")
+plugin_with_much_static_tls = _plugin(
+    "-ftls-model=initial-exec", extra="__thread char room[40000]; char *use(void) { return room; }"
+)
+plugin_with_some_static_tls = _plugin(
+    "-ftls-model=initial-exec", extra="__thread char room[64]; char *use(void) { return room; }"
+)
 
 
 def plugin_for_a_newer_glibc(world: World) -> None:
@@ -417,42 +409,15 @@ def libfabric_in_a_folder_off_the_path(world: World) -> None:
         world.move(f"{world.ground.folder}/{name}", f"/opt/libfabric/lib/{name}")
 
 
-def _provider(world: World, folder: str, source: str = sources.PROVIDER, **details: object) -> None:
-    path = _libfabric(world)
-    fabric_of(world.new(path), None, default=f"{world.ground.folder}/libfabric", **details)  # type: ignore[arg-type]
-    library(world.new(f"{folder}/libcxi-fi.so"), world.at(f"{world.ground.folder}/libcxi.so.1"), source=source)
-
-
-def provider_where_it_is_looked_for(world: World) -> None:
-    _libfabric(world)
-    _provider(world, f"{world.ground.folder}/libfabric")
-
-
-def provider_that_exports_nothing(world: World) -> None:
-    _libfabric(world)
-    _provider(world, f"{world.ground.folder}/libfabric", "int nothing;")
-
-
-def provider_elsewhere(world: World) -> None:
-    _libfabric(world)
-    _provider(world, "/opt/providers")
-
-
-def provider_elsewhere_and_named(world: World) -> None:
-    _libfabric(world)
-    _provider(world, "/opt/providers")
-    world.set(FI_PROVIDER_PATH="/opt/providers")
-
-
-def provider_where_another_folder_is_named(world: World) -> None:
-    _libfabric(world)
-    _provider(world, f"{world.ground.folder}/libfabric")
-    world.set(FI_PROVIDER_PATH="/opt/providers")
+provider_where_it_is_looked_for = _provider()
+provider_that_exports_nothing = _provider(source="int nothing;")
+provider_elsewhere = _provider("/opt/providers")
+provider_elsewhere_and_named = _provider("/opt/providers", FI_PROVIDER_PATH="/opt/providers")
+provider_where_another_folder_is_named = _provider(FI_PROVIDER_PATH="/opt/providers")
 
 
 def provider_that_the_loader_finds(world: World) -> None:
-    _libfabric(world)
-    _provider(world, "/opt/providers", asks_loader=True)
+    _provider("/opt/providers", asks_loader=True)(world)
     world.prepend("LD_LIBRARY_PATH", "/opt/providers")
 
 
@@ -464,30 +429,24 @@ def no_rocr_by_its_development_name(world: World) -> None:
 # -- variables of the image --
 
 
-def takes_sockets(world: World) -> None:
-    world.set(NCCL_NET="Socket")
+takes_sockets = _setting(NCCL_NET="Socket")
+takes_tcp = _setting(FI_PROVIDER="tcp")
+takes_all_but_cxi = _setting(FI_PROVIDER="^cxi")
+takes_cxi = _setting(FI_PROVIDER="cxi", NCCL_NET="AWS Libfabric")
 
 
-def takes_tcp(world: World) -> None:
-    world.set(FI_PROVIDER="tcp")
+def named(module: dict[str, Any]) -> dict[str, Change]:
+    """Return the changes of a module, in its order: its functions, and what the kinds of changes here made."""
+    return {
+        name.replace("_", "-"): each
+        for name, each in module.items()
+        if callable(each)
+        and getattr(each, "__module__", "") in {__name__, module["__name__"]}
+        and not (name.startswith("_") or name == "named" or isinstance(each, type))
+    }
 
 
-def takes_all_but_cxi(world: World) -> None:
-    world.set(FI_PROVIDER="^cxi")
-
-
-def takes_cxi(world: World) -> None:
-    world.set(FI_PROVIDER="cxi", NCCL_NET="AWS Libfabric")
-
-
-CHANGES: dict[str, Callable[[World], None]] = {
-    name.replace("_", "-"): each
-    for name, each in list(vars(sys.modules[__name__]).items())
-    if callable(each)
-    and getattr(each, "__module__", "") == __name__
-    and not name.startswith("_")
-    and not isinstance(each, type)
-}
+CHANGES = named(globals())
 """All of them, by name."""
 
 

@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.shared.elf_builder import library, rpath, runpath, settings_here
 from tests.shared.fabric_builder import versioned
 from tests.shared.job import sources
-from tests.shared.job.changes import NotHereError, _libfabric, _name, _other_torch, _prefix, _provider, _torch
+from tests.shared.job.changes import (
+    NotHereError,
+    _libfabric,
+    _name,
+    _other_torch,
+    _plugin,
+    _prefix,
+    _provider,
+    _setting,
+    _torch,
+    named,
+)
 from tests.shared.job.world import PLUGIN, ROCM, World, cxi_of, fabric_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.shared.job.changes import Change
 
 _DATA = "extern int nowhere; int *use_data = &nowhere;"
 _READ = "extern int nowhere; int use_read(void) { return nowhere; }"
@@ -26,179 +36,146 @@ _ADDRESS = "extern int nowhere(void); int (*use_address)(void) = nowhere;"
 _CALL = "extern int nowhere(void); int use_call(void) { return nowhere(); }"
 _WEAK_DATA = "extern int nowhere __attribute__((weak)); int *use_weak = &nowhere;"
 _WEAK_CALL = "extern int nowhere(void) __attribute__((weak)); int use_weak(void) { return nowhere ? nowhere() : 0; }"
+_USES_FABRIC = "extern const char *fi_network(void); const char *use(void) { return fi_network(); }"
+_HAS_FABRIC = 'const char *fi_network(void) { return "another"; }'
 _THREAD = "extern __thread int nowhere; int use_thread(void) { return nowhere; }"
 
 
 # -- what comes with the start --
 
 
-def _preloaded(world: World, source: str, *arguments: str) -> None:
-    library(world.new("/opt/extra/libextra.so"), *arguments, source=source)
-    world.set(LD_PRELOAD="/opt/extra/libextra.so")
+def _preloaded(source: str, *arguments: str, **variables: str) -> Change:
+    def plant(world: World) -> None:
+        library(world.new("/opt/extra/libextra.so"), *arguments, source=source)
+        world.set(LD_PRELOAD="/opt/extra/libextra.so", **variables)
+
+    return plant
 
 
-def preloaded_with_data_of_nobody(world: World) -> None:
-    _preloaded(world, _DATA)
+preloaded_with_data_of_nobody = _preloaded(_DATA)
+preloaded_that_reads_data_of_nobody = _preloaded(_READ)
+preloaded_with_a_function_of_nobody_by_address = _preloaded(_ADDRESS)
+# it is never called
+preloaded_with_a_call_of_nobody = _preloaded(_CALL, "-Wl,-z,lazy")
+preloaded_with_a_call_of_nobody_bound_at_once = _preloaded(_CALL, "-Wl,-z,now")
+preloaded_with_a_call_of_nobody_and_all_bound_at_once = _preloaded(_CALL, "-Wl,-z,lazy", LD_BIND_NOW="1")
+preloaded_with_weak_data_of_nobody = _preloaded(_WEAK_DATA)
+preloaded_with_thread_local_data_of_nobody = _preloaded(_THREAD)
+all_bound_at_once = _setting(LD_BIND_NOW="1")
 
 
-def preloaded_that_reads_data_of_nobody(world: World) -> None:
-    _preloaded(world, _READ)
-
-
-def preloaded_with_a_function_of_nobody_by_address(world: World) -> None:
-    _preloaded(world, _ADDRESS)
-
-
-def preloaded_with_a_call_of_nobody(world: World) -> None:
-    """It is never called."""
-    _preloaded(world, _CALL, "-Wl,-z,lazy")
-
-
-def preloaded_with_a_call_of_nobody_bound_at_once(world: World) -> None:
-    _preloaded(world, _CALL, "-Wl,-z,now")
-
-
-def preloaded_with_a_call_of_nobody_and_all_bound_at_once(world: World) -> None:
-    _preloaded(world, _CALL, "-Wl,-z,lazy")
-    world.set(LD_BIND_NOW="1")
-
-
-def preloaded_with_weak_data_of_nobody(world: World) -> None:
-    _preloaded(world, _WEAK_DATA)
-
-
-def preloaded_with_thread_local_data_of_nobody(world: World) -> None:
-    _preloaded(world, _THREAD)
-
-
-def all_bound_at_once(world: World) -> None:
-    world.set(LD_BIND_NOW="1")
-
-
-def _of_python(world: World, source: str, *arguments: str) -> None:
+def _of_python(source: str, *arguments: str) -> Change:
     """Let the interpreter need one library more."""
-    path = f"{_prefix(world)}/bin/python{world.ground.version}"
-    if world.program is not None or not world.at(path).is_file():
-        raise NotHereError
-    library(world.new(f"{world.ground.folder}/libextra.so"), *arguments, source=source)
-    own = world.put(path, world.at(path).read_bytes())
-    subprocess.run(["patchelf", "--add-needed", "libextra.so", own], check=True)
+
+    def plant(world: World) -> None:
+        path = f"{_prefix(world)}/bin/python{world.ground.version}"
+        if world.program is not None or not world.at(path).is_file():
+            raise NotHereError
+        library(world.new(f"{world.ground.folder}/libextra.so"), *arguments, source=source)
+        own = world.put(path, world.at(path).read_bytes())
+        subprocess.run(["patchelf", "--add-needed", "libextra.so", own], check=True)
+
+    return plant
 
 
-def python_needs_a_library_with_data_of_nobody(world: World) -> None:
-    _of_python(world, _DATA)
-
-
-def python_needs_a_library_with_a_call_of_nobody(world: World) -> None:
-    _of_python(world, _CALL, "-Wl,-z,lazy")
-
-
-def python_needs_a_library_with_data_of_python(world: World) -> None:
-    _of_python(world, "extern int Py_NoSiteFlag; int *use_data = &Py_NoSiteFlag;")
+python_needs_a_library_with_data_of_nobody = _of_python(_DATA)
+python_needs_a_library_with_a_call_of_nobody = _of_python(_CALL, "-Wl,-z,lazy")
+python_needs_a_library_with_data_of_python = _of_python("extern int Py_NoSiteFlag; int *use_data = &Py_NoSiteFlag;")
 
 
 # -- torch --
 
 
-def _torch_with(world: World, source: str, *arguments: str | Path) -> None:
-    package = _torch(world)
-    used = world.at(world.rccl_files[0])
-    used = used if used.is_relative_to(world.at(package)) else world.rccl_of_rocm("2.20.5")
-    target = world.new(f"{package}/lib/libtorch_hip.so")
-    library(target, *rpath("$ORIGIN"), used, *arguments, source=sources.TORCH_HIP + source)
+def _opened_for_all(source: str) -> Change:
+    """By way of libtorch_global_deps.so, with RTLD_GLOBAL."""
+    return lambda world: library(
+        world.new(f"{_torch(world)}/lib/libtorch_global_deps.so"), *rpath("$ORIGIN"), source=source
+    )
 
 
-def torch_with_data_of_nobody(world: World) -> None:
-    _torch_with(world, _DATA)
+def _torch_with(source: str, *arguments: str | Path) -> Change:
+    def plant(world: World) -> None:
+        package = _torch(world)
+        used = world.at(world.rccl_files[0])
+        used = used if used.is_relative_to(world.at(package)) else world.rccl_of_rocm("2.20.5")
+        target = world.new(f"{package}/lib/libtorch_hip.so")
+        library(target, *rpath("$ORIGIN"), used, *arguments, source=sources.TORCH_HIP + source)
+
+    return plant
 
 
-def torch_with_a_call_of_nobody(world: World) -> None:
-    """Python opens with RTLD_NOW."""
-    _torch_with(world, _CALL, "-Wl,-z,lazy")
+_BESIDE = "extern int beside(void); int use(void) { return beside(); }"
 
 
-def torch_with_a_weak_call_of_nobody(world: World) -> None:
-    _torch_with(world, _WEAK_CALL)
+def _beside(world: World) -> Path:
+    return library(world.new(f"{_torch(world)}/lib/libbeside.so"), source="int beside(void) { return 1; }")
 
 
-def torch_with_a_function_of_python(world: World) -> None:
-    _torch_with(world, "extern int Py_IsInitialized(void); int use(void) { return Py_IsInitialized(); }")
+torch_with_data_of_nobody = _torch_with(_DATA)
+# Python opens with RTLD_NOW
+torch_with_a_call_of_nobody = _torch_with(_CALL, "-Wl,-z,lazy")
+torch_with_a_weak_call_of_nobody = _torch_with(_WEAK_CALL)
+torch_with_a_function_of_python = _torch_with(
+    "extern int Py_IsInitialized(void); int use(void) { return Py_IsInitialized(); }"
+)
 
 
 def torch_with_what_a_library_beside_it_has(world: World) -> None:
     """Nothing opens that one."""
-    library(world.new(f"{_torch(world)}/lib/libbeside.so"), source="int beside(void) { return 1; }")
-    _torch_with(world, "extern int beside(void); int use(void) { return beside(); }")
+    _beside(world)
+    _torch_with(_BESIDE)(world)
 
 
 def torch_with_what_a_library_that_it_needs_has(world: World) -> None:
-    beside = library(world.new(f"{_torch(world)}/lib/libbeside.so"), source="int beside(void) { return 1; }")
-    _torch_with(world, "extern int beside(void); int use(void) { return beside(); }", beside)
+    _torch_with(_BESIDE, _beside(world))(world)
 
 
 def torch_with_what_is_opened_for_all(world: World) -> None:
     """By way of libtorch_global_deps.so, with RTLD_GLOBAL."""
-    package = _torch(world)
-    beside = library(world.new(f"{package}/lib/libbeside.so"), source="int beside(void) { return 1; }")
-    library(world.new(f"{package}/lib/libtorch_global_deps.so"), *rpath("$ORIGIN"), beside)
-    _torch_with(world, "extern int beside(void); int use(void) { return beside(); }")
+    beside = _beside(world)
+    library(world.new(f"{_torch(world)}/lib/libtorch_global_deps.so"), *rpath("$ORIGIN"), beside)
+    _torch_with(_BESIDE)(world)
 
 
-def torch_with_what_only_the_plugin_brings(world: World) -> None:
-    _torch_with(world, "extern const char *fi_network(void); const char *use(void) { return fi_network(); }")
-
-
-def global_deps_with_data_of_nobody(world: World) -> None:
-    library(world.new(f"{_torch(world)}/lib/libtorch_global_deps.so"), *rpath("$ORIGIN"), source=_DATA)
+torch_with_what_only_the_plugin_brings = _torch_with(_USES_FABRIC)
+global_deps_with_data_of_nobody = _opened_for_all(_DATA)
 
 
 # -- the plugin, and what it needs --
 
 
-def plugin_with_what_rccl_has(world: World) -> None:
-    """RCCL is not needed by it: it sees that only where RCCL was opened for all, or came with the start."""
-    extra = "extern int ncclGetUniqueId(void *); int use_rccl(void) { return ncclGetUniqueId(0); }"
-    world.plugin(world.plugin_file, extra=extra)
+# RCCL is not needed by it: it sees that only where RCCL was opened for all, or came with the start
+plugin_with_what_rccl_has = _plugin(
+    extra="extern int ncclGetUniqueId(void *); int use_rccl(void) { return ncclGetUniqueId(0); }"
+)
+plugin_with_what_hip_has = _plugin(extra="extern void *hip_instance(void); void *use(void) { return hip_instance(); }")
+plugin_with_a_function_address_of_nobody = _plugin(extra=_ADDRESS)
+plugin_with_thread_local_data_of_nobody = _plugin(extra=_THREAD)
 
 
-def plugin_with_what_hip_has(world: World) -> None:
-    world.plugin(world.plugin_file, extra="extern void *hip_instance(void); void *use(void) { return hip_instance(); }")
+def _needs_extra(source: str, *more: str | Path, extra: str = "") -> Change:
+    def plant(world: World) -> None:
+        made = library(world.new("/opt/extra/libextra.so"), *more, source=source)
+        world.plugin(world.plugin_file, made, *runpath("/opt/extra"), extra=extra)
+
+    return plant
 
 
-def plugin_with_a_function_address_of_nobody(world: World) -> None:
-    world.plugin(world.plugin_file, extra=_ADDRESS)
-
-
-def plugin_with_thread_local_data_of_nobody(world: World) -> None:
-    world.plugin(world.plugin_file, extra=_THREAD)
-
-
-def _needs_extra(world: World, source: str, *more: str | Path, extra: str = "") -> None:
-    made = library(world.new("/opt/extra/libextra.so"), *more, source=source)
-    world.plugin(world.plugin_file, made, *runpath("/opt/extra"), extra=extra)
-
-
-def plugin_needs_a_library_with_data_of_nobody(world: World) -> None:
-    _needs_extra(world, _DATA)
-
-
-def plugin_needs_a_library_with_a_call_of_nobody(world: World) -> None:
-    _needs_extra(world, _CALL, "-Wl,-z,lazy")
-
-
-def plugin_needs_a_library_with_a_weak_call_of_nobody(world: World) -> None:
-    _needs_extra(world, _WEAK_CALL)
+plugin_needs_a_library_with_data_of_nobody = _needs_extra(_DATA)
+plugin_needs_a_library_with_a_call_of_nobody = _needs_extra(_CALL, "-Wl,-z,lazy")
+plugin_needs_a_library_with_a_weak_call_of_nobody = _needs_extra(_WEAK_CALL)
 
 
 def plugin_with_what_lies_two_libraries_down(world: World) -> None:
     deep = library(world.new("/opt/extra/libdeep.so"), source="int deep(void) { return 1; }")
     extra = "extern int deep(void); int use_deep(void) { return deep(); }"
-    _needs_extra(world, "int nothing;", deep, *runpath("/opt/extra"), extra=extra)
+    _needs_extra("int nothing;", deep, *runpath("/opt/extra"), extra=extra)(world)
 
 
-def plugin_with_what_a_library_hides(world: World) -> None:
-    hidden = '__attribute__((visibility("hidden"))) int concealed(void) { return 1; }'
-    _needs_extra(world, hidden, extra="extern int concealed(void); int use_it(void) { return concealed(); }")
+plugin_with_what_a_library_hides = _needs_extra(
+    '__attribute__((visibility("hidden"))) int concealed(void) { return 1; }',
+    extra="extern int concealed(void); int use_it(void) { return concealed(); }",
+)
 
 
 def plugin_with_a_function_that_has_moved_to_another_version(world: World) -> None:
@@ -221,8 +198,7 @@ def plugin_that_needs_the_object_of_the_kernel(world: World) -> None:
     world.plugin(world.plugin_file, library(world.parts / "linux-vdso.so.1", source="int nothing;"))
 
 
-def plugin_with_packed_relocations(world: World) -> None:
-    world.plugin(world.plugin_file, "-Wl,-z,pack-relative-relocs", extra="static int it; int *points = &it;")
+plugin_with_packed_relocations = _plugin("-Wl,-z,pack-relative-relocs", extra="static int it; int *points = &it;")
 
 
 def plugin_beside_another_libfabric_behind_a_link(world: World) -> None:
@@ -276,21 +252,10 @@ def libcxi_without_its_function(world: World) -> None:
     path.write_bytes(data.replace(b"\0cxil_open_device\0", b"\0cxil_shut_device\0"))
 
 
-def provider_with_a_call_of_nobody(world: World) -> None:
-    _libfabric(world)
-    _provider(world, f"{world.ground.folder}/libfabric", sources.PROVIDER + _CALL)
-
-
-def provider_with_a_weak_call_of_nobody(world: World) -> None:
-    _libfabric(world)
-    _provider(world, f"{world.ground.folder}/libfabric", sources.PROVIDER + _WEAK_CALL)
-
-
-def provider_with_what_libfabric_has(world: World) -> None:
-    """It does not need libfabric, which was opened for itself alone."""
-    _libfabric(world)
-    source = "extern const char *fi_network(void); const char *use(void) { return fi_network(); }"
-    _provider(world, f"{world.ground.folder}/libfabric", sources.PROVIDER + source)
+provider_with_a_call_of_nobody = _provider(source=sources.PROVIDER + _CALL)
+provider_with_a_weak_call_of_nobody = _provider(source=sources.PROVIDER + _WEAK_CALL)
+# it does not need libfabric, which was opened for itself alone
+provider_with_what_libfabric_has = _provider(source=sources.PROVIDER + _USES_FABRIC)
 
 
 # -- HIP --
@@ -324,18 +289,16 @@ def plugin_with_another_hip_that_is_a_link(world: World) -> None:
 # -- the C library --
 
 
-def _copied(world: World, name: str) -> None:
-    target = world.new(f"/opt/copied/{name}")
-    shutil.copy(world.at(f"{world.ground.folder}/{name}"), target)
-    world.prepend("LD_LIBRARY_PATH", "/opt/copied")
+def _copied(name: str) -> Change:
+    def plant(world: World) -> None:
+        shutil.copy(world.at(f"{world.ground.folder}/{name}"), world.new(f"/opt/copied/{name}"))
+        world.prepend("LD_LIBRARY_PATH", "/opt/copied")
+
+    return plant
 
 
-def math_library_copied(world: World) -> None:
-    _copied(world, "libm.so.6")
-
-
-def c_library_copied(world: World) -> None:
-    _copied(world, "libc.so.6")
+math_library_copied = _copied("libm.so.6")
+c_library_copied = _copied("libc.so.6")
 
 
 def math_library_is_gone(world: World) -> None:
@@ -345,16 +308,9 @@ def math_library_is_gone(world: World) -> None:
 # -- what changes the loader --
 
 
-def tunables_of_the_loader(world: World) -> None:
-    world.set(GLIBC_TUNABLES="glibc.rtld.optional_static_tls=0")
-
-
-def tunables_of_memory(world: World) -> None:
-    world.set(GLIBC_TUNABLES="glibc.malloc.arena_max=2")
-
-
-def an_auditor_that_is_gone(world: World) -> None:
-    world.set(LD_AUDIT="/opt/gone/audit.so")
+tunables_of_the_loader = _setting(GLIBC_TUNABLES="glibc.rtld.optional_static_tls=0")
+tunables_of_memory = _setting(GLIBC_TUNABLES="glibc.malloc.arena_max=2")
+an_auditor_that_is_gone = _setting(LD_AUDIT="/opt/gone/audit.so")
 
 
 def python_of_another_user_s_rights(world: World) -> None:
@@ -398,28 +354,16 @@ def preloaded_by_a_file(world: World) -> None:
     world.put("/etc/ld.so.preload", "/opt/extra/libextra.so\n", 0o644)
 
 
-def preloaded_with_the_function_of_libcxi(world: World) -> None:
-    """It stands before libcxi wherever a symbol is looked up."""
-    _preloaded(world, 'const char *cxil_open_device(void) { return "another"; }')
-
-
-def preloaded_with_the_function_of_libfabric(world: World) -> None:
-    _preloaded(world, 'const char *fi_network(void) { return "another"; }')
-
-
-def preloaded_with_functions_of_the_c_library(world: World) -> None:
-    """As other allocators are."""
-    _preloaded(world, "int strverscmp(const char *a, const char *b) { return a != b; }")
-
-
-def opened_for_all_with_the_function_of_libfabric(world: World) -> None:
-    source = 'const char *fi_network(void) { return "another"; }'
-    library(world.new(f"{_torch(world)}/lib/libtorch_global_deps.so"), *rpath("$ORIGIN"), source=source)
-
-
-def torch_with_the_function_of_libfabric(world: World) -> None:
-    """Opened for itself alone."""
-    _torch_with(world, 'const char *fi_network(void) { return "another"; }')
+# it stands before libcxi wherever a symbol is looked up
+preloaded_with_the_function_of_libcxi = _preloaded('const char *cxil_open_device(void) { return "another"; }')
+preloaded_with_the_function_of_libfabric = _preloaded(_HAS_FABRIC)
+# as other allocators are
+preloaded_with_functions_of_the_c_library = _preloaded(
+    "int strverscmp(const char *a, const char *b) { return a != b; }"
+)
+opened_for_all_with_the_function_of_libfabric = _opened_for_all(_HAS_FABRIC)
+# opened for itself alone
+torch_with_the_function_of_libfabric = _torch_with(_HAS_FABRIC)
 
 
 def plugin_for_a_better_processor(world: World) -> None:
@@ -430,12 +374,8 @@ def plugin_for_a_better_processor(world: World) -> None:
     world.plugin(f"{folder}/glibc-hwcaps/x86-64-v3/{_name(world)}", apis=(4,))
 
 
-def plugin_that_may_not_be_opened(world: World) -> None:
-    world.plugin(world.plugin_file, "-Wl,-z,nodlopen")
-
-
-def plugin_without_default_folders(world: World) -> None:
-    world.plugin(world.plugin_file, "-Wl,-z,nodefaultlib")
+plugin_that_may_not_be_opened = _plugin("-Wl,-z,nodlopen")
+plugin_without_default_folders = _plugin("-Wl,-z,nodefaultlib")
 
 
 def _of_framework(world: World) -> None:
@@ -464,9 +404,5 @@ def torch_behind_a_link(world: World) -> None:
     world.link(package, "/opt/elsewhere/torch")
 
 
-PROCESS_CHANGES: dict[str, Callable[[World], None]] = {
-    name.replace("_", "-"): each
-    for name, each in list(vars(sys.modules[__name__]).items())
-    if callable(each) and getattr(each, "__module__", "") == __name__ and not name.startswith("_")
-}
+PROCESS_CHANGES = named(globals())
 """All of them, by name."""
