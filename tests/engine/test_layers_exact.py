@@ -74,7 +74,7 @@ def nasty(bare: Path, images: Path, engine: Engine) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.threat("S61")
+@pytest.mark.threat
 @pytest.mark.parametrize("way", ["overlay", "sandbox", "mixed"])
 def test_every_way_does_what_the_engine_alone_does(way: str, nasty: dict[str, Path]) -> None:
     assert differences(nasty["engine"], nasty[way]) == []
@@ -95,7 +95,7 @@ setsid sh -c 'while :; do date >>/opt/written; mkdir -p /opt/again; rmdir /opt/a
 TAKES = "rm -r /.singularity.d"
 
 
-@pytest.mark.threat("S61")
+@pytest.mark.threat
 @pytest.mark.parametrize("way", ["overlay", "sandbox"])
 def test_what_a_script_leaves_running_ends_and_what_it_may_not_take_is_told(
     way: str, bare: Path, tmp_path: Path
@@ -142,7 +142,7 @@ mkdir /opt/.wh..wh..opq
 """
 
 
-@pytest.mark.threat("S61")
+@pytest.mark.threat
 @pytest.mark.parametrize("way", ["overlay", "sandbox"])
 def test_what_overlays_of_users_lose_is_kept(way: str, bare: Path, tmp_path: Path) -> None:
     words = ["--base", bare, *write_layers(tmp_path / "layers", [BELOW, ABOVE])]

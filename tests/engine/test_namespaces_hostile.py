@@ -79,7 +79,7 @@ echo looked
 """
 
 
-@pytest.mark.threat("S65")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     ("way", "kind"), [("build", "folder"), ("test", "folder"), ("test", "file"), ("probe", "file"), ("exec", "file")]
 )
@@ -95,7 +95,7 @@ def test_no_process_or_open_file_leads_a_program_out_of_its_container(image: Pat
     assert [line for line in said if way != "exec" or mark not in line] == ["looked"], done.stdout + done.stderr
 
 
-@pytest.mark.threat("S66")
+@pytest.mark.threat
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
     done = _start(image, "bash", "-c", "grep -E 'NoNewPrivs|Cap(Prm|Eff|Bnd|Amb)' /proc/self/status; id -u", way=way)
@@ -111,7 +111,7 @@ def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
         )
 
 
-@pytest.mark.threat("S67")
+@pytest.mark.threat
 @pytest.mark.parametrize("argv", [["no-such-program"], ["/bin/sh", "-c", "exit 7"], ["/etc/passwd"]])
 def test_nothing_of_an_image_runs_in_the_engine_itself(image: Path, argv: list[str]) -> None:
     """Python would look for a module that it has not read yet in the image, by the path that it has on this machine."""
@@ -296,7 +296,7 @@ def test_a_squashfs_that_cannot_be_read_is_named(image: Path) -> None:
     )
 
 
-@pytest.mark.threat("S68")
+@pytest.mark.threat
 @pytest.mark.parametrize("way", ["build", "test", "probe"])
 def test_what_a_program_leaves_running_ends_with_it(image: Path, tmp_path: Path, way: str) -> None:
     mark = f"{500 + os.getpid() / 1e6}"
@@ -319,7 +319,7 @@ def test_what_a_program_leaves_running_ends_with_it(image: Path, tmp_path: Path,
     assert f"sleep {mark}" not in _commands()
 
 
-@pytest.mark.threat("S68")
+@pytest.mark.threat
 @pytest.mark.parametrize("way", ["test", "probe", "exec"])
 def test_a_start_that_is_killed_leaves_nothing(image: Path, way: str) -> None:
     squashed, mark = _squashed(image), f"{600 + os.getpid() / 1e6}"

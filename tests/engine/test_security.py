@@ -39,7 +39,7 @@ def teller(folder: Path, post: str) -> Path:
 
 
 @pytest.mark.parametrize("way", ["overlay", "sandbox"])
-@pytest.mark.threat("S54")
+@pytest.mark.threat
 def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
     layers = teller(
         tmp_path, f"# {uuid.uuid4()}\n{TELLER}"
@@ -62,7 +62,7 @@ def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str
         assert b"told" in opened.root.read_bytes("/opt/told", 1 << 20)
 
 
-@pytest.mark.threat("S54")
+@pytest.mark.threat
 def test_a_build_that_fails_on_a_secret_does_not_repeat_it(tmp_path: Path) -> None:
     layers = teller(tmp_path, 'echo "cannot reach $https_proxy" >&2\nexit 1\n')
     words = ["--base", "debian-13", "--add", "teller", "--layers", str(layers)]

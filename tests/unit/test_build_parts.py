@@ -171,7 +171,7 @@ def squashed_with_names(upper: Path, below: Path) -> Path:
 
 
 @pytest.mark.parametrize("folder", ["etc/apt", ".hidden/apt", ".hidden"])
-@pytest.mark.threat("S61")
+@pytest.mark.threat
 def test_a_folder_that_was_made_anew_hides_what_was_in_it(folder: str, tmp_path: Path, base: Path) -> None:
     (base / folder / "keys/deep").mkdir(parents=True, exist_ok=True)
     below = squashed(base, tmp_path / "below.sqfs")
@@ -184,7 +184,7 @@ def test_a_folder_that_was_made_anew_hides_what_was_in_it(folder: str, tmp_path:
         assert stacked.root.list_dir(f"/{folder}/keys") == ()
 
 
-@pytest.mark.threat("S61")
+@pytest.mark.threat
 def test_a_folder_in_the_place_of_a_link_hides_nothing_of_where_that_led(tmp_path: Path, base: Path) -> None:
     (base / "opt/rocm-6/bin").mkdir(parents=True)
     (base / "opt/rocm-6/empty").mkdir()
@@ -225,7 +225,7 @@ def test_a_layer_holds_nothing_that_makes_no_difference(tmp_path: Path, base: Pa
     ]
 
 
-@pytest.mark.threat("S61")
+@pytest.mark.threat
 @pytest.mark.parametrize("changed_name", ["", "usr/bin/tool", "opt/third"])
 def test_all_names_of_a_file_are_one_file_over_an_overlay(changed_name: str, tmp_path: Path, base: Path) -> None:
     names = ["usr/bin/tool", "usr/bin/second", "opt/third"]
@@ -996,7 +996,7 @@ def entry(root: Path, layer: str) -> CacheEntry:
     return next(entry for entry in LayerCache(root / "cache").entries() if entry.layers == (layer,))
 
 
-@pytest.mark.threat("S39")
+@pytest.mark.threat
 def test_a_layer_is_never_laid_over_another_content_than_it_was_built_on(tmp_path: Path) -> None:
     every = ["01-base", "02-lower", "03-upper"]
     first = run(tmp_path)
@@ -1025,7 +1025,7 @@ def test_an_upper_layer_that_was_carried_alone_is_not_used_over_another_lower_on
     assert run(there)[0] == []
 
 
-@pytest.mark.threat("S39")
+@pytest.mark.threat
 def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None:
     run(tmp_path)
     spoiled = entry(tmp_path, "lower").data
@@ -1037,7 +1037,7 @@ def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("why", ["another boot", "old", "of the future"])
-@pytest.mark.threat("S39")
+@pytest.mark.threat
 def test_an_entry_is_read_where_it_is_old_or_of_another_boot(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

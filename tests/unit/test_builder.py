@@ -122,7 +122,7 @@ def test_what_is_not_finished_is_never_under_its_name(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.sif"]
 
 
-@pytest.mark.threat("S40")
+@pytest.mark.threat
 def test_what_a_killed_build_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
     with scratch_folder(tmp_path) as mine:
         owner = mine.name.split(".")[1]
@@ -179,7 +179,7 @@ def test_the_engines_scratch_is_where_the_engine_can_work() -> None:
         assert not str(scratch_parent(Path(awkward))).startswith(awkward)
 
 
-@pytest.mark.threat("S46")
+@pytest.mark.threat
 def test_a_users_profile_does_not_reach_the_build(tmp_path: Path) -> None:
     environment = {
         "PATH": "/bin",
@@ -244,7 +244,7 @@ def server() -> Iterator[str]:
         ("/drip", "did not come within"),
     ],
 )
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 def test_a_hostile_server_is_left_with_one_line_and_nothing_used(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, what: str
 ) -> None:
@@ -263,7 +263,7 @@ def test_a_hostile_server_is_left_with_one_line_and_nothing_used(
     assert list(store.iterdir()) == [kept]
 
 
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_a_source_is_kept_by_its_digest_and_refused_with_another(tmp_path: Path) -> None:
     file = tmp_path / "s.tar.gz"
     file.write_bytes(b"content")

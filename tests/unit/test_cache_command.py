@@ -58,7 +58,7 @@ def test_what_is_kept_is_listed(cache: LayerCache, capsys: Capture) -> None:
     assert (data["schema"], data["size_bytes"], data["entries"][0]["layers"]) == (1, 2048, ["torch"])
 
 
-@pytest.mark.threat("S39")
+@pytest.mark.threat
 def test_damage_is_found_and_pruned(cache: LayerCache, capsys: Capture) -> None:
     keep(cache, "good", b"1")
     bad = keep(cache, "bad", b"22")
@@ -105,7 +105,7 @@ SPOILED: dict[str, tuple[str, object]] = {
 """What a file of an entry says that somebody has spoiled; it is seen where the machine has not read the entry yet."""
 
 
-@pytest.mark.threat("S39")
+@pytest.mark.threat
 def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache, tmp_path: Path) -> None:
     kept = keep(cache, "torch", b"torch's")
     key = CacheKey({"definition": "torch\n"})
@@ -121,7 +121,7 @@ def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, "sparse"])
-@pytest.mark.threat("S39")
+@pytest.mark.threat
 def test_a_tar_of_holes_takes_no_memory(kind: bytes | str, tmp_path: Path) -> None:
     """Its names, and its lists of holes, are as long as it says; the file has 6 GiB of nothing."""
     member = tarfile.TarInfo("name")

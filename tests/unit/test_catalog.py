@@ -117,7 +117,7 @@ BAD = {
 }
 
 
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_a_wrong_layer_is_refused_in_one_line_that_says_what_and_where(make_layer: MakeLayer) -> None:
     for number, (name, (toml, parts)) in enumerate(BAD.items()):
         folder = make_layer(f"wrong-{number}", toml)
@@ -136,7 +136,7 @@ def test_all_faults_are_told_at_once(make_layer: MakeLayer) -> None:
     assert all(f"'{key}'" in str(caught.value) for key in ("a", "b", "requires"))
 
 
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> None:
     folder = make_layer("huge", LAYER + "#" * FILE_LIMIT_BYTES)
     with pytest.raises(CatalogError, match="larger than"):
@@ -218,7 +218,7 @@ def test_a_cache_lies_with_a_project_that_has_room(scratch: Path, tmp_path: Path
     assert default_cache(home, places) == Path("/h/.cache/lumiimg")
 
 
-@pytest.mark.threat("S38")
+@pytest.mark.threat
 def test_nobody_else_of_the_project_may_write_to_the_cache(scratch: Path, tmp_path: Path) -> None:
     """Members of a project share its scratch, and their umask lets each write what others make."""
     scratch.mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_nobody_else_of_the_project_may_write_to_the_cache(scratch: Path, tmp_pa
 
 
 @pytest.mark.parametrize("spoil", ["group", "others", "symlink", "symlink above", "another user", "file", "dangling"])
-@pytest.mark.threat("S38")
+@pytest.mark.threat
 def test_a_cache_that_somebody_else_could_fill_is_passed_over(
     scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:

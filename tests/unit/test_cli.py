@@ -335,7 +335,7 @@ def test_the_log_commands_exit_code_is_the_answer(tmp_path: Path, capsys: pytest
     assert "NCCL_DEBUG=INFO" in capsys.readouterr().out
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
     log = tmp_path / "long.out"
     with log.open("wb") as stream:
@@ -431,7 +431,7 @@ def test_only_proved_traffic_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFix
     assert "does not name its provider" in capsys.readouterr().out
 
 
-@pytest.mark.threat("S15", "S16")
+@pytest.mark.threat
 def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
     error = LumiimgError("bad\nthing", where="a\x1b[31m\r\nlumiimg: all is well", hint="do\tthis")
     assert str(error).isprintable()
@@ -456,7 +456,7 @@ WITH_A_PIPE = (
 
 
 @pytest.mark.usefixtures("clean_home")
-@pytest.mark.threat("S03")
+@pytest.mark.threat
 def test_nothing_waits_for_a_pipe_that_nobody_writes_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

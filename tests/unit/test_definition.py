@@ -76,7 +76,7 @@ VALUES = st.text(st.characters(exclude_characters="\0"), max_size=40).filter(
 
 
 @given(VALUES)
-@pytest.mark.threat("S31")
+@pytest.mark.threat
 def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
     quoted = quote_bash(value)
     assert quoted.isprintable()
@@ -92,7 +92,7 @@ def read_back(shell: str, exports: list[str]) -> list[bytes]:
     return done.stdout.split(b"\0")[:-1]
 
 
-@pytest.mark.threat("S31")
+@pytest.mark.threat
 @given(values=st.lists(VALUES, min_size=1, max_size=40))
 @example(values=ODD)
 @settings(max_examples=examples(10), deadline=None)
@@ -103,7 +103,7 @@ def test_bash_reads_back_every_value(values: list[str]) -> None:
 @given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=30).filter(str.isprintable))
 @example(value="{{ x }}")
 @example(value="{{{{{{{{")
-@pytest.mark.threat("S31")
+@pytest.mark.threat
 def test_an_environment_value_has_no_build_argument_in_it(value: str) -> None:
     assert "{{" not in quote_sh(value, "x")
 
@@ -117,7 +117,7 @@ def is_quoted_for_sh(value: str) -> bool:
     return True
 
 
-@pytest.mark.threat("S31")
+@pytest.mark.threat
 @given(values=st.lists(VALUES, min_size=1, max_size=40))
 @example(values=ODD)
 @settings(max_examples=examples(10), deadline=None)

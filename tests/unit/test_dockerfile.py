@@ -258,7 +258,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.threat("S36")
+@pytest.mark.threat
 def test_what_cannot_be_read_is_one_line_with_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,7 +477,7 @@ ADD https://$PLACE/x /opt/x
 """
 
 
-@pytest.mark.threat("S48")
+@pytest.mark.threat
 def test_a_draft_leaves_secrets_out_and_says_which_and_where(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -654,7 +654,7 @@ def test_an_argument_that_decided_something_is_fixed(tmp_path: Path, capsys: pyt
 # ---- hostile
 
 
-@pytest.mark.threat("S15")
+@pytest.mark.threat
 def test_control_characters_reach_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     evil = "\x1b[2J\u202e"
@@ -680,7 +680,7 @@ def test_control_characters_reach_no_terminal(tmp_path: Path, capsys: pytest.Cap
         'FROM a\nCOPY "\'$(touch MARK)" /x\n',
     ],
 )
-@pytest.mark.threat("S36")
+@pytest.mark.threat
 def test_no_value_becomes_a_command(text: str, tmp_path: Path) -> None:
     """Neither when it is drafted nor when the draft is run: only RUN is code."""
     mark = tmp_path / "mark"
@@ -690,7 +690,7 @@ def test_no_value_becomes_a_command(text: str, tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.threat("S36")
+@pytest.mark.threat
 def test_a_pattern_of_stars_is_not_slow() -> None:
     stars = "*a" * 100
     text = f"FROM a\nARG A={'a' * 8000}\nENV B=${{A%%{stars}b}}\nENV C=${{A##{stars}b}}\nENV D=${{A%%b{stars}}}\n"

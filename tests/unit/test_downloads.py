@@ -240,7 +240,7 @@ def get(server: Server, folder: Path, digest: str | None = SHA) -> str:
 
 
 @pytest.mark.parametrize("digest", [SHA, None], ids=["digest", "no digest"])
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_a_download_that_breaks_off_asks_for_the_rest(server: Server, folder: Path, digest: str | None) -> None:
     server.cuts = [CUT, 50_000]
     assert get(server, folder, digest) == SHA
@@ -249,7 +249,7 @@ def test_a_download_that_breaks_off_asks_for_the_rest(server: Server, folder: Pa
 
 
 @pytest.mark.usefixtures("one_try")
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_a_part_of_the_rest_is_not_taken_for_the_rest(server: Server, folder: Path) -> None:
     broken_off(server, folder, None)
     server.part_bytes = 10
@@ -285,7 +285,7 @@ def test_the_next_run_goes_on_where_one_broke_off(
 
 
 @pytest.mark.usefixtures("one_try")
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_a_file_that_changed_is_fetched_from_its_first_byte(server: Server, folder: Path) -> None:
     broken_off(server, folder, None)
     server.data, server.headers = DATA[::-1], {"ETag": '"two"'}
@@ -306,7 +306,7 @@ def test_a_file_that_changed_is_fetched_from_its_first_byte(server: Server, fold
         ({"knows_if_range": False, "headers": {"ETag": '"two"'}}, 2),
     ],
 )
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_an_answer_that_is_not_the_rest_is_not_put_behind_the_beginning(
     server: Server, folder: Path, change: dict[str, object], requests: int, digest: str | None
 ) -> None:
@@ -323,7 +323,7 @@ def test_an_answer_that_is_not_the_rest_is_not_put_behind_the_beginning(
     [{}, {"ETag": f"W/{TAG}"}, {"Last-Modified": TODAY}, {"ETag": "one"}],
     ids=["nothing", "weak", "of this second", "no tag"],
 )
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_without_a_digest_and_a_sure_name_nothing_is_gone_on_with(
     server: Server, folder: Path, headers: dict[str, str]
 ) -> None:
@@ -335,7 +335,7 @@ def test_without_a_digest_and_a_sure_name_nothing_is_gone_on_with(
 
 
 @pytest.mark.usefixtures("one_try")
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_pieces_of_two_files_are_thrown_away_and_fetched_once_from_zero(server: Server, folder: Path) -> None:
     server.headers = {}
     server.data = DATA[::-1]
@@ -346,7 +346,7 @@ def test_pieces_of_two_files_are_thrown_away_and_fetched_once_from_zero(server: 
 
 
 @pytest.mark.usefixtures("one_try")
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_what_is_wrong_even_from_zero_is_refused_and_not_kept(server: Server, folder: Path) -> None:
     broken_off(server, folder)
     server.data, server.knows_if_range = DATA[::-1], False
@@ -364,7 +364,7 @@ def test_files_are_asked_for_and_kept_as_they_lie_on_the_server(server: Server, 
 
 
 @pytest.mark.usefixtures("one_try")
-@pytest.mark.threat("S20")
+@pytest.mark.threat
 def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,7 +387,7 @@ def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
 
 
 @pytest.mark.usefixtures("one_try")
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 def test_limits_hold_for_the_whole_file(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_off(server, folder)
     monkeypatch.setattr("lumiimg.resolve.network.download.SIZE_LIMIT_BYTES", len(DATA) - 1)
@@ -434,7 +434,7 @@ def test_the_run_after_kill_9_asks_only_for_the_rest(server: Server, folder: Pat
     assert (asked.range, asked.served_bytes) == (f"bytes={came}-", len(DATA) - came)
 
 
-@pytest.mark.threat("S40")
+@pytest.mark.threat
 def test_two_runs_at_once_do_not_touch_each_others_beginnings(server: Server, folder: Path) -> None:
     with taken(folder, f"{server.url}/file", SHA) as other:
         other.data.write_bytes(DATA[:CUT])
@@ -460,7 +460,7 @@ def aged(folder: Path, seconds: float) -> None:
         os.utime(path, (then, then))
 
 
-@pytest.mark.threat("S40")
+@pytest.mark.threat
 def test_a_beginning_of_another_node_is_taken_once_no_download_can_still_be_running(
     server: Server, folder: Path
 ) -> None:
@@ -483,7 +483,7 @@ def test_a_beginning_of_another_node_is_taken_once_no_download_can_still_be_runn
     assert server.ranges == [None, f"bytes={CUT}-"]
 
 
-@pytest.mark.threat("S40")
+@pytest.mark.threat
 def test_a_beginning_of_another_user_is_left_alone(
     server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

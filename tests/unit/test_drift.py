@@ -299,7 +299,7 @@ def test_what_is_no_image_is_told(nodes: tuple[Path, Path], capsys: Capture) -> 
     assert "neither a SIF nor" in capsys.readouterr().err
 
 
-@pytest.mark.threat("S16")
+@pytest.mark.threat
 def test_names_of_a_hostile_snapshot_stay_on_their_line(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:

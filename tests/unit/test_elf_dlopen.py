@@ -269,7 +269,7 @@ def test_circle_of_needs(machine: Machine, tmp_path: Path) -> None:
     same(machine.build(tmp_path), "libb.so", "liba.so")
 
 
-@pytest.mark.threat("S07")
+@pytest.mark.threat
 def test_more_objects_than_are_followed_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("lumiimg.elf.loader._MAX_OBJECTS", 3)
     libs = [so(tmp_path / f"lib{n}.so", *new_runpath(tmp_path)) for n in range(4)]

@@ -52,7 +52,7 @@ _CHANGES = st.lists(
 @pytest.mark.skipif(len(_FILES) < 5, reason="not the libraries of a Debian")
 @given(_CHANGES)
 @settings(max_examples=examples(30), deadline=5000)
-@pytest.mark.threat("S07")
+@pytest.mark.threat
 def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, bytes]]) -> None:
     files = dict(_FILES)
     for name, offset, value in changes:
@@ -68,7 +68,7 @@ def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, byt
         process.dlopen("libzstd.so.1", process.find("libc.so.6"))
 
 
-@pytest.mark.threat("S04")
+@pytest.mark.threat
 def test_counts_in_a_cache_take_no_memory() -> None:
     from lumiimg.elf.cache import parse_cache
 
@@ -93,7 +93,7 @@ def test_counts_in_a_cache_take_no_memory() -> None:
     assert parse_cache(extended + (0xEAA42174).to_bytes(4, "little") + many).generator is None
 
 
-@pytest.mark.threat("S07")
+@pytest.mark.threat
 def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
     assert len(exported_symbols(BytesReader(shared_object(3, 10)))) == 3
     small = shared_object(4000, 200_000)
@@ -118,7 +118,7 @@ def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
         sum(len(strings.at(offset)) for offset in range(2000))
 
 
-@pytest.mark.threat("S07")
+@pytest.mark.threat
 def test_a_process_with_needs_without_number_ends() -> None:
     """4,096 libraries that each need 4,096 that are not there would be sixteen million lines."""
     libraries = {f"l{n}.so": [f"l{n}_{m}.so" for m in range(1000)] for n in range(50)}

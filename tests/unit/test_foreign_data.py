@@ -245,7 +245,7 @@ def folder(
     return layers
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_no_text_of_a_lock_becomes_a_command(
     world: World, folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,7 +295,7 @@ ON_THIS_MACHINE = {
 }
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -354,7 +354,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.threat("S57")
+@pytest.mark.threat
 def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,7 +376,7 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
         assert capsys.readouterr().err.startswith(f"lumiimg: by the lock, not by the catalogue: {named}"), case
 
 
-@pytest.mark.threat("S57")
+@pytest.mark.threat
 def test_a_wheel_of_everybodys_index_is_from_the_index_whatever_index_is_asked_here(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,7 +394,7 @@ def test_a_wheel_of_everybodys_index_is_from_the_index_whatever_index_is_asked_h
     assert f"Python package egg 1.0 of whole from https://{index.file_storage_domain}/" in capsys.readouterr().err
 
 
-@pytest.mark.threat("S57")
+@pytest.mark.threat
 def test_a_wheel_that_its_layer_does_not_pin_is_refused_though_it_is_what_it_says(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -410,7 +410,7 @@ def test_a_wheel_that_its_layer_does_not_pin_is_refused_though_it_is_what_it_say
     assert "Python package snake 1.0 of whole from " in capsys.readouterr().err
 
 
-@pytest.mark.threat("S57")
+@pytest.mark.threat
 def test_a_base_of_a_lock_that_is_not_the_catalogues_is_refused_or_listed_first(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -428,7 +428,7 @@ def test_a_base_of_a_lock_that_is_not_the_catalogues_is_refused_or_listed_first(
     assert main(["build", "--base", "box", "--trust-lock", "--dry-run"]) == ExitCode.BAD_INPUT
 
 
-@pytest.mark.threat("S58")
+@pytest.mark.threat
 def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
     world: World, folder: Path, make_layer: MakeLayer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -456,7 +456,7 @@ def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
     assert Path("lumiimg.lock").read_text() == good
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_no_text_of_a_layer_becomes_a_command(folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("box", "whole"):
         file = folder / name / "layer.toml"
@@ -471,7 +471,7 @@ def test_no_text_of_a_layer_becomes_a_command(folder: Path, trap: Trap, capsys: 
             file.write_text(tomli_w.dumps(document))
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_no_text_of_a_site_becomes_a_command(folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]) -> None:
     more = (
         'domain = "x.test"\n[[bind]]\npath = "/opt/x"\nreason = "b"\nsource = "s"\n'
@@ -494,7 +494,7 @@ def test_no_text_of_a_site_becomes_a_command(folder: Path, trap: Trap, capsys: p
             assert not trap.file.exists()
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_no_text_of_a_snapshot_becomes_a_command(
     tmp_path: Path, clean_home: Path, trap: Trap, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -511,7 +511,7 @@ def test_no_text_of_a_snapshot_becomes_a_command(
         assert not trap.file.exists()
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap, tmp_path: Path) -> None:
     lock = of_whole(folder)
     source = replace(lock.layers[0].sources[0], sha256=ZEROS)
@@ -527,7 +527,7 @@ def test_no_text_of_an_image_s_record_becomes_a_command(folder: Path, trap: Trap
         trap.is_left_alone_by(found)
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_no_definition_is_built_that_lumiimg_does_not_write(folder: Path) -> None:
     lock = of_whole(folder)
     bootstrap = lock.bootstrap
@@ -546,7 +546,7 @@ def test_no_definition_is_built_that_lumiimg_does_not_write(folder: Path) -> Non
                 write(replace(lock, bootstrap=changed))
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_no_text_of_a_kept_answer_leads_elsewhere(tmp_path: Path) -> None:
     cache, data = LayerCache(tmp_path / "cache"), tmp_path / "data.sqfs"
     data.write_bytes(b"layer")

@@ -149,7 +149,7 @@ def test_a_library_runs_only_with_code_in_each_of_its_bundles() -> None:
 PLAIN = gpu.bundle(*gpu.hip("gfx90a"))
 
 
-@pytest.mark.threat("S07")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_said_and_never_taken_for_code(data: bytes, why: 
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.threat("S07")
+@pytest.mark.threat
 @pytest.mark.parametrize("fill", [b"\0", b"\xff", b"CCOB"], ids=["zeros", "ones", "magic"])
 def test_a_section_of_4_gb_takes_little_time_and_memory(fill: bytes) -> None:
     whole = bytearray(gpu.library(PLAIN))

@@ -168,7 +168,7 @@ def test_what_the_node_says_of_itself_is_read_as_text(node: Path) -> None:
     assert gap.startswith("left out of LD_LIBRARY_PATH: 2 of 3 folders")
 
 
-@pytest.mark.threat("S55")
+@pytest.mark.threat
 def test_nothing_of_a_person_and_no_address_is_in_the_file(changed: Path) -> None:
     secret = {"MY_TOKEN": "hunter2", "SLURM_JOB_USER": "lovelace", "FI_PROVIDER_PATH": "/users/lovelace/providers"}
     (changed / "users/lovelace/providers").mkdir(parents=True)

@@ -149,7 +149,7 @@ NO_SNAPSHOTS = [
 ]
 
 
-@pytest.mark.threat("S35")
+@pytest.mark.threat
 def test_a_file_that_is_no_snapshot_is_told_in_one_line(target: Path) -> None:
     for data, words in NO_SNAPSHOTS:
         target.write_bytes(data)
@@ -186,7 +186,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.threat("S35")
+@pytest.mark.threat
 def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path) -> None:
     for change, key in WRONG:
         data = json.loads(to_text(good))
@@ -197,7 +197,7 @@ def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path) -> Non
         assert len(str(caught.value)) < 600
 
 
-@pytest.mark.threat("S35")
+@pytest.mark.threat
 def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_file, "MAX_FILE_BYTES", 10)
     target.write_bytes(b" " * 11)

@@ -49,7 +49,7 @@ def laid(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/dev/zero", "sparse", "pipe", "/proc/self/pagemap"])
 @pytest.mark.usefixtures("clean_home")
-@pytest.mark.threat("S03")
+@pytest.mark.threat
 def test_no_verb_waits_for_a_file_or_reads_it_without_end(name: str, tmp_path: Path) -> None:
     laid(tmp_path)
     follows = {"log --follow"} if name in {"sparse", "/proc/self/pagemap"} else set()  # until Ctrl-C
@@ -76,7 +76,7 @@ def test_no_verb_waits_for_a_file_or_reads_it_without_end(name: str, tmp_path: P
         assert len(lines) <= 1, (name, verb, lines)
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_a_stream_in_which_no_line_ends_is_left_with_a_message() -> None:
     with Path("/dev/zero").open("rb") as zeros:
         child = subprocess.run(
@@ -91,7 +91,7 @@ def test_a_stream_in_which_no_line_ends_is_left_with_a_message() -> None:
     assert child.stderr == "lumiimg: -: has no line end in 1024 MiB, so it is not a log\n"
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_a_log_with_holes_of_terabytes_is_read_where_it_is_written(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     with log.open("wb") as file:
@@ -107,7 +107,7 @@ def test_a_log_with_holes_of_terabytes_is_read_where_it_is_written(tmp_path: Pat
     assert child.stdout.startswith("socket: ")
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_lines_longer_than_any_are_no_endless_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "ENDLESS_BYTES", 1 << 20)
     (tmp_path / "a").write_bytes((b"x" * 900_000 + b"\n") * 3 + LINE)
@@ -135,7 +135,7 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("clean_home", "deep")
-@pytest.mark.threat("S02")
+@pytest.mark.threat
 def test_folders_thousands_deep_are_an_answer_or_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     start = time.process_time()
     for words in (

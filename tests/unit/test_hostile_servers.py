@@ -168,7 +168,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
 
 
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 @pytest.mark.parametrize("server", SERVERS)
 def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path) -> None:
     with serving(*SERVERS[server]) as url:
@@ -190,7 +190,7 @@ def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path
             assert time.monotonic() - start < LIMIT_S + SLACK_S, kind
 
 
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 @pytest.mark.parametrize("agent", ["docker", "oras"])
 @pytest.mark.parametrize("server", ["a dripped body", "nothing at all", "redirects in a circle"])
 def test_a_base_is_pulled_within_limits_though_there_is_an_engine(server: str, agent: str, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_base_is_pulled_within_limits_though_there_is_an_engine(server: str, a
     assert not (tmp_path / "x.sif").exists()
 
 
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     ("verb", "server"),
     [("lock", server) for server in sampled(SERVERS, 8)] + [("build", server) for server in sampled(SERVERS, 4)],

@@ -106,7 +106,7 @@ def test_a_script_that_takes_the_engines_folder_away_is_refused(
 # the script of a layer, and what it copies
 
 
-@pytest.mark.threat("S10")
+@pytest.mark.threat
 def test_a_link_in_the_place_of_the_script_makes_way(step: LayerBuild, trap: Trap) -> None:
     (trap.root / ".post.script").symlink_to(trap.file)
     (trap.root / ".lumiimg.kept").symlink_to(trap.folder)
@@ -206,7 +206,7 @@ def seen_in(root: Path) -> set[str]:
     return {f"{path.relative_to(root)}" for path in root.rglob("*")}
 
 
-@pytest.mark.threat("S10")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     "name", [".singularity.d", ".singularity.d/env", ".singularity.d/labels.json", "environment", "etc", "var"]
 )
@@ -324,7 +324,7 @@ def unpacked_over(trap: Trap, delta: Path) -> None:
     clear(trap.root, image)
 
 
-@pytest.mark.threat("S10")
+@pytest.mark.threat
 def test_a_layer_is_not_unpacked_through_a_link(trap: Trap, tmp_path: Path) -> None:
     delta = tmp_path / "delta"
     for name in ("folder/deep/file", "file"):
@@ -381,7 +381,7 @@ def test_a_file_that_nobody_may_read_is_opened_to_its_owner(step: LayerBuild, tr
 
 
 @pytest.mark.parametrize("path", ["..", "a/../../x", "/../x", "", "/", "a\0b"])
-@pytest.mark.threat("S10")
+@pytest.mark.threat
 def test_a_path_that_leads_upwards_is_none(path: str, trap: Trap) -> None:
     def write() -> None:
         with safe_fs.new_file(trap.root, path, 0o644):
@@ -401,7 +401,7 @@ def links_folder(trap: Trap) -> None:
 
 
 @pytest.mark.parametrize("lay", [links_file, links_folder])
-@pytest.mark.threat("S10")
+@pytest.mark.threat
 def test_no_link_is_followed_whatever_is_done(lay: Callable[[Trap], None], trap: Trap) -> None:
     (trap.folder / "y").write_text("mine")
     trap.before = trap.seen()
@@ -424,7 +424,7 @@ def test_no_link_is_followed_whatever_is_done(lay: Callable[[Trap], None], trap:
     assert [path.name for path in trap.root.rglob("*")] == ["x"]
 
 
-@pytest.mark.threat("S10")
+@pytest.mark.threat
 def test_a_link_that_comes_between_a_look_and_what_is_done_is_not_followed(
     trap: Trap, monkeypatch: pytest.MonkeyPatch
 ) -> None:

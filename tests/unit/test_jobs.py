@@ -364,7 +364,7 @@ def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
     assert not Path(caches).exists(), "the caches of a job go with it"
 
 
-@pytest.mark.threat("S41")
+@pytest.mark.threat
 def test_a_folder_of_others_in_the_place_of_the_caches_is_not_used(image: Path, tmp_path: Path) -> None:
     others = tmp_path / "of-others"
     others.mkdir()
@@ -925,7 +925,7 @@ def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.threat("S33")
+@pytest.mark.threat
 def test_a_site_file_cannot_smuggle_commands_into_a_script(image: Path, tmp_path: Path) -> None:
     site = tmp_path / "mine.toml"
     site.write_text(
@@ -943,7 +943,7 @@ def test_a_site_file_cannot_smuggle_commands_into_a_script(image: Path, tmp_path
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20), max_size=8))
 @example(["'\n; touch x; '", "\\'\n"])
-@pytest.mark.threat("S33")
+@pytest.mark.threat
 def test_a_word_is_one_line_and_comes_back_from_bash_as_it_was(texts: list[str]) -> None:
     words = [word(text) for text in texts]
     assert all(line.isprintable() for line in words)
@@ -952,7 +952,7 @@ def test_a_word_is_one_line_and_comes_back_from_bash_as_it_was(texts: list[str])
     assert done.stdout.decode().split("\0")[:-1] == texts
 
 
-@pytest.mark.threat("S33")
+@pytest.mark.threat
 def test_a_value_may_name_variables_and_nothing_else() -> None:
     for text, wanted in (
         ("/tmp/$USER-${N}/x", "/tmp/me-1/x"),

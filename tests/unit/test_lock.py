@@ -317,7 +317,7 @@ def test_a_lock_for_another_site_or_with_other_wishes_is_refused(
 
 
 @pytest.mark.parametrize("where", ["https://host.test/yolk-9-py3-none-any.whl", "git+ssh://host.test/yolk"])
-@pytest.mark.threat("S25")
+@pytest.mark.threat
 def test_a_requirement_with_an_address_of_its_own_is_refused_and_not_looked_up_by_name(
     world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
@@ -461,7 +461,7 @@ def test_diff_tells_what_changed_and_nothing_else(
     assert "python egg of snake" not in found
 
 
-@pytest.mark.threat("S23")
+@pytest.mark.threat
 def test_a_lock_takes_no_other_files_place(
     world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -185,7 +185,7 @@ def with_entries(place: tuple[Any, ...], count: int) -> bytes:
     return changed(document, ("request",), document["request"])
 
 
-@pytest.mark.threat("S57")
+@pytest.mark.threat
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=SLOW)
 @given(place=st.sampled_from(TABLES), count=st.sampled_from([0, 2]))
 def test_what_is_left_out_of_a_lock_or_is_there_twice_is_refused(
@@ -197,7 +197,7 @@ def test_what_is_left_out_of_a_lock_or_is_there_twice_is_refused(
         read_again(with_entries(place, count), tmp_path / "lumiimg.lock")
 
 
-@pytest.mark.threat("S57")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [

@@ -127,7 +127,7 @@ def test_junit_fails_what_is_slow_and_does_not_pass_what_is_not_known(tmp_path: 
     assert (code, suite.get("failures"), suite.get("errors")) == (ExitCode.UNDECIDED, "0", "1")
 
 
-@pytest.mark.threat("S17")
+@pytest.mark.threat
 def test_junit_holds_hostile_text_as_text(tmp_path: Path, capsys: Capture) -> None:
     results = tmp_path / "log.xml"
     ask(tmp_path, capsys, SOCKET[:-1] + b' ]]></failure><x a="&\x00\x1b">\n', "--junit", str(results))

@@ -95,7 +95,7 @@ def test_that_the_log_holds_two_runs_is_said(form: str, tmp_path: Path, capsys: 
     assert "from line 1 on socket, ended by out-of-memory" in shown
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_a_stream_of_one_line_without_end_is_left_and_that_is_said(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

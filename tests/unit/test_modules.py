@@ -162,7 +162,7 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.threat("S34")
+@pytest.mark.threat
 def test_names_that_shells_and_modules_would_evaluate_stay_names(system: str, tmp_path: Path, capsys: Capture) -> None:
     image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
     strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
@@ -262,7 +262,7 @@ def test_nothing_is_written_where_no_binds_load(tmp_path: Path, capsys: Capture)
     assert not (tmp_path / "mods").exists()
 
 
-@pytest.mark.threat("S34")
+@pytest.mark.threat
 def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
     tmp_path: Path, image: Path, capsys: Capture
 ) -> None:
@@ -297,7 +297,7 @@ def test_an_image_that_no_engine_runs_as_it_is_gets_no_module(tmp_path: Path, ca
     assert "singularity build image.sif oci:FOLDER" in capsys.readouterr().err
 
 
-@pytest.mark.threat("S42")
+@pytest.mark.threat
 def test_only_what_is_ours_and_of_this_image_is_replaced(tmp_path: Path, image: Path, capsys: Capture) -> None:
     folder = tmp_path / "mods"
     first = made(capsys, image, folder, "--name", "a/1")
@@ -348,7 +348,7 @@ def test_python_is_that_of_the_image_also_where_the_image_has_no_program_of_that
     assert run(bin_ / "pip", "list", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", "list"]
 
 
-@pytest.mark.threat("S34")
+@pytest.mark.threat
 def test_arguments_reach_the_program_as_they_are(tmp_path: Path, engine: Path, capsys: Capture) -> None:
     image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
     strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
@@ -424,7 +424,7 @@ def wrapper_with_caches(tmp_path: Path, image: Path, site: Path, capsys: Capture
     return Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
 
 
-@pytest.mark.threat("S41")
+@pytest.mark.threat
 def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
 ) -> None:

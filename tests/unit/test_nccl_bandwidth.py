@@ -207,7 +207,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.threat("S13")
+@pytest.mark.threat
 def test_a_hostile_line_takes_time_that_grows_with_its_length_only() -> None:
     for line in HOSTILE:
         log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()

@@ -139,7 +139,7 @@ class _Calls:
         return os.mkdir, (str(self._path),)
 
 
-@pytest.mark.threat("S69")
+@pytest.mark.threat
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_nothing_of_a_pickle_is_executed(protocol: int, tmp_path: Path, capsys: Capture) -> None:
     made, dump = tmp_path / "made", tmp_path / "nccl_trace_rank_0"
@@ -182,7 +182,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.threat("S69")
+@pytest.mark.threat
 def test_a_hostile_pickle_is_refused_in_one_line_and_soon() -> None:
     for body in HOSTILE.values():
         begun = time.process_time()

@@ -19,7 +19,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
-@pytest.mark.threat("S14")
+@pytest.mark.threat
 def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.DataObject) -> None:
     log = data.draw(st.sampled_from(sorted(FIXTURES.glob("*.log"))))
     verdict = read_lines(log.name, log.read_bytes().splitlines()).verdict
@@ -31,7 +31,7 @@ def test_a_line_cut_anywhere_never_turns_a_slow_path_into_a_fast_one(data: st.Da
     assert read_lines(log.name, lines).verdict not in {"ofi-cxi", "ofi-efa"}
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_memory_is_bounded_for_one_process() -> None:
     reader = LogReader()
     for n in range(2000):

@@ -321,7 +321,7 @@ def test_no_eligible_providers_is_silent_where_a_selection_follows() -> None:
     assert [c.id for c in read_lines("j", lines).causes] == ["traffic-not-shown"]
 
 
-@pytest.mark.threat("S13")
+@pytest.mark.threat
 def test_a_hostile_line_takes_bounded_time() -> None:
     for entry in ENTRIES:
         head = entry.example[: len(entry.example) // 2]
@@ -332,7 +332,7 @@ def test_a_hostile_line_takes_bounded_time() -> None:
         assert time.process_time() - started < 1.0, entry.id
 
 
-@pytest.mark.threat("S13")
+@pytest.mark.threat
 def test_a_hostile_prefix_takes_bounded_time() -> None:
     for filler in ["n1:1:1 [0] ", "1:1:", "a.b-", "[0;", "\x1b[0", "@probe ", "[1,0]<stdout>:", "%20=", "-"]:
         reader = LogReader()
@@ -344,7 +344,7 @@ def test_a_hostile_prefix_takes_bounded_time() -> None:
         assert time.process_time() - started < 1.0, filler
 
 
-@pytest.mark.threat("S15")
+@pytest.mark.threat
 def test_evidence_is_one_printable_line_of_a_sane_length() -> None:
     line = "n1:1:1 [0] NCCL INFO Using network Socket \x1b]0;owned\x07\u202e" + "x" * 5000
     (evidence,) = read_lines("j", [line]).proof

@@ -228,7 +228,7 @@ def test_another_file_under_the_name_is_followed_from_its_start(tmp_path: Path) 
 @pytest.mark.parametrize(
     "cut", ["NET/OFI Selected Provider is c", "Using network AWS Lib", "comm 0x5 rank 0 nRanks 128 nNodes 1"]
 )
-@pytest.mark.threat("S14")
+@pytest.mark.threat
 def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, cut: str, follows: bool) -> None:
     """Jobs write in blocks: provider `cxi`, network `AWS Libfabric`, 16 nodes."""
     log = tmp_path / "job.out"
@@ -272,7 +272,7 @@ def test_what_does_not_grow_line_by_line_is_not_followed(data: bytes, fault: str
         next(follow(LogReader(), [str(log)]))
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_an_overlong_line_of_a_growing_log_is_one_line(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_bytes(b"x" * (3 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET)

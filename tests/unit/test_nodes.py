@@ -81,7 +81,7 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.threat("S43")
+@pytest.mark.threat
 def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_path: Path) -> None:
     answer(tmp_path, "b")
     for data in GARBAGE:
@@ -93,7 +93,7 @@ def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_pa
         assert "answer" in silent.why, data[:80]
 
 
-@pytest.mark.threat("S43")
+@pytest.mark.threat
 def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(tmp_path: Path) -> None:
     """Nodes of a group are judged by the evidence of one of them, so that one must say what all of them say."""
     bad = replace(WELL, findings=("plugin.listen problem", "rccl.runs ok"))
@@ -128,7 +128,7 @@ def test_groups_that_differ_in_what_has_no_words_are_told_all_the_same(tmp_path:
     assert differences(twice, WELL) == ("something that is not shown here",)
 
 
-@pytest.mark.threat("S43")
+@pytest.mark.threat
 def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
     answer(tmp_path, "a")
     (file,) = tmp_path.iterdir()
@@ -139,7 +139,7 @@ def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
         assert not gather(tmp_path, RUN, ["a"], started=[]).groups, length
 
 
-@pytest.mark.threat("S43")
+@pytest.mark.threat
 def test_what_an_earlier_check_or_a_node_of_another_job_left_is_no_answer(tmp_path: Path) -> None:
     answer(tmp_path, "a", run="of-an-earlier-one")
     answer(tmp_path, "elsewhere")
@@ -160,7 +160,7 @@ def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node", ["nid 1", "a/b", "../../etc/x", "ü", "a.b.c", "x" * 60, "a;rm -rf", ".hidden", "%2e"])
-@pytest.mark.threat("S43")
+@pytest.mark.threat
 def test_any_name_of_a_node_stays_a_name(tmp_path: Path, node: str) -> None:
     folder = tmp_path / "check"
     folder.mkdir()

@@ -390,7 +390,7 @@ def test_a_refusal_says_what_can_be_done(world: World, folder: Path, capsys: Cap
         ("name: conda\ndependencies:\n  - pip", "line 2 of r.txt: 'name: conda' is not a valid requirement"),
     ],
 )
-@pytest.mark.threat("S25")
+@pytest.mark.threat
 def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
     line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,14 +26,14 @@ def test_output_keeps_the_order_of_both_streams_and_the_status_is_the_childs() -
     assert done.last_line == "three"
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat
 def test_the_child_gets_the_given_environment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKED", "1")
     done = run(["/usr/bin/env"], env={"ONLY": "this\nand that"})
     assert done.output == "ONLY=this\nand that\n"
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat
 def test_much_on_stderr_does_not_deadlock_and_memory_is_bounded() -> None:
     # spython's runner stops for ever once 64 KiB are on standard error
     size = OUTPUT_LIMIT_BYTES + 1_000_000
@@ -50,7 +50,7 @@ def test_everything_reaches_the_log_and_lines_reach_the_listener() -> None:
     assert lines == ["a", "b", "no end"]
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat
 def test_a_child_that_prints_without_end_does_not_fill_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "LOG_LIMIT_BYTES", 100_000)
     log = io.BytesIO()
@@ -59,7 +59,7 @@ def test_a_child_that_prints_without_end_does_not_fill_the_file_system(monkeypat
     assert log.getvalue() == b"y\n" * 50_000 + b"\nlumiimg: what came after 100000 bytes is not kept\n"
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat
 def test_lines_without_end_take_little_time_and_the_last_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "LINES_LIMIT", 1000)
     lines: list[str] = []
@@ -68,7 +68,7 @@ def test_lines_without_end_take_little_time_and_the_last_is_handed_on(monkeypatc
     assert lines[-1] == "last"
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat
 def test_a_line_without_end_is_handed_on_in_pieces() -> None:
     lines: list[str] = []
     run(["/bin/sh", "-c", f"head -c {LINE_LIMIT_BYTES * 3} /dev/zero | tr '\\0' x"], env=ENV, on_line=lines.append)
@@ -76,7 +76,7 @@ def test_a_line_without_end_is_handed_on_in_pieces() -> None:
     assert max(map(len, lines)) <= LINE_LIMIT_BYTES * 2
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat
 def test_a_time_limit_ends_the_grandchildren_too() -> None:
     done = run(["/bin/sh", "-c", "sleep 987 & echo $!; sleep 987"], env=ENV, timeout_s=0.5)
     assert done.timed_out

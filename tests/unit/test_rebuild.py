@@ -147,7 +147,7 @@ SECTIONS = {
 }
 
 
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_a_definition_that_lumiimg_does_not_write_is_refused(chain: tuple[Definition, ...], tmp_path: Path) -> None:
     for number, (what, (old, new)) in enumerate(SECTIONS.items()):
         one = next(one for one in (chain[1], chain[0]) if old in one.text)
@@ -164,7 +164,7 @@ def test_a_definition_that_lumiimg_does_not_write_is_refused(chain: tuple[Defini
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(word=st.text("'\"$;&|<>(){}\\ ax#`:+=~", max_size=12))
 @example(word="x'; touch /y; : '")
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_a_variable_of_a_definition_is_one_word_for_the_reader_of_environment_scripts(
     word: str, chain: tuple[Definition, ...]
 ) -> None:
@@ -201,7 +201,7 @@ BASES = {
 }
 
 
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_a_base_is_one_that_lumiimg_writes(chain: tuple[Definition, ...]) -> None:
     head, _, rest = chain[0].text.partition("\n\n")
     for what, (header, changes, good) in BASES.items():
@@ -216,7 +216,7 @@ def test_a_base_is_one_that_lumiimg_writes(chain: tuple[Definition, ...]) -> Non
             assert one.text == text, what
 
 
-@pytest.mark.threat("S63")
+@pytest.mark.threat
 def test_debootstrap_takes_packages_from_where_a_person_says(
     chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +231,7 @@ def test_debootstrap_takes_packages_from_where_a_person_says(
     check_mirror(chain, Mirrors({}))
 
 
-@pytest.mark.threat("S62")
+@pytest.mark.threat
 def test_a_base_that_came_without_tls_is_no_other_builds_base(chain: tuple[Definition, ...]) -> None:
     found = [
         keys.layer_keys([replace(chain[0], plain_http=plain)], build_machine(ENGINE))[0] for plain in (True, False)
@@ -296,7 +296,7 @@ def spoiled(folder: Path, change: Change) -> None:
     record.write_text(json.dumps(document))
 
 
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_an_image_that_lies_about_itself_is_refused(tmp_path: Path, chain: tuple[Definition, ...]) -> None:
     for number, (what, change) in enumerate(SHAPES.items()):
         (tmp_path / f"{number}").mkdir()
@@ -307,7 +307,7 @@ def test_an_image_that_lies_about_itself_is_refused(tmp_path: Path, chain: tuple
         assert len(str(caught.value)) < 1000, what
 
 
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_an_image_whose_definitions_lie_with_it_puts_no_file_outside(
     tmp_path: Path, chain: tuple[Definition, ...]
 ) -> None:
@@ -322,7 +322,7 @@ def test_an_image_whose_definitions_lie_with_it_puts_no_file_outside(
     assert not (tmp_path / "outside").exists()
 
 
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_an_image_whose_definitions_lie_with_it_starts_from_no_file_of_the_current_folder(
     tmp_path: Path, chain: tuple[Definition, ...]
 ) -> None:
@@ -336,7 +336,7 @@ def test_an_image_whose_definitions_lie_with_it_starts_from_no_file_of_the_curre
         read_chain(told(tmp_path, chain, spoil), tmp_path / "scratch")
 
 
-@pytest.mark.threat("S56")
+@pytest.mark.threat
 def test_an_image_whose_definitions_lie_with_it_names_no_layer_that_is_a_path(
     tmp_path: Path, chain: tuple[Definition, ...]
 ) -> None:
@@ -369,7 +369,7 @@ def test_what_an_image_does_not_have_is_refused(tmp_path: Path, chain: tuple[Def
             read_chain(image, tmp_path / "scratch")
 
 
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_the_files_of_an_image_are_bounded(
     tmp_path: Path, chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +395,7 @@ def test_the_files_of_an_image_are_bounded(
         read_chain(told(tmp_path / "many", chain), tmp_path / "scratch")
 
 
-@pytest.mark.threat("S09")
+@pytest.mark.threat
 def test_a_source_that_was_a_file_counts_only_where_it_is_kept_already(
     tmp_path: Path, chain: tuple[Definition, ...]
 ) -> None:
@@ -453,7 +453,7 @@ def test_an_image_knows_the_digest_of_the_file_that_it_was_built_on(local: Lock,
     assert base_digest(tmp_path, tmp_path / "cache", said.append) is None
 
 
-@pytest.mark.threat("S64")
+@pytest.mark.threat
 def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(local: Lock, tmp_path: Path) -> None:
     cache, said = tmp_path / "cache", list[str]()
     chain = write_chain(lock_base(local, cache, said.append))
@@ -482,7 +482,7 @@ def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(local: Lock, 
     assert any("is not known" in line for line in said)
 
 
-@pytest.mark.threat("S64")
+@pytest.mark.threat
 def test_a_base_that_was_no_file_is_not_given(chain: tuple[Definition, ...], tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="was not built on a file"):
         give_base(chain, tmp_path, tmp_path / "x.sif", tmp_path, print)
@@ -623,7 +623,7 @@ def test_a_fresh_build_has_its_base_again_and_what_is_above_it_only_where_it_cam
     assert stand.built == [chain[0].name, chain[0].name, top.name]
 
 
-@pytest.mark.threat("S38")
+@pytest.mark.threat
 def test_each_build_says_where_its_cache_is_open_to_others(
     chain: tuple[Definition, ...], stand: Stand, tmp_path: Path
 ) -> None:
@@ -645,7 +645,7 @@ def test_each_build_says_where_its_cache_is_open_to_others(
     )
 
 
-@pytest.mark.threat("S51", "S53")
+@pytest.mark.threat
 def test_the_log_of_a_build_has_no_secret_of_its_environment(
     chain: tuple[Definition, ...], stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

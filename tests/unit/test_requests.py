@@ -253,7 +253,7 @@ def test_one_odd_file_of_the_user_does_not_stop_the_list(capsys: Capture, monkey
 
 
 @pytest.mark.parametrize("pattern", ["a{99999999999999999999999}", "(" * 3000 + ")" * 3000])
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_a_pattern_that_python_cannot_compile_is_a_fault_of_the_file(
     pattern: str, make_layer: MakeLayer, layers: Path, capsys: Capture
 ) -> None:
@@ -279,7 +279,7 @@ def test_nothing_is_locked_or_fetched_for_an_output_that_is_refused(
         assert Path("old.lock").read_text() == "precious"
 
 
-@pytest.mark.threat("S32")
+@pytest.mark.threat
 def test_a_lock_cannot_bring_code_of_its_own_into_a_definition(
     tmp_path: Path, image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +305,7 @@ def test_a_lock_cannot_bring_code_of_its_own_into_a_definition(
             assert not Path("defs").exists()
 
 
-@pytest.mark.threat("S32")
+@pytest.mark.threat
 def test_a_lock_is_of_the_layers_that_one_has(
     tmp_path: Path, image: Path, layers: Path, make_layer: MakeLayer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,13 +95,13 @@ def test_no_two_public_classes_have_one_name() -> None:
     assert {name for name, number in names.items() if number > 1} == set()
 
 
-@pytest.mark.threat("S44")
+@pytest.mark.threat
 def test_only_the_gate_starts_child_processes() -> None:
     starting = [path for path in FILES if "subprocess" in {module.split(".")[0] for module in imported_modules(path)}]
     assert starting == [PACKAGE / "engine" / "process.py"]
 
 
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_only_one_module_parses_toml_and_it_bounds_what_is_parsed() -> None:
     parsing = [path for path in FILES if imported_modules(path) & {"tomllib", "tomli", "tomllib.loads", "tomllib.load"}]
     assert parsing == [PACKAGE / "toml.py"]

@@ -93,7 +93,7 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
     yield "JUnit", to_junit("x", [Case(text, code, text, (text,)) for code in (ExitCode.GOOD, ExitCode.NO)])
 
 
-@pytest.mark.threat("S50")
+@pytest.mark.threat
 def test_no_secret_passes_the_gate_in_any_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(SECRETS) > 800
     bad = [text for text in SECRETS if leaked(printable(text)) or leaked(hidden(text))]
@@ -104,7 +104,7 @@ def test_no_secret_passes_the_gate_in_any_place(capsys: pytest.CaptureFixture[st
             assert not leaked(out), (place, text, out)
 
 
-@pytest.mark.threat("S50")
+@pytest.mark.threat
 def test_what_is_beside_a_secret_stays() -> None:
     for text in SECRETS:
         for kept in ("host.test", "6.2.4", DIGEST, "run --", "https://", "docker://"):
@@ -112,7 +112,7 @@ def test_what_is_beside_a_secret_stays() -> None:
                 assert kept in printable(text), text
 
 
-@pytest.mark.threat("S50")
+@pytest.mark.threat
 def test_paths_digests_and_versions_stay_readable(capsys: pytest.CaptureFixture[str]) -> None:
     for text in PUBLIC:
         assert printable(text) == hidden(text) == text
@@ -121,7 +121,7 @@ def test_paths_digests_and_versions_stay_readable(capsys: pytest.CaptureFixture[
             assert out.count(HIDDEN) == (place == "JSON"), (place, text, out)
 
 
-@pytest.mark.threat("S50")
+@pytest.mark.threat
 def test_a_secret_of_the_environment_is_hidden_in_each_of_its_forms() -> None:
     known = known_secrets({"DB_PASS": "p@ss wo/rd+long", "X_TOKEN": "spring", "https_proxy": "http://me:wintér@h"})
     for text in ("p@ss wo/rd+long", "p%40ss%20wo%2Frd%2Blong", "p%40ss%20wo%2frd%2blong", "wint%C3%A9r", "spring"):
@@ -177,7 +177,7 @@ WORDS_WITH_A_SECRET = (
 )
 
 
-@pytest.mark.threat("S50")
+@pytest.mark.threat
 @pytest.mark.usefixtures("clean_home")
 def test_no_command_repeats_a_secret_in_any_of_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -214,7 +214,7 @@ def test_no_command_repeats_a_secret_in_any_of_its_arguments(
     assert seen >= set(COMMANDS) - {"completion"}
 
 
-@pytest.mark.threat("S48")
+@pytest.mark.threat
 def test_explain_does_not_repeat_what_an_argument_holds(
     make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +237,7 @@ def test_explain_does_not_repeat_what_an_argument_holds(
         assert shlex.quote(f"b.TEXT={text}") in capsys.readouterr().out
 
 
-@pytest.mark.threat("S49")
+@pytest.mark.threat
 def test_a_lock_with_a_secret_in_it_is_not_written(
     clean_home: Path, tmp_path: Path, make_layer: MakeLayer, layers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,7 +265,7 @@ GATED = ("printable(", "schema.json_text(", "count(", "error", "told", "ground.n
 OWN = ("_PAGE", "_END", "self.prog", "answered", "nodes")
 
 
-@pytest.mark.threat("S50")
+@pytest.mark.threat
 def test_what_cli_and_report_print_passes_the_gate() -> None:
     root = Path(lumiimg.__file__).parent
     for path in (*root.glob("cli/*.py"), *root.glob("report/**/*.py")):

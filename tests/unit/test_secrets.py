@@ -77,7 +77,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-@pytest.mark.threat("S53")
+@pytest.mark.threat
 def test_no_secret_is_in_any_file_or_stream(
     canaries: Canaries,
     world: World,

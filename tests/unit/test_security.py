@@ -72,7 +72,7 @@ def test_each_promise_names_tests_that_are_there() -> None:
 # ---- an image
 
 
-@pytest.mark.threat("S05")
+@pytest.mark.threat
 def test_a_sparse_file_of_an_image_costs_no_time_and_no_memory(tmp_path: Path) -> None:
     image = fabric_builder.image(tmp_path / "image")
     for name in ("usr/lib64/librccl-net.so", "opt/rocm/lib/librccl.so.1", ".singularity.d/env/90-environment.sh"):
@@ -90,7 +90,7 @@ def test_a_sparse_file_of_an_image_costs_no_time_and_no_memory(tmp_path: Path) -
     assert done.returncode in {1, 2, 3}, done.stderr
 
 
-@pytest.mark.threat("S06")
+@pytest.mark.threat
 def test_files_and_commands_of_an_image_are_read_and_never_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +112,7 @@ def test_files_and_commands_of_an_image_are_read_and_never_run(
     assert not trap.exists()
 
 
-@pytest.mark.threat("S08")
+@pytest.mark.threat
 def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "x.sif"
     file.write_bytes(b"x" * 4096)
@@ -131,7 +131,7 @@ def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "/dev/zero", "socket"])
-@pytest.mark.threat("S03")
+@pytest.mark.threat
 def test_what_is_no_file_is_no_image_and_is_not_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
@@ -149,7 +149,7 @@ def test_what_is_no_file_is_no_image_and_is_not_waited_for(
 
 
 @pytest.mark.parametrize("name", [".singularity.d/env/90-environment.sh", "opt/rocm/lib/librccl.so.1"])
-@pytest.mark.threat("S03")
+@pytest.mark.threat
 def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path, name: str) -> None:
     image = fabric_builder.image(tmp_path / "image")
     (image / name).unlink(missing_ok=True)
@@ -163,7 +163,7 @@ def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path, name: str) -> None
 # ---- a log
 
 
-@pytest.mark.threat("S12")
+@pytest.mark.threat
 def test_xz_may_not_ask_for_more_memory_than_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +190,7 @@ def test_xz_may_not_ask_for_more_memory_than_others(
 # ---- what is printed
 
 
-@pytest.mark.threat("S15")
+@pytest.mark.threat
 def test_json_spells_out_what_a_terminal_obeys_and_is_the_same_json() -> None:
     data = {"a": "é \u202e\x9b\x1b[31m\u2028😀 \U000e0041 \n", "ключ": ["日本"]}
     text = strict_json(data)
@@ -198,7 +198,7 @@ def test_json_spells_out_what_a_terminal_obeys_and_is_the_same_json() -> None:
     assert json.loads(text) == data
 
 
-@pytest.mark.threat("S15")
+@pytest.mark.threat
 def test_what_the_console_prints_is_no_command_to_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,7 +210,7 @@ def test_what_the_console_prints_is_no_command_to_a_terminal(
 # ---- servers
 
 
-@pytest.mark.threat("S19")
+@pytest.mark.threat
 def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -240,7 +240,7 @@ def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(
 
 
 @pytest.mark.parametrize("file", ["post.sh", "test.sh", "data.txt"])
-@pytest.mark.threat("S29")
+@pytest.mark.threat
 def test_a_layer_brings_no_file_of_the_user_along(
     tmp_path: Path, layers: Path, make_layer: MakeLayer, file: str
 ) -> None:
@@ -269,7 +269,7 @@ def test_a_layer_brings_no_file_of_the_user_along(
     assert read_layer(layers.parent / "here" / "evil").name == "evil"
 
 
-@pytest.mark.threat("S30")
+@pytest.mark.threat
 def test_nothing_of_a_layer_runs_before_it_is_built(
     tmp_path: Path,
     layers: Path,
@@ -301,7 +301,7 @@ def test_nothing_of_a_layer_runs_before_it_is_built(
 # ---- a neighbour on a shared file system
 
 
-@pytest.mark.threat("S37")
+@pytest.mark.threat
 def test_no_link_that_a_neighbour_has_laid_is_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
@@ -318,7 +318,7 @@ def test_no_link_that_a_neighbour_has_laid_is_written_through(tmp_path: Path, mo
     assert target.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
-@pytest.mark.threat("S37")
+@pytest.mark.threat
 def test_a_link_of_somebody_else_in_the_place_of_a_result_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,7 +348,7 @@ def _umask() -> int:
     return mask
 
 
-@pytest.mark.threat("S37")
+@pytest.mark.threat
 def test_what_is_built_grows_where_only_its_user_can_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     names = set()
@@ -364,7 +364,7 @@ def test_what_is_built_grows_where_only_its_user_can_write(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", [Path.symlink_to, Path.hardlink_to])
-@pytest.mark.threat("S37")
+@pytest.mark.threat
 def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, Path], None]) -> None:
     precious = tmp_path / "precious"
     precious.write_text("")  # what a log may be written over: it is empty
@@ -375,7 +375,7 @@ def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, 
     assert (tmp_path / "x.sif.log").read_text() == "== text\n"
 
 
-@pytest.mark.threat("S38")
+@pytest.mark.threat
 def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +395,7 @@ def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_t
 
 
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])
-@pytest.mark.threat("S41")
+@pytest.mark.threat
 def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "nccl").mkdir(parents=True)
@@ -423,7 +423,7 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
 
 
 @pytest.mark.parametrize("name", ["sha256:../../x", "../x", "", "sha256:" + "g" * 64, "sha256:" + "0" * 64 + "/../x"])
-@pytest.mark.threat("S27")
+@pytest.mark.threat
 def test_the_id_that_a_docker_engine_gives_is_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -464,7 +464,7 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("path", ["", ".", ":/nowhere", "/nowhere:", "/nowhere::.", "../unpacked"])
-@pytest.mark.threat("S45")
+@pytest.mark.threat
 def test_programs_of_the_current_folder_are_not_run(
     hostile_folder: Path, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,7 +481,7 @@ def test_programs_of_the_current_folder_are_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.threat("S45")
+@pytest.mark.threat
 def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, tmp_path: Path) -> None:
     from lumiimg.build.layer_build import INSIDE
 
@@ -492,7 +492,7 @@ def test_python_modules_of_the_current_folder_are_not_run(hostile_folder: Path, 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.threat("S47")
+@pytest.mark.threat
 def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None:
     secrets = {
         "HF_TOKEN": "canary",
@@ -535,7 +535,7 @@ TOKEN = "hf_" + "aB3" * 10
         ("set", 'INDEX = "https://{WHO}@host.test/simple"', "nobody"),
     ],
 )
-@pytest.mark.threat("S48")
+@pytest.mark.threat
 def test_a_variable_of_a_layer_that_looks_like_a_secret_is_refused_and_not_repeated(
     where: str,
     entry: str,
@@ -566,7 +566,7 @@ def test_a_variable_of_a_layer_that_is_no_secret_is_taken(entry: str, make_layer
     assert main(["build", "--base", "a", "--add", "b", "--layers", str(layers), "--dry-run"]) == ExitCode.GOOD
 
 
-@pytest.mark.threat("S49")
+@pytest.mark.threat
 def test_an_address_with_a_login_or_a_key_is_refused_and_not_repeated() -> None:
     refuse_password("https://host/file?version=1", "--source x")
     for address in (
@@ -600,7 +600,7 @@ def test_a_text_made_to_be_slow_is_not_slow() -> None:
     assert time.monotonic() - began < patient(5)
 
 
-@pytest.mark.threat("S51")
+@pytest.mark.threat
 def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_path: Path) -> None:
     environment = {
         "http_proxy": "http://me:hunter2hunter2@proxy:3128",
@@ -629,7 +629,7 @@ def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_pa
     assert has_secret(TOKEN)
 
 
-@pytest.mark.threat("S52")
+@pytest.mark.threat
 def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "job.log"
     log.write_text(
@@ -651,12 +651,12 @@ def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.Captur
     )
 
 
-@pytest.mark.threat("S34")
+@pytest.mark.threat
 def test_no_control_character_ends_a_string_of_lua() -> None:
     assert lua('a"b\\c\n\r\x00\x1b\x7fé') == '"a\\"b\\\\c\\n\\013\\000\\027\\127é"'
 
 
-@pytest.mark.threat("S40")
+@pytest.mark.threat
 def test_what_another_user_named_like_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o1777)
     gone = owner_mark().replace(f".{os.getpid()}-", ".4194304-")

@@ -44,7 +44,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
 
 
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 @pytest.mark.parametrize("what", ["100 Continue", "a header"])
 def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.delenv("NO_PROXY")
@@ -55,7 +55,7 @@ def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.Monke
             Web().ask("https://host.test/file", limit_bytes=10)
 
 
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 def test_many_slow_answers_take_no_more_than_the_command_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "_ALL_ANSWERS_S", 2 * LIMIT_S)
     with serving(*ENDLESS["a header"]) as url:
@@ -103,7 +103,7 @@ def server() -> Iterator[http.server.ThreadingHTTPServer]:
         serving.shutdown()
 
 
-@pytest.mark.threat("S26")
+@pytest.mark.threat
 def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
     server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,7 @@ def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
             Web().ask(f"{url}{path}", limit_bytes=1 << 30)
 
 
-@pytest.mark.threat("S22")
+@pytest.mark.threat
 @pytest.mark.parametrize("path", ["/moved", "/busy"])
 def test_what_comes_with_a_redirect_or_an_excuse_is_not_kept(
     server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch, path: str
@@ -155,7 +155,7 @@ def test_a_certificate_counts_under_openssls_own_name_for_it(tls: str, monkeypat
         Web().ask(f"{tls}/down", limit_bytes=10)
 
 
-@pytest.mark.threat("S20")
+@pytest.mark.threat
 def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path) -> None:
     asking = Web()
     for ask in (
@@ -183,7 +183,7 @@ def netrc(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return str(request.param)
 
 
-@pytest.mark.threat("S59")
+@pytest.mark.threat
 @pytest.mark.parametrize("netrc", LOGINS, indirect=True)
 def test_a_login_goes_to_a_host_that_is_named(tls: str, server: http.server.ThreadingHTTPServer, netrc: str) -> None:
     Web().ask(f"{tls}/", limit_bytes=10)
@@ -194,7 +194,7 @@ def test_a_login_goes_to_a_host_that_is_named(tls: str, server: http.server.Thre
         assert login_for(f"https://{other}/") is None
 
 
-@pytest.mark.threat("S59")
+@pytest.mark.threat
 @pytest.mark.parametrize("netrc", [next(iter(LOGINS))], indirect=True)
 @pytest.mark.usefixtures("netrc")
 def test_no_login_goes_anywhere_without_tls(server: http.server.ThreadingHTTPServer) -> None:
@@ -202,7 +202,7 @@ def test_no_login_goes_anywhere_without_tls(server: http.server.ThreadingHTTPSer
     assert server.asked == [None]  # type: ignore[attr-defined]
 
 
-@pytest.mark.threat("S60")
+@pytest.mark.threat
 def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

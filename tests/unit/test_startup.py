@@ -162,7 +162,7 @@ def test_the_picture_is_one_file_that_needs_no_colour_and_no_network() -> None:
     assert min(float(bar.get("width", 0)) for bar in bars if bar.get("width") != "0") >= 1
 
 
-@pytest.mark.threat("S17")
+@pytest.mark.threat
 def test_a_name_in_the_picture_stays_text() -> None:
     text = svg([replace(FOLDER, path="/x/<script>\n\x1b&")], "</text><script>", Scale(1, 1))
     assert "<script" not in text

@@ -51,7 +51,7 @@ _AS_MANY_AS_MAY_BE = ("dotted headers", _LIMIT_SIGNS)
 
 
 @pytest.mark.parametrize(("name", "most_signs"), [_AS_MANY_AS_MAY_BE, *((name, _LIMIT_BYTES) for name in _TEXTS)])
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_any_text_of_the_size_of_a_lock_takes_seconds_and_little_memory(name: str, most_signs: int) -> None:
     child = subprocess.run(
         [sys.executable, "-c", _CHILD],
@@ -81,7 +81,7 @@ _QUOTED = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(_QUOTED, min_size=1, max_size=4))
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_no_text_or_comment_hides_a_key_or_is_taken_for_one(texts: list[str]) -> None:
     text = f"x = [{', '.join(texts)}] # 'a\n"
     meant = tomllib.loads(text)
@@ -91,7 +91,7 @@ def test_no_text_or_comment_hides_a_key_or_is_taken_for_one(texts: list[str]) ->
     assert parse_toml(f"{text}y = '{_DEEP}.{_DEEP}' # {_DEEP}.{_DEEP}")
 
 
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_what_people_write_is_far_from_each_bound() -> None:
     files = [*_ROOT.rglob("lumiimg/**/*.toml"), *_ROOT.glob("layers/*/*.toml"), *_ROOT.glob("tests/fixtures/**/*.lock")]
     assert len(files) > 40
@@ -101,7 +101,7 @@ def test_what_people_write_is_far_from_each_bound() -> None:
         assert sum(map(text.count, _SIGNS)) * 10 < _LIMIT_SIGNS, file
 
 
-@pytest.mark.threat("S28")
+@pytest.mark.threat
 def test_a_complaint_does_not_repeat_a_whole_file() -> None:
     with pytest.raises(TomlError, match="is not TOML: ") as caught:
         parse_toml(f"['{'a' * 100_000}']\n" * 2)

@@ -853,7 +853,7 @@ def test_a_trial_of_another_user_is_not_run(
 # -- names
 
 
-@pytest.mark.threat("S70")
+@pytest.mark.threat
 @given(
     st.from_regex(r"[a-z][a-z0-9]{3,11}", fullmatch=True),
     st.from_regex(r"project_[0-9]{9}", fullmatch=True),

@@ -137,7 +137,7 @@ def test_all_layers_are_resolved_at_once_and_each_gets_what_it_is_the_first_to_r
     }
 
 
-@pytest.mark.threat("S25")
+@pytest.mark.threat
 def test_what_a_layer_pins_comes_from_the_first_of_its_indexes_that_has_it(world: World, tmp_path: Path) -> None:
     world.of_layers["egg"] = {"7.0": ()}
     wants = {**SNAKE, "indexes": ("/whl", "/pypi/simple")}
@@ -151,7 +151,7 @@ def test_what_a_layer_pins_comes_from_the_first_of_its_indexes_that_has_it(world
     assert "no package index has nothing" in refusal(world, tmp_path, {**SNAKE, "pins": ("nothing==1",)})
 
 
-@pytest.mark.threat("S25")
+@pytest.mark.threat
 def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has_none(world: World) -> None:
     class Forbidding(Web):
         def ask(self, url: str, *, allow: Any = (), **_: Any) -> Response:
@@ -275,7 +275,7 @@ def test_an_index_that_is_down_in_the_middle_is_one_line_and_the_next_try_goes_o
     assert chosen(world, tmp_path, SNAKE)["snake"]["yolk"] == "3.0"
 
 
-@pytest.mark.threat("S24")
+@pytest.mark.threat
 def test_a_wheel_whose_metadata_is_of_another_is_refused(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +286,7 @@ def test_a_wheel_whose_metadata_is_of_another_is_refused(
     assert "Package metadata name `yolk` does not match given name `egg`" in said
 
 
-@pytest.mark.threat("S24")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     ("files", "there"),
     [
@@ -316,7 +316,7 @@ def put(monkeypatch: pytest.MonkeyPatch, page: list[dict[str, Any]]) -> None:
     monkeypatch.setattr(shared, "_index", answer)
 
 
-@pytest.mark.threat("S26")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     "url", ["http://me:word@127.0.0.1/egg-1.0-py3-none-any.whl", "/egg-1.0-py3-none-any.whl?X-Amz-Signature=abcd"]
 )
@@ -332,7 +332,7 @@ def test_a_link_with_a_login_or_a_key_gets_into_no_lock(url: str) -> None:
     assert "abcd" not in str(caught.value)
 
 
-@pytest.mark.threat("S24", "S26")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     "file",
     [
@@ -349,7 +349,7 @@ def test_a_file_name_that_is_not_a_safe_one_of_this_project_is_passed_over(file:
         closure._wheel({"name": "egg", "version": "1.0", "wheels": [{"name": file, "url": "https://h.test/x"}]}, UBUNTU)
 
 
-@pytest.mark.threat("S26")
+@pytest.mark.threat
 def test_an_index_with_tls_does_not_lead_to_a_wheel_without(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,7 +401,7 @@ def test_the_closest_tag_wins_and_then_the_build_number() -> None:
     assert (found.file, found.sha256) == (names[2], DIGEST)
 
 
-@pytest.mark.threat("S22", "S26")
+@pytest.mark.threat
 def test_an_index_that_goes_on_for_ever_ends_with_its_time_or_its_memory(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,7 +462,7 @@ def test_requirement_files_are_read_with_those_that_they_include(tmp_path: Path)
     assert read(tmp_path, files, ["egg"]) == ('yolk; python_version < "3.10"', "ham[a,b]>=1")
 
 
-@pytest.mark.threat("S25")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -506,7 +506,7 @@ def test_a_pyproject_says_what_it_is_built_with_what_it_requires_and_its_extras(
     assert read(tmp_path, files, ["yolk"], "python/pyproject_other.toml[all-hip]") == (*found[:2], "ham==1")
 
 
-@pytest.mark.threat("S25")
+@pytest.mark.threat
 @pytest.mark.parametrize(
     ("text", "said"),
     [

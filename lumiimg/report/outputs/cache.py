@@ -39,7 +39,7 @@ class UnpackedImage(Shape):
 
 
 class Cache(Output):
-    """What is in the cache, ."""
+    """What is in the cache."""
 
     printed_by = "lumiimg cache ls --json"
 
