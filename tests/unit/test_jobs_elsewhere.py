@@ -62,28 +62,21 @@ def test_a_script_is_clean_whatever_the_words(tmp_path: Path, capsys: Capture) -
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("site", SITES)
-def test_a_script_says_at_its_head_that_it_never_ran_there(site: str, tmp_path: Path, capsys: Capture) -> None:
-    script = job(capsys, root(tmp_path / "image"), site)["script"]
-    head = script[: re.search(r"^#(SBATCH|PBS)", script, re.MULTILINE).start()]  # type: ignore[union-attr]
-    assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
+FILE_SYSTEMS = {"frontier": {"/lustre/orion", "/ccs/home", "/ccs/proj"}, "aurora": {"/lus/flare", "/home"}}
 
 
-@pytest.mark.parametrize(
-    ("site", "folders"),
-    [
-        ("frontier", {"/lustre/orion", "/ccs/home", "/ccs/proj"}),
-        ("aurora", {"/lus/flare", "/home"}),
-    ],
-)
-def test_the_file_systems_of_a_site_are_bound_each_with_its_source(
-    site: str, folders: set[str], tmp_path: Path, capsys: Capture
+def test_a_script_says_that_it_never_ran_there_and_binds_the_file_systems_of_its_site(
+    tmp_path: Path, capsys: Capture
 ) -> None:
-    data = job(capsys, root(tmp_path / "image"), site, "--bind", "/data:/in:ro")
-    assert folders <= {bind["target"] for bind in data["binds"]}
-    assert all(bind.source for bind in find_site(site, {}).binds)
-    for word in (*folders, "/data:/in:ro"):
-        assert f"    --bind {word}\n" in data["script"]
+    image = root(tmp_path / "image")
+    for site, folders in FILE_SYSTEMS.items():
+        data = job(capsys, image, site, "--bind", "/data:/in:ro")
+        head = re.split(r"^#(?:SBATCH|PBS)", data["script"], flags=re.MULTILINE)[0]
+        assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
+        assert folders <= {bind["target"] for bind in data["binds"]}
+        assert all(bind.source for bind in find_site(site, {}).binds)
+        for word in (*folders, "/data:/in:ro"):
+            assert f"    --bind {word}\n" in data["script"]
 
 
 def test_a_site_of_ones_own_is_not_spoken_of(tmp_path: Path, capsys: Capture) -> None:
@@ -130,28 +123,24 @@ def cores_of(script: str) -> str:
     return "list:" + ":".join(line.split()[0] for line in listed.splitlines())
 
 
-@pytest.mark.parametrize(("framework", "expected"), [("ddp", FOR_TORCH), ("plain", FULL)])
-def test_auroras_cores_are_the_lists_that_alcf_prints(
-    framework: str, expected: str, tmp_path: Path, capsys: Capture
-) -> None:
-    data = job(capsys, root(tmp_path / "image"), "aurora", "--framework", framework)
-    assert cores_of(data["script"]) == expected
-    assert data["launch"] == "mpiexec"
+def test_auroras_cores_are_the_lists_that_alcf_prints(tmp_path: Path, capsys: Capture) -> None:
+    image = root(tmp_path / "image")
+    for framework, expected in (("ddp", FOR_TORCH), ("plain", FULL)):
+        data = job(capsys, image, "aurora", "--framework", framework)
+        assert cores_of(data["script"]) == expected
+        assert data["launch"] == "mpiexec"
 
 
 def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(tmp_path: Path, capsys: Capture) -> None:
-    image = root(tmp_path / "image")
-    shape = job(capsys, image, "aurora", "--nodes", "2")["shape"]
+    shape = job(capsys, root(tmp_path / "image"), "aurora", "--nodes", "2")["shape"]
     assert shape["partition"] == "capacity"
     assert "prod gives at least 256 nodes, not 2" in shape["because"]
-    answer, line = refused(capsys, str(image), "--site", "aurora", "--nodes", "32", "--", "true")
-    assert answer == ExitCode.NO
-    assert line.endswith("or --partition debug-scaling\n")
 
 
 def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
     options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine", "--partition", "debug-scaling")
-    script = job(capsys, root(tmp_path / "image"), "aurora", *options)["script"]
+    image = root(tmp_path / "image")
+    script = job(capsys, image, "aurora", *options)["script"]
     asked = re.findall(r"^#PBS (.*)$", script, re.MULTILINE)
     assert asked == [
         "-A mine",
@@ -165,30 +154,27 @@ def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
     assert script.index("module load apptainer") < script.index("set -euo pipefail")
     assert "Copper" in script
     assert "NCCL_DEBUG" not in script
+    days = job(capsys, image, "aurora", "--partition", "capacity", "--time", "3-00:00:00")["script"]
+    assert "walltime=72:00:00" in days, "days are hours to PBS"
 
 
-def test_days_are_hours_to_pbs(tmp_path: Path, capsys: Capture) -> None:
-    options = ("--partition", "capacity", "--time", "3-00:00:00")
-    assert "walltime=72:00:00" in job(capsys, root(tmp_path / "image"), "aurora", *options)["script"]
+NOT_GIVEN: list[tuple[str, ExitCode, str]] = [
+    ("--nodes 300 --time 20:00:00", ExitCode.NO, "prod gives at most 12 h to jobs of 300 nodes"),
+    ("--partition prod", ExitCode.NO, "prod gives at least 256 nodes, not 1; the nearest: --nodes 256"),
+    ("--nodes 32", ExitCode.NO, "or --partition debug-scaling\n"),
+    ("--gpus 13", ExitCode.NO, "a node of aurora has 12 GPUs"),
+    ("--framework ddp --launch torchrun", ExitCode.BAD_INPUT, "torchrun's ranks are its own"),
+    ("--framework ray", ExitCode.BAD_INPUT, "ray needs a Ray cluster"),
+    ("--framework vllm --nodes 2", ExitCode.BAD_INPUT, "on one node it needs none: --nodes 1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "told"),
-    [
-        (("--nodes", "300", "--time", "20:00:00"), ExitCode.NO, "prod gives at most 12 h to jobs of 300 nodes"),
-        (("--partition", "prod"), ExitCode.NO, "prod gives at least 256 nodes, not 1; the nearest: --nodes 256"),
-        (("--gpus", "13"), ExitCode.NO, "a node of aurora has 12 GPUs"),
-        (("--framework", "ddp", "--launch", "torchrun"), ExitCode.BAD_INPUT, "torchrun's ranks are its own"),
-        (("--framework", "ray"), ExitCode.BAD_INPUT, "ray needs a Ray cluster"),
-        (("--framework", "vllm", "--nodes", "2"), ExitCode.BAD_INPUT, "on one node it needs none: --nodes 1"),
-    ],
-)
-def test_what_aurora_cannot_give_is_named(
-    options: tuple[str, ...], code: ExitCode, told: str, tmp_path: Path, capsys: Capture
-) -> None:
-    answer, line = refused(capsys, str(root(tmp_path / "image")), "--site", "aurora", *options, "--", "true")
-    assert answer == code
-    assert told in line
+def test_what_aurora_cannot_give_is_named(tmp_path: Path, capsys: Capture) -> None:
+    image = str(root(tmp_path / "image"))
+    for options, code, fault in NOT_GIVEN:
+        answer, line = refused(capsys, image, "--site", "aurora", *options.split(), "--", "true")
+        assert answer == code, options
+        assert fault in line, options
 
 
 def test_what_is_for_mpis_ranks_is_not_set_for_others(tmp_path: Path, capsys: Capture) -> None:
@@ -197,46 +183,17 @@ def test_what_is_for_mpis_ranks_is_not_set_for_others(tmp_path: Path, capsys: Ca
     assert "CCL_PROCESS_LAUNCHER" not in job(capsys, image, "aurora", "--framework", "vllm")["script"]
 
 
-# Stand-ins: PALS's mpiexec starts the tasks here one after the other, apptainer runs the command as it is.
-_MPIEXEC = """\
-#!/usr/bin/env python3
-import os, subprocess, sys
-words, options = sys.argv[1:], {}
-while words[0].startswith("-"):
-    word = words.pop(0)
-    name, equals, value = word.partition("=")
-    options[name] = value if equals else words.pop(0) if word in ("-n", "-ppn") else ""
-ppn, lists = int(options["-ppn"]), options["--cpu-bind"].removeprefix("list:").split(":")
-assert {"--envall", "-l", "--line-buffer"} <= options.keys() and options["--pmi"] == "pmix"
-for rank in range(int(options["-n"])):
-    names = {"PALS_RANKID": f"{rank}", "PALS_LOCAL_RANKID": f"{rank % ppn}", "PALS_NODEID": f"{rank // ppn}"}
-    done = subprocess.run(words, env=os.environ | names | {"CORES": lists[rank % ppn]}, capture_output=True, text=True)
-    for line in (done.stdout + done.stderr).splitlines():
-        print(f"x4117c4s{rank // ppn}b0n0 {rank}: {line}")
-sys.exit(done.returncode)
-"""
-_APPTAINER = """\
-#!/bin/sh
-[ "$1 $2" = "exec --bind" ] || exit 99
-shift
-while [ "$1" = --bind ]; do shift 2; done
-shift
-exec "$@"
-"""
+STAND_INS = Path("tests/fixtures/jobs/pbs").resolve()
+"""PALS's mpiexec starts the tasks here one after the other, apptainer runs the command as it is."""
 
 
 def submitted(script: str, tmp_path: Path, job_id: str = "4711.aurora-pbs") -> subprocess.CompletedProcess[str]:
     """Run a script for Aurora on two nodes, with stand-ins for mpiexec, apptainer and lumiimg."""
     (tmp_path / "job.sh").write_text(script)
-    stand_ins = tmp_path / "bin"
-    stand_ins.mkdir(exist_ok=True)
-    for name, text in (("mpiexec", _MPIEXEC), ("apptainer", _APPTAINER), ("lumiimg", "#!/bin/sh\necho read: $*\n")):
-        (stand_ins / name).write_text(text)
-        (stand_ins / name).chmod(0o755)
     nodes = tmp_path / "nodes"
     nodes.write_text("x4117c4s0b0n0.hostmgmt.example\nx4117c4s1b0n0.hostmgmt.example\n")
     environment = {
-        "PATH": f"{stand_ins}:{os.environ['PATH']}",
+        "PATH": f"{STAND_INS}:{os.environ['PATH']}",
         "PBS_NODEFILE": str(nodes),
         "PBS_JOBID": job_id,
         "PBS_O_WORKDIR": str(tmp_path),
@@ -250,22 +207,12 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
 
 
-@pytest.mark.parametrize("status", [0, 7])
-def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(
-    status: int, tmp_path: Path, capsys: Capture
-) -> None:
-    words = (
-        "sh",
-        "-c",
-        f'echo "$RANK $LOCAL_RANK $WORLD_SIZE $CORES $MASTER_ADDR $CCL_LOG_LEVEL|$1"; exit {status}',
-        "sh",
-        *HOSTILE[:1],
-    )
-    image = root(tmp_path / "image")
-    done = submitted(
-        job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp", words=words)["script"], tmp_path
-    )
-    assert done.returncode == status, done.stderr
+def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(tmp_path: Path, capsys: Capture) -> None:
+    line = "$RANK $LOCAL_RANK $WORLD_SIZE $CORES $MASTER_ADDR $CCL_LOG_LEVEL|$1"
+    words = ("sh", "-c", f'echo "{line}"; exit 7', "sh", *HOSTILE[:1])
+    options = ("--nodes", "2", "--framework", "ddp")
+    done = submitted(job(capsys, root(tmp_path / "image"), "aurora", *options, words=words)["script"], tmp_path)
+    assert done.returncode == 7, done.stderr
     address = "x4117c4s0b0n0.hsn.cm.aurora.alcf.anl.gov"
     cores = FOR_TORCH.removeprefix("list:").split(":")
     assert said(done) == [f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)]
