@@ -14,9 +14,11 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.engine.engine import EngineKind, clean_environment, find_container_engine
 from lumiimg.engine.namespaces.ids import own_ranges
@@ -24,8 +26,7 @@ from lumiimg.engine.process import run, which
 from lumiimg.errors import LumiimgError, one_line
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from lumiimg.engine.engine import Engine
     from lumiimg.engine.process import Completed
@@ -46,72 +47,34 @@ _SUBUID = "/etc/subuid"
 NO_SUCH_OPTION = "no such option"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a try showed."""
-
-    id: str
-    """Of the row of the table."""
-    answer: str | None
-    """In the words of the row; None where it could not be tried."""
-    why: str = ""
-    """Why not."""
+Row = Mapping[str, Any]
+"""Of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """What one engine showed, with one image."""
-
-    engine: str
-    """`SingularityCE 4.1.3`."""
-    shown: tuple[Shown, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TriedDifference:
-    """A row of the table of which each engine is expected to show something."""
-
-    id: str
-    what: str
-    shows: Mapping[str, str]
-    """By the family of the engine in lower case."""
-    source: str
-    date: dt.date
-
-    def of(self, engine: str) -> str | None:
-        """Return what an engine is expected to show: `SingularityCE 4.1.3`."""
-        return self.shows.get(engine.partition(" ")[0].lower())
-
-
-def tried_differences() -> tuple[TriedDifference, ...]:
+def tried_differences() -> list[Row]:
     """Return the rows that can be tried."""
-    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["difference"]
-    return tuple(
-        TriedDifference(row["id"], row["what"], row["shows"], row["source"], row["date"])
-        for row in rows
-        if "shows" in row
-    )
+    return [row for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["difference"] if "shows" in row]
 
 
-def behaviour_of(image: Path, environment: Mapping[str, str]) -> Behaviour:
-    """Return what the engine of this machine does with an image. Raises MissingHereError where there is none.
+def behaviour_of(image: Path, environment: Mapping[str, str]) -> tuple[Engine, dict[str, tuple[str | None, str]]]:
+    """Return the engine of this machine, and of each row what it does with an image, in the words of the row.
 
-    Nothing is written but into a folder that is removed again.
+    None stands where that could not be tried, with the reason. Raises MissingHereError where there is no engine. Nothing is
+    written but into a folder that is removed again.
     """
     engine = find_container_engine(environment)
+    shown: dict[str, tuple[str | None, str]] = {}
     with tempfile.TemporaryDirectory(prefix="lumiimg-engine-") as folder:
         own = clean_environment(environment) | {f"{engine.prefix}_TMPDIR": folder, "LC_ALL": "C"}
         bench = _Bench(engine, image, Path(folder), own, time.monotonic() + _ALL_S)
-        starts = _tried(lambda: _said(bench.inside(f"echo {_MARK} starts")))
-        shown = []
+        starts, why = _tried(lambda: _said(bench.inside(f"echo {_MARK} starts")))
         for row in tried_differences():
-            needs_start, attempt = TRIES[row.id]
-            if needs_start and starts[0] is None:
-                answer, why = None, f"the image does not start: {starts[1]}"
+            needs_start, attempt = TRIES[row["id"]]
+            if needs_start and starts is None:
+                shown[row["id"]] = None, f"the image does not start: {why}"
             else:
-                answer, why = _tried(lambda attempt=attempt, row=row: attempt(bench, row))  # type: ignore[misc]
-            shown.append(Shown(row.id, answer, why))
-    return Behaviour(engine.name, tuple(shown))
+                shown[row["id"]] = _tried(partial(attempt, bench, row))
+    return engine, shown
 
 
 class _CannotTellError(Exception):
@@ -191,7 +154,7 @@ def _said(done: Completed) -> str:
     return lines[-1].removeprefix(_MARK).strip()
 
 
-def _told_variables(bench: _Bench, _: TriedDifference) -> str:
+def _told_variables(bench: _Bench, _: Row) -> str:
     ours, theirs = "SINGULARITYENV_", "APPTAINERENV_"
     told = {f"{ours}LI_S": "s", f"{theirs}LI_A": "a", f"{ours}LI_B": "s", f"{theirs}LI_B": "a"}
     found = _said(bench.inside(f'echo {_MARK} "S$LI_S A$LI_A B$LI_B"', told=told)).split()
@@ -200,7 +163,7 @@ def _told_variables(bench: _Bench, _: TriedDifference) -> str:
     return f"alone: {', '.join(alone) or 'none'}; of both: {next((both[w] for w in found if w in both), 'none')}"
 
 
-def _option_variables(bench: _Bench, _: TriedDifference) -> str:
+def _option_variables(bench: _Bench, _: Row) -> str:
     first, second = (bench.folder_with_mark(name) for name in ("bind-1", "bind-2"))
     script = f"echo {_MARK}; " + "; ".join(f"[ ! -e {at}/mark ] || echo {_MARK} {at}" for at in _INSIDE)
 
@@ -215,7 +178,7 @@ def _option_variables(bench: _Bench, _: TriedDifference) -> str:
     return "; ".join(appear(*pair) for pair in (*pairs, ("SINGULARITY_BIND", "APPTAINER_BIND")))
 
 
-def _variables_inside(bench: _Bench, _: TriedDifference) -> str:
+def _variables_inside(bench: _Bench, _: Row) -> str:
     done = bench.inside(f"echo {_MARK}; export -p", "--cleanenv")
     _said(done)
     found = sorted({match.groups() for match in _OWN_VARIABLE.finditer(done.output)})
@@ -224,7 +187,7 @@ def _variables_inside(bench: _Bench, _: TriedDifference) -> str:
     return "; ".join(told) or "none"
 
 
-def _image_path(bench: _Bench, _: TriedDifference) -> str:
+def _image_path(bench: _Bench, _: Row) -> str:
     if not bench.image.is_file():
         raise _CannotTellError("the image is a folder")
     if bench.is_set_user_id():
@@ -234,9 +197,11 @@ def _image_path(bench: _Bench, _: TriedDifference) -> str:
     return "the path of the SIF" if told in its else "another path" if told else "nothing"
 
 
-def _options(bench: _Bench, row: TriedDifference) -> str:
+def _options(bench: _Bench, row: Row) -> str:
     """Return which options of either engine this one has: `exec --oci, build --oci`."""
-    asked = dict.fromkeys(text for shown in row.shows.values() for text in shown.split(", ") if text != NO_SUCH_OPTION)
+    asked = dict.fromkeys(
+        text for shown in row["shows"].values() for text in shown.split(", ") if text != NO_SUCH_OPTION
+    )
     helps: dict[str, set[str]] = {}
     for text in asked:
         command = text.rpartition(" ")[0]
@@ -249,7 +214,7 @@ def _options(bench: _Bench, row: TriedDifference) -> str:
     return ", ".join(there) or NO_SUCH_OPTION
 
 
-def _fakeroot(bench: _Bench, _: TriedDifference) -> str:
+def _fakeroot(bench: _Bench, _: Row) -> str:
     if os.getuid() == 0 or own_ranges(_SUBUID):
         raise _CannotTellError("root needs none" if os.getuid() == 0 else f"this user has ids in {_SUBUID}")
     done = bench.inside(f"echo {_MARK}", "--fakeroot")
@@ -260,7 +225,7 @@ def _fakeroot(bench: _Bench, _: TriedDifference) -> str:
     raise _CannotTellError(done.last_line)
 
 
-def _configuration(bench: _Bench, _: TriedDifference) -> str:
+def _configuration(bench: _Bench, _: Row) -> str:
     done = bench.run(bench.engine.path, "buildcfg")
     found = _CONFIGURATION.search(done.output)
     if found is None:
@@ -270,7 +235,7 @@ def _configuration(bench: _Bench, _: TriedDifference) -> str:
     return "/".join(path.parts[-3:])
 
 
-def _working_directory(bench: _Bench, _: TriedDifference) -> str:
+def _working_directory(bench: _Bench, _: Row) -> str:
     here = bench.folder_with_mark("nowhere")
     done = bench.inside(f"echo {_MARK} $PWD", "--no-mount", "home,cwd,tmp,bind-paths", cwd=here)
     place = _said(done)
@@ -280,7 +245,7 @@ def _working_directory(bench: _Bench, _: TriedDifference) -> str:
     return f"starts in {place} {'with' if warned else 'without'} a warning"
 
 
-def _bound_squashfs(bench: _Bench, _: TriedDifference) -> str:
+def _bound_squashfs(bench: _Bench, _: Row) -> str:
     packed = bench.squashfs(bench.folder_with_mark("packed"), "gzip")
     script = f"[ ! -e {_INSIDE[0]}/mark ] || echo {_MARK} there"
     done = bench.inside(script, "--mount", f"type=bind,source={packed},destination={_INSIDE[0]},image-src=/,ro")
@@ -291,7 +256,7 @@ def _bound_squashfs(bench: _Bench, _: TriedDifference) -> str:
     return "is not there" if done.ok else f"ends: {done.last_line}"
 
 
-def _zstd(bench: _Bench, _: TriedDifference) -> str:
+def _zstd(bench: _Bench, _: Row) -> str:
     """Start an image without programs, as gzip and as zstd: where both end alike, it was not the compression."""
     root = bench.folder / "root"
     for name in _ROOT:
@@ -307,7 +272,7 @@ def _zstd(bench: _Bench, _: TriedDifference) -> str:
     return "starts it" if other.last_line == plain.last_line else f"ends: {other.last_line}"
 
 
-TRIES: Mapping[str, tuple[bool, Callable[[_Bench, TriedDifference], str]]] = {
+TRIES: Mapping[str, tuple[bool, Callable[[_Bench, Row], str]]] = {
     "mksquashfs-args": (False, _options),
     "zstd": (False, _zstd),
     "oci-mode": (False, _options),
@@ -326,18 +291,20 @@ TRIES: Mapping[str, tuple[bool, Callable[[_Bench, TriedDifference], str]]] = {
 
 
 def main() -> int:
-    behaviour = behaviour_of(Path(sys.argv[1]).absolute(), os.environ)
-    print(behaviour.engine)
-    expected = {row.id: row.of(behaviour.engine) for row in tried_differences()}
-    answers = {shown.id: shown.answer for shown in behaviour.shown}
-    for shown in behaviour.shown:
-        if shown.answer is None or expected[shown.id] is None:
-            print(f"open   {shown.id}: {shown.answer or shown.why}")
-        elif shown.answer == expected[shown.id]:
-            print(f"same   {shown.id}: {shown.answer}")
+    engine, shown = behaviour_of(Path(sys.argv[1]).absolute(), os.environ)
+    print(engine.name)
+    others = 0
+    for row in tried_differences():
+        answer, why = shown[row["id"]]
+        expected = row["shows"].get(engine.name.partition(" ")[0].lower())
+        if answer is None or expected is None:
+            print(f"open   {row['id']}: {answer or why}")
+        elif answer == expected:
+            print(f"same   {row['id']}: {answer}")
         else:
-            print(f"other  {shown.id}: {shown.answer}; expected: {expected[shown.id]}")
-    return int(any(answer not in {None, expected[name]} for name, answer in answers.items() if expected[name]))
+            others += 1
+            print(f"other  {row['id']}: {answer}; expected: {expected}")
+    return int(others > 0)
 
 
 if __name__ == "__main__":

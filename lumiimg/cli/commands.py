@@ -26,7 +26,7 @@ GROUPS = {
         "adapt": "add to someone else's image what it lacks to use a machine's network",
         "job": "write a job script for an image on a site: ranks, cores, variables, binds",
         "venv": "make a Python environment over an image, for packages of your own: its torch stays",
-        "show": "list bases, layers, recipes and sites; show what is known about one, or about an image",
+        "show": "list bases, layers, recipes and sites; show one of them, or an image",
         "lock": "resolve every version, address and digest of an image, and write them to a lock",
         "rebuild": "build an image again from its own record",
         "diff": "compare two locks or two images",

@@ -24,8 +24,6 @@ _READS = re.compile(
 
 
 @pytest.mark.threat
-@pytest.mark.threat
-@pytest.mark.threat
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
 def test_a_parser_bears_any_input(target: Target) -> None:
     inputs = corpus.kept(target.name)

@@ -488,6 +488,7 @@ def test_a_wrapper_says_what_is_missing(tmp_path: Path, image: Path, engine: Pat
 PIP = {
     ("--quiet", "install", "-U", "lightning", "a<2"): "lightning a\\<2",
     ("install", "-r", "more.txt", "-c", "held.txt", "--index-url", "https://x", "b"): "-r more.txt b",
+    ("install", "--requirement=more.txt", "-rmost.txt"): "-r more.txt -r most.txt",
     ("install", "-e", "."): "-r requirements.txt",
 }
 """What pip is asked for, and the words of the command that does it."""

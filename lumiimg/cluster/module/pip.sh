@@ -10,6 +10,8 @@ if [ "$kind" = pip ]; then
                 ;;
             *:install | *:uninstall) changes=${changes:-$word} ;;
             -r:* | --requirement:*) packages+=(-r "$word") ;;
+            *:--requirement=*) packages+=(-r "${word#*=}") ;;
+            *:-r?*) packages+=(-r "${word#-r}") ;;
             *:-* | -[cefi]:* | --constraint:* | --editable:* | --find-links:* | --*index-url:*) ;;
             *) [ -z "$changes" ] || packages+=("$word") ;;
         esac
