@@ -77,13 +77,6 @@ def test_a_documented_command_is_one_that_the_program_takes(capsys: pytest.Captu
     assert len(told) > 100
 
 
-def test_what_is_not_run_says_why_and_is_the_smaller_part() -> None:
-    found = [block for page in PAGES for block in blocks(page)]
-    silent = [block for block in found if block.where is Where.NOWHERE]
-    assert all(len(block.reason) > 10 for block in silent)
-    assert len(silent) < len(found) / 2
-
-
 def test_links_between_documents_lead_somewhere() -> None:
     lost = []
     for document in (*PAGES, ROOT / "CHANGELOG.md"):
@@ -105,18 +98,10 @@ def places(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_a_page_says_at_its_top_for_whom_it_is() -> None:
-    for page in (ROOT / "docs").rglob("*.md"):
-        text = page.read_text()
-        if "{include}" not in text and not {"decisions", "_build"} & set(page.parts):
-            assert re.match(r"# .+\n\n[*A-Z]", text), f"{page}: a title, and a sentence: for whom, and what it gives"
-
-
-def test_the_readme_names_the_makefiles_targets_and_is_read_in_one_go() -> None:
+def test_the_readme_names_targets_of_the_makefile() -> None:
     readme, makefile = ((ROOT / name).read_text() for name in ("README.md", "Makefile"))
     for target in re.findall(r"`?make ([a-z-]+)", readme):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    assert len(readme.splitlines()) <= 200
 
 
 SLIPS = {

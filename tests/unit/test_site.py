@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from lumiimg import __version__
 from tests.shared.browser import Browser, browser, program
 
 if TYPE_CHECKING:
@@ -80,28 +79,3 @@ def test_no_page_fetches_anything() -> None:
     assert pages
     assert [page for page in pages if fetched.search(page.read_text())] == []
     assert [sheet for sheet in sheets if in_a_sheet.search(sheet.read_text())] == []
-
-
-def test_whoever_comes_from_the_search_sees_the_place(reader: Browser) -> None:
-    reader.open(SITE / "index.html")
-    reader.ask("localStorage.setItem('sphinx_highlight_terms', 'missing co isas')")
-    reader.open(SITE / "reference" / "signatures.html")
-    shown = """new Promise(done => setTimeout(() => done(
-        document.elementFromPoint(innerWidth / 2, innerHeight / 2).closest("li").textContent), 300))"""
-    assert "gpu-code-missing" in reader.ask(shown)
-
-
-def test_each_page_names_its_version(reader: Browser) -> None:
-    for page in ("index.html", "howto/rc-38.html"):
-        reader.open(SITE / page)
-        assert __version__ in reader.ask("document.querySelector('.sidebar-brand-text').textContent")
-
-
-def test_a_console_is_copied_as_its_commands(reader: Browser) -> None:
-    reader.open(SITE / "howto" / "rc-38.html")
-    copied = reader.ask(
-        """(async () => { let text = ""; navigator.clipboard.writeText = async what => { text = what };
-            document.querySelector(".highlight-console button.copy").click();
-            await new Promise(done => setTimeout(done, 50)); return text })()"""
-    )
-    assert copied == "lumiimg log slurm-123.out\n"
