@@ -37,6 +37,7 @@ from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import remove_stale, scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.files import write_text
+from lumiimg.image.oci.kept import kept_layers
 from lumiimg.resolve.lock import file_sha256
 
 FORMAT = 2
@@ -355,6 +356,9 @@ class LayerCache:
                 yield folder.name, "its content has changed"
             elif CacheKey(self.key_of(entry)).digest != folder.name:
                 yield folder.name, "does not match its name"
+        for layer in kept_layers(self.root):
+            if not layer.is_whole:
+                yield layer.key, "a layer of an OCI image that has another size than it had"
 
     def prune(self, keep_bytes: int | None) -> tuple[list[str], list[str], int]:
         """Remove what is damaged, then the longest unused until `keep_bytes` are left.

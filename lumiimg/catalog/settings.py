@@ -66,6 +66,11 @@ def read_settings(environment: Mapping[str, str]) -> UserSettings:
     )
 
 
+def user_cache() -> Path:
+    """Return the cache of whoever runs this. Raises CatalogError if the file of settings is there and wrong."""
+    return read_settings(os.environ).cache
+
+
 def open_to_others(cache: Path) -> str | None:
     """Return who else may put something into a cache, as the end of a sentence; None where nobody may."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.settings import user_cache
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
 
@@ -24,7 +25,7 @@ def opened(
     Raises ImageError also for a folder that holds no root file system.
     """
     try:
-        with open_image(path) as image:
+        with open_image(path, user_cache) as image:
             refuse_empty(path, image)
             yield as_run(image, environment or {}, snapshot)
     except ImageError as error:

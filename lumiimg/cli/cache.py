@@ -1,6 +1,7 @@
-"""Manage the layers that were built before, and images that were unpacked where
-there is no FUSE. The cache may be deleted at any time. LUMIIMG_CACHE, or
-`cache` in config.toml, names its folder.
+"""Manage the layers that were built before, images that were unpacked where
+there is no FUSE, and layers of OCI images that were unpacked to be read. The
+cache may be deleted at any time. LUMIIMG_CACHE, or `cache` in config.toml,
+names its folder.
 
 examples:
   lumiimg cache ls

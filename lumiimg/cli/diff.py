@@ -29,11 +29,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.resolve.lockfile import read_document
 
     if any(is_image(path) for path in (arguments.old, arguments.new)):
+        from lumiimg.catalog.settings import user_cache
         from lumiimg.image import open_image
         from lumiimg.image.compare import compare, compared
         from lumiimg.report.image import print_differences
 
-        with open_image(arguments.old) as old, open_image(arguments.new) as new:
+        with open_image(arguments.old, user_cache) as old, open_image(arguments.new, user_cache) as new:
             differences = list(compare(old.root, new.root))
             told = compared(old.root, new.root)
         print_differences(differences, told, as_json=arguments.json, quiet=arguments.quiet)

@@ -242,6 +242,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
 
     Raises BadInputError.
     """
+    from lumiimg.catalog.settings import user_cache
     from lumiimg.engine.binds import parse_binds
     from lumiimg.host.container_view import LoaderMachine, see_inside, told_to_engine
     from lumiimg.host.engine_mounts import as_run
@@ -263,7 +264,7 @@ def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
         host = open_image(Path("/")).root
         _, intel, levels = cpu(host)
         of_host = LoaderMachine(levels, intel, os.uname().release)
-    with open_image(arguments.image) as image:
+    with open_image(arguments.image, user_cache) as image:
         yield see_inside(
             as_run(image, os.environ, snapshot),
             told_to_engine(variables),

@@ -84,6 +84,7 @@ def _read_before(layer: Layer) -> Sequence[Release]:
 
 
 def _gpu_code(arguments: argparse.Namespace) -> int:
+    from lumiimg.catalog.settings import user_cache
     from lumiimg.gpu.rule import node_gpu
     from lumiimg.image import open_image
     from lumiimg.report.gpu_code import print_gpu_code
@@ -93,7 +94,7 @@ def _gpu_code(arguments: argparse.Namespace) -> int:
     if site and not site.arch:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
-    with open_image(Path(arguments.name)) as image:
+    with open_image(Path(arguments.name), user_cache) as image:
         found = gpu_code_of(image.root)
     code = found.judged(gpu) if gpu else found
     print_gpu_code(arguments.name, code, gpu, as_json=arguments.json)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.image.oci.document import Config
+    from lumiimg.image.oci.layer import Cache
 
 _ADDRESS = re.compile(r"(docker|oras|library|shub|docker-daemon|https?):/(?!/)(.+)")
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
@@ -146,14 +147,16 @@ class Image:
         return self._description.warnings
 
 
-def open_image(path: Path) -> Image:
+def open_image(path: Path, cache: Cache | None = None) -> Image:
     """Open an image by what it is, not by its name. Raises ImageError.
 
-    The layers of OCI and Docker images are read whole once, to find their files and to verify them.
+    The layers of OCI and Docker images are read whole once, to find their files and to verify them. Those that are
+    compressed are unpacked into a cache, and found there the next time; without one, into a temporary file. Raises
+    MissingHereError where there is no room for it.
     """
     with ExitStack() as opened:
         if path.is_dir():
-            return _open_folder(path, opened)
+            return _open_folder(path, opened, cache)
         if (address := _ADDRESS.match(str(path))) and not path.exists():
             whole = f"{address[1]}://{address[2]}"  # a path has one slash where an address has two
             raise ImageError(
@@ -167,7 +170,7 @@ def open_image(path: Path) -> Image:
             raise ImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path), hint=hint_for(path))
         if path.exists() and not path.is_file():
             raise ImageError("neither a file nor a folder", where=str(path))
-        return _open_file(opened.enter_context(closing(ByteSource.open(path))), opened)
+        return _open_file(opened.enter_context(closing(ByteSource.open(path))), opened, cache)
 
 
 def open_stack(paths: Sequence[Path]) -> Image:
@@ -202,15 +205,15 @@ def refuse_not_runnable(path: Path, image: Image) -> None:
         raise BadInputError(what, where=str(path), hint=hint)
 
 
-def _open_folder(path: Path, opened: ExitStack) -> Image:
+def _open_folder(path: Path, opened: ExitStack, cache: Cache | None) -> Image:
     files = opened.enter_context(closing(StoredFolder(path)))
     if is_oci_layout(files):
-        return _layered(ImageKind.OCI_LAYOUT, files, opened)
+        return _layered(ImageKind.OCI_LAYOUT, files, opened, cache)
     root = RootFileSystem(FolderTree(path), hidden=_MOUNTED_BY_ENGINES)
     return Image(ImageKind.FOLDER, root, SingularityDescription(root), opened)
 
 
-def _open_file(source: ByteSource, opened: ExitStack) -> Image:
+def _open_file(source: ByteSource, opened: ExitStack, cache: Cache | None) -> Image:
     head = source.read_at(0, min(source.size, tar.BLOCK_BYTES))
     if head[SIF_MAGIC_OFFSET:].startswith(SIF_MAGIC):
         sif = read_sif(source)
@@ -223,7 +226,7 @@ def _open_file(source: ByteSource, opened: ExitStack) -> Image:
     if head[tar.MAGIC_OFFSET :].startswith(tar.MAGIC):
         files = StoredArchive(source)
         kind = ImageKind.OCI_ARCHIVE if is_oci_layout(files) else ImageKind.DOCKER_ARCHIVE
-        return _layered(kind, files, opened)
+        return _layered(kind, files, opened, cache)
     if head[:2] in _COMPRESSED:
         hint = "unpack it first: an archive of an image is read where its tar is not compressed"
         raise ImageError(f"a file compressed with {_COMPRESSED[head[:2]]}", where=source.name, hint=hint)
@@ -245,6 +248,7 @@ def _sif_tree(sif: Sif, source: ByteSource) -> tuple[SquashfsTree | StackedTree,
     return (StackedTree(layers) if overlays else layers[0]), warnings
 
 
-def _layered(kind: ImageKind, files: StoredFiles, opened: ExitStack) -> Image:
+def _layered(kind: ImageKind, files: StoredFiles, opened: ExitStack, cache: Cache | None) -> Image:
     config, layers = read_docker_archive(files) if kind is ImageKind.DOCKER_ARCHIVE else read_oci_layout(files)
-    return Image(kind, RootFileSystem(LayeredTree(layers, files.name)), config, opened)
+    tree = opened.enter_context(closing(LayeredTree(layers, files.name, cache)))
+    return Image(kind, RootFileSystem(tree), config, opened)

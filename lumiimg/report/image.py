@@ -8,6 +8,7 @@ from typing import Any
 
 from lumiimg.build.provenance import SBOM, read_document, read_plan
 from lumiimg.build.sbom import INCOMPLETE
+from lumiimg.catalog.settings import user_cache
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.carried_manifest import Basis, CarriedManifest, SettledBy, read_manifest
@@ -31,7 +32,7 @@ _BASIS = {Basis.IMAGE: "read from the files of the image", Basis.PLAN: "planned 
 
 def print_image(image: Path, *, as_json: bool) -> None:
     """Print an image's plan, what is in it, and its bind manifest. Raises BadInputError for one that says nothing."""
-    with open_image(image) as opened:
+    with open_image(image, user_cache) as opened:
         manifest = read_manifest(opened.root)
     plan, bill = read_plan(image), read_document(image, SBOM)
     if plan is None and manifest is None:

@@ -72,11 +72,12 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
         )
     if scheme is None and _IN_REGISTRY.fullmatch(base) and not Path(base).exists():
         raise BadInputError("no such file", where=base, hint=f"one of a registry: --base docker://{base}")
+    from lumiimg.catalog.settings import user_cache
     from lumiimg.image import open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
     from lumiimg.resolve.inventory import read_contents
 
     path = Path(base) if scheme is None else pull(base)
-    with open_image(path) as image:
+    with open_image(path, user_cache) as image:
         refuse_empty(path, image)
         contents = read_contents(image)
         gpu = _gpu(image, site)

@@ -1,5 +1,7 @@
 """File systems of images that were unpacked once, where there is no FUSE to mount them.
 
+Compressed layers of OCI images, which image/oci/kept.py unpacks, are listed and removed with them.
+
 <cache>/unpacked/<digest>/root         its files, as this user's
 entry.json   of which image, and how large; its time is that of the last use
 .use….       one for each container that has them now, named for its process
@@ -23,6 +25,7 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree, scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.image.oci.kept import kept_layers
 
 if TYPE_CHECKING:
     from lumiimg.engine.namespaces.layers import SquashedLayer
@@ -37,12 +40,12 @@ _MOST_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class UnpackedImage:
-    """One file system of an image."""
+    """One file system of an image, or a layer of one."""
 
     key: str
-    """The name of its folder: a digest of which file it was, and when that was written."""
+    """The name of its folder: a digest of which file it was, and when that was written. Of a layer: its digest."""
     image: str
-    """Path of the file; it may be gone, or another by now."""
+    """Path of the file; it may be gone, or another by now. Empty where what was unpacked is damaged."""
     size_bytes: int
     used_ns: int
     """When it was used the last time, in nanoseconds since 1970."""
@@ -125,6 +128,9 @@ def unpacked_images(cache: Path) -> list[UnpackedImage]:
             if isinstance(entry["image"], str) and type(seen) is int and 0 <= seen < _MOST_BYTES:
                 image, size_bytes = entry["image"], seen
         found.append(UnpackedImage(folder.name, image, size_bytes, used_ns))
+    for layer in kept_layers(cache):
+        said = f"a layer of an OCI image, {layer.digest}" if layer.is_whole else ""
+        found.append(UnpackedImage(layer.key, said, layer.size_bytes, layer.used_ns))
     return found
 
 
@@ -133,6 +139,10 @@ def remove_unpacked(cache: Path, image: UnpackedImage) -> bool:
 
     A container on another machine cannot be seen from here: it is believed for a week.
     """
+    if layers := [layer for layer in kept_layers(cache) if layer.key == image.key]:
+        for layer in layers:
+            layer.remove()
+        return True
     folder = cache / FOLDER / image.key
     remove_stale(folder)
     if any(folder.glob(".use-*")):

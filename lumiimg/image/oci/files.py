@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.folder import FolderTree
-from lumiimg.image.oci.tar import Member, read_members
+from lumiimg.image.oci.tar import Member, TarReader, read_members
 from lumiimg.image.root import RootFileSystem
 from lumiimg.image.tree import FileKind, ImageError
 
@@ -45,7 +45,7 @@ class StoredArchive:
         self.name = source.name
         self._source = source
         self._members: dict[str, Member] = {}
-        for member in read_members(_Seeking(source), source.name):
+        for member in read_members(TarReader(source, "the archive"), source.name):
             self._members[_normal(member.name)] = member
             if len(self._members) > _MAX_FILES:
                 raise ImageError(f"more than {_MAX_FILES} files in an archive of one image", where=self.name)
@@ -72,24 +72,6 @@ StoredFiles = StoredFolder | StoredArchive
 def is_oci_layout(files: StoredFiles) -> bool:
     """Tell whether there is an OCI image layout."""
     return files.find("oci-layout") is not None and files.find("index.json") is not None
-
-
-class _Seeking:
-    """A file, read from the front; what is passed over is not read."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self.position = 0
-        self._source = source
-
-    def take(self, size: int) -> bytes:
-        data = self._source.read_at(self.position, min(size, self._source.size - self.position))
-        self.position += len(data)
-        return data
-
-    def skip(self, size: int) -> None:
-        if self.position + size > self._source.size:
-            raise ImageError("the archive is cut off", where=self._source.name, hint="download or copy it again")
-        self.position += size
 
 
 def _normal(path: str) -> str:

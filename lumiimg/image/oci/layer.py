@@ -1,26 +1,41 @@
-"""One layer, read once from its front: its members are found, its digest is verified, its places are noted.
+"""One layer as a tar that any part can be read of: where it lies, or unpacked once, if it is compressed.
 
-Nothing of its content is kept. The digest is that of the blob as it is stored, or (`docker save`, which records no
-other) that of the content.
+All of it is read and its digest verified before a word of it is believed. The digest is that of the blob as it is
+stored, or (`docker save`, which records no other) that of the content.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.image.oci.decoding import Decoder, decoder_of
-from lumiimg.image.oci.tar import Member, read_members
-from lumiimg.image.oci.unpacking import Unpacked, Workspace
+from lumiimg.errors import MissingHereError
+from lumiimg.image.byte_source import ByteSource
+from lumiimg.image.oci.decoding import is_compressed, unpack
+from lumiimg.image.oci.kept import find_layer, new_layer, unnamed_file
 from lumiimg.image.tree import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lumiimg.image.byte_source import ByteSource
     from lumiimg.image.oci.document import Digest
 
+Cache = Callable[[], Path]
+"""Where the cache is; asked only where something is put there."""
 _READ_BYTES = 1 << 20
+# what layers of zeros may unpack to, whatever their size; beyond, a ratio that no real software has
+_FREE_BYTES = 4 << 30
+_MAX_RATIO = 200
+_MAX_SECONDS = 3600.0
+# what is left free on a disk: this, or a twentieth of a small one
+_SPARE_BYTES = 1 << 30
+_LOOK_BYTES = 64 << 20
+"""After so many the disk is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +47,91 @@ class Blob:
     digest_is_of_content: bool = False
 
 
-class OciLayer:
-    """A layer whose members can be read once, and its content as often as one likes."""
+class Unpacking:
+    """What the layers of one image have together: a place for their tars, and bounds."""
 
-    def __init__(self, blob: Blob, number: int, workspace: Workspace) -> None:
-        self._blob = blob
-        self._decoder = decoder_of(blob.source)
-        self._unpacked = Unpacked(blob.source, number, workspace)
-        self.content = blob.source if self._decoder is Decoder else self._unpacked
-        """What the members say where they are in."""
+    def __init__(self, stored_bytes: int, cache: Cache | None) -> None:
+        self._cache = cache
+        self._left = _FREE_BYTES + _MAX_RATIO * stored_bytes
+        self._until = time.monotonic() + _MAX_SECONDS
 
-    def members(self) -> Iterator[Member]:
-        """Yield the members, then verify the digest. Raises ImageError."""
-        blob = self._blob
-        stored = _Hashed(blob.source, blob.digest)
-        reader = _Front(self._decoder(stored), self._unpacked, blob)
+    def open(self, blob: Blob) -> ByteSource:
+        """Return the tar of a layer, its digest verified; to be closed. Raises ImageError, MissingHereError."""
+        if not is_compressed(blob.source):
+            _Hashed(blob.source, blob.digest).check()
+            return blob.source.slice(0, blob.source.size)
+        tar = self._find(blob) or self._unpack(blob)
+        self._refuse_more(tar.size, blob.source.name)
+        self._left -= tar.size
+        return tar
+
+    def _find(self, blob: Blob) -> ByteSource | None:
+        """Return what was unpacked before."""
+        tar = find_layer(self._cache(), blob.digest) if self._cache is not None else None
+        if tar is None:
+            return None
         try:
-            for member in read_members(reader, blob.source.name):
-                # what is passed over is unpacked, too: seconds for each GiB
-                self._unpacked.workspace.refuse_more(member.size_bytes, blob.source.name)
-                yield member
-            if blob.digest_is_of_content:
-                reader.drain()
+            _Hashed(tar if blob.digest_is_of_content else blob.source, blob.digest).check()
+        except ImageError:
+            tar.close()
+            if not blob.digest_is_of_content:
+                raise
+            return None  # it is the tar that is damaged
+        return tar
+
+    def _unpack(self, blob: Blob) -> ByteSource:
+        """Unpack into the cache, or where that has no room, into a file that has no name."""
+        temporary = Path(tempfile.gettempdir())
+        places = [(temporary, partial(unnamed_file, temporary))]
+        if self._cache is not None:
+            cache = self._cache()
+            places.insert(0, (cache, partial(new_layer, cache, blob.digest)))
+        reasons = []
+        for folder, new_file in places:
+            try:
+                with new_file() as descriptor:
+                    self._write(blob, descriptor)
+            except OSError as error:
+                reasons.append(f"{folder}: {error.strerror or error}")
+                continue
+            size = os.fstat(descriptor).st_size
+            return ByteSource(descriptor, name=blob.source.name, start=0, size=size, owns=True)
+        raise MissingHereError(
+            f"a compressed layer cannot be unpacked: {'; '.join(reasons)}",
+            where=blob.source.name,
+            hint="let LUMIIMG_CACHE or TMPDIR name a folder with room for the whole image",
+        )
+
+    def _write(self, blob: Blob, descriptor: int) -> None:
+        """Write the content of a layer, and verify its digest. Raises ImageError, OSError."""
+        stored = _Hashed(blob.source, blob.digest)
+        content = blob.digest.new_hash()
+        written = looked = 0
+        try:
+            for data in unpack(stored):
+                written += len(data)
+                self._refuse_more(written, blob.source.name)
+                if written - looked > _LOOK_BYTES:
+                    looked = written
+                    _refuse_full_disk(descriptor)
+                if blob.digest_is_of_content:
+                    content.update(data)
+                _write_all(descriptor, data)
         except ImageError:
             # of other content nothing that it says matters
             if not blob.digest_is_of_content:
                 stored.check()
             raise
         if blob.digest_is_of_content:
-            blob.digest.check(reader.seen, blob.source.name)
+            blob.digest.check(content, blob.source.name)
         else:
             stored.check()
+
+    def _refuse_more(self, size: int, where: str) -> None:
+        if size > self._left:
+            raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
+        if time.monotonic() > self._until:
+            raise ImageError(f"layers that take more than {_MAX_SECONDS / 60:.0f} minutes to unpack", where=where)
 
 
 class _Hashed:
@@ -89,55 +158,13 @@ class _Hashed:
         self._digest.check(self._hash, self.name)
 
 
-class _Front:
-    """The content of a layer, from the front to the back."""
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
-    def __init__(self, decoder: Decoder, unpacked: Unpacked, blob: Blob) -> None:
-        self.position = 0
-        self.seen = blob.digest.new_hash()
-        self._hashes = blob.digest_is_of_content
-        self._decoder = decoder
-        self._unpacked = unpacked
-        self._where = blob.source.name
-        self._data = b""
-        self._at = 0
-        self._read = 0
 
-    def take(self, size: int) -> bytes:
-        at = self._at
-        if at + size <= len(self._data):
-            self._at += size
-            self.position += size
-            return self._data[at : at + size]
-        parts: list[bytes] = []
-        while size and (self._at < len(self._data) or self._fill()):
-            part = self._data[self._at : self._at + size]
-            parts.append(part)
-            self._at += len(part)
-            size -= len(part)
-            self.position += len(part)
-        return b"".join(parts)
-
-    def skip(self, size: int) -> None:
-        self.position += size
-        while size and (self._at < len(self._data) or self._fill()):
-            step = min(size, len(self._data) - self._at)
-            self._at += step
-            size -= step
-        if size:
-            raise ImageError("a layer that is cut off inside a member", where=self._where)
-
-    def drain(self) -> None:
-        """Read what follows the end mark."""
-        while self._fill():
-            pass
-
-    def _fill(self) -> bool:
-        self._unpacked.offer(self._read, self._decoder)
-        self._data = self._decoder.read(_READ_BYTES)
-        self._at = 0
-        self._read += len(self._data)
-        self._unpacked.workspace.count(len(self._data), self._where)
-        if self._hashes:
-            self.seen.update(self._data)
-        return bool(self._data)
+def _refuse_full_disk(descriptor: int) -> None:
+    seen = os.fstatvfs(descriptor)
+    if seen.f_bavail * seen.f_frsize < min(_SPARE_BYTES, seen.f_blocks * seen.f_frsize // 20):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

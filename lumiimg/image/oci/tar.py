@@ -10,9 +10,12 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from lumiimg.image.tree import FileKind, ImageError
+
+if TYPE_CHECKING:
+    from lumiimg.image.byte_source import ByteSource
 
 BLOCK_BYTES = 512
 MAGIC, MAGIC_OFFSET = b"ustar", 257
@@ -35,6 +38,8 @@ _MAX_EXTENSION_BYTES = 1 << 20
 _MAX_EXTENSIONS = 16
 _MAX_CONTENT_BYTES = 1 << 50
 _MAX_DIGITS = 20
+# the headers of small files lie together
+_AHEAD_BYTES = 64 << 10
 
 
 class SequentialReader(Protocol):
@@ -49,6 +54,34 @@ class SequentialReader(Protocol):
 
     def skip(self, size: int) -> None:
         """Pass over bytes. Raises ImageError where there are fewer."""
+
+
+class TarReader:
+    """A tar that lies in a file; what is passed over is not read."""
+
+    def __init__(self, source: ByteSource, what: str) -> None:
+        """Begin at the front; `what` it is says the error where it ends too soon."""
+        self.position = 0
+        self._source = source
+        self._what = what
+        self._data = b""
+        self._start = 0
+
+    def take(self, size: int) -> bytes:
+        at = self.position - self._start
+        if at + size > len(self._data):
+            end = min(self.position + max(size, _AHEAD_BYTES), self._source.size)
+            self._data = self._source.read_at(self.position, end - self.position)
+            self._start, at = self.position, 0
+        data = self._data[at : at + size]
+        self.position += len(data)
+        return data
+
+    def skip(self, size: int) -> None:
+        if self.position + size > self._source.size:
+            hint = "download or copy it again"
+            raise ImageError(f"{self._what} is cut off inside a member", where=self._source.name, hint=hint)
+        self.position += size
 
 
 @dataclass(frozen=True, slots=True)

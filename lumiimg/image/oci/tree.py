@@ -7,18 +7,18 @@ begin with, and their directories are looked up through symlinks, as umoci (whic
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.image.oci.layer import Blob, OciLayer
-from lumiimg.image.oci.unpacking import Unpacked, Workspace
+from lumiimg.image.oci.layer import Blob, Cache, Unpacking
+from lumiimg.image.oci.tar import Member, TarReader, read_members
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.image.byte_source import ByteSource
-    from lumiimg.image.oci.tar import Member
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _NOTES_OF_AUFS = ".wh..wh."
@@ -61,18 +61,29 @@ class _MissingError(Exception):
 class LayeredTree:
     """The root file system of an image."""
 
-    def __init__(self, layers: Sequence[Blob], where: str) -> None:
-        """Read all layers, the lowest first, and verify them. Raises ImageError."""
+    def __init__(self, layers: Sequence[Blob], where: str, cache: Cache | None = None) -> None:
+        """Read all layers, the lowest first, and verify them; what is compressed is unpacked in a cache.
+
+        Raises ImageError, MissingHereError.
+        """
         self._where = where
-        self._contents: list[ByteSource | Unpacked] = []
+        self._tars: list[ByteSource] = []
         self._count = self._steps = 0
         self.root = self._new(FileKind.DIRECTORY, 0o755, 0)
-        workspace = Workspace(len(layers), sum(blob.source.size for blob in layers))
-        for number, blob in enumerate(layers):
-            layer = OciLayer(blob, number, workspace)
-            self._contents.append(layer.content)
-            for member in layer.members():
-                self._add(member, number)
+        unpacking = Unpacking(sum(blob.source.size for blob in layers), cache)
+        with ExitStack() as failing:
+            failing.callback(self.close)
+            for number, blob in enumerate(layers):
+                tar = unpacking.open(blob)
+                self._tars.append(tar)
+                for member in read_members(TarReader(tar, "a layer"), blob.source.name):
+                    self._add(member, number)
+            failing.pop_all()
+
+    def close(self) -> None:
+        """Close the tars of layers that were unpacked."""
+        for tar in self._tars:
+            tar.close()
 
     def child(self, directory: LayerNode, name: str) -> LayerNode | None:
         return directory.names.get(name)
@@ -100,7 +111,7 @@ class LayeredTree:
         return directory.number
 
     def open(self, node: LayerNode) -> LayerFile:
-        return LayerFile(self._contents[node.layer], node)
+        return LayerFile(self._tars[node.layer], node)
 
     def _add(self, member: Member, layer: int) -> None:
         parts = self._parts(member.name)
@@ -252,15 +263,15 @@ class LayeredTree:
 class LayerFile:
     """A regular file in a layer."""
 
-    def __init__(self, content: ByteSource | Unpacked, node: LayerNode) -> None:
+    def __init__(self, tar: ByteSource, node: LayerNode) -> None:
         self.size = node.size_bytes
         self.identity = node.number
-        self._content = content
+        self._tar = tar
         self._start = node.start
 
     def read_at(self, offset: int, size: int) -> bytes:
         end = min(offset + size, self.size)
-        return self._content.read_at(self._start + offset, end - offset) if offset < end else b""
+        return self._tar.read_at(self._start + offset, end - offset) if offset < end else b""
 
     def close(self) -> None:
         """Nothing is held."""

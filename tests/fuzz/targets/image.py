@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.host.job_process import jobs_of
 from lumiimg.image import FileKind, ImageError, RootFileSystem, open_image
@@ -21,6 +22,9 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
 from tests.shared.oci_builder import LAYER, MANIFEST, Layout, make_config, member, tar
+
+if TYPE_CHECKING:
+    from lumiimg.image.oci.layer import Blob
 
 _MOST_FILES = 500
 _READ_BYTES = 65536
@@ -71,11 +75,16 @@ def _layer(data: bytes) -> None:
     _stored(layout)
 
 
+def _layers(layers: list[Blob]) -> None:
+    with contextlib.closing(LayeredTree(layers, "image")) as tree:
+        _visit(RootFileSystem(tree))
+
+
 def _stored(layout: Layout) -> None:
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         folder = layout.write_folder(Path(name))
         with contextlib.closing(StoredFolder(folder)) as files:
-            _visit(RootFileSystem(LayeredTree(read_oci_layout(files)[1], "layout")))
+            _layers(read_oci_layout(files)[1])
 
 
 def _documents(data: bytes) -> None:
@@ -105,7 +114,7 @@ def _docker(data: bytes) -> None:
     source = ByteSource.open(written(packed, "docker.tar"))
     with contextlib.closing(source):
         archive = StoredArchive(source)
-        _visit(RootFileSystem(LayeredTree(read_docker_archive(archive)[1], "archive")))
+        _layers(read_docker_archive(archive)[1])
 
 
 def _environment(data: bytes) -> str:
@@ -206,9 +215,8 @@ TARGETS = (
         "oci-layer",
         (
             "image.oci.tar.read_members",
-            "image.oci.layer.OciLayer",
-            "image.oci.decoding.decoder_of",
-            "image.oci.unpacking.Unpacked",
+            "image.oci.layer.Unpacking",
+            "image.oci.decoding.unpack",
             "image.oci.tree.LayeredTree",
         ),
         _layer,
