@@ -32,6 +32,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.nodes import print_nodes
+from lumiimg.report.schema import json_text
 from tests.shared.node_answers import FABRIC, OTHER_CXI, REQUEST, RUN, WELL, answer, summed
 from tests.shared.programs import patient
 
@@ -52,19 +53,47 @@ def told(gathered: NodeAnswers) -> dict[str, tuple[str, ...]]:
 # -- gathering --
 
 
-def test_nodes_that_are_the_same_are_told_together_and_one_that_says_nothing_is_told(tmp_path: Path) -> None:
-    job = names(1, 64)
-    for node in job[:60]:
-        answer(tmp_path, node)
-    for node in job[60:63]:
-        answer(tmp_path, node, OTHER_CXI)
-    gathered = gather(tmp_path, RUN, job, started=job)
-    assert [len(group.nodes) for group in gathered.groups] == [60, 3]
-    assert told(gathered) == {"started, but gave no answer": ("nid000064",)}
-    assert told(gather(tmp_path, RUN, job, started=job[:60])) == {"never started": ("nid000064",)}
-    assert differences(gathered.groups[1].fingerprint, gathered.groups[0].fingerprint) == (
-        "another libcxi.so.1 (build cccccccc instead of aaaaaaaa)",
-    )
+TROUBLE = Fingerprint(trouble="no container engine answers here")
+BROKEN = replace(WELL, findings=("plugin.loads problem",))
+SILENT: dict[str, tuple[str, ...]] = {"started, but gave no answer": ("nid000064",)}
+JOBS: list[tuple[list[tuple[int, Fingerprint | None]], dict[str, tuple[str, ...]], Answer, str]] = [
+    ([(4, WELL)], {}, Answer.NO_OBSTACLE, "(4 nodes, all the same)"),
+    (
+        [(60, WELL), (3, OTHER_CXI), (1, None)],
+        SILENT,
+        Answer.UNDECIDED,
+        (
+            "CANNOT TELL for 1 of 64 nodes: 60 the same; "
+            "3 another libcxi.so.1 (build cccccccc instead of aaaaaaaa); 1 started, but gave no answer"
+        ),
+    ),
+    ([(2, WELL), (1, BROKEN)], {}, Answer.NO, "NO on 1 of 3 nodes: 2 the same; 1 "),
+    ([(1, TROUBLE)], {}, Answer.UNDECIDED, "no container engine answers here"),
+    # they differ in what is said of them nowhere else
+    ([(2, TROUBLE), (1, replace(TROUBLE, kernel="6.5"))], {}, Answer.UNDECIDED, "1 kernel 6.5 instead of "),
+]
+"""How many nodes answer what (None: nothing), which of them are silent and why, what it comes to, and the sentence."""
+
+
+def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
+    for number, (of_nodes, silent, decided, sentence) in enumerate(JOBS):
+        (folder := tmp_path / str(number)).mkdir()
+        job = names(1, sum(count for count, _ in of_nodes))
+        each = [fingerprint for count, fingerprint in of_nodes for _ in range(count)]
+        for node, fingerprint in zip(job, each, strict=True):
+            if fingerprint is not None:
+                answer(folder, node, fingerprint)
+        gathered = gather(folder, RUN, job, started=job)
+        assert [len(group.nodes) for group in gathered.groups] == [count for count, said in of_nodes if said]
+        assert told(gathered) == silent
+        report = summed(folder, job)
+        if silent:
+            assert report.sentence == sentence
+            assert report.output == ("srun: error: x",)
+            assert told(gather(folder, RUN, job, started=job[:60])) == {"never started": ("nid000064",)}
+        assert report.answer is decided, sentence
+        assert sentence in report.sentence
+        assert "will work" not in report.sentence
 
 
 GARBAGE = [
@@ -107,25 +136,14 @@ def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(
 
 
 def test_the_first_node_with_broken_evidence_does_not_take_the_others_with_it(tmp_path: Path) -> None:
-    job = names(1, 60)
-    for node in job:
+    for node in "abc":
         answer(tmp_path, node)
-    first = next(path for path in tmp_path.iterdir() if job[0] in path.name)
+    (first,) = tmp_path.glob("node-a.*")
     lines = first.read_bytes().split(b"\n")
     first.write_bytes(b"\n".join([*lines[:2], b"{", b""]))
-    gathered = gather(tmp_path, RUN, job, started=job)
-    assert [len(group.nodes) for group in gathered.groups] == [59]
-    assert told(gathered) == {"its answer is not JSON": (job[0],)}
-
-
-def test_groups_that_differ_in_what_has_no_words_are_told_all_the_same(tmp_path: Path) -> None:
-    trouble = Fingerprint(trouble="no container engine answers here")
-    answer(tmp_path, "a", trouble)
-    answer(tmp_path, "b", trouble)
-    answer(tmp_path, "c", replace(trouble, kernel="6.5"))
-    assert "1 kernel 6.5 instead of " in summed(tmp_path, ["a", "b", "c"]).sentence
-    twice = replace(WELL, findings=(*WELL.findings, "rccl.runs ok"))
-    assert differences(twice, WELL) == ("something that is not shown here",)
+    gathered = gather(tmp_path, RUN, [*"abc"], started=[*"abc"])
+    assert [group.nodes for group in gathered.groups] == [("b", "c")]
+    assert told(gathered) == {"its answer is not JSON": ("a",)}
 
 
 @pytest.mark.threat
@@ -159,21 +177,17 @@ def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
     assert told(gathered) == {"gave 2 different answers": ("changed",)}
 
 
-@pytest.mark.parametrize("node", ["nid 1", "a/b", "../../etc/x", "ü", "a.b.c", "x" * 60, "a;rm -rf", ".hidden", "%2e"])
-@pytest.mark.threat
-def test_any_name_of_a_node_stays_a_name(tmp_path: Path, node: str) -> None:
+@pytest.mark.threat("S43")
+def test_any_name_of_a_node_stays_a_name_whatever_the_clock_of_its_file_system(tmp_path: Path) -> None:
     folder = tmp_path / "check"
     folder.mkdir()
-    answer(folder, node)
-    assert [group.nodes for group in gather(folder, RUN, [node], started=[]).groups] == [(node,)]
-    assert [path.name for path in tmp_path.iterdir()] == ["check"]
-
-
-def test_the_clock_of_a_file_system_does_not_matter(tmp_path: Path) -> None:
-    answer(tmp_path, "a")
-    (file,) = tmp_path.iterdir()
-    os.utime(file, (0, 0))
-    assert len(gather(tmp_path, RUN, ["a"], started=[]).groups) == 1
+    for node in ("nid 1", "a/b", "../../etc/x", "ü", "a.b.c", "x" * 60, "a;rm -rf", ".hidden", "%2e"):
+        answer(folder, node)
+        (file,) = folder.iterdir()
+        os.utime(file, (0, 0))
+        assert [group.nodes for group in gather(folder, RUN, [node], started=[]).groups] == [(node,)]
+        assert [path.name for path in tmp_path.iterdir()] == ["check"]
+        file.unlink()
 
 
 # -- waiting --
@@ -232,18 +246,15 @@ def test_many_nodes_have_more_time_to_start(tmp_path: Path) -> None:
     assert seen.is_over()
 
 
-def test_a_step_in_which_nothing_starts_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_a_step_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     seen, clock, _ = watching(tmp_path, "a")
     clock.now += watch.FIRST_LIMIT_S + 10
-    assert seen.is_over()
-
-
-def test_a_step_that_does_not_end_though_all_have_answered_is_ended(tmp_path: Path) -> None:
+    assert seen.is_over(), "nothing has started"
     seen, clock, _ = watching(tmp_path, "a")
     answer(tmp_path, "a")
     assert not seen.is_over()
     clock.now += watch.END_LIMIT_S + 10
-    assert seen.is_over()
+    assert seen.is_over(), "all have answered"
 
 
 def test_nothing_is_waited_for_beyond_the_end_of_the_job_and_what_has_come_is_kept(tmp_path: Path) -> None:
@@ -280,6 +291,7 @@ OTHERS = [
     (replace(WELL, trouble="no container engine answers here"), "not probed: no container engine answers here"),
     (replace(WELL, findings=("provider.cxi problem", "rccl.runs ok")), "provider.cxi is problem"),
     (replace(WELL, findings=("rccl.runs ok",)), "no provider.cxi"),
+    (replace(WELL, findings=(*WELL.findings, "rccl.runs ok")), "something that is not shown here"),
 ]
 
 
@@ -293,49 +305,6 @@ def test_a_difference_is_named_in_a_few_words_and_many_are_counted() -> None:
     assert len(told) == 4
 
 
-def test_all_nodes_well_and_the_same_is_no_obstacle(tmp_path: Path) -> None:
-    job = names(1, 4)
-    for node in job:
-        answer(tmp_path, node)
-    report = summed(tmp_path, job)
-    assert report.answer is Answer.NO_OBSTACLE
-    assert report.sentence.endswith("(4 nodes, all the same)")
-    assert "will work" not in report.sentence
-
-
-def test_a_node_without_an_answer_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
-    job = names(1, 64)
-    for node in job[:60]:
-        answer(tmp_path, node)
-    for node in job[60:63]:
-        answer(tmp_path, node, OTHER_CXI)
-    report = summed(tmp_path, job)
-    assert report.answer is Answer.UNDECIDED
-    assert report.sentence == (
-        "CANNOT TELL for 1 of 64 nodes: 60 the same; 3 another libcxi.so.1 (build cccccccc instead of aaaaaaaa); "
-        "1 started, but gave no answer"
-    )
-    assert report.output == ("srun: error: x",)
-
-
-def test_one_node_that_says_no_is_a_no_for_the_job(tmp_path: Path) -> None:
-    job = names(1, 3)
-    answer(tmp_path, job[0])
-    answer(tmp_path, job[1])
-    bad = Finding(Code.PLUGIN_LOADS, Severity.PROBLEM, Level.PROBE, "it cannot be opened")
-    answer(tmp_path, job[2], replace(WELL, findings=("plugin.loads problem",)), RUN, bad)
-    report = summed(tmp_path, job)
-    assert report.answer is Answer.NO
-    assert report.sentence.startswith("NO on 1 of 3 nodes: 2 the same; 1 ")
-
-
-def test_a_node_that_could_not_probe_is_undecided_not_well(tmp_path: Path) -> None:
-    answer(tmp_path, "a", Fingerprint(trouble="no container engine answers here"), RUN)
-    report = summed(tmp_path, ["a"])
-    assert report.answer is Answer.UNDECIDED
-    assert "no container engine answers here" in report.sentence
-
-
 # -- how many GPUs there are --
 
 
@@ -347,24 +316,15 @@ def grouped(folder: Path, *of_nodes: Fingerprint) -> NodeAnswers:
 
 def test_what_gpus_there_are_is_what_the_nodes_say(tmp_path: Path) -> None:
     assert shared_gpus(grouped(tmp_path, WELL, WELL, OTHER_CXI).groups) == 8
-
-
-def test_nodes_with_other_numbers_of_gpus_have_no_collective(tmp_path: Path) -> None:
     seven, none = replace(WELL, gpus=7), replace(WELL, gpus=0)
     with pytest.raises(MissingHereError, match="0 on nid000003, 7 on nid000002, 8 on nid") as caught:
         shared_gpus(grouped(tmp_path, WELL, WELL, seven, none).groups)
     assert "--gpus-per-node" in str(caught.value)
-
-
-def test_why_there_is_no_gpu_is_told_in_the_words_of_a_node(tmp_path: Path) -> None:
     why = "HIP finds no GPU in the container: no ROCm-capable device is detected"
-    answer(tmp_path, "b", replace(WELL, gpus=0))
+    answer(tmp_path, "b", none)
     write_answer(tmp_path, Head(1, RUN, "c", 900), Fingerprint(gpus=0), Details((), why))
     with pytest.raises(MissingHereError, match="no ROCm-capable device is detected; ask Slurm for"):
         shared_gpus(gather(tmp_path, RUN, ["b", "c"], started=[]).groups)
-
-
-def test_where_no_node_could_be_probed_nothing_is_run_on_them() -> None:
     with pytest.raises(MissingHereError, match="no node could be probed"):
         shared_gpus(())
 
@@ -394,32 +354,35 @@ def task(image: Path) -> NodeTask:
     return NodeTask(2, RUN, identity_of(image), probes, None)
 
 
-def take(folder: Path) -> NodeAnswers:
-    take_part(folder, {"PATH": "/nowhere", "SLURMD_NODENAME": "nid000001"})
-    return gather(folder, RUN, ["nid000001"], started=[])
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    (tmp_path / "image.sif").write_bytes(b"an image" * 100_000)
+    return tmp_path / "image.sif"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a check, which all nodes share."""
+    (tmp_path / "check").mkdir()
+    return tmp_path / "check"
 
 
 @pytest.mark.usefixtures("no_namespaces")
-def test_a_node_without_an_engine_answers_that(tmp_path: Path) -> None:
-    image = tmp_path / "image.sif"
-    image.write_bytes(b"an image")
-    folder = tmp_path / "check"
-    folder.mkdir()
+def test_a_node_without_an_engine_or_with_another_image_says_so_and_probes_nothing(image: Path, folder: Path) -> None:
     write_task(folder, task(image))
     (group,) = take(folder).groups
     assert "no container engine answers here" in (group.fingerprint.trouble or "")
-    assert [path.name for path in folder.iterdir() if path.name.endswith(".started")]
-
-
-def test_a_node_that_has_another_image_says_so_and_probes_nothing(tmp_path: Path) -> None:
-    image = tmp_path / "image.sif"
-    image.write_bytes(b"an image" * 100_000)
-    folder = tmp_path / "check"
-    folder.mkdir()
-    write_task(folder, task(image))
+    started, answered = sorted(folder.glob("node-*"), key=lambda path: path.suffix, reverse=True)
+    assert (started.suffix, answered.suffix) == (".started", ".json")
+    answered.unlink()
     image.write_bytes(b"an image" * 99_999 + b"an IMAGE")
     (group,) = take(folder).groups
     assert (group.fingerprint.trouble or "").startswith("another image is there (800000 bytes, ")
+
+
+def take(folder: Path) -> NodeAnswers:
+    take_part(folder, {"PATH": "/nowhere", "SLURMD_NODENAME": "nid000001"})
+    return gather(folder, RUN, ["nid000001"], started=[])
 
 
 def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -428,16 +391,14 @@ def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path:
     assert "nid000009" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "[" * 100_000])
-def test_a_task_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
-    (tmp_path / "task").write_text(text)
-    with pytest.raises(BadInputError, match="is not the task of a check"):
-        read_task(tmp_path, "a")
+def test_a_task_that_is_none_is_bad_input(tmp_path: Path) -> None:
+    for text in ("", "{", "[]", '{"schema": 1}', "[" * 100_000):
+        (tmp_path / "task").write_text(text)
+        with pytest.raises(BadInputError, match="is not the task of a check"):
+            read_task(tmp_path, "a")
 
 
-def test_a_task_survives_being_written(tmp_path: Path) -> None:
-    image = tmp_path / "i.sif"
-    image.write_bytes(b"x")
+def test_a_task_survives_being_written(image: Path, tmp_path: Path) -> None:
     finding = Finding(
         Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
     )
@@ -484,21 +445,12 @@ def in_job(folder: Path, **variables: str) -> dict[str, str]:
     return {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]", **variables}
 
 
-def test_outside_of_a_job_there_is_no_allocation() -> None:
-    assert slurm.find_allocation({"PATH": "/nowhere"}) is None
-
-
-def test_a_job_without_slurms_commands_is_told(stand_in: Path) -> None:
+def test_where_there_are_no_nodes_to_ask_it_is_said(stand_in: Path) -> None:
+    assert slurm.find_allocation({"PATH": "/nowhere"}) is None, "outside of a job"
     with pytest.raises(MissingHereError, match="scontrol is not on PATH"):
         slurm.find_allocation({**in_job(stand_in), "PATH": str(stand_in)})
-
-
-def test_one_of_several_tasks_of_a_step_does_not_start_a_step_of_its_own(stand_in: Path) -> None:
-    with pytest.raises(BadInputError, match="one of 8 tasks"):
+    with pytest.raises(BadInputError, match="one of 8 tasks"):  # which does not start a step of its own
         slurm.find_allocation(in_job(stand_in, SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="8"))
-
-
-def test_a_controller_that_does_not_answer_is_told_in_its_words(stand_in: Path) -> None:
     program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(UndecidedError, match="Unable to contact slurm controller"):
         slurm.find_allocation(in_job(stand_in))
@@ -514,12 +466,10 @@ def test_the_nodes_are_those_that_slurm_names(stand_in: Path) -> None:
     assert found.ends == pytest.approx(time.monotonic() + 3723, abs=30)
 
 
-def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(stand_in: Path, tmp_path: Path) -> None:
+def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
+    stand_in: Path, image: Path, folder: Path
+) -> None:
     program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
-    image = tmp_path / "image.sif"
-    image.write_bytes(b"an image")
-    folder = tmp_path / "check"
-    folder.mkdir()
     gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert told(gathered) == {"never started": ("a", "b")}
     report = nodes.sum_up(REQUEST, "7", gathered, (), output=nodes._tail(done))
@@ -532,29 +482,22 @@ def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) ->
     """In the environment of a job, srun takes over the shape of the job's tasks from variables."""
     program(stand_in, "srun", 'echo "$@"; env')
     shape = {"SLURM_HINT": "nomultithread", "SLURM_CPUS_PER_TASK": "7", "SLURM_GPUS_PER_TASK": "1", "SLURM_EXACT": "1"}
-    done = slurm.run_step(("a", "b"), ["x"], {**in_job(stand_in), **shape, "SLURM_NETWORK": "job_vni"}, timeout_s=60)
-    words, *variables = done.output.splitlines()
-    assert {"--overlap", "--gpu-bind=none", "--cpu-bind=none", "--mem=0", "--quit-on-interrupt"} <= set(words.split())
-    assert not {line for line in variables if line.partition("=")[0] in shape}
-    assert "SLURM_NETWORK=job_vni" in variables
+    variables = {**in_job(stand_in), **shape, "SLURM_NETWORK": "job_vni"}
+    alone, *seen = slurm.run_step(("a", "b"), ["x"], variables, timeout_s=421).output.splitlines()
+    wanted = {"--overlap", "--gpu-bind=none", "--cpu-bind=none", "--mem=0", "--quit-on-interrupt"}
+    assert wanted <= set(alone.split())
+    assert not {line for line in seen if line.partition("=")[0] in shape}
+    assert "SLURM_NETWORK=job_vni" in seen
+    # a collective ends at its time limit also without srun
+    together, *_ = slurm.run_step(("a", "b"), ["x"], variables, timeout_s=421, together=True).output.splitlines()
+    assert {"--time=8", "--kill-on-bad-exit=1"} <= set(together.split())
+    assert "--time" not in alone
 
 
-def test_a_collective_ends_at_its_time_limit_also_without_srun(stand_in: Path) -> None:
-    program(stand_in, "srun", 'echo "$@"')
-    alone, together = (
-        slurm.run_step(("a", "b"), ["x"], in_job(stand_in), timeout_s=421, together=together).output.split()
-        for together in (False, True)
-    )
-    assert {"--time=8", "--kill-on-bad-exit=1"} <= set(together)
-    assert not any(word.startswith("--time") for word in alone)
-
-
-def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, tmp_path: Path) -> None:
+def test_nodes_that_were_cut_off_by_another_are_asked_once_more(
+    stand_in: Path, image: Path, folder: Path, tmp_path: Path
+) -> None:
     """Slurm ends a step in which one node cannot be reached; the stand-in of srun does, and then answers for `b`."""
-    image = tmp_path / "image.sif"
-    image.write_bytes(b"an image")
-    folder = tmp_path / "check"
-    folder.mkdir()
     program(
         stand_in,
         "srun",
@@ -574,12 +517,8 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(stand_in: Path, 
 
 
 def test_a_step_is_ended_before_the_time_of_the_job_is_up(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stand_in: Path, image: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = tmp_path / "image.sif"
-    image.write_bytes(b"an image")
-    folder = tmp_path / "check"
-    folder.mkdir()
     monkeypatch.setattr("secrets.token_hex", lambda _: RUN)
     answer(folder, "a")
     (folder / "node-b.1.started").touch()
@@ -601,30 +540,35 @@ def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
     assert "--nodes 3" in str(caught.value)
 
 
-def test_a_job_that_slurm_refuses_is_told_in_its_words(
+IN_ITS_FOLDER = 'for word; do case $word in --chdir=*) cd "${word#--chdir=}";; esac; done\n'
+SBATCH: list[tuple[str, str, list[str]]] = [
+    ("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", "partition specified: x.*--sbatch=", []),
+    ("echo 12; echo 'error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1", "DUE TO TIME LIMIT", ["12"]),
+    (
+        "echo '12;cluster'; exit 1",
+        "^(?!.*12).*it said nothing; sacct shows",
+        ["12"],
+    ),  # the number is nothing that it said
+    *(
+        (f"echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit {code}", "scontrol does not list", ["12"])
+        for code in (1, 3, 70)
+    ),
+]
+"""What sbatch does; what is said then, and which jobs there are."""
+
+
+def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_image(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    program(stand_in, "sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
-    with pytest.raises(UndecidedError, match="invalid partition specified") as caught:
-        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
-    assert "--sbatch=" in str(caught.value)
-    assert caught.value.exit_code == ExitCode.UNDECIDED, "a refused job says nothing of the image"
-    assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
-
-
-def test_a_job_that_ends_without_a_report_is_told_with_its_last_line(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = """
-    for word; do case $word in --chdir=*) cd "${word#--chdir=}";; esac; done
-    echo 12; echo 'slurmstepd: error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1"""
-    program(stand_in, "sbatch", script)
-    heard: list[str] = []
-    with pytest.raises(UndecidedError, match="DUE TO TIME LIMIT"):
-        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
-    assert heard == ["12"]
+    for script, said, jobs in SBATCH:
+        program(stand_in, "sbatch", IN_ITS_FOLDER + script)
+        heard: list[str] = []
+        with pytest.raises(UndecidedError, match=f"(?s){said}") as caught:
+            submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
+        assert heard == jobs, script
+        assert caught.value.exit_code == ExitCode.UNDECIDED, script
+        assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
 
 
 def test_a_terminal_that_closes_hangs_up_twice_and_its_job_is_cancelled(stand_in: Path, tmp_path: Path) -> None:
@@ -645,50 +589,20 @@ def test_a_terminal_that_closes_hangs_up_twice_and_its_job_is_cancelled(stand_in
     assert not list(tmp_path.glob(".lumiimg-check-*"))
 
 
-def test_the_number_of_a_job_is_not_told_as_what_it_said(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    program(stand_in, "sbatch", "echo '12;cluster'; exit 1")
-    with pytest.raises(UndecidedError, match="it said nothing; sacct shows") as caught:
-        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
-    assert "12" not in str(caught.value)
-
-
-@pytest.mark.parametrize("code", [1, 3, 70])
-def test_what_the_check_says_in_a_job_is_told_and_is_no_no(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = f"""
-    for word; do case $word in --chdir=*) cd "${{word#--chdir=}}";; esac; done
-    echo 12; echo 'lumiimg: scontrol does not list the nodes of job 12' > job.out; exit {code}"""
-    program(stand_in, "sbatch", script)
-    with pytest.raises(UndecidedError, match="scontrol does not list"):
-        submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, lambda _: None)
-
-
 def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
     longest = 2 * (watch.start_limit_s(64) + watch.NODE_LIMIT_S) + watch.FIRST_LIMIT_S + TOGETHER_LIMIT_S
     assert longest < 60 * submit.minutes(64) < longest + 300
 
 
 def test_a_report_comes_back_from_a_job_as_it_was_made(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stand_in: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lumiimg.report.schema import json_text
-
-    folder = tmp_path / "check"
-    folder.mkdir()
     answer(folder, "a")
     answer(folder, "b", OTHER_CXI)
     report = summed(folder, ["a", "b", "c"])
     (tmp_path / "made.json").write_text(json_text("check-nodes", report))
     monkeypatch.chdir(tmp_path)
-    script = f"""
-    for word; do case $word in --chdir=*) cd "${{word#--chdir=}}";; esac; done
-    echo '12;cluster'; cp {tmp_path}/made.json report.json; exit 3"""
-    program(stand_in, "sbatch", script)
+    program(stand_in, "sbatch", f"{IN_ITS_FOLDER}echo '12;cluster'; cp {tmp_path}/made.json report.json; exit 3")
     environment = {"PATH": f"{stand_in}:/usr/bin:/bin"}
     assert submit.check_by_job(["check"], 3, [], environment, lambda _: None) == report
 
@@ -696,24 +610,24 @@ def test_a_report_comes_back_from_a_job_as_it_was_made(
 # -- what is printed --
 
 
-@pytest.mark.parametrize("columns", [80, 60])
 def test_names_of_nodes_are_cut_at_the_width_and_whole_where_all_is_asked_for(
-    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
     every_other = names(1, 400)[::2]
     for node in every_other:
         answer(tmp_path, node)
     answer(tmp_path, "nid000402", OTHER_CXI)
     report = summed(tmp_path, [*every_other, "nid000402", *names(501, 800)[::2]])
-    print_nodes(report, verbose=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= columns
-    named = [line for line in lines if "nid[" in line]
-    assert named
-    assert all("…" in line for line in named)
-    print_nodes(report, verbose=True)
-    assert folded(every_other) in capsys.readouterr().out
+    for columns in (80, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_nodes(report, verbose=False)
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= columns
+        named = [line for line in lines if "nid[" in line]
+        assert named
+        assert all("…" in line for line in named)
+        print_nodes(report, verbose=True)
+        assert folded(every_other) in capsys.readouterr().out
 
 
 def test_a_line_says_which_nodes_are_waited_for_and_until_when(
