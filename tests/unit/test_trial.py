@@ -339,61 +339,69 @@ def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> No
     assert (outcome(one, read), read.why) == (ClaimOutcome.OPEN, "the run to compare it with went over socket")
 
 
-@pytest.mark.parametrize("key", ["alike", "libcxi", "answer"])
-@pytest.mark.parametrize("agrees", [True, False])
-def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it(
-    tmp_path: Path, key: str, *, agrees: bool
-) -> None:
-    value = {"alike": "all the same", "libcxi": "/x", "answer": "no-obstacle"}[key] if agrees else "something else"
-    one = claim(key, value, "image-1.probe")
+def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it(tmp_path: Path) -> None:
     seen = replace(group(libcxi="/x"), answer=Answer.NO_OBSTACLE)
     half = replace(on_nodes(seen), silent=(SilentNodes(("b",), "gave no answer"),))
-    read = reading(case(image_1__probe=half), one)
-    assert outcome(one, read) is (ClaimOutcome.OPEN if agrees else ClaimOutcome.DIFFERS)
-    assert "1 node gave no answer" in read.why
-    folder, _ = trial(tmp_path, one)
-    folder.output_file(one.step).write_text(json_text("check-nodes", half))
-    folder.keep(Record(step=one.step, ending=Ending.DONE))
-    (row,) = report_of(folder, folder.plan(), {}).rows
-    assert not agrees or told_of(row).endswith("but 1 node gave no answer")
+    values = {"alike": "all the same", "libcxi": "/x", "answer": "no-obstacle"}
+    agree = [claim(key, value, "image-1.probe") for key, value in values.items()]
+    differ = [claim(key, "something else", "image-1.probe") for key in values]
+    for one in (*agree, *differ):
+        read = reading(case(image_1__probe=half), one)
+        assert outcome(one, read) is (ClaimOutcome.OPEN if one in agree else ClaimOutcome.DIFFERS), one
+        assert "1 node gave no answer" in read.why
+    folder, made = trial(tmp_path, *agree)
+    folder.output_file("image-1.probe").write_text(json_text("check-nodes", half))
+    folder.keep(Record(step="image-1.probe", ending=Ending.DONE))
+    rows = report_of(folder, made, {}).rows
+    assert len(rows) == len(agree)
+    assert all(told_of(row).endswith("but 1 node gave no answer") for row in rows)
 
 
-def test_harm_that_was_seen_in_jobs_of_frameworks_is_not_predicted_of_an_all_reduce(tmp_path: Path) -> None:
+def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     image = fabric_builder.image(tmp_path / "image")
-    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--quiet"]) == 0
-    claims = {one.id: one for one in TrialFolder(tmp_path / "t").plan().claims}
+    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--json"]) == 0
+    printed = capsys.readouterr()
+    found = validated(printed.out, "trial-plan")
+    assert all(one["source"] for one in found["claims"])
+    assert "site.libfabric" in {one["id"] for one in found["claims"]}
+    assert {one["step"] for one in found["claims"]} <= {one["name"] for one in found["steps"]}
+    assert "--sbatch='-p dev-g -A PROJECT --gpus-per-node=8'" in printed.err
+    assert main(["trial", "report", str(tmp_path / "t")]) == ExitCode.UNDECIDED
+    said = capsys.readouterr().out
+    assert "no claim was judged" in said
+    assert "t --sbatch='OPTIONS'" in said, "without an account and a partition Slurm would refuse it"
+    made = TrialFolder(tmp_path / "t").plan()
+    claims = {one.id: one for one in made.claims}
+    # harm that was seen in jobs of frameworks is not predicted of an all-reduce
     assert claims["image-1.with:NCCL_MIN_NCHANNELS=32"].predicted is None
     assert claims["image-1.without:NCCL_SOCKET_IFNAME"].predicted == "no change"
-    looked_up = [one for one in claims.values() if "lumiimg check" not in one.source]
+    looked_up = [one for one in made.claims if "lumiimg check" not in one.source]
     undated = {one.id for one in looked_up if not one.date}
     assert undated == {"image-1.alike", "image-1.socket.network"}, "those are of no source with a date"
-
-
-def test_a_look_at_gpus_ends_by_itself_before_its_step_is_ended(tmp_path: Path) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--quiet"]) == 0
-    limits = {one.name: one.limit * 60 for one in TrialFolder(tmp_path / "t").plan().steps}
+    # a look at GPUs ends by itself before its step is ended
+    limits = {one.name: one.limit * 60 for one in made.steps}
     compiling_s, starting_s = 120, 60
     assert limits["image-1.gpus"] >= compiling_s + gpu_targets.LIMIT_S + starting_s
 
 
-@pytest.mark.parametrize("lock", ["", "base = 1", "[" * 90_000, 'base = {name = "../x"}\nlayer = [1]', 7, "mine", None])
 def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: object
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "config/lumiimg/layers/secret"
     mine.mkdir(parents=True)
     (mine / "layer.toml").write_text('summary = "x"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    if lock == "mine":
-        lock = 'layer = []\n[base]\nname = "secret"\nrelease = ""\nlayer = ""\n'
+    own = 'layer = []\n[base]\nname = "secret"\nrelease = ""\nlayer = ""\n'
+    for lock in ("", "base = 1", "[" * 90_000, 'base = {name = "../x"}\nlayer = [1]', 7, own):
+        monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", lambda _, lock=lock: {"lock": lock})
+        assert rows_in(tmp_path) == (), lock
 
-    def found(_: Path) -> object:
-        if lock is None:
-            raise BadInputError("is of a newer lumiimg")
-        return {"lock": lock}
+    def newer(_: Path) -> object:
+        raise BadInputError("is of a newer lumiimg")
 
-    monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", found)
+    monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", newer)
     assert rows_in(tmp_path) == ()
 
 
@@ -472,32 +480,27 @@ def test_what_a_step_sets_wins_over_what_the_image_sets(tmp_path: Path, monkeypa
     assert seen == {"PATH": "/bin", **dict.fromkeys(names, "Socket")}
 
 
+KEYS = [
+    "groups",
+    "collective",
+    "levels",
+    "run",
+    "path",
+    "findings",
+    "measurements",
+    "best_gb_s",
+    "nodes",
+    "differs",
+    "silent",
+    "startups",
+    "ranks",
+]
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: (
-            st.lists(inner)
-            | st.dictionaries(
-                st.sampled_from(
-                    [
-                        "groups",
-                        "collective",
-                        "levels",
-                        "run",
-                        "path",
-                        "findings",
-                        "measurements",
-                        "best_gb_s",
-                        "nodes",
-                        "differs",
-                        "silent",
-                        "startups",
-                        "ranks",
-                    ]
-                ),
-                inner,
-            )
-        ),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(KEYS), inner),
         max_leaves=20,
     )
 )
@@ -505,19 +508,9 @@ def test_what_a_step_sets_wins_over_what_the_image_sets(tmp_path: Path, monkeypa
 def test_whatever_a_step_printed_is_judged(tmp_path_factory: pytest.TempPathFactory, output: Any) -> None:
     """Output that is not what a step of ours prints is open, never a way for the table to end."""
     folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
-    every = [
-        claim(key, "x", f"image-1.{at}")
-        for key, at in (
-            ("network", "run"),
-            ("bandwidth", "run"),
-            ("rccl", "probe"),
-            ("answer", "probe"),
-            ("alike", "probe"),
-            ("one-node", "one-node"),
-            ("opens", "import"),
-            ("without:X", "run"),
-        )
-    ]
+    places = {"network": "run", "bandwidth": "run", "rccl": "probe", "answer": "probe", "alike": "probe"}
+    places |= {"one-node": "one-node", "opens": "import", "without:X": "run"}
+    every = [claim(key, "x", f"image-1.{at}") for key, at in places.items()]
     words = {"image-1.import": ("bench", "import")}
     every += CLAIMS.values()
     steps = {one.step: step(one.step, words=words.get(one.step, ("check",))) for one in every}
@@ -550,24 +543,6 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*new, "--site", "nowhere"]) == ExitCode.BAD_INPUT
     assert main([*new, "--site", "lumi", "--node-minutes", "1"]) == ExitCode.BAD_INPUT
     assert not (tmp_path / "new").exists(), "nothing is half written"
-
-
-def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    assert main(["trial", "plan", str(image), "-o", str(tmp_path / "t"), "--site", "lumi", "--json"]) == 0
-    printed = capsys.readouterr()
-    found = validated(printed.out, "trial-plan")
-    assert all(one["source"] for one in found["claims"])
-    names = {one["id"] for one in found["claims"]}
-    assert {"site.libfabric", "image-1.network", "image-1.without:NCCL_SOCKET_IFNAME"} <= names
-    assert {one["step"] for one in found["claims"]} <= {one["name"] for one in found["steps"]}
-    assert "--sbatch='-p dev-g -A PROJECT --gpus-per-node=8'" in printed.err
-    assert main(["trial", "report", str(tmp_path / "t")]) == ExitCode.UNDECIDED
-    said = capsys.readouterr().out
-    assert "no claim was judged" in said
-    assert "t --sbatch='OPTIONS'" in said, "without an account and a partition Slurm would refuse it"
 
 
 @given(
@@ -623,17 +598,14 @@ def test_a_job_asks_for_no_more_than_is_left_and_than_its_partition_has(tmp_path
         minutes()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_what_bounds_a_job_is_the_trials_in_any_spelling(tmp_path: Path) -> None:
+    folder, made = trial(tmp_path, steps=(step("s"),))
+    for options in (
         *("--time=600", "--ti 600", "-t600", "-Ht 600", "--nodes=8", "-N8", "-sN 8", "-a0-9", "--arr=0-9"),
         *("--job-name=x", "-QJ x", "-M other", "--requeue", "-d afterok:1", "-p x : -N 8"),
-    ],
-)
-def test_what_bounds_a_job_is_the_trials_in_any_spelling(tmp_path: Path, options: str) -> None:
-    folder, made = trial(tmp_path, steps=(step("s"),))
-    with pytest.raises(BadInputError, match="which the trial decides"):
-        submit.write_job(folder, made, options.split(), {})
+    ):
+        with pytest.raises(BadInputError, match="which the trial decides"):
+            submit.write_job(folder, made, options.split(), {})
     words = submit.write_job(folder, made, ["-p", "dev-g", "--account=x", "--gpus-per-node=8", "--mail-user=n@x"], {})
     last = [str(word).partition("=")[0] for word in words[-6:-1]]
     assert last == ["--job-name", "--nodes", "--time", "--no-requeue", "--dependency"], "behind the user's: they win"
@@ -653,11 +625,9 @@ def test_variables_of_slurms_commands_neither_hide_a_job_nor_make_more(tmp_path:
     assert "SBATCH_" not in seen
 
 
-@pytest.mark.parametrize("ours", [True, False])
 def test_what_a_job_took_before_its_first_step_counts_and_clocks_that_are_set_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ours: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, made = trial(tmp_path, steps=(step("a"),))
     wall, clock = [1e9], [1000.0]
     monkeypatch.setattr("time.time", lambda: wall[0])
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
@@ -668,10 +638,11 @@ def test_what_a_job_took_before_its_first_step_counts_and_clocks_that_are_set_do
         return Record(step=one.name, ending=Ending.DONE)
 
     monkeypatch.setattr(driver, "_in_job", work)
-    name = "lumiimg-trial-0123abcd" if ours else "interactive"
-    job = Allocation("7", ("n1", "n2"), None, ran_s=120.0)
-    run_in_job(folder, made, job, {"SLURM_JOB_NAME": name}, lambda _: None)
-    assert folder.spent() == pytest.approx(2 * (7 if ours else 5))
+    for name, minutes in (("lumiimg-trial-0123abcd", 7), ("interactive", 5)):
+        folder, made = trial(tmp_path / name, steps=(step("a"),))
+        job = Allocation("7", ("n1", "n2"), None, ran_s=120.0)
+        run_in_job(folder, made, job, {"SLURM_JOB_NAME": name}, lambda _: None)
+        assert folder.spent() == pytest.approx(2 * minutes), name
 
 
 def test_a_trial_that_is_run_twice_in_one_job_has_taken_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -715,53 +686,48 @@ def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on
     assert {folder.record(one.name).ending for one in made.steps} == {Ending.DONE}  # type: ignore[union-attr]
 
 
-def test_a_job_without_gpus_leaves_its_collectives_for_one_that_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, made = trial(
-        tmp_path, claim("network", "ofi-cxi"), steps=(step("image-1.run"), step("image-1.socket", after="image-1.run"))
-    )
-    outputs = [NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET)]
-
-    def work(f: TrialFolder, one: TrialStep, *_: object) -> Record:
-        f.output_file(one.name).write_text(json_text("check-nodes", outputs.pop(0)))
-        return Record(step=one.name, ending=Ending.DONE)
-
-    monkeypatch.setattr(driver, "_in_job", work)
-    in_job(folder, made, 7)
-    (row,) = report_of(folder, made, {}).rows
-    assert (row.outcome, row.why) == (
-        ClaimOutcome.OPEN,
-        "left for the next job: not taken: HIP finds no GPU in the container",
-    )
-    assert not driver.is_over(folder, made)
-    in_job(folder, made, 8)
-    (row,) = report_of(folder, made, {}).rows
-    assert row.outcome is ClaimOutcome.SAME
-    assert driver.is_over(folder, made)
-
-
-def test_a_look_at_gpus_in_a_job_without_any_is_left_for_one_that_has_them(
+def test_a_job_without_gpus_leaves_what_needs_them_for_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_gpus = step("image-1.gpus", words=("node", "looks", "--gpus-in", "x.sif"), nodes=1)
     target = Claim(id="image-1.target", about="target", predicted="gfx90a", source="x", step="image-1.gpus")
-    folder, made = trial(tmp_path, target, steps=(of_gpus,))
-    outputs = [GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",))]
+    runs = (step("image-1.run"), step("image-1.socket", after="image-1.run"))
+    for one, steps, prints, why, stand_in in (
+        (
+            claim("network", "ofi-cxi"),
+            runs,
+            [json_text("check-nodes", each) for each in (NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET))],
+            "not taken: HIP finds no GPU in the container",
+            None,
+        ),
+        (
+            target,
+            (of_gpus,),
+            [
+                json.dumps(encode(each))
+                for each in (GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",)))
+            ],
+            "no GPU: HSA finds no GPU",
+            "GPUs: some were used, and no node showed a GPU of AMD's",
+        ),
+    ):
+        folder, made = trial(tmp_path / one.id, one, steps=steps)
+        outputs = list(prints)
 
-    def work(f: TrialFolder, one: TrialStep, *_: object) -> Record:
-        f.output_file(one.name).write_text(json.dumps(encode(outputs.pop(0))))
-        return Record(step=one.name, ending=Ending.DONE)
+        def work(f: TrialFolder, now: TrialStep, *_: object, outputs: list[str] = outputs) -> Record:
+            f.output_file(now.name).write_text(outputs.pop(0))
+            return Record(step=now.name, ending=Ending.DONE)
 
-    monkeypatch.setattr(driver, "_in_job", work)
-    in_job(folder, made, 7, nodes=1)
-    (row,) = report_of(folder, made, {}).rows
-    assert (row.outcome, row.why) == (ClaimOutcome.OPEN, "left for the next job: no GPU: HSA finds no GPU")
-    in_job(folder, made, 8, nodes=1)
-    report = report_of(folder, made, {})
-    assert report.rows[0].outcome is ClaimOutcome.SAME
-    assert report.stand_in == "GPUs: some were used, and no node showed a GPU of AMD's"
-    assert driver.is_over(folder, made)
+        monkeypatch.setattr(driver, "_in_job", work)
+        in_job(folder, made, 7)
+        (row,) = report_of(folder, made, {}).rows
+        assert (row.outcome, row.why) == (ClaimOutcome.OPEN, f"left for the next job: {why}")
+        assert not driver.is_over(folder, made)
+        in_job(folder, made, 8)
+        report = report_of(folder, made, {})
+        assert report.rows[0].outcome is ClaimOutcome.SAME
+        assert stand_in in (None, report.stand_in)
+        assert driver.is_over(folder, made)
 
 
 def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
@@ -831,13 +797,13 @@ def test_a_file_system_without_locks_is_named_and_a_lock_goes_through_no_link(
         pass
 
 
-@pytest.mark.parametrize(
-    "change", [{"id": "x\n#SBATCH --nodes=8"}, {"nodes": 0}, {"steps": (step("../../x"),)}, {"steps": (step("a/b"),)}]
-)
-def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder, _ = trial(tmp_path, **change)
-    with pytest.raises(BadInputError, match="is not what a trial writes"):
-        folder.plan()
+def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path) -> None:
+    changes: list[dict[str, Any]] = [{"id": "x\n#SBATCH --nodes=8"}, {"nodes": 0}]
+    changes += [{"steps": (step(name),)} for name in ("../../x", "a/b")]
+    for number, change in enumerate(changes):
+        folder, _ = trial(tmp_path / str(number), **change)
+        with pytest.raises(BadInputError, match="is not what a trial writes"):
+            folder.plan()
 
 
 def test_a_trial_of_another_user_is_not_run(
@@ -882,40 +848,38 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
         assert word not in text
 
 
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        # a node of a later job that gave no answer, with its domain, and inside of another word
-        ("srun: error: nid009999.hsn.cm.lumi.csc.fi: task 1: Killed", "srun: error: node-3: task 1: Killed"),
-        ("node-nid009999.host.json, NID009999, x1000c0s3b0n1", "node-node-3, node-3, node"),
-        # folders of somebody, also of one whose name is short or a word of ours
-        ("/pfs/lustrep2/scratch/project_465000001/al/envs/secret/lib/librccl.so.1", "…/librccl.so.1"),
-        ("/users/network/secret/x.py fails", "… fails"),
-        ("/home/jenkins/workspace/secret/librccl.so", "…/librccl.so"),
-        ("in /tmp/al-4711/miopen, of /home/anna", "in …, of …"),
-        ("/flash/project_1/x:/mnt", "…:/mnt"),
-        # an image by its name alone, by a link, accounts, addresses of people and machines
-        ("secretmodel.sif: not found", "IMAGE-1: not found"),
-        ("Invalid account csc-internal for Anna", "Invalid account PROJECT for USER"),
-        ("mail to anna.b@csc.example.org from 10.253.1.17", "mail to ADDRESS from ADDRESS"),
-        # what must stay
-        ("/opt/rocm-6.2.4/lib/librccl.so.1.0.60204", "/opt/rocm-6.2.4/lib/librccl.so.1.0.60204"),
-        ("/scratch/$SLURM_JOB_ACCOUNT/$USER", "/scratch/$SLURM_JOB_ACCOUNT/$USER"),
-        (
-            "driver 6.3.60300, kernel 6.4.0-150600.23.73_15.0.14-cray",
-            "driver 6.3.60300, kernel 6.4.0-150600.23.73_15.0.14-cray",
-        ),
-    ],
+HIDDEN = {
+    # a node of a later job that gave no answer, with its domain, and inside of another word
+    "srun: error: nid009999.hsn.cm.lumi.csc.fi: task 1: Killed": "srun: error: node-3: task 1: Killed",
+    "node-nid009999.host.json, NID009999, x1000c0s3b0n1": "node-node-3, node-3, node",
+    # folders of somebody, also of one whose name is short or a word of ours
+    "/pfs/lustrep2/scratch/project_465000001/al/envs/secret/lib/librccl.so.1": "…/librccl.so.1",
+    "/users/network/secret/x.py fails": "… fails",
+    "/home/jenkins/workspace/secret/librccl.so": "…/librccl.so",
+    "in /tmp/al-4711/miopen, of /home/anna": "in …, of …",
+    "/flash/project_1/x:/mnt": "…:/mnt",
+    # an image by its name alone, by a link, accounts, addresses of people and machines
+    "secretmodel.sif: not found": "IMAGE-1: not found",
+    "Invalid account csc-internal for Anna": "Invalid account PROJECT for USER",
+    "mail to anna.b@csc.example.org from 10.253.1.17": "mail to ADDRESS from ADDRESS",
+}
+SHOWN = (
+    "/opt/rocm-6.2.4/lib/librccl.so.1.0.60204",
+    "/scratch/$SLURM_JOB_ACCOUNT/$USER",
+    "driver 6.3.60300, kernel 6.4.0-150600.23.73_15.0.14-cray",
 )
-def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path, said: str, told: str) -> None:
+
+
+def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path) -> None:
     tried = TrialImage(path=str(tmp_path / "secretmodel.sif"), content="0", rows=())
-    one = claim("network", "ofi-cxi")
-    folder, made = trial(tmp_path, replace(one, about="image 1: network between two nodes"), images=(tried,))
-    folder.keep(Record(step=one.step, ending=Ending.FAILED, said=(said,)))
+    one = replace(claim("network", "ofi-cxi"), about="image 1: network between two nodes")
+    folder, made = trial(tmp_path, one, images=(tried,))
     hosts = (NODE.node, "nid005002", "nid009999")
     folder.note(JobTime(job="7", nodes=3, began=0, until=1, hosts=hosts, account="csc-internal"))
-    (row,) = report_of(folder, made, {"USER": "anna", "HOME": "/home/anna"}).rows
-    assert row.why == told
+    for said, told in (HIDDEN | dict(zip(SHOWN, SHOWN, strict=True))).items():
+        folder.keep(Record(step=one.step, ending=Ending.FAILED, said=(said,)))
+        (row,) = report_of(folder, made, {"USER": "anna", "HOME": "/home/anna"}).rows
+        assert row.why == told
 
 
 def test_a_user_whose_name_is_a_word_of_the_table_leaves_it_readable(tmp_path: Path) -> None:
@@ -991,24 +955,23 @@ def test_what_ran_on_another_driver_is_no_fact_of_the_sites(tmp_path: Path, data
     assert (data["sites"] / "lumi.toml").read_text() == (taken_in.SITES / "lumi.toml").read_text()
 
 
-@pytest.mark.parametrize("differs", [True, False])
 def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
-    tmp_path: Path, data: dict[str, Path], *, differs: bool
+    tmp_path: Path, data: dict[str, Path]
 ) -> None:
-    folder = TrialFolder(tmp_path / "t")
-    folder.make(made := plan(CLAIMS["site.libfabric"], CLAIMS["site.identity"]))
-    folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
-    for node in "ab":
-        look = replace(NODE, node=node, variables={"SLURM_CLUSTER_NAME=lumi": not differs}, libfabric="2.1.0")
-        (folder.looks / f"{node}.look.json").write_text(json.dumps(encode(look)))
-    report = report_of(folder, made, {})
-    (tmp_path / "trial.json").write_text(json_text("trial", report))
-    assert bool(report.notes) == differs
-    if differs:
-        with pytest.raises(BadInputError, match="may be of another machine"):
-            [*taken_in.take_in(tmp_path / "trial.json", **data)]
-    else:
-        assert [*taken_in.take_in(tmp_path / "trial.json", **data)]
+    for differs in (True, False):
+        folder, made = trial(tmp_path / f"{differs}", CLAIMS["site.libfabric"], CLAIMS["site.identity"])
+        folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
+        for node in "ab":
+            look = replace(NODE, node=node, variables={"SLURM_CLUSTER_NAME=lumi": not differs}, libfabric="2.1.0")
+            (folder.looks / f"{node}.look.json").write_text(json.dumps(encode(look)))
+        report = report_of(folder, made, {})
+        (tmp_path / "trial.json").write_text(json_text("trial", report))
+        assert bool(report.notes) == differs
+        if differs:
+            with pytest.raises(BadInputError, match="may be of another machine"):
+                [*taken_in.take_in(tmp_path / "trial.json", **data)]
+        else:
+            assert [*taken_in.take_in(tmp_path / "trial.json", **data)]
 
 
 def test_what_a_step_prints_goes_through_no_link(tmp_path: Path) -> None:
@@ -1022,47 +985,42 @@ def test_what_a_step_prints_goes_through_no_link(tmp_path: Path) -> None:
     assert folder.record("schema").ending is Ending.DONE  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("site",), "../sites/lumi"),
-        (("site",), "lumi\n[x]"),
-        (("id",), "0123abcd\n[driver]"),
-        (("id",), ""),
-        (("measured",), "yesterday"),
-        (("measured",), "2999-01-01T00:00:00+00:00"),
-        (("images", 0, "content"), "0\n[x]"),
-        (("images", 0, "rocm"), "99 or so"),
-        (("images", 0, "rows", 0, "content"), "?"),
-        (("rows", 0, "measured"), "a\nb"),
-        (("rows", 0, "measured"), None),
-        (("rows", 0, "about"), "x" * 10_000),
-    ],
-)
-def test_a_file_that_no_trial_writes_changes_nothing(
-    tmp_path: Path, data: dict[str, Path], place: tuple[Any, ...], value: Any
+NOT_WRITTEN: list[tuple[tuple[Any, ...], Any]] = [
+    (("site",), "../sites/lumi"),
+    (("site",), "lumi\n[x]"),
+    (("id",), "0123abcd\n[driver]"),
+    (("id",), ""),
+    (("measured",), "yesterday"),
+    (("measured",), "2999-01-01T00:00:00+00:00"),
+    (("images", 0, "content"), "0\n[x]"),
+    (("images", 0, "rocm"), "99 or so"),
+    (("images", 0, "rows", 0, "content"), "?"),
+    (("rows", 0, "measured"), "a\nb"),
+    (("rows", 0, "measured"), None),
+    (("rows", 0, "about"), "x" * 10_000),
+]
+
+
+def test_a_file_that_no_trial_writes_changes_nothing_and_a_row_that_was_not_tried_is_left_out(
+    tmp_path: Path, data: dict[str, Path]
 ) -> None:
     file = shared(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
-    report = json.loads(file.read_text())
-    inner = report
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
-    file.write_text(json.dumps(report))
-    with pytest.raises(BadInputError):
-        [*taken_in.take_in(file, **data)]
-    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
-
-
-def test_a_row_that_is_not_as_it_was_tried_is_left_out_and_named(tmp_path: Path, data: dict[str, Path]) -> None:
-    file = shared(tmp_path)
-    report = json.loads(file.read_text())
+    whole = file.read_text()
+    for place, value in NOT_WRITTEN:
+        inner = report = json.loads(whole)
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+        file.write_text(json.dumps(report))
+        with pytest.raises(BadInputError):
+            [*taken_in.take_in(file, **data)]
+        assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}, (place, value)
+    report = json.loads(whole)
     report["images"][0]["rows"] = [{"name": "mine", "release": "1", "content": "0" * 16}]
     file.write_text(json.dumps(report))
-    before = data["ledger_file"].read_bytes()
     assert "mine 1: not taken in, the catalogue has no such row today" in [*taken_in.take_in(file, **data)]
-    assert data["ledger_file"].read_bytes() == before
+    assert data["ledger_file"].read_bytes() == before[data["ledger_file"]]
 
 
 def test_a_rehearsal_is_never_taken_in(tmp_path: Path, data: dict[str, Path]) -> None:
@@ -1133,19 +1091,15 @@ def test_gpus_are_in_the_order_of_the_numbers_that_the_kernel_gives_them(process
     assert look.near == tuple(f"{int(bus, 16)}" for bus in buses)
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", "$(touch x)", "new\nline"])
-def test_a_folder_by_any_name_is_the_one_that_the_job_gets(tmp_path: Path, name: str) -> None:
-    folder = TrialFolder(tmp_path / name)
-    made = plan(steps=(step("s"),))
-    folder.make(made)
-    *_, script = words = submit.write_job(folder, made, [], {})
-    assert shlex.split(Path(script).read_text().partition("\nexec ")[2])[-1] == str(tmp_path / name)
-    assert f"--chdir={tmp_path / name}" in words
-    assert "--output=job-%j.out" in words
-
-
-def test_a_folder_with_what_slurm_replaces_in_paths_is_refused(tmp_path: Path) -> None:
-    """Slurm puts the folder before the name of the job's output, and would look for another one: no output, no word."""
+def test_a_folder_by_any_name_is_the_one_that_the_job_gets(tmp_path: Path) -> None:
+    for name in ("a b", "it's", "$(touch x)", "new\nline"):
+        folder = TrialFolder(tmp_path / name)
+        folder.make(made := plan(steps=(step("s"),)))
+        *_, script = words = submit.write_job(folder, made, [], {})
+        assert shlex.split(Path(script).read_text().partition("\nexec ")[2])[-1] == str(tmp_path / name)
+        assert f"--chdir={tmp_path / name}" in words
+        assert "--output=job-%j.out" in words
+    # Slurm puts the folder before the name of the job's output, and would look for another one: no output, no word
     folder = TrialFolder(tmp_path / "50%j")
     folder.make(plan(steps=(step("s"),)))
     with pytest.raises(BadInputError, match="which Slurm reads as more than that"):
@@ -1184,14 +1138,12 @@ def test_a_job_that_hangs_before_it_can_note_anything_has_taken_what_it_asked_fo
     assert folder.spent() == 2, "it says itself what it took"
 
 
-@pytest.mark.parametrize(
-    ("text", "hours"), [("2-00:00:00", 48), ("03:00:00", 3), ("00:30:00", 0.5), ("UNLIMITED", None), ("", None)]
-)
-def test_the_longest_job_of_a_partition_is_what_scontrol_says(
-    text: str, hours: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = f"PartitionName=dev-g\n   Default=YES QoS=N/A\n   MaxNodes=2 MaxTime={text} MinNodes=0\n\n"
+def test_the_longest_job_of_a_partition_is_what_scontrol_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"2-00:00:00": 48, "03:00:00": 3, "00:30:00": 0.5, "UNLIMITED": None, "": None}
     monkeypatch.setattr(driver, "which", lambda *_: "/bin/scontrol")
-    monkeypatch.setattr(driver, "run", lambda *_, **__: Completed(("scontrol",), 0, said, 0.1))
-    found = driver._slurm({})
-    assert (found["partitions"], found["default"]) == ({"dev-g": hours}, "dev-g")
+    for text, hours in times.items():
+        said = f"PartitionName=dev-g\n   Default=YES QoS=N/A\n   MaxNodes=2 MaxTime={text} MinNodes=0\n\n"
+        answered = Completed(("scontrol",), 0, said, 0.1)
+        monkeypatch.setattr(driver, "run", lambda *_, answered=answered, **__: answered)
+        found = driver._slurm({})
+        assert (found["partitions"], found["default"]) == ({"dev-g": hours}, "dev-g")
