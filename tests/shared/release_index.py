@@ -4,11 +4,9 @@ that hold nothing else. It answers as JSON or HTML, with METADATA beside a wheel
 
 from __future__ import annotations
 
-import http.server
 import io
 import json
 import re
-import threading
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.world import JSON, archive_of
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "releases" / "index.toml"
@@ -116,33 +115,12 @@ def _answer(index: ReleaseIndex, path: str) -> tuple[int, str, bytes]:
 def serving(index: ReleaseIndex) -> Iterator[ReleaseIndex]:
     """Serve an index until the block ends."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            index.asked.append(self.path)
-            status, kind, body = _answer(index, self.path)
-            wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")) if index.parts else None
-            headers = {"Content-Type": kind}
-            if wanted and status == 200:
-                size = len(body)
-                start = int(wanted[1]) if wanted[1] else max(0, size - int(wanted[2]))
-                end = int(wanted[2]) if wanted[1] and wanted[2] else size - 1
-                status, body = 206, body[start : end + 1]
-                headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{size}"
-            self.send_response(status)
-            for header, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(header, value)
-            self.end_headers()
-            try:
-                self.wfile.write(body)
-            except OSError:
-                return  # who had read enough has gone
+    def answer(asked: Asked) -> Reply:
+        index.asked.append(asked.path)
+        status, kind, body = _answer(index, asked.path)
+        reply = Reply(status, body, {"Content-Type": kind})
+        return part(reply, asked) if index.parts else reply
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        index.url = f"http://127.0.0.1:{server.server_port}/simple"
+    with listening(answer) as url:
+        index.url = f"{url}/simple"
         yield index
-        server.shutdown()

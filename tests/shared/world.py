@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import io
 import json
 import re
 import tarfile
-import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from packaging.requirements import Requirement
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.resolve.network.mirrors import PYPI
+from tests.shared.loopback import Asked, Reply, listening, part
 
 if TYPE_CHECKING:
     import ssl
@@ -147,39 +146,15 @@ def archive_of(files: dict[str, str]) -> bytes:
 def serve(world: World, tls: ssl.SSLContext | None = None) -> Iterator[World]:
     """Serve a world until the block ends; over TLS where it is said by what."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            world.asked.append(self.path)
-            status, kind, body = answer(world, unquote(self.path))
-            part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-            if part and status == 200 and self.path.endswith(".whl"):
-                first = int(part[1]) if part[1] else max(len(body) - int(part[2]), 0)
-                last = min(int(part[2]) if part[1] and part[2] else len(body), len(body) - 1)
-                status, whole, body = 206, len(body), body[first : last + 1]
-            self.send_response(status)
-            if status == 206:
-                self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            if kind == MANIFEST:
-                self.send_header("Docker-Content-Digest", digest(body))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+    def answered(asked: Asked) -> Reply:
+        world.asked.append(asked.path)
+        status, kind, body = answer(world, unquote(asked.path))
+        headers = {"Content-Type": kind} | ({"Docker-Content-Digest": digest(body)} if kind == MANIFEST else {})
+        reply = Reply(status, body, headers)
+        return part(reply, asked) if asked.path.endswith(".whl") else reply
 
-        do_HEAD = do_GET  # noqa: N815 - the name that the module calls
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        world.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    with listening(answered, tls) as world.url:
         yield world
-        server.shutdown()
 
 
 def digest(data: bytes) -> str:

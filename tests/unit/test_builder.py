@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import http.server
 import os
 import subprocess
 import sys
-import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -27,6 +24,7 @@ from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
+from tests.shared.loopback import Reply, listening
 from tests.shared.programs import needs
 
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
@@ -203,35 +201,25 @@ def test_a_users_profile_does_not_reach_the_build(tmp_path: Path) -> None:
         assert seen - {"PWD", "SHLVL", "_", "TMPDIR", "APPTAINER_TMPDIR"} == kept
 
 
-class Serve(http.server.BaseHTTPRequestHandler):
-    """A hostile little server: /good, /other, /short, /drip, /loop, /500."""
-
-    def do_GET(self) -> None:
-        if self.path == "/loop":
-            self.send_response(302)
-            self.send_header("Location", "/loop")
-            self.end_headers()
-            return
-        self.send_response(500 if self.path == "/500" else 200)
-        self.send_header("Content-Length", {"/short": "100", "/drip": "1000000"}.get(self.path, "7"))
-        self.end_headers()
-        self.wfile.write(b"changed" if self.path == "/other" else b"content")
-        with contextlib.suppress(OSError):
-            while self.path == "/drip":
-                self.wfile.write(b"x")
-                time.sleep(0.1)
-
-    def log_message(self, *_: object) -> None:
-        pass
+REPLIES = {
+    "/good": Reply(body=b"content"),
+    "/other": Reply(body=b"changed"),
+    "/short": Reply(body=b"content", length=100),
+    "/loop": Reply(302, headers={"Location": "/loop"}),
+    "/500": Reply(500, b"content"),
+}
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Serve) as serving:
-        serving.daemon_threads = True
-        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{serving.server_port}"
-        serving.shutdown()
+    def dripping() -> Iterator[bytes]:
+        while True:
+            yield b"x"
+            time.sleep(0.1)
+
+    drip = Reply(body=dripping(), length=1_000_000)
+    with listening(lambda asked: REPLIES.get(asked.path, drip)) as url:
+        yield url
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import http.server
 import os
 import signal
 import socket
@@ -38,8 +37,9 @@ from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.store import Store
 from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import patient, wait_until
-from tests.shared.tls import certified
+from tests.shared.tls import CERTIFICATE, certified
 
 if TYPE_CHECKING:
     import ssl
@@ -59,18 +59,6 @@ def sha256(data: bytes) -> str:
 
 
 SHA = sha256(DATA)
-
-
-@dataclass
-class Asked:
-    path: str
-    headers: dict[str, str]
-    """By name in lower case."""
-    served_bytes: int = 0
-
-    @property
-    def range(self) -> str | None:
-        return self.headers.get("range")
 
 
 @dataclass
@@ -113,7 +101,34 @@ class Server:
     def ranges(self) -> list[str | None]:
         return [one.range for one in self.asked]
 
-    def answer(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
+    def answer(self, asked: Asked) -> Reply:
+        self.asked.append(asked)
+        with self.guard:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        if self.meeting is not None:
+            try:
+                self.meeting.wait()
+            except threading.BrokenBarrierError:
+                self.missed += 1
+        with self.guard:
+            self.now -= 1
+        if asked.path in self.before:
+            wait_until(self.before[asked.path])
+        status, headers, body = self.whole(asked)
+        cut = self.cuts.pop(0) if self.cuts else len(body)
+        return Reply(status, self.pieces(body, cut), {"Date": TODAY, **headers}, len(body))
+
+    def pieces(self, body: bytes, cut: int) -> Iterator[bytes]:
+        yield body[:cut]
+        if cut < len(body) and self.pauses:
+            self.over.wait()
+        while cut < len(body) and self.drips and not self.over.wait(0.02):
+            yield body[cut : cut + 1]
+            cut += 1
+
+    def whole(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        """What is answered if nothing breaks off."""
         if self.location is not None:
             return 302, {"Location": self.location}, b""
         status = self.statuses.get(asked.path, 200)
@@ -134,63 +149,11 @@ class Server:
         return 206, {**self.headers, **({"Content-Range": where} if where else {})}, part
 
 
-def serving(server: Server) -> http.server.ThreadingHTTPServer:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def date_time_string(self, timestamp: float | None = None) -> str:
-            del timestamp
-            return TODAY
-
-        def do_GET(self) -> None:
-            asked = Asked(self.path, {name.lower(): value for name, value in self.headers.items()})
-            server.asked.append(asked)
-            self.close_connection = True
-            with server.guard:
-                server.now += 1
-                server.most = max(server.most, server.now)
-            if server.meeting is not None:
-                try:
-                    server.meeting.wait()
-                except threading.BrokenBarrierError:
-                    server.missed += 1
-            with server.guard:
-                server.now -= 1
-            if self.path in server.before:
-                wait_until(server.before[self.path])
-            status, headers, body = server.answer(asked)
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body)), "Connection": "close"}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            cut = server.cuts.pop(0) if server.cuts else len(body)
-            asked.served_bytes = len(body[:cut])  # before: whoever has all of it may look at once
-            with contextlib.suppress(OSError):
-                self.wfile.write(body[:cut])
-                if cut < len(body) and server.pauses:
-                    server.over.wait()
-                while cut < len(body) and server.drips and not server.over.wait(0.02):
-                    self.wfile.write(body[cut : cut + 1])
-                    cut += 1
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-
 @contextlib.contextmanager
 def running(server: Server, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    with serving(server) as listening:
-        if tls is not None:
-            listening.socket = tls.wrap_socket(listening.socket, server_side=True)
-        listening.daemon_threads = True
-        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-        server.url = f"{'https' if tls else 'http'}://127.0.0.1:{listening.server_port}"
+    with listening(server.answer, tls) as server.url:
         yield server
         server.over.set()
-        listening.shutdown()
 
 
 @pytest.fixture
@@ -370,8 +333,8 @@ def test_a_range_follows_a_redirect_to_another_host_and_a_login_does_not(
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter2\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    tls, certificate = certified(tmp_path)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    tls = certified()
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))
     with running(Server(), tls) as front, running(Server(), tls) as store_of_it:
         front.location = f"{store_of_it.url}/signed?key=secret"
         store_of_it.cuts = [CUT]

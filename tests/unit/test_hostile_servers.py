@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import io
 import re
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +30,7 @@ from lumiimg.resolve.store import Store
 from tests.shared.build_machine import build_machine
 from tests.shared.hostile_server import serving
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.loopback import Reply, listening
 from tests.shared.programs import EVERYTHING, sampled
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -92,21 +91,9 @@ def _config(url: str, _: Path) -> None:
 
 
 def _token(url: str, _: Path) -> None:
-    class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", f'Bearer realm="{url}/token",service="x"')
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as registry:
-        threading.Thread(target=registry.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            _manifest(f"http://127.0.0.1:{registry.server_port}", Path())
-        finally:
-            registry.shutdown()
+    refusal = Reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{url}/token",service="x"'})
+    with listening(lambda _: refusal) as registry:
+        _manifest(registry, Path())
 
 
 def _index(url: str, folder: Path) -> None:

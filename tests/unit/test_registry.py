@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import http.server
+import itertools
 import json
 import threading
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,8 @@ from lumiimg.resolve.network.registry import (
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.store import Store
-from tests.shared.tls import certified
+from tests.shared.loopback import Asked, Reply, listening, part
+from tests.shared.tls import CERTIFICATE, certified
 
 if TYPE_CHECKING:
     import ssl
@@ -119,23 +120,16 @@ def test_a_mirror_takes_the_place_of_its_registry() -> None:
 # -- a registry --
 
 
-@dataclass
-class Reply:
-    status: int = 200
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
-    length: int | None = None
-    """Announced; what is announced and not sent is a body that breaks off."""
-    endless: bool = False
-    stall: bool = False
+SILENT = Reply()
+"""Nothing is said until the test ends."""
+ENDLESS = Reply(body=itertools.repeat(b" " * 65536))
 
 
 @dataclass
 class Registry:
     """What a server says by path, and what it was asked."""
 
-    host: str = ""
-    scheme: str = "http"
+    url: str = ""
     replies: dict[str, Reply | list[Reply]] = field(default_factory=dict)
     """Of a list, one after the other, and the last for ever."""
     challenge: str = ""
@@ -144,12 +138,12 @@ class Registry:
     used: int = 0
     lasts: int = 0
     """How many requests a token is good for, if not for ever."""
-    asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def url(self) -> str:
-        return f"{self.scheme}://{self.host}"
+    def host(self) -> str:
+        return self.url.partition("://")[2]
 
     @property
     def by_another_name(self) -> str:
@@ -188,7 +182,20 @@ class Registry:
         return True
 
     def headers_of(self, path: str) -> list[Mapping[str, str]]:
-        return [headers for asked, headers in self.asked if asked.partition("?")[0] == path]
+        return [asked.headers for asked in self.asked if asked.path.partition("?")[0] == path]
+
+    def answer(self, asked: Asked) -> Reply | None:
+        self.asked.append(asked)
+        path = asked.path.partition("?")[0]
+        if path.startswith("/v2/") and not self.authorised(asked.headers.get("authorization")):
+            return Reply(401, b"{}", {"WWW-Authenticate": self.challenge})
+        reply = self.replies.get(path, Reply(404, b"{}"))
+        if isinstance(reply, list):
+            reply = reply.pop(0) if len(reply) > 1 else reply[0]
+        if reply is SILENT:
+            self.closing.wait(10)
+            return None
+        return part(reply, asked)
 
 
 def manifest_of(config: bytes, **more: object) -> dict[str, Any]:
@@ -201,58 +208,19 @@ def index_of(*manifests: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def served(tls: ssl.SSLContext | None) -> Iterator[Registry]:
-    state = Registry(scheme="https" if tls else "http")
-
-    class Serve(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            state.asked.append((self.path, dict(self.headers)))
-            path = self.path.partition("?")[0]
-            reply: Reply | list[Reply] = Reply(401, b"{}", {"WWW-Authenticate": state.challenge})
-            if not path.startswith("/v2/") or state.authorised(self.headers["Authorization"]):
-                reply = state.replies.get(path, Reply(404, b"{}"))
-            if isinstance(reply, list):
-                reply = reply.pop(0) if len(reply) > 1 else reply[0]
-            asked_first = int((self.headers["Range"] or "bytes=0-")[6:-1])
-            if asked_first and reply.status == 200:
-                where = {"Content-Range": f"bytes {asked_first}-{len(reply.body) - 1}/{len(reply.body)}"}
-                reply = replace(reply, status=206, body=reply.body[asked_first:], headers={**reply.headers, **where})
-            if reply.stall:
-                state.closing.wait(10)
-                return
-            self.send_response(reply.status)
-            for name, value in reply.headers.items():
-                self.send_header(name, value)
-            if not reply.endless:
-                self.send_header("Content-Length", str(len(reply.body) if reply.length is None else reply.length))
-            self.end_headers()
-            self.wfile.write(reply.body)
-            with contextlib.suppress(OSError):
-                while reply.endless and not state.closing.is_set():
-                    self.wfile.write(b" " * 65536)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Serve) as serving:
-        serving.daemon_threads = True
-        if tls is not None:
-            serving.socket = tls.wrap_socket(serving.socket, server_side=True)
-        # often, because shutdown() waits for it
-        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
-        state.host = f"127.0.0.1:{serving.server_port}"
+    state = Registry()
+    with listening(state.answer, tls) as state.url:
         yield state
         state.closing.set()
-        serving.shutdown()
 
 
 @pytest.fixture
-def tls(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext | None:
+def tls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext | None:
     """What servers speak TLS by, where there is a login: it goes nowhere without."""
     if "login" not in request.fixturenames:
         return None
-    context, certificate = certified(tmp_path)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-    return context
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))
+    return certified()
 
 
 @pytest.fixture
@@ -284,7 +252,7 @@ def test_a_tag_is_resolved_to_the_digests_of_its_parts(server: Registry) -> None
     assert (found.digest, found.index_digest, found.media_type) == (sha256(manifest), None, IMAGE)
     assert (found.size_bytes, found.layers) == (2000, (f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"))
     assert found.config["config"]["Env"] == ["A=1"]
-    accepted = server.headers_of("/v2/a/b/manifests/tag")[0]["Accept"]
+    accepted = server.headers_of("/v2/a/b/manifests/tag")[0]["accept"]
     assert {INDEX, DOCKER_LIST, IMAGE, DOCKER_IMAGE} == set(accepted.split(", "))
 
 
@@ -380,10 +348,10 @@ def test_a_token_for_everyone_is_fetched_once_and_used_for_all(server: Registry)
     server.image()
     guarded(server)
     assert server.resolve().layers
-    (question,) = [path for path, _ in server.asked if path.startswith("/token")]
+    (question,) = [path for path in [asked.path for asked in server.asked] if path.startswith("/token")]
     assert parse_qs(urlsplit(question).query) == {"service": ["the service"], "scope": ["repository:a/b:pull"]}
-    assert "Authorization" not in server.headers_of("/token")[0]
-    assert [headers.get("Authorization") for _, headers in server.asked] == [None, None, *[f"Bearer {TOKEN}"] * 2]
+    assert "authorization" not in server.headers_of("/token")[0]
+    assert [asked.headers.get("authorization") for asked in server.asked] == [None, None, *[f"Bearer {TOKEN}"] * 2]
 
 
 def test_the_registrys_own_scope_is_asked_for_and_access_token_is_another_name(server: Registry) -> None:
@@ -394,7 +362,7 @@ def test_the_registrys_own_scope_is_asked_for_and_access_token_is_another_name(s
     )
     server.replies["/token"] = Reply(body=json.dumps({"access_token": server.token}).encode())
     assert server.resolve().layers
-    (question,) = [path for path, _ in server.asked if path.startswith("/token")]
+    (question,) = [path for path in [asked.path for asked in server.asked] if path.startswith("/token")]
     assert parse_qs(urlsplit(question).query) == {"q": ["1"], "scope": ["repository:a/b:pull,x"]}
 
 
@@ -472,8 +440,8 @@ def test_the_login_of_the_registry_goes_to_the_registry_and_its_realm_alone(serv
     other.replies["/token"] = Reply(body=json.dumps({"token": TOKEN}).encode())
     guarded(server, f"{other.by_another_name}/token")
     assert server.resolve().layers
-    assert other.headers_of("/token")[0]["Authorization"] == ME
-    assert [headers.get("Authorization") for _, headers in server.asked] == [ME, *[f"Bearer {TOKEN}"] * 2]
+    assert other.headers_of("/token")[0]["authorization"] == ME
+    assert [asked.headers.get("authorization") for asked in server.asked] == [ME, *[f"Bearer {TOKEN}"] * 2]
 
 
 @pytest.mark.usefixtures("login")
@@ -489,10 +457,10 @@ def test_no_secret_follows_a_redirect_to_another_host(server: Registry, other: R
     server.replies[path] = Reply(307, headers={"Location": elsewhere, "Set-Cookie": "a=hunter4"})
     assert server.resolve().config["architecture"] == "amd64"
     (headers,) = other.headers_of("/store")
-    assert "Authorization" not in headers
-    assert "Cookie" not in headers
-    assert server.headers_of(path)[0]["Authorization"] == (f"Bearer {TOKEN}" if token else ME)
-    for reply in (Reply(body=b"{}"), Reply(403), Reply(410), Reply(length=9), Reply(stall=True)):
+    assert "authorization" not in headers
+    assert "cookie" not in headers
+    assert server.headers_of(path)[0]["authorization"] == (f"Bearer {TOKEN}" if token else ME)
+    for reply in (Reply(body=b"{}"), Reply(403), Reply(410), Reply(length=9), SILENT):
         other.replies["/store"] = reply
         with pytest.raises(FailedError, match=r"^https://localhost:[0-9]+/store: ") as caught:
             server.resolve()
@@ -507,7 +475,7 @@ def test_only_the_registry_itself_says_where_tokens_are(server: Registry, other:
     server.replies["/v2/a/b/manifests/tag"] = Reply(307, headers={"Location": f"{other.url}/v2/a/b"})
     with pytest.raises(FailedError, match="the server answers 401"):
         server.resolve()
-    assert [path for path, _ in other.asked] == ["/v2/a/b"]
+    assert [asked.path for asked in other.asked] == ["/v2/a/b"]
 
 
 # -- images as files --
@@ -584,10 +552,10 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
     server.asked.clear()
     assert is_whole(pull(server, tmp_path))
     assert server.headers_of(blob_path(BLOBS[0])) == []
-    assert [asked.get("Range") for asked in server.headers_of(blob_path(BLOBS[1]))] == ["bytes=1000-"]
+    assert [asked.get("range") for asked in server.headers_of(blob_path(BLOBS[1]))] == ["bytes=1000-"]
     server.asked.clear()
     assert is_whole(pull(server, tmp_path))
-    assert not [path for path, _ in server.asked if path == blob_path(BLOBS[1])]
+    assert not [path for path in [asked.path for asked in server.asked] if path == blob_path(BLOBS[1])]
 
 
 def test_a_sif_behind_a_token_goes_on_where_it_ended(
@@ -603,7 +571,7 @@ def test_a_sif_behind_a_token_goes_on_where_it_ended(
     image = pull(server, tmp_path, "oras://registry.test/a/b:tag")
     assert image.read_bytes() == data
     assert list(image.parent.iterdir()) == [image]
-    assert server.headers_of(blob_path(data))[-1]["Range"] == "bytes=1000-"
+    assert server.headers_of(blob_path(data))[-1]["range"] == "bytes=1000-"
 
 
 @pytest.mark.parametrize("beginning", [b"x" * 1000, b""], ids=["a wrong beginning", "nothing"])
@@ -630,8 +598,8 @@ def test_a_layer_is_fetched_from_another_host_without_token_or_login(
     server.replies[blob_path(BLOBS[1])] = Reply(307, headers={"Location": elsewhere})
     assert is_whole(pull(server, tmp_path))
     seen = other.headers_of("/store")
-    assert [headers.get("Range") for headers in seen] == [None, "bytes=1000-"]
-    assert not any({"Authorization", "Cookie"} & set(headers) for headers in seen)
+    assert [headers.get("range") for headers in seen] == [None, "bytes=1000-"]
+    assert not any({"authorization", "cookie"} & set(headers) for headers in seen)
     assert not any(b"hunter3" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     other.replies["/store"] = Reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{other.url}/token"'})
     with pytest.raises(FailedError, match="the server answers 401") as caught:
@@ -667,9 +635,9 @@ def test_a_registry_that_stumbles_is_asked_again(server: Registry) -> None:
         (Reply(429), r"the rate limit of 127\.0\.0\.1:[0-9]+ is reached; try again later, .*--mirror"),
         (Reply(429, headers={"Retry-After": "99999"}), "try again in 99999 s"),
         (Reply(500), "the server answers 500"),
-        (Reply(stall=True), "could not be reached"),
+        (SILENT, "could not be reached"),
         (Reply(body=b"{", length=100), "broke off"),
-        (Reply(endless=True), "is larger than 4194304 bytes"),
+        (ENDLESS, "is larger than 4194304 bytes"),
         (Reply(body=b"<html>"), "is not the JSON"),
         (Reply(body=b"[" * 100_000), "is not the JSON"),
         (Reply(body=b'{"schemaVersion": 1' + b"0" * 5000 + b"}"), "is not the JSON"),
@@ -748,6 +716,6 @@ def test_a_lie_about_the_config_says_both(server: Registry) -> None:
     server.replies[path] = Reply(body=b"{}")
     with pytest.raises(FailedError, match=f"{sha256(b'{}')}, not {path.rpartition('/')[2]}"):
         server.resolve()
-    server.replies[path] = Reply(endless=True)
+    server.replies[path] = ENDLESS
     with pytest.raises(FailedError, match="is larger than 8388608 bytes"):
         server.resolve()

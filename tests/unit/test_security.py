@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import io
 import json
 import lzma
@@ -12,7 +11,6 @@ import re
 import stat
 import subprocess
 import sys
-import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -44,6 +42,7 @@ from lumiimg.resolve.network.web import Web
 from lumiimg.secret import HIDDEN, has_key, has_secret, hidden, is_secret_name, known_secrets, without_secrets
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.loopback import Asked, listening
 from tests.shared.programs import patient
 from tests.shared.tls import certified
 
@@ -211,28 +210,13 @@ def test_what_the_console_prints_is_no_command_to_a_terminal(
 
 
 @pytest.mark.threat
-def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_server_whose_certificate_nobody_vouches_for_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lumiimg.resolve.network.web._ATTEMPTS", 0)  # one is like the other
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
-    context, _ = certified(tmp_path)
-    asked: list[str] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-
-    class Server(http.server.HTTPServer):
-        def handle_error(self, *_: object) -> None: ...  # the other side has hung up
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        with pytest.raises(LumiimgError, match="certificate"):
-            Web().ask(f"https://127.0.0.1:{server.server_port}/", limit_bytes=10)
-        server.shutdown()
+    asked: list[Asked] = []
+    with listening(asked.append, certified()) as url, pytest.raises(LumiimgError, match="certificate"):
+        Web().ask(f"{url}/", limit_bytes=10)
     assert asked == []
 
 

@@ -6,12 +6,11 @@ import base64
 import contextlib
 import gzip
 import hashlib
-import http.server
 import os
-import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,8 @@ from lumiimg.resolve.network.web import Bounds, Web
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.store import Store
 from tests.shared.hostile_server import serving
-from tests.shared.tls import certified
+from tests.shared.loopback import Asked, Reply, listening
+from tests.shared.tls import CERTIFICATE, certified
 
 OK = b"HTTP/1.1 200 OK\r\n"
 ENDLESS = {
@@ -67,48 +67,42 @@ def test_many_slow_answers_take_no_more_than_the_command_has(monkeypatch: pytest
             asking.ask(url, limit_bytes=10)
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """What is asked is kept by the server; what is answered is by path."""
+PACKED = gzip.compress(b"\0" * 1_000_000)
+REPLIES = {
+    "/once": Reply(200, PACKED, {"Content-Encoding": "gzip"}),
+    "/twice": Reply(200, gzip.compress(PACKED), {"Content-Encoding": "gzip, gzip"}),
+    "/other": Reply(200, b"x", {"Content-Encoding": "br"}),
+    "/moved": Reply(302, gzip.compress(b"\0" * (64 << 20)), {"Location": "/", "Content-Encoding": "gzip"}),
+    "/busy": Reply(503, b"\0" * (64 << 20)),
+    "/down": Reply(302, b"", {"Location": "http://127.0.0.1:1/"}),
+    "/": Reply(200, b"good"),
+}
 
-    packed = gzip.compress(b"\0" * 1_000_000)
-    replies: dict[str, tuple[int, dict[str, str], bytes]] = {  # noqa: RUF012
-        "/once": (200, {"Content-Encoding": "gzip"}, packed),
-        "/twice": (200, {"Content-Encoding": "gzip, gzip"}, gzip.compress(packed)),
-        "/other": (200, {"Content-Encoding": "br"}, b"x"),
-        "/moved": (302, {"Location": "/", "Content-Encoding": "gzip"}, gzip.compress(b"\0" * (64 << 20))),
-        "/busy": (503, {}, b"\0" * (64 << 20)),
-        "/down": (302, {"Location": "http://127.0.0.1:1/"}, b""),
-        "/": (200, {}, b"good"),
-    }
 
-    def do_GET(self) -> None:
-        self.server.asked.append(self.headers["Authorization"])  # type: ignore[attr-defined]
-        status, headers, body = self.replies[self.path]
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        with contextlib.suppress(ConnectionError):  # the client does not read on
-            self.wfile.write(body)
+@dataclass
+class Server:
+    url: str = ""
+    logins: list[str | None] = field(default_factory=list)
+    """Which came with the requests."""
 
-    def log_message(self, *_: object) -> None: ...
+    def answer(self, asked: Asked) -> Reply:
+        self.logins.append(asked.headers.get("authorization"))
+        return REPLIES[asked.path]
 
 
 @pytest.fixture
-def server() -> Iterator[http.server.ThreadingHTTPServer]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as serving:
-        serving.asked = []  # type: ignore[attr-defined]
-        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
-        yield serving
-        serving.shutdown()
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    state = Server()
+    with listening(state.answer, certified() if "tls" in request.fixturenames else None) as state.url:
+        yield state
 
 
 @pytest.mark.threat
 def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
-    server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web, "_ANSWER_S", 60.0)
-    url = f"http://127.0.0.1:{server.server_port}"
+    url = server.url
     assert len(Web().ask(f"{url}/once", limit_bytes=1_000_000).body) == 1_000_000
     with pytest.raises(FailedError, match="is larger than 999999 bytes"):
         Web().ask(f"{url}/once", limit_bytes=999_999)
@@ -120,28 +114,26 @@ def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
 @pytest.mark.threat
 @pytest.mark.parametrize("path", ["/moved", "/busy"])
 def test_what_comes_with_a_redirect_or_an_excuse_is_not_kept(
-    server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch, path: str
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(web, "_ANSWER_S", 60.0)
     monkeypatch.setattr(web, "_PAUSE_S", 0.0)
     tracemalloc.start()
     try:
         with contextlib.suppress(FailedError):
-            Web().ask(f"http://127.0.0.1:{server.server_port}{path}", limit_bytes=10)
+            Web().ask(f"{server.url}{path}", limit_bytes=10)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
 
 
 @pytest.fixture
-def tls(server: http.server.ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of the server, which speaks TLS by now."""
+def tls(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the server, which speaks TLS."""
     monkeypatch.setattr(web, "_ANSWER_S", 60.0)
     monkeypatch.setattr(web, "_PAUSE_S", 0.0)
-    context, certificate = certified(tmp_path)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    return f"https://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))
+    return server.url
 
 
 def test_a_certificate_counts_under_openssls_own_name_for_it(tls: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,11 +177,11 @@ def netrc(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.threat
 @pytest.mark.parametrize("netrc", LOGINS, indirect=True)
-def test_a_login_goes_to_a_host_that_is_named(tls: str, server: http.server.ThreadingHTTPServer, netrc: str) -> None:
+def test_a_login_goes_to_a_host_that_is_named(tls: str, server: Server, netrc: str) -> None:
     Web().ask(f"{tls}/", limit_bytes=10)
     login = LOGINS[netrc]
     basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else None
-    assert server.asked == [basic]  # type: ignore[attr-defined]
+    assert server.logins == [basic]
     for other in ("default", "not-127.0.0.1", "1127.0.0.1", "127.0.0.1.host.test", "x.127.0.0.1"):
         assert login_for(f"https://{other}/") is None
 
@@ -197,9 +189,9 @@ def test_a_login_goes_to_a_host_that_is_named(tls: str, server: http.server.Thre
 @pytest.mark.threat
 @pytest.mark.parametrize("netrc", [next(iter(LOGINS))], indirect=True)
 @pytest.mark.usefixtures("netrc")
-def test_no_login_goes_anywhere_without_tls(server: http.server.ThreadingHTTPServer) -> None:
-    Web().ask(f"http://127.0.0.1:{server.server_port}/", limit_bytes=10)
-    assert server.asked == [None]  # type: ignore[attr-defined]
+def test_no_login_goes_anywhere_without_tls(server: Server) -> None:
+    Web().ask(f"{server.url}/", limit_bytes=10)
+    assert server.logins == [None]
 
 
 @pytest.mark.threat
@@ -243,8 +235,8 @@ def _resolved(index: str) -> None:
     resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
 
 
-def test_an_exchange_in_another_takes_none_of_its_time(server: http.server.ThreadingHTTPServer) -> None:
-    url = f"http://127.0.0.1:{server.server_port}/"
+def test_an_exchange_in_another_takes_none_of_its_time(server: Server) -> None:
+    url = f"{server.url}/"
     asking = Web()
     with asking.open(url, Bounds(100, 60.0), {}) as stream:
         asking.ask(url, limit_bytes=10)

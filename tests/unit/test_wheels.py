@@ -20,7 +20,7 @@ from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.requirement_files import read_requirements
-from tests.shared.tls import certified
+from tests.shared.tls import ANOTHER, CERTIFICATE, certified
 from tests.shared.world import World, archive_of, serve
 
 UBUNTU = PythonTarget((3, 12), (2, 39))
@@ -369,19 +369,16 @@ def test_an_index_with_tls_does_not_lead_to_a_wheel_without(
 def test_uv_vouches_for_an_index_by_the_certificate_that_counts_for_all_else(
     bundles: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context, good = certified(tmp_path)
-    (tmp_path / "other").mkdir()
-    _, another = certified(tmp_path / "other")
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
     for name, which in bundles.items():
-        monkeypatch.setenv(name, str({"good": good, "another": another}.get(which, which)))
-    with serve(World(wheels={"egg": {"1.0": ()}}), context) as world:
+        monkeypatch.setenv(name, str({"good": CERTIFICATE, "another": ANOTHER}.get(which, which)))
+    with serve(World(wheels={"egg": {"1.0": ()}}), certified()) as world:
         pinned = {"name": "a", "version": "1", "pins": ("egg==1.0",)}  # a page that is asked for here, then by uv
         assert chosen(world, tmp_path, pinned) == {"a": {"egg": "1.0"}}
         monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
         for name in bundles:
-            monkeypatch.setenv(name, str(another))
+            monkeypatch.setenv(name, str(ANOTHER))
         said = refusal(world, tmp_path / "again", pinned)
         assert "invalid peer certificate" in said
         assert "try again" not in said
