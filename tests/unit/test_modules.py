@@ -134,51 +134,62 @@ def engine(tmp_path: Path) -> Path:
 # -- the modules --
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_module_adds_to_what_was_there_and_takes_it_back(
-    system: str, tmp_path: Path, image: Path, site: Path, capsys: Capture
+    tmp_path: Path, image: Path, site: Path, capsys: Capture
 ) -> None:
     node = snapshot(fabric_builder.host(tmp_path / "host"))
     data = made(capsys, image, tmp_path / "mods", "--name", "vllm/0.10", "--host", node, "--site", site)
     before = {"SINGULARITY_BIND": "/mine", "NCCL_SOCKET_IFNAME": "mine", "SINGULARITYENV_LD_LIBRARY_PATH": "/mine:/x"}
-    (loaded, gone), said = environments(system, Path(data["use"]), ["load vllm", "unload vllm"], before)
-    assert loaded["PATH"].split(":")[0] == data["files"]["wrappers"]
-    assert loaded["SIF"] == loaded["SIFVLLM"] == str(image)
-    binds = loaded["SINGULARITY_BIND"].split(",")
-    assert (binds[0], binds[-1]) == ("/mine", "/scratch")
-    assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in binds
-    assert loaded["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{PRIVATE}:/opt/rocm/lib"
-    assert loaded["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
-    assert loaded["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
-    # what each rank has of its own, or what only some jobs want, is no business of a module
-    assert not {"CACHE", "SLURM_NETWORK"} & loaded.keys()
-    # the snapshot's libraries are not on the machine of this test
-    assert "/usr/lib64/libcxi.so.1 is not here: it was on 20" in " ".join(said.split())
-    assert gone["SINGULARITY_BIND"] == "/mine"
-    assert not {"SIF", "SIFVLLM", "SINGULARITYENV_PYTHONNOUSERSITE"} & gone.keys()
-    assert gone["PATH"] == "/usr/bin:/bin"
-    if system == "lmod":  # Tcl modules cannot put back what was there
-        assert {name: gone[name] for name in before} == before
+    for system in SYSTEMS:
+        (loaded, gone), said = environments(system, Path(data["use"]), ["load vllm", "unload vllm"], before)
+        assert loaded["PATH"].split(":")[0] == data["files"]["wrappers"]
+        assert loaded["SIF"] == loaded["SIFVLLM"] == str(image)
+        binds = loaded["SINGULARITY_BIND"].split(",")
+        assert (binds[0], binds[-1]) == ("/mine", "/scratch")
+        assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in binds
+        assert loaded["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{PRIVATE}:/opt/rocm/lib"
+        assert loaded["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
+        assert loaded["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
+        # what each rank has of its own, or what only some jobs want, is no business of a module
+        assert not {"CACHE", "SLURM_NETWORK"} & loaded.keys()
+        # the snapshot's libraries are not on the machine of this test
+        assert "/usr/lib64/libcxi.so.1 is not here: it was on 20" in " ".join(said.split())
+        assert gone["SINGULARITY_BIND"] == "/mine"
+        assert not {"SIF", "SIFVLLM", "SINGULARITYENV_PYTHONNOUSERSITE"} & gone.keys()
+        assert gone["PATH"] == "/usr/bin:/bin"
+        if system == "lmod":  # Tcl modules cannot put back what was there
+            assert {name: gone[name] for name in before} == before
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.threat
-def test_names_that_shells_and_modules_would_evaluate_stay_names(system: str, tmp_path: Path, capsys: Capture) -> None:
+@pytest.mark.threat("S34")
+def test_names_that_shells_and_modules_would_evaluate_stay_names(tmp_path: Path, engine: Path, capsys: Capture) -> None:
     image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
     strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
     site = write_site(tmp_path, bind=strange)
-    folder = tmp_path / 'it\'s a "folder" `x`;#'
-    data = made(capsys, image, folder, "--site", site)
+    data = made(capsys, image, tmp_path / 'it\'s a "folder" `x`;#', "--site", site)
     name = data["module"]
     assert name.partition("/")[0] == "an-image-x-home-id-ex-b"
-    (loaded, shown, gone), said = environments(
-        system, Path(data["use"]), [f"load {name}", f"help {name}", f"unload {name}"], {"SINGULARITY_BIND": "/mine"}
-    )
-    assert loaded["SIF"] == shown["SIF"] == str(image)
-    assert loaded["PATH"].startswith(data["files"]["wrappers"])
-    assert loaded["SINGULARITY_BIND"] == f"/mine,{strange}"
-    assert gone["SINGULARITY_BIND"] == "/mine"
-    assert HOSTILE in said
+    # in a wrapper, as do the words of a program
+    bin_ = Path(data["files"]["wrappers"])
+    assert run(bin_ / "python3", path=engine)[1]["SINGULARITY_BIND"] == strange
+    words = ["-c", "print('a b')", "", "*", "$HOME", "--", "a\nb", "\\"]
+    assert run(bin_ / "python3", *words, path=engine)[0] == ["exec", str(image), "/usr/bin/python3", *words]
+    assert run(bin_ / "vllm", "serve", path=engine)[0] == ["exec", str(image), "/usr/bin/vllm", "serve"]
+    shell = ["exec", str(image), "/usr/bin/bash", "--norc", "-c", "pip list"]
+    assert run(bin_ / "start-shell", "-c", "pip list", path=engine)[0] == shell
+    link = tmp_path / "a link"
+    link.symlink_to(bin_ / "torchrun")
+    assert run(link, "x", path=engine)[0] == ["exec", str(image), "/usr/bin/torchrun", "x"]
+    # in a module
+    for system in SYSTEMS:
+        commands = [f"load {name}", f"help {name}", f"unload {name}"]
+        before = {"SINGULARITY_BIND": "/mine"}
+        (loaded, shown, gone), said = environments(system, Path(data["use"]), commands, before)
+        assert loaded["SIF"] == shown["SIF"] == str(image)
+        assert loaded["PATH"].startswith(data["files"]["wrappers"])
+        assert loaded["SINGULARITY_BIND"] == f"/mine,{strange}"
+        assert gone["SINGULARITY_BIND"] == "/mine"
+        assert HOSTILE in said
 
 
 def test_lmod_and_tcl_modules_find_one_module_each_in_the_same_folder(
@@ -229,9 +240,8 @@ def test_a_variable_that_the_image_sets_itself_is_left_to_it(
     assert found["CACHE"] == ("wrapper", None)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
 def test_srun_is_told_how_the_mpi_of_the_image_is_started(
-    system: str, tmp_path: Path, image: Path, engine: Path, capsys: Capture
+    tmp_path: Path, image: Path, engine: Path, capsys: Capture
 ) -> None:
     library(image / "usr/lib/libmpi.so.12")
     # srun reads it on the host: what an image sets, as earlier ones of lumiimg did, does not count
@@ -241,8 +251,9 @@ def test_srun_is_told_how_the_mpi_of_the_image_is_started(
     assert "SLURM_MPI_TYPE" not in {item["name"] for item in before["environment"]}  # the site does not say
     site.write_text(f'{site.read_text()}[mpi]\nown = "pmi2"\nsource = "the tests"\n')
     data = made(capsys, image, tmp_path / "mods", "--name", "mpi/1", "--site", site)
-    (loaded, gone), _ = environments(system, Path(data["use"]), ["load mpi", "unload mpi"])
-    assert (loaded["SLURM_MPI_TYPE"], gone.get("SLURM_MPI_TYPE")) == ("pmi2", None)
+    for system in SYSTEMS:
+        (loaded, gone), _ = environments(system, Path(data["use"]), ["load mpi", "unload mpi"])
+        assert (loaded["SLURM_MPI_TYPE"], gone.get("SLURM_MPI_TYPE")) == ("pmi2", None)
     # a wrapper is what srun starts: it says what srun wants, and does not pretend to set it
     python = Path(data["files"]["wrappers"]) / "python3"
     assert "SLURM_MPI_TYPE" not in run(python, path=engine)[1]
@@ -276,6 +287,12 @@ def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
         err = capsys.readouterr().err
         assert words in err, (bind, cache)
         assert err.count("\n") == 1
+    site = write_site(tmp_path)
+    with site.open("a") as more:
+        more.write('\n[[environment]]\nname = "JIT"\nvalue = "/x"\nfolder = "$(id)"\nnodes = "any"\n')
+        more.write('because = "b"\nsource = "s"\n')
+    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
+    assert f"JIT=$(id): {evaluated}" in capsys.readouterr().err
     named = image.rename(tmp_path / "a\x07b\x9b")
     assert main(["module", str(named), "-o", str(tmp_path / "mods")]) == 1
     assert "a path with such characters cannot be in a module" in capsys.readouterr().err
@@ -332,37 +349,18 @@ def test_the_text_for_people_ends_with_what_to_type(tmp_path: Path, image: Path,
 # -- the wrappers --
 
 
-def test_each_program_of_the_image_has_a_wrapper_and_no_other(tmp_path: Path, image: Path, capsys: Capture) -> None:
-    data = made(capsys, image, tmp_path / "mods")
-    expected = ["pip", "python", "python3", "python3.12", "start-shell", "torchrun", "vllm"]
-    assert sorted(path.name for path in Path(data["files"]["wrappers"]).iterdir()) == expected
-    assert data["wrappers"]["python3"] == "/usr/bin/python3"
-
-
-def test_python_is_that_of_the_image_also_where_the_image_has_no_program_of_that_name(
+def test_each_program_of_the_image_has_a_wrapper_and_no_other(
     tmp_path: Path, image: Path, engine: Path, capsys: Capture
 ) -> None:
     (image / "usr/bin/pip").rename(image / "usr/bin/pip3")
-    bin_ = Path(made(capsys, image, tmp_path / "mods")["files"]["wrappers"])
+    data = made(capsys, image, tmp_path / "mods")
+    bin_ = Path(data["files"]["wrappers"])
+    expected = ["pip", "pip3", "python", "python3", "python3.12", "start-shell", "torchrun", "vllm"]
+    assert sorted(path.name for path in bin_.iterdir()) == expected
+    assert data["wrappers"]["python3"] == "/usr/bin/python3"
+    # python and pip are those of the image, also where it has no programs of these names
     assert run(bin_ / "python", "-c", "x", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-c", "x"]
     assert run(bin_ / "pip", "list", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", "list"]
-
-
-@pytest.mark.threat
-def test_arguments_reach_the_program_as_they_are(tmp_path: Path, engine: Path, capsys: Capture) -> None:
-    image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
-    strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
-    site = write_site(tmp_path, bind=strange)
-    bin_ = Path(made(capsys, image, tmp_path / "my mods", "--site", site)["files"]["wrappers"])
-    assert run(bin_ / "python3", path=engine)[1]["SINGULARITY_BIND"] == strange
-    words = ["-c", "print('a b')", "", "*", "$HOME", "--", "a\nb", "\\"]
-    assert run(bin_ / "python3", *words, path=engine)[0] == ["exec", str(image), "/usr/bin/python3", *words]
-    assert run(bin_ / "vllm", "serve", path=engine)[0] == ["exec", str(image), "/usr/bin/vllm", "serve"]
-    shell = ["exec", str(image), "/usr/bin/bash", "--norc", "-c", "pip list"]
-    assert run(bin_ / "start-shell", "-c", "pip list", path=engine)[0] == shell
-    link = tmp_path / "a link"
-    link.symlink_to(bin_ / "torchrun")
-    assert run(link, "x", path=engine)[0] == ["exec", str(image), "/usr/bin/torchrun", "x"]
 
 
 def test_a_wrapper_alone_binds_and_sets_what_its_module_does(
@@ -406,29 +404,18 @@ def test_a_wrapper_makes_the_folder_that_a_variable_wants(
     assert f'export JIT="{folder}"; mkdir -p "$JIT/build"' in told_by_module
 
 
-def test_a_folder_of_a_variable_that_shells_would_evaluate_is_refused(
-    tmp_path: Path, image: Path, site: Path, capsys: Capture
-) -> None:
-    with site.open("a") as more:
-        more.write('\n[[environment]]\nname = "JIT"\nvalue = "/x"\nfolder = "$(id)"\nnodes = "any"\n')
-        more.write('because = "b"\nsource = "s"\n')
-    assert main(["module", str(image), "-o", str(tmp_path / "mods"), "--site", str(site)]) == 1
-    assert "JIT=$(id): holds a character that shells evaluate" in capsys.readouterr().err
-
-
-def wrapper_with_caches(tmp_path: Path, image: Path, site: Path, capsys: Capture) -> Path:
-    """Return the wrapper `python3` of a module for a site that has the caches of a job in a folder of the job's."""
-    caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
-    text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
-    site.write_text(text.replace(f"{tmp_path}{CACHE}", f"{caches}/triton"))
-    return Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
-
-
-@pytest.mark.threat
+@pytest.mark.threat("S41")
 def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
 ) -> None:
-    wrapper = wrapper_with_caches(tmp_path, image, site, capsys)
+    caches = f"{tmp_path}/$USER-$SLURM_JOB_ID"
+    text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
+    site.write_text(text.replace(f"{tmp_path}{CACHE}", f"{caches}/triton"))
+    wrapper = Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
+    _, told = run(wrapper, path=engine, env={"USER": "me"})
+    assert not list(tmp_path.glob("me-*")), "outside of a job there are none"
+    assert "CACHE" not in told
+    assert told["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
     job = {"USER": "me", "SLURM_JOB_ID": "7"}
     _, told = run(wrapper, path=engine, env=job)
     assert told["CACHE"] == f"{tmp_path}/me-7/triton"
@@ -440,25 +427,9 @@ def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     assert place.is_dir(), "a new folder"
     assert (place.name, place.parent.parent, place.parent.stat().st_mode & 0o777) == ("triton", tmp_path, 0o700)
     assert not list((tmp_path / "others").iterdir())
-
-
-def test_caches_of_a_step_with_few_variables_have_the_name_of_their_user(
-    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
-) -> None:
-    """`srun --export=NONE` gives a wrapper no USER."""
-    wrapper = wrapper_with_caches(tmp_path, image, site, capsys)
+    # `srun --export=NONE` gives a wrapper no USER
     _, told = run(wrapper, path=engine, env={"SLURM_JOB_ID": "7"})
     assert told["CACHE"] == f"{tmp_path}/{pwd.getpwuid(os.getuid()).pw_name}-7/triton"
-
-
-def test_outside_of_a_job_there_are_no_caches_of_one(
-    tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
-) -> None:
-    wrapper = wrapper_with_caches(tmp_path, image, site, capsys)
-    _, told = run(wrapper, path=engine, env={"USER": "me"})
-    assert not list(tmp_path.glob("me-*"))
-    assert "CACHE" not in told
-    assert told["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
 
 
 def failing(wrapper: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
@@ -532,16 +503,15 @@ def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(
     assert loaded["SINGULARITYENV_PREPEND_PATH"] == "/opt/conda/envs/pytorch/bin"
 
 
-@pytest.mark.parametrize(("name", "more"), [("image.sif", []), (HOSTILE, ["--exclude=SC2016"])], ids=["plain", "odd"])
-def test_shellcheck_finds_nothing_in_the_scripts(
-    tmp_path: Path, site: Path, capsys: Capture, name: str, more: list[str]
-) -> None:
+def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path, site: Path, capsys: Capture) -> None:
     """But that an odd name holds a $, or a `, which is the point (SC2016)."""
     needs("shellcheck")
-    image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / name))
     node = snapshot(fabric_builder.host(tmp_path / "host"))
-    data = made(capsys, image, tmp_path / "mods", "--host", node, "--site", site)
-    bin_ = Path(data["files"]["wrappers"])
-    scripts = [*bin_.iterdir(), bin_.parent / "enter"]
-    done = subprocess.run(["shellcheck", *more, *scripts], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    image = with_programs(fabric_builder.image(tmp_path / "image.sif"))
+    for more in ((), ("--exclude=SC2016",)):
+        data = made(capsys, image, tmp_path / f"mods{len(more)}", "--host", node, "--site", site)
+        bin_ = Path(data["files"]["wrappers"])
+        scripts = [*bin_.iterdir(), bin_.parent / "enter"]
+        done = subprocess.run(["shellcheck", *more, *scripts], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        image = image.rename(tmp_path / HOSTILE)
