@@ -177,7 +177,7 @@ def test_a_variable_of_a_definition_is_one_word_for_the_reader_of_environment_sc
     assert list(parse(line)) == [Simple(line, ("export", f"A='{word}"), redirected=False)]
 
 
-BASES = {
+BASES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "docker": ("Bootstrap: docker\nFrom: docker.io/library/x:1\n", {}, True),
     "digest": (f"Bootstrap: docker\nFrom: localhost:5000/x@sha256:{ZEROS}\n", {"plain_http": True}, True),
     "oras": ("Bootstrap: oras\nFrom: x.test/a/b:1\n", {}, True),
