@@ -51,10 +51,11 @@ def main() -> None:
     print(f"{'what':<44}{'lumiimg':>12}{'peer':>12}{'ratio':>9}  peer")
     bare = cpu_of(sys.executable, "-c", "pass")
     row("start: --help", cpu_of(sys.executable, "-m", "lumiimg", "--help"), bare, "python -c pass")
-    row("start: build --recipe demo --dry-run", cpu_of(*dry_run()), bare, "python -c pass")
+    demo = [sys.executable, "-m", "lumiimg", "build", "--recipe", "demo", "--dry-run"]
+    row("start: build --recipe demo --dry-run", cpu_of(*demo), bare, "python -c pass")
     program = shutil.which("gdb") or shutil.which("git") or sys.executable
     ours_s = best(lambda: closure(program))
-    row(f"closure of {Path(program).name}", ours_s, wall_of_loader(program), "ld.so --list (wall)")
+    row(f"closure of {Path(program).name}", ours_s, wall_of(LOADER, "--list", program), "ld.so --list (wall)")
     row(f"closure of {Path(program).name}", ours_s, best(lambda: lddtree.ldd(Path(program))), "auditwheel's lddtree")
     with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as scratch:
         bench_log(Path(scratch))
@@ -287,22 +288,9 @@ def best(work: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def dry_run() -> list[str]:
-    return [sys.executable, "-m", "lumiimg", "build", "--recipe", "demo", "--dry-run"]
-
-
 def closure(program: str) -> int:
     with open_image(Path("/")) as image:
         return len(Process(image.root).start(program).objects)
-
-
-def wall_of_loader(program: str) -> float:
-    seconds = []
-    for _ in range(RUNS):
-        start = time.monotonic()
-        subprocess.run([LOADER, "--list", program], stdout=subprocess.DEVNULL, check=False)
-        seconds.append(time.monotonic() - start)
-    return min(seconds)
 
 
 if __name__ == "__main__":

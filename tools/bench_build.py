@@ -8,7 +8,6 @@ The last column is what the project wants to reach.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
@@ -20,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.engine.engine import Engine, find_engine
@@ -65,8 +64,6 @@ class Cost(NamedTuple):
     cpu_s: float
     peak_bytes: int
     """Most that its file system held, less what it held before."""
-    told: dict[str, Any]
-    """Its JSON, of lumiimg."""
 
 
 class Bench:
@@ -88,7 +85,7 @@ class Bench:
 
     def lumiimg(self, output: str, *words: str) -> Cost:
         argv = [sys.executable, "-m", "lumiimg", "build", "--site", "generic", "--layers", str(self.layers), *words]
-        return cost([*argv, "-o", output, "--quiet", "--json"], self.folder, self.env)
+        return cost([*argv, "-o", output, "--quiet"], self.folder, self.env)
 
     def plain(self, output: str, *words: str) -> Cost:
         """The engine's own build of the same, as one definition."""
@@ -132,21 +129,8 @@ def startup() -> None:
         # the image keeps its packages in a folder of their own; on this machine no other folder may help
         os.environ |= {f"{bench.engine.prefix}ENV_INTERPRETERPATH": "/opt/site", "INTERPRETERNOUSERSITE": "1"}
         os.chdir(folder)
-        sys.exit(
-            lumiimg(
-                [
-                    "bench",
-                    "import",
-                    "site-packages",
-                    "venv",
-                    "torch.sif",
-                    "--python",
-                    INTERPRETER,
-                    "--svg",
-                    str(PICTURE),
-                ]
-            )
-        )
+        places = ["site-packages", "venv", "torch.sif"]
+        sys.exit(lumiimg(["bench", "import", *places, "--python", INTERPRETER, "--svg", str(PICTURE)]))
 
 
 def builds(bench: Bench) -> None:
@@ -197,7 +181,7 @@ def images(bench: Bench) -> None:
         times: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(_RUNS):  # in turns, so that what else the machine does falls on all
             for name in names:
-                times[name].append(best([str(bench.engine.path), "exec", str(bench.folder / name), *argv], runs=1))
+                times[name].append(seconds_of([str(bench.engine.path), "exec", str(bench.folder / name), *argv]))
         plain, ours = (min(times[name]) for name in names)
         row(what, ours, plain, "<= 1")
 
@@ -216,7 +200,7 @@ def cost(argv: list[str], folder: Path, env: Mapping[str, str]) -> Cost:
     seconds = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Cost(seconds, cpu, max(peak), json.loads(done.stdout) if done.stdout.startswith("{") else {})
+    return Cost(seconds, cpu, max(peak))
 
 
 @contextmanager
@@ -249,13 +233,10 @@ def state(folder: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def best(argv: list[str], runs: int = 5) -> float:
-    seconds = []
-    for _ in range(runs):
-        start = time.monotonic()
-        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        seconds.append(time.monotonic() - start)
-    return min(seconds)
+def seconds_of(argv: list[str]) -> float:
+    start = time.monotonic()
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.monotonic() - start
 
 
 if __name__ == "__main__":
