@@ -1,6 +1,7 @@
 """Images whose names say what they have: the next one of a family is a base on the day it appears.
 
 `lumi-multitorch-u24r72f21m50t211-20260929_104918` has Ubuntu 24.04, ROCm 7.2, libfabric 2.1, MPICH 5.0 and torch 2.11.
+How a family's names are read is `[named]` of its layer.toml: a regular expression, and what its groups mean.
 """
 
 from __future__ import annotations
@@ -21,20 +22,9 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.toml_table import Table
 
-_FIELD = re.compile(r"\{([a-z]+)\}")
-_FIELDS = frozenset({"ubuntu", "rocm", "libfabric", "mpich", "python", "torch", "vllm", "date", "time"})
-_DOTTED = r"\d{1,4}(?:\.\d{1,5}){0,3}"
-_PATTERNS = {"date": r"\d{8}", "time": r"\d{6}"}
-_TITLES = {
-    "rocm": "ROCm",
-    "libfabric": "libfabric",
-    "mpich": "MPICH",
-    "torch": "torch",
-    "vllm": "vLLM",
-    "python": "Python",
-}
-_COMPONENTS = ("rocm", "python", "libfabric", "torch", "vllm")
+_GROUP = re.compile(r"\{([a-z]\w*)\}", re.ASCII)
 _MOST_FILES = 4096
+_LONGEST_NAME = 256
 _DATED = re.compile(r".*-(\d{8})(?:[-_]\d{6})?", re.ASCII)
 LOCAL = "localimage"
 
@@ -53,14 +43,15 @@ class KnownImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageNames:
-    """How the images of a family are called; `{rocm}` and the like stand for versions."""
+    """How the images of a family are called; `{rocm}` and the like stand for groups of the patterns."""
 
+    patterns: tuple[re.Pattern[str], ...]
+    """Of a file's name without `.sif`, of a tag, and of the name as a base; the groups `date` and `time` say when."""
     name: str
     """As a base."""
-    forms: tuple[str, ...]
-    """As a file, without `.sif`, or as a tag."""
-    packed: bool
-    """Whether versions are digits alone: 72 is 7.2, 211 is 2.11."""
+    summary: str
+    has: Mapping[str, str]
+    """Versions by component."""
     file: str | None
     """Where such an image lies on the machine that it is for."""
     tag: str | None
@@ -69,6 +60,20 @@ class ImageNames:
     """The name that stands for the newest."""
     known: tuple[KnownImage, ...]
     source: str
+    date: dt.date
+    """When names were last looked at."""
+
+    @property
+    def folder(self) -> Path:
+        """The one below which all images of the family lie; the current one where no file is named."""
+        return Path((self.file or "").partition("{")[0] + "x").parent
+
+    def here(self) -> Iterator[Path]:
+        """Yield what is called like an image of the family where those lie on their machine."""
+        if self.file is not None and self.folder.is_dir():
+            with contextlib.suppress(OSError):
+                pattern = re.sub(r"(\{\w+\})+", "*", os.path.relpath(self.file, self.folder))
+                yield from itertools.islice(self.folder.glob(pattern), _MOST_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +93,17 @@ class NamedImage:
 
 def read_names(entry: Table) -> ImageNames:
     """Read `[named]` of a family of bases."""
-    known = tuple(entry_.fill(KnownImage) for entry_ in entry.tables("known"))
-    names = entry.fill(ImageNames, packed=entry.flag("packed"), known=known)
-    for key, texts in (("name", (names.name,)), ("forms", names.forms), ("file", (names.file,)), ("tag", (names.tag,))):
-        for text in filter(None, texts):
-            if unknown := {*_FIELD.findall(text)} - _FIELDS:
-                entry.fault(key, f"holds {{{min(unknown)}}}; known: {', '.join(sorted(_FIELDS))}")
-            if {"{", "}"} & {*_FIELD.sub("", text)}:
-                entry.fault(key, f"is {text!r}: braces are for names like {{rocm}}")
+    patterns = entry.patterns("patterns")
+    groups = set.intersection(*({*pattern.groupindex} for pattern in patterns)) if patterns else set()
+    has = entry.table("has").string_values()
+    known = tuple(image.fill(KnownImage) for image in entry.tables("known"))
+    names = entry.fill(ImageNames, patterns=patterns, has=has, known=known)
+    texts = {"name": names.name, "summary": names.summary, "file": names.file, "tag": names.tag}
+    for key, text in (*texts.items(), *((f"has.{component}", text) for component, text in has.items())):
+        if unknown := {*_GROUP.findall(text or "")} - groups:
+            entry.fault(key, f"holds {{{min(unknown)}}}; groups of all patterns: {', '.join(sorted(groups))}")
+        if {"{", "}"} & {*_GROUP.sub("", text or "")}:
+            entry.fault(key, f"is {text!r}: braces are for names like {{rocm}}")
     return names
 
 
@@ -109,42 +117,46 @@ def named_image(names: ImageNames, text: str) -> NamedImage | None:
         text = Path(text).name.removesuffix(".sif")
     else:
         return None
-    for form in (names.name, *names.forms):
-        if (found := _pattern(form, packed=names.packed).fullmatch(text)) is not None and _is_day(found.groupdict()):
-            return _said(names, found.groupdict())
-    return None
+    matches = (pattern.fullmatch(text) for pattern in names.patterns if len(text) <= _LONGEST_NAME)
+    found = next(filter(None, matches), None)
+    return _said(names, found.groupdict("")) if found else None
 
 
-def _is_day(values: Mapping[str, str]) -> bool:
-    """Whether date and time are those of a calendar: else what was never made would be the newest."""
+def _said(names: ImageNames, groups: Mapping[str, str]) -> NamedImage | None:
+    """Return what the groups of a name say; None where its day is in no calendar: it would be the newest."""
+    age = groups.get("date", "") + groups.get("time", "")
     try:
-        dt.datetime.strptime(f"{values.get('date', '20000101')}{values.get('time', '000000')}", "%Y%m%d%H%M%S")  # noqa: DTZ007
+        day = dt.datetime.strptime(age, "%Y%m%d%H%M%S"[: 6 if len(age) == 8 else 12]) if age else None  # noqa: DTZ007
     except ValueError:
-        return False
-    return True
+        return None
+    origins = [(agent, text.format(**groups)) for agent, text in ((LOCAL, names.file), ("docker", names.tag)) if text]
+    return NamedImage(
+        names.name.format(**groups),
+        {component: text.format(**groups) for component, text in names.has.items()},
+        f"{names.summary.format(**groups)}{f', of {day.date()}' if day else ''}: by its name",
+        age,
+        tuple(origins),
+    )
 
 
 def newest_named(names: ImageNames, text: str) -> NamedImage | None:
     """Return the newest image of a family that a shorter name begins (or its word for the newest): here, else known."""
-    if names.file is not None and names.latest is not None:
-        # as a file of the site: its own path, or that alone
-        file = _place(names.file)[0] / f"{names.latest}.sif"
-        text = names.latest if text in {str(file), file.name} else text
-    if text == names.latest and names.file is not None:
-        target = os.path.realpath(_place(names.file)[0] / f"{text}.sif")
-        if (image := named_image(names, Path(target).name)) is not None:
-            return image  # what the site itself calls so
-    if text != names.latest and not text.startswith(f"{names.name.partition('{')[0].rpartition('-')[0]}-"):
+    link = names.folder / f"{names.latest}.sif"
+    is_latest = names.latest is not None and text in {names.latest, link.name, str(link)}
+    if is_latest and names.file and (image := named_image(names, Path(os.path.realpath(link)).name)) is not None:
+        return image  # what the site itself calls so
+    if not is_latest and not text.startswith(f"{names.name.partition('{')[0].rpartition('-')[0]}-"):
         return None
-    found = [image for name in _names(names) if (image := named_image(names, name)) is not None]
-    fitting = [one for one in found if text == names.latest or re.match(rf"{re.escape(text)}[a-z-]", one.name)]
+    called = [*(path.name for path in names.here()), *(known.name for known in names.known)]
+    found = [image for name in called if (image := named_image(names, name)) is not None]
+    fitting = [one for one in found if is_latest or re.match(rf"{re.escape(text)}[a-z-]", one.name)]
     return max(fitting, key=lambda one: one.age, default=None)
 
 
 def newest_here(names: ImageNames) -> tuple[Path, ...]:
     """Return the images of a family that lie on this machine: of each release of ROCm the newest, the newest first."""
     newest: dict[str, tuple[str, Path]] = {}
-    for path in _files(names):
+    for path in names.here():
         image = named_image(names, path.name)
         if image is not None and path.is_file():
             rocm = image.has.get("rocm", "")
@@ -152,77 +164,13 @@ def newest_here(names: ImageNames) -> tuple[Path, ...]:
     return tuple(path for _, path in sorted(newest.values(), reverse=True))
 
 
-def _names(names: ImageNames) -> Iterator[str]:
-    """Yield the names of images that are here, or are known."""
-    yield from (path.name.removesuffix(".sif") for path in _files(names))
-    yield from (known.name for known in names.known)
-
-
-def _files(names: ImageNames) -> Iterator[Path]:
-    """Yield what is called like an image of the family where those lie on their machine."""
-    folder, pattern = _place(names.file) if names.file else (None, "")
-    if folder is not None and folder.is_dir():
-        with contextlib.suppress(OSError):
-            yield from itertools.islice(folder.glob(pattern), _MOST_FILES)
-
-
-def _place(file: str) -> tuple[Path, str]:
-    """Return the folder below which all images of a family lie, and the pattern of their paths from there."""
-    parts = Path(file).parts
-    fixed = next((number for number, part in enumerate(parts) if "{" in part), len(parts) - 1)
-    return Path(*parts[:fixed]), "/".join(_FIELD.sub("*", part) for part in parts[fixed:])
-
-
-def _pattern(form: str, *, packed: bool) -> re.Pattern[str]:
-    usual = r"\d{1,4}" if packed else _DOTTED
-    parts = _FIELD.split(form)
-    texts = [re.escape(part) for part in parts[::2]]
-    fields = [f"(?P<{name}>{_PATTERNS.get(name, usual)})" for name in parts[1::2]]
-    return re.compile("".join(text + field for text, field in zip(texts, [*fields, ""], strict=True)), re.ASCII)
-
-
-def _said(names: ImageNames, values: Mapping[str, str]) -> NamedImage:
-    versions = {
-        key: unpacked(key, value) if names.packed and key not in _PATTERNS else value for key, value in values.items()
-    }
-    has = {key: versions[key] for key in _COMPONENTS if key in versions}
-    if "ubuntu" in versions:
-        has["os"] = f"Ubuntu {versions['ubuntu']}"
-    titles = [f"{title} {versions[key]}" for key, title in _TITLES.items() if key in versions]
-    day = f", of {_day(values['date'])}" if "date" in values else ""
-    system = f", Ubuntu {versions['ubuntu']}" if "ubuntu" in versions else ""
-    origins = [(agent, text.format(**values)) for agent, text in ((LOCAL, names.file), ("docker", names.tag)) if text]
-    return NamedImage(
-        names.name.format(**values),
-        has,
-        f"{', '.join(titles)}{system}{day}: by its name",
-        f"{values.get('date', '')}{values.get('time', '')}",
-        tuple(origins),
-    )
-
-
-def unpacked(key: str, digits: str) -> str:
-    """Return a version of digits alone: 72 is 7.2, 211 is 2.11, and 24 of Ubuntu 24.04.
-
-    Of three digits of ROCm that begin with 1, the first two are the major release: there was no ROCm 1.10.
-    """
-    if key == "ubuntu":
-        return f"{digits}.04"
-    major = 2 if key == "rocm" and len(digits) == 3 and digits[0] == "1" else 1
-    return f"{digits[:major]}.{digits[major:] or '0'}"
-
-
 def age_in_name(name: str) -> str | None:
     """Return the age of an image whose name ends in its day, where that counts as old. Raises BadInputError."""
     found = _DATED.fullmatch(name)
     try:
-        return age_of(dt.date.fromisoformat(_day(found[1]))) if found else None
+        return age_of(dt.date.fromisoformat(found[1])) if found else None
     except ValueError:
         return None
-
-
-def _day(text: str) -> str:
-    return f"{text[:4]}-{text[4:6]}-{text[6:]}"
 
 
 def completed(has: Mapping[str, str], siblings: Iterable[Mapping[str, str]]) -> dict[str, str]:

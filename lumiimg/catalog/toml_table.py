@@ -216,8 +216,13 @@ class Table:
     def pattern(self, key: str) -> re.Pattern[str] | None:
         """Return a compiled regular expression, or None."""
         value = self.optional_string(key)
-        if value is None:
-            return None
+        return None if value is None else self._compiled(key, value)
+
+    def patterns(self, key: str) -> tuple[re.Pattern[str], ...]:
+        """Return an array of regular expressions; an absent one is empty."""
+        return tuple(filter(None, (self._compiled(key, value) for value in self.strings(key))))
+
+    def _compiled(self, key: str, value: str) -> re.Pattern[str] | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of `[[`, which later Pythons may read as a set

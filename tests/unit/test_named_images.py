@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.named_images import unpacked
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared import fabric_builder
@@ -20,57 +19,64 @@ HOME = {"HOME": "/nonexistent"}
 SEPTEMBER = "lumi-multitorch-u24r72f21m50t211-20260929-104918"
 
 
-@pytest.mark.parametrize(
-    ("name", "base", "has"),
-    [
-        (SEPTEMBER, SEPTEMBER, {"rocm": "7.2", "torch": "2.11", "libfabric": "2.1", "os": "Ubuntu 24.04"}),
-        ("lumi-multitorch-u24r72f21m50t211-20260929_104918", SEPTEMBER, {"rocm": "7.2"}),
-        ("lumi-multitorch-latest", SEPTEMBER, {"rocm": "7.2", "glibc": "2.39", "python": "3.12", "rccl": "2.27.7"}),
-        ("/appl/local/laifs/containers/lumi-multitorch-latest.sif", SEPTEMBER, {"rocm": "7.2"}),
-        # what nobody has seen yet
-        (
-            "/elsewhere/lumi-multitorch-u26r714f25m51t215-20270301_010203.sif",
-            "lumi-multitorch-u26r714f25m51t215-20270301-010203",
-            {"rocm": "7.14", "torch": "2.15", "libfabric": "2.5", "os": "Ubuntu 26.04"},
-        ),
-        # the members that the catalogue has facts of are those
-        ("lumi-multitorch-u24r70f21m50t210-20260415_130625", "lumi-multitorch-u24r70", {"torch": "2.10.0"}),
-        (
-            "rocm/pytorch:rocm7.14.0_ubuntu24.04_py3.12_pytorch_release_2.14.0",
-            "rocm-pytorch-2.14.0-rocm7.14.0-ubuntu24.04-py3.12",
-            {"rocm": "7.14.0", "torch": "2.14.0", "python": "3.12", "glibc": "2.39"},
-        ),
-        ("rocm/vllm:rocm7.2.0_vllm_0.25.0_20260801", "rocm-vllm-0.25.0-rocm7.2.0-20260801", {"vllm": "0.25.0"}),
-    ],
+NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (SEPTEMBER, SEPTEMBER, {"rocm": "7.2", "torch": "2.11", "libfabric": "2.1", "os": "Ubuntu 24.04"}),
+    ("lumi-multitorch-u24r72f21m50t211-20260929_104918", SEPTEMBER, {"rocm": "7.2"}),
+    ("lumi-multitorch-latest", SEPTEMBER, {"rocm": "7.2", "glibc": "2.39", "python": "3.12", "rccl": "2.27.7"}),
+    ("/appl/local/laifs/containers/lumi-multitorch-latest.sif", SEPTEMBER, {"rocm": "7.2"}),
+    ("lumi-multitorch-u24r72f21m50t211", SEPTEMBER, {}),  # no date: but the beginning of one that is known
+    # what nobody has seen yet
+    (
+        "/elsewhere/lumi-multitorch-u26r714f25m51t215-20270301_010203.sif",
+        "lumi-multitorch-u26r714f25m51t215-20270301-010203",
+        {"rocm": "7.14", "torch": "2.15", "libfabric": "2.5", "os": "Ubuntu 26.04"},
+    ),
+    *(
+        (f"lumi-multitorch-{name}_010203", f"lumi-multitorch-{name}-010203", {"rocm": rocm, "torch": "2.9"})
+        for name, rocm in (
+            ("u24r64f21m50t29-20270301", "6.4"),
+            ("u24r100f21m50t29-20270301", "10.0"),
+            ("u24r102f21m50t29-20270301", "10.2"),
+        )
+    ),
+    # the members that the catalogue has facts of are those
+    ("lumi-multitorch-u24r70f21m50t210-20260415_130625", "lumi-multitorch-u24r70", {"torch": "2.10.0"}),
+    (
+        "rocm/pytorch:rocm7.14.0_ubuntu24.04_py3.12_pytorch_release_2.14.0",
+        "rocm-pytorch-2.14.0-rocm7.14.0-ubuntu24.04-py3.12",
+        {"rocm": "7.14.0", "torch": "2.14.0", "python": "3.12", "glibc": "2.39"},
+    ),
+    ("rocm/vllm:rocm7.2.0_vllm_0.25.0_20260801", "rocm-vllm-0.25.0-rocm7.2.0-20260801", {"vllm": "0.25.0"}),
 )
-def test_a_name_is_a_base_with_what_it_says(name: str, base: str, has: dict[str, str]) -> None:
+"""What means which base, and what that has."""
+NO_NAMES = (
+    # a day, and a time, that no calendar has
+    "lumi-multitorch-u24r72f21m50t211-20260931_104918",
+    "lumi-multitorch-u24r72f21m50t211-00000000_000000",
+    # no image of a registry is called so: the file of that name is another
+    "docker.io/lumiaifactory/lumi-multitorch:torch-u24r72f21m50t211-20260929-104918",
+    "rocm/pytorch:latest",
+    "quay.io/rocm/pytorch:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0",
+    "rocm/pytorch:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_" + "9" * 500,
+)
+
+
+def test_a_name_is_a_base_with_what_it_says_and_one_that_says_less_is_none() -> None:
     catalogue = open_catalogue(HOME)
-    assert catalogue.meant_by(name) == base
-    found = catalogue.base(base)
-    assert has.items() <= found.has.items()
-    assert found.bootstraps
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lumi-multitorch-u24r72f21m50t211",  # no date: but the beginning of one that is known
-        "lumi-multitorch-u24r72f21m50t211-20260931_104918",  # a day, and a time, that no calendar has
-        "lumi-multitorch-u24r72f21m50t211-00000000_000000",
-        "rocm/pytorch:latest",
-        "quay.io/rocm/pytorch:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0",
-        "rocm/pytorch:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_" + "9" * 500,
-    ],
-)
-def test_a_name_that_says_less_is_none_of_these(name: str) -> None:
-    meant = open_catalogue(HOME).meant_by(name)
-    assert meant == (SEPTEMBER if name.endswith("t211") else name)
-
-
-def test_digits_are_versions() -> None:
-    found = {digits: unpacked("rocm", digits) for digits in ("64", "72", "714", "100", "102")}
-    assert found == {"64": "6.4", "72": "7.2", "714": "7.14", "100": "10.0", "102": "10.2"}
-    assert (unpacked("torch", "29"), unpacked("torch", "211"), unpacked("ubuntu", "24")) == ("2.9", "2.11", "24.04")
+    for name, base, has in NAMES:
+        assert catalogue.meant_by(name) == base
+        found = catalogue.base(base)
+        assert has.items() <= found.has.items(), name
+        assert found.bootstraps, name
+    for name in NO_NAMES:
+        assert catalogue.meant_by(name) == name
+    folder = "/appl/local/laifs/containers"
+    name = "u24r70f21m50t210-20260807_115122"
+    for flavour in ("torch", "full", "plus"):  # whichever of its folder it is
+        path = f"{folder}/lumi-multitorch-{name}/lumi-multitorch-{flavour}-{name}.sif"
+        base = f"lumi-multitorch-{name}".replace("_", "-")
+        assert catalogue.meant_by(path) == base
+        assert catalogue.base(base).bootstraps[0].origin == path.replace(f"-{flavour}-", "-torch-")
 
 
 def test_explain_says_that_only_the_name_is_known(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,90 +131,66 @@ def test_where_the_file_is_it_is_read_and_held_against_its_name(
     assert "its name says rocm 7.2, and its files have 7.0.2" in unwrapped(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("name", ["rocm/pytorch:latest", "docker.io/rocm/vllm:rocm7.2_odd", "quay.io/a/b/c:1"])
-def test_an_image_of_a_registry_that_is_not_called_one_is_said_how_to_call(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", "--base", name]) == ExitCode.BAD_INPUT
-    assert f"{name}: no such file; one of a registry: --base docker://{name}" in unwrapped(capsys.readouterr().err)
+def test_an_image_of_a_registry_that_is_not_called_one_is_said_how_to_call(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("rocm/pytorch:latest", "docker.io/rocm/vllm:rocm7.2_odd", "quay.io/a/b/c:1"):
+        assert main(["explain", "--base", name]) == ExitCode.BAD_INPUT
+        assert f"{name}: no such file; one of a registry: --base docker://{name}" in unwrapped(capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("clean_home")
-def test_the_newest_is_the_newest_that_is_here(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], make_layer_of: Path
+@pytest.mark.parametrize("in_folders_of_their_own", [False, True])
+def test_the_newest_is_the_newest_that_is_here_or_what_its_site_calls_so(
+    in_folders_of_their_own: bool, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "images"
-    folder.mkdir()
+    def place(name: str) -> str:
+        return f"{name}/{name}.sif" if in_folders_of_their_own else f"{name}.sif"
+
+    images = tmp_path / "images"
     for day in ("20270101_000000", "20261201_000000", "99999999_000000"):
-        (folder / f"stack-r73t212-{day}.sif").write_bytes(b"")
-    catalogue = open_catalogue(HOME, [make_layer_of])
+        (image := images / place(f"stack-r73t212-{day}")).parent.mkdir(parents=True, exist_ok=True)
+        image.write_bytes(b"")
+    catalogue = open_catalogue(HOME, [family(tmp_path, f"{images}/{place('stack-r{rocm}{more}t212-{date}_{time}')}")])
     assert catalogue.meant_by("stack-latest") == "stack-r73t212-20270101-000000"
-    (folder / "stack-latest.sif").symlink_to("stack-r73t212-20261201_000000.sif")
-    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20261201-000000"  # as its site has it
+    (images / "stack-latest.sif").symlink_to(place("stack-r73t212-20261201_000000"))
+    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20261201-000000"
     assert catalogue.meant_by("stack-r73") == "stack-r73t212-20270101-000000"
     assert catalogue.base("stack-r73t212-20261201-000000").has == {"rocm": "7.3", "torch": "2.12"}
-    capsys.readouterr()
+    assert images / place("stack-r73t212-20270101_000000") in catalogue.images_here()
 
 
-@pytest.mark.parametrize("flavour", ["torch", "full", "plus"])
-def test_a_path_of_lumi_names_the_image_whichever_of_its_folder_it_is(flavour: str) -> None:
-    name = "u24r70f21m50t210-20260807_115122"
-    path = f"/appl/local/laifs/containers/lumi-multitorch-{name}/lumi-multitorch-{flavour}-{name}.sif"
-    base = f"lumi-multitorch-{name}".replace("_", "-")
-    catalogue = open_catalogue(HOME)
-    assert catalogue.meant_by(path) == base
-    assert catalogue.base(base).bootstraps[0].origin == path.replace(f"-{flavour}-", "-torch-")
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_images_in_folders_of_their_own_are_found_and_so_is_the_newest_by_its_link(
-    tmp_path: Path, make_layer_of: Path
-) -> None:
-    layer = make_layer_of / "stack" / "layer.toml"
-    text = layer.read_text().replace("/images/stack-r", "/images/stack-r{rocm}t{torch}-{date}_{time}/stack-r")
-    layer.write_text(text)
-    for day in ("20270101_000000", "20261201_000000"):
-        folder = tmp_path / "images" / f"stack-r73t212-{day}"
-        folder.mkdir(parents=True)
-        (folder / f"stack-r73t212-{day}.sif").write_bytes(b"")
-    catalogue = open_catalogue(HOME, [make_layer_of])
-    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20270101-000000"
-    link = tmp_path / "images" / "stack-latest.sif"
-    link.symlink_to("stack-r73t212-20261201_000000/stack-r73t212-20261201_000000.sif")
-    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20261201-000000"
-
-
-@pytest.fixture
-def make_layer_of(tmp_path: Path) -> Path:
-    """A family of a user's own, whose images lie in a folder of the test."""
+def family(tmp_path: Path, file: str, **other: str) -> Path:
+    """A family of a user's own; `other` lines, in TOML, are in the place of those of that key."""
+    lines = {
+        "patterns": "['stack-r(?P<rocm>[0-9])(?P<more>[0-9])t212-(?P<date>[0-9]{8})[_-](?P<time>[0-9]{6})']",
+        "name": '"stack-r{rocm}{more}t212-{date}-{time}"',
+        "summary": '"ours"',
+        "has": '{ rocm = "{rocm}.{more}", torch = "2.12" }',
+        "file": json.dumps(file),
+        "latest": '"stack-latest"',
+        "source": '"us"',
+        "date": "2026-11-24",
+        **other,
+    }
     layers = tmp_path / "layers"
-    (layers / "stack").mkdir(parents=True)
+    (layers / "stack").mkdir(parents=True, exist_ok=True)
     (layers / "stack/post.sh").write_text("true\n")
     (layers / "stack/layer.toml").write_text(
         'kind = "base"\nsummary = "ours"\nsource = "us"\ndate = 2026-11-24\n\n'
         '[[variant]]\nname = "stack-r70"\nsummary = "old"\nagent = "localimage"\nfrom = "/nowhere/stack.sif"\n'
-        'has = { rocm = "7.0" }\n\n'
-        '[named]\nname = "stack-r{rocm}t{torch}-{date}-{time}"\nforms = ["stack-r{rocm}t{torch}-{date}_{time}"]\n'
-        f'packed = true\nfile = "{tmp_path}/images/stack-r{{rocm}}t{{torch}}-{{date}}_{{time}}.sif"\n'
-        'latest = "stack-latest"\nsource = "us"\n'
+        'has = { rocm = "7.0" }\n\n[named]\n' + "".join(f"{key} = {value}\n" for key, value in lines.items())
     )
     return layers
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ('forms = ["x-{rocm.__class__}"]', "braces are for names"),
-        ('forms = ["x-{gpu}"]', "holds {gpu}"),
-        ('tag = "x:{}"', "braces are for names"),
-    ],
-)
-def test_a_form_that_no_name_can_have_is_refused(
-    line: str, fault: str, make_layer_of: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    toml = make_layer_of / "stack/layer.toml"
-    key = line.partition(" =")[0]
-    kept = [text for text in toml.read_text().splitlines() if not text.startswith(f"{key} =")]
-    toml.write_text("\n".join([*kept, line, ""]))
-    assert main(["show", "stack-r70", "--layers", str(make_layer_of)]) == ExitCode.BAD_INPUT
-    assert fault in capsys.readouterr().err
+def test_what_no_name_can_say_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for key, value, fault in (
+        ("name", '"x-{rocm.__class__}"', "braces are for names"),
+        ("name", '"x-{gpu}"', "holds {gpu}; groups of all patterns: date, more, rocm, time"),
+        ("has", '{ torch = "{torch}" }', "key 'named.has.torch' holds {torch}"),
+        ("tag", '"x:{}"', "braces are for names"),
+        ("patterns", "['(']", "is not a valid regular expression"),
+        ("patterns", "[]", "holds {"),
+    ):
+        layers = family(tmp_path, "/images/{date}.sif", **{key: value})
+        assert main(["show", "stack-r70", "--layers", str(layers)]) == ExitCode.BAD_INPUT
+        assert fault in capsys.readouterr().err
