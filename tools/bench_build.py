@@ -44,7 +44,6 @@ agent = "debootstrap"
 from = "bookworm"
 mirror = "debian"
 """
-PICTURE = Path(__file__).parents[1] / "docs" / "import.svg"
 INTERPRETER = "python3.11"
 COMPILE = "python3 -m compileall -q -j 0 /opt/site || true\n"
 """As pip does where it installs; some files of torch are templates, and no Python."""
@@ -112,7 +111,7 @@ def main() -> None:
 
 
 def startup() -> None:
-    """Write docs/import.svg, and print the table of docs/explanation/startup.md: `import torch` from three places.
+    """Print the counts of docs/explanation/startup.md: `import torch` from three places.
 
     The torch is PyTorch's wheel for CPUs, of one version in all places, with Python 3.11 of Debian 12 on both sides.
     """
@@ -127,10 +126,10 @@ def startup() -> None:
         subprocess.run([INTERPRETER, "-m", "venv", "--without-pip", venv], check=True)
         shutil.copytree(site, venv / "lib" / INTERPRETER / "site-packages", dirs_exist_ok=True)
         # the image keeps its packages in a folder of their own; on this machine no other folder may help
-        os.environ |= {f"{bench.engine.prefix}ENV_INTERPRETERPATH": "/opt/site", "INTERPRETERNOUSERSITE": "1"}
+        os.environ |= {f"{bench.engine.prefix}ENV_PYTHONPATH": "/opt/site", "PYTHONNOUSERSITE": "1"}
         os.chdir(folder)
         places = ["site-packages", "venv", "torch.sif"]
-        sys.exit(lumiimg(["bench", "import", *places, "--python", INTERPRETER, "--svg", str(PICTURE)]))
+        sys.exit(lumiimg(["bench", "import", *places, "--python", INTERPRETER]))
 
 
 def builds(bench: Bench) -> None:

@@ -11,6 +11,7 @@ _BUILDS = ("build", "adapt", "rebuild")
 _AGAIN = "build again without it: layers that are ready come from the cache"
 _FLAT = "leave it out: every image is flat"
 _DEFINITION = "`lumiimg build --definitions DIR` writes the files, and `apptainer build` builds them"
+_PER_PROCESS = "leave it out: the numbers are those of one process; multiply by how many a job has"
 _TAR = "use `tar` on the folders of the layers in the cache"
 _MODULE = "use `lumiimg module IMAGE -o DIR --host FILE`"
 
@@ -25,6 +26,9 @@ INSTEAD = {
     "host prolog": "docs/support has a prolog to copy",
     "trial report --reframe": "docs/support has a ReFrame test to copy; FOLDER/trial.json has what was measured",
     "host scan --libfabric": "leave it out: the distribution has the headers that the plugin needs",
+    "bench import --svg": "leave it out: the numbers are a table, and JSON with --json",
+    "bench import --nodes": _PER_PROCESS,
+    "bench import --ranks": _PER_PROCESS,
     "job --profile": "put the profiler before the program: -- rocprofv3 -- PROGRAM",
     **dict.fromkeys([f"{name} --keep-going" for name in _BUILDS], _AGAIN),
     **dict.fromkeys([f"{name} --format layered" for name in _BUILDS], _FLAT),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.check import startup
 from lumiimg.check.answer import Answer
 from lumiimg.check.pipeline import check_image
 from lumiimg.check.probe.container import Container
@@ -168,6 +169,38 @@ def test_a_container_that_does_not_start_is_no_module_that_is_not_there(
     assert words in err
     assert err.count("\n") == 1
     assert "x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("no_program", "code", "words"),
+    [
+        ("echo 'FATAL:   stat /lumiimg-no-such-program: no such file or directory'", 0, "reaches it"),
+        ("echo 'FATAL:   not setuid'", 3, "set-user-id (APPTAINER_USERNS=1 helps): FATAL: not setuid"),
+    ],
+    ids=["traced", "set-user-id"],
+)
+def test_what_an_engine_asks_of_an_image_is_counted_where_it_can_be_traced(
+    make_engine: Callable[[str], Engine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    no_program: str,
+    code: int,
+    words: str,
+) -> None:
+    needs("strace")
+    monkeypatch.setenv("HOME", "/nowhere")
+    monkeypatch.setattr(startup, "_bound", lambda _: lambda _: False)  # here everything is of this machine
+    place = tmp_path / "place.sif"
+    place.write_bytes(b"an image")
+    given = f'read -r _ <{place}; case "$*" in *no-such-program) {no_program}; exit 255 ;; esac\n'
+    make_engine(given + IN_CONTAINER.format(python=shlex.quote(sys.executable)))
+    assert main(["bench", "import", str(place), "--module", "json", "--json"]) == code
+    told = capsys.readouterr()
+    assert words in " ".join(told.err.split())
+    (counted,) = validated(told.out, "bench-import")["places"]
+    assert counted["program"]["opens"] > 0
+    assert counted["shared"] is None if code else counted["shared"]["opens"] == 1, counted["shared"]
 
 
 def test_an_interpreter_that_does_not_start_is_no_module_that_is_not_there(tmp_path: Path, capsys: Capture) -> None:

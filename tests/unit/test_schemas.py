@@ -49,7 +49,6 @@ from lumiimg.nccl.reader import read_lines
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
-from lumiimg.report import startup as startup_report
 from lumiimg.report.console import print_json
 from lumiimg.report.machine import print_doctor
 from lumiimg.report.schema import kind_of, names, schema_of, strict_json
@@ -171,9 +170,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "trial-plan": ("trial", "plan", "IMAGE", "-o", "NEW", "--site", "lumi"),
 }
 """What prints a kind as its user would have it."""
-_STARTUP = Startup(
-    "/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is read by the kernel"
-)
+_STARTUP = Startup("/p", ImportSource.FOLDER, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is set-user-id")
 
 
 def _trial(folder: Path) -> None:
@@ -183,9 +180,7 @@ def _trial(folder: Path) -> None:
 
 
 PRINTED: dict[str, Callable[[Place], object]] = {
-    "bench-import": lambda _: print_json(
-        "bench-import", **startup_report.json_keys([_STARTUP], "t", startup_report.Scale(10, 8))
-    ),
+    "bench-import": lambda _: print_json("bench-import", module="t", places=[_STARTUP]),
     "build": lambda at: build_report.print_built(at.built, at.lock, ENGINE, as_json=True, quiet=True),
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
     "check at level run": lambda at: print_json("check", at.run()),

@@ -87,17 +87,17 @@ def _nodes(data: bytes) -> None:
 
 
 def _strace(data: bytes) -> None:
-    calls = strace.read_trace(written(data, "trace"))
+    calls = strace.read_traces([written(data, "trace")])
     assert all(call.path.startswith("/") for call in calls)
-    strace.count(calls, lambda name: name.startswith("/usr"))
+    strace.count(calls)
 
 
 def _startup(data: bytes) -> None:
     """What Python answers in a container: an answer of JSON in its line, with the mounts."""
-    tracer = startup._Tracer("strace", scratch(), "torch")
+    bench = startup._Bench(scratch(), "torch", "strace", _ENVIRONMENT)
     with answering(startup, startup._ANSWER.encode() + data):
-        asked = startup._ask(["python3"], tracer, _ENVIRONMENT, scratch())
-    startup._bound(asked.mounts)("/usr/lib/x")
+        answer = startup._answer(bench.run(["python3"]), bench)
+    startup._bound(answer.mounts)("/usr/lib/x")
 
 
 def _probe(data: bytes) -> None:
@@ -167,8 +167,8 @@ TARGETS = (
     ),
     Target("log-growing", ("nccl.follow.Tail",), _tail, form="bytes"),
     Target("node-names", ("nccl.node_names.folded",), _nodes, ()),
-    Target("strace", ("check.strace.read_trace",), _strace),
-    Target("import-answer", ("check.startup._ask", "check.startup._bound"), _startup, form="json"),
+    Target("strace", ("check.strace.read_traces",), _strace),
+    Target("import-answer", ("check.startup._answer", "check.startup._bound"), _startup, form="json"),
     Target(
         "probe-output",
         ("check.probe.container.read_events", "check.probe.simulation.judge", "check.probe.container.tail"),
