@@ -16,49 +16,215 @@ import pytest
 from lumiimg.cli.main import main
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, rpath
-from tests.shared.fabric_builder import snapshot, versioned
+from tests.shared.fabric_builder import PLUGIN, RCCL, snapshot, versioned
 from tests.shared.programs import unwrapped
 from tests.shared.python_image import environment, python, venv
 
-Capture = pytest.CaptureFixture[str]
 PRIVATE = "/opt/lumiimg/host"
+CRAY = "opt/cray/libfabric/1.22.0/lib64"
+USR = "usr/lib64"
+LIBC = "lib64/libc.so.6"
+
+
+LEAST = "libcxi libfabric libjson-c libnl-3"
+
+
+class Asked:
+    """An image and a node, and the commands that are asked about both."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.capsys = capsys
+        self.root = folder / "image"
+        self.host = folder / "host"
+        self.node = folder / "host.json"
+
+    def image(self, name: str = "image", **words: Any) -> Path:
+        self.root = fabric_builder.image(self.folder / name, **words)
+        return self.root
+
+    def machine(self, **words: Any) -> Path:
+        """Make another node; it is not scanned yet."""
+        self.host = fabric_builder.host(self.folder / "other", **words)
+        return self.host
+
+    def scan(self, *include: str) -> None:
+        self.node = snapshot(self.host, *include)
+
+    def says(self, **fields: object) -> None:
+        """Let the snapshot say something else."""
+        self.node.write_text(json.dumps(json.loads(self.node.read_text()) | fields))
+
+    def run(self, *words: str | Path, host: bool = True) -> tuple[int, str, str]:
+        """Return the exit code, what is printed, and what is said of it."""
+        code = main([*map(str, words), *(["--host", str(self.node)] if host else [])])
+        out, err = self.capsys.readouterr()
+        assert "\x1b" not in out + err
+        return code, out, err
+
+    def bind(self, code: int, binds: str | None = None, fabric: str = "host", refused: str = "") -> dict[str, Any]:
+        """Hold what `bind` answers against names up to `.so`, and against what the last thing refused needs."""
+        found, out, _ = self.run("bind", self.root, "--json")
+        data: dict[str, Any] = json.loads(out)
+        assert (found, data["schema"]) == (code, 1)
+        assert not refused or data["refusals"][-1]["need"] == refused
+        if binds is not None:
+            bound = sorted(Path(bind["target"]).name.partition(".so")[0] for bind in data["binds"])
+            assert (" ".join(bound), data["fabric"]) == (binds, fabric)
+        return data
+
+    def explain(self, *, host: bool = True) -> tuple[int, dict[str, Any], str]:
+        code, out, err = self.run("explain", self.root, "--json", host=host)
+        return code, json.loads(out), err
+
+    def check(self, *, host: bool = True) -> tuple[int, dict[str, dict[str, Any]]]:
+        """Return the exit code, and the findings by their names."""
+        code, out, _ = self.run("check", self.root, "--level", "static", "--json", host=host)
+        return code, {finding["id"]: finding for finding in json.loads(out)["findings"]}
+
+    def verdicts(self) -> tuple[int, int, int]:
+        """Ask all three commands."""
+        bind, _, said = self.run("bind", self.root)
+        explain, check = self.run("explain", self.root)[0], self.check()[0]
+        assert explain != 0 or check == 0, "explain is greener than check"
+        assert bind != 0 or check == 0 or "not use the fabric" in unwrapped(said), "bind hides what check says"
+        return bind, explain, check
+
+    def text(self, style: str, *words: str) -> str:
+        code, out, _ = self.run("bind", self.root, "--format", style, *words)
+        assert code == 0
+        return out
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Path:
-    """The snapshot of a node with glibc 2.38 whose libraries need just that."""
-    return snapshot(fabric_builder.host(tmp_path / "host"))
+def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Asked:
+    """An image that is not made yet, and a node with glibc 2.38 whose libraries need just that."""
+    found = Asked(tmp_path, capsys)
+    fabric_builder.host(found.host)
+    found.scan()
+    return found
 
 
-def bind(image: Path, node: Path, capsys: Capture) -> tuple[int, dict[str, Any]]:
-    code = main(["bind", str(image), "--host", str(node), "--json"])
-    data: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert data["schema"] == 1
-    return code, data
+def own(image: Path, name: str, *defines: str, **needs: Any) -> Path:
+    """Put a library into an image or a node."""
+    return versioned(image / USR / name, defines=defines, **needs)
 
 
-def names(data: dict[str, Any]) -> list[str]:
-    return sorted(Path(bind["target"]).name for bind in data["binds"])
+def libfabric(host: Path, needs: dict[Path, tuple[str, ...]], *defines: str) -> None:
+    """Put another libfabric into a node."""
+    name = "libfabric.so.1"
+    versioned(host / CRAY / f"{name}.27.0", soname=name, defines=defines or ("FABRIC_1.7",), needs=needs)
 
 
-def verdicts(image: Path, node: Path, capsys: Capture) -> tuple[int, int, int]:
-    """Ask all three commands."""
-    ask = ["bind"], ["explain"], ["check", "--level", "static"]
-    codes, said = [], []
-    for words in ask:
-        codes.append(main([*words, str(image), "--host", str(node)]))
-        said.append(capsys.readouterr().err)
-    assert codes[1] != 0 or codes[2] == 0, "explain is greener than check"
-    assert codes[0] != 0 or codes[2] == 0 or "not use the fabric" in unwrapped(said[0]), "bind hides what check says"
-    return codes[0], codes[1], codes[2]
+def test_a_library_of_the_image_is_not_bound_over_unless_it_is_too_old(asked: Asked) -> None:
+    image = asked.image()
+    own(image, "libjson-c.so.5", "JSONC_0.14")
+    asked.bind(0, "libcxi libfabric libnl-3")
+    own(image, "libjson-c.so.5", "JSONC_0.13")
+    data = asked.bind(0, LEAST)
+    assert "needs JSONC_0.14" in next(entry["reason"] for entry in data["binds"] if "json" in entry["target"])
 
 
-def test_an_image_with_a_newer_c_library_gets_the_least_list(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    code, data = bind(fabric_builder.image(tmp_path / "image", glibc=41), node, capsys)
-    assert (code, data["decision"], data["fabric"]) == (0, "ok", "host")
-    assert names(data) == ["libcxi.so.1", "libfabric.so.1", "libjson-c.so.5", "libnl-3.so.200"]
+def test_only_a_library_below_libfabric_needs_the_newer_c_library(asked: Asked) -> None:
+    host, image = asked.machine(needs_glibc=34), asked.image(glibc=35)
+    own(host, "libnl-3.so.200", "libnl_3", needs={host / LIBC: ("GLIBC_2.38",)})
+    asked.scan()
+    chain = asked.bind(1)["refusals"][-1]["chain"]
+    assert chain[-2:] == ["libcxi.so.1 (host)", "libnl-3.so.200 (host)"]
+    # an own copy that is good enough takes the place of the host's
+    own(image, "libnl-3.so.200", "libnl_3")
+    asked.bind(0, "libcxi libfabric libjson-c")
+
+
+def test_a_library_that_two_others_need_is_bound_once(asked: Asked) -> None:
+    asked.image()
+    host = asked.host
+    low = own(host, "liblow.so.1", "LOW_1", needs={host / LIBC: ("GLIBC_2.14",)})
+    json_c = own(host, "libjson-c.so.5", "JSONC_0.14", needs={low: ("LOW_1",)})
+    nl = own(host, "libnl-3.so.200", "libnl_3", needs={low: ("LOW_1",), json_c: ("JSONC_0.14",)})
+    cxi = own(host, "libcxi.so.1", "LIBCXI_1.4", needs={nl: ("libnl_3",)})
+    libfabric(host, {cxi: ("LIBCXI_1.4",), json_c: ("JSONC_0.14",)}, *(f"FABRIC_1.{n}" for n in range(8)))
+    asked.scan()
+    asked.bind(0, "libcxi libfabric libjson-c liblow libnl-3")
+
+
+def test_an_image_that_brings_its_own_fabric_needs_nothing(asked: Asked) -> None:
+    image = asked.image(glibc=35)
+    cxi = own(image, "libcxi.so.1", "LIBCXI_1.5")
+    own(image, "libfabric.so.1", "FABRIC_1.3", needs={cxi: ("LIBCXI_1.5",)})
+    assert asked.bind(0, "", "bundled")["environment"] == {}
+    assert "nothing has to be bound" in asked.text("shell")
+
+
+def test_a_libfabric_of_the_image_without_the_provider_is_replaced_where_the_plugin_lets_it(asked: Asked) -> None:
+    own(asked.image(), "libfabric.so.1", "FABRIC_1.3")
+    refusal = asked.bind(0, LEAST)["refusals"][0]
+    assert (refusal["need"], "was built without it" in refusal["have"]) == ("the cxi provider", True)
+    # LD_LIBRARY_PATH does not reach past a DT_RPATH: to say that the host's is taken would be wrong
+    image = asked.image("tied")
+    tied = versioned(image / "opt/lf/libfabric.so.1", defines=("FABRIC_1.3",))
+    library(image / USR / "librccl-net.so", tied, *rpath("/opt/lf"), source=PLUGIN)
+    refusals = asked.bind(1, "", "none")["refusals"]
+    assert {refusal["need"] for refusal in refusals} == {"the cxi provider"}
+
+
+def test_without_a_plugin_it_is_about_libfabric_alone_unless_the_host_has_one(asked: Asked) -> None:
+    asked.image(plugin=False)
+    assert "this is about libfabric alone" in " ".join(asked.bind(0, LEAST)["notes"])
+    said = unwrapped(asked.run("bind", asked.root)[2])
+    assert "RCCL would not use the fabric: a file called librccl-net.so is needed" in said
+    assert asked.verdicts() == (0, 1, 1)
+    file = "opt/plugin/lib/librccl-net.so"
+    versioned(asked.host / file, needs={asked.host / CRAY / "libfabric.so.1": ("FABRIC_1.3",)}, source=PLUGIN)
+    asked.scan(f"/{file}")
+    assert asked.bind(0, f"{LEAST} librccl-net")["notes"] == []
+
+
+def test_a_provider_of_the_host_in_a_file_is_bound_with_its_libfabric(asked: Asked) -> None:
+    asked.image()
+    asked.host = asked.folder / "in-a-file"
+    libc = {fabric_builder.c_library(asked.host, 38): ("GLIBC_2.14",)}
+    cxi = own(asked.host, "libcxi.so.1", "LIBCXI_1.4", needs=libc)
+    folder = asked.host / "opt/cray/libfabric/2.1/lib64"
+    versioned(folder / "libfabric.so.1", defines=("FABRIC_1.3",), needs=libc)
+    versioned(folder / "libfabric/libcxi-fi.so", needs={cxi: ("LIBCXI_1.4",)})
+    asked.scan()
+    data = asked.bind(0, "libcxi libcxi-fi libfabric")
+    assert f"{PRIVATE}/libfabric/libcxi-fi.so" in {entry["target"] for entry in data["binds"]}
+    assert data["environment"]["FI_PROVIDER_PATH"]["value"] == f"{PRIVATE}/libfabric"
+
+
+def test_an_own_libfabric_gets_the_hosts_libcxi_alone(asked: Asked) -> None:
+    """The image's glibc is too old for the host's libfabric, and new enough for its libcxi."""
+    host, image = asked.machine(needs_glibc=34), asked.image(glibc=35)
+    libfabric(host, {host / USR / "libcxi.so.1": ("LIBCXI_1.4",), host / LIBC: ("GLIBC_2.38",)})
+    asked.scan()
+    stub = versioned(asked.folder / "libcxi.so.1", defines=("LIBCXI_1.3",))
+    own(image, "libfabric.so.1", "FABRIC_1.3", needs={stub: ("LIBCXI_1.3",)})
+    asked.bind(0, "libcxi libnl-3")
+    assert asked.verdicts() == (0, 0, 0)
+
+
+def test_parts_of_the_c_library_are_never_bound(asked: Asked) -> None:
+    asked.image()
+    host = asked.machine(needs_glibc=34)
+    anl = own(host, "libanl.so.1", "GLIBC_2.33", needs={host / LIBC: ("GLIBC_PRIVATE",)})
+    libfabric(host, {host / USR / "libcxi.so.1": ("LIBCXI_1.4",), anl: ("GLIBC_2.33",)})
+    asked.scan()
+    asked.bind(1, refused="libanl.so.1")
+
+
+def test_an_image_that_has_a_file_where_the_folder_goes_is_refused(asked: Asked) -> None:
+    (asked.image() / "opt/lumiimg").write_text("")
+    asked.bind(1, refused=f"the folder {PRIVATE}")
+
+
+def test_a_bind_has_its_chain_and_its_reason_and_what_is_loaded_its_place_on_both_sides(asked: Asked) -> None:
+    asked.image(glibc=41)
+    data = asked.bind(0, LEAST)
+    assert data["decision"] == "ok"
     fabric = next(entry for entry in data["binds"] if entry["target"] == f"{PRIVATE}/libfabric.so.1")
-    assert fabric["source"] == "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+    assert fabric["source"] == f"/{CRAY}/libfabric.so.1"
     nl = next(entry for entry in data["binds"] if entry["target"].endswith("libnl-3.so.200"))
     assert nl["chain"][1:] == ["librccl-net.so", "libfabric.so.1", "libcxi.so.1", "libnl-3.so.200"]
     assert nl["reason"] == "libcxi.so.1 needs it, and the image has none"
@@ -69,391 +235,184 @@ def test_an_image_with_a_newer_c_library_gets_the_least_list(tmp_path: Path, nod
     assert loaded["libc.so.6"] == {"name": "libc.so.6", "path": "/lib64/libc.so.6", "host_path": None}
 
 
-def test_what_the_image_has_itself_is_not_bound(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.14",))
-    _, data = bind(image, node, capsys)
-    assert names(data) == ["libcxi.so.1", "libfabric.so.1", "libnl-3.so.200"]
+REFUSED = {
+    "glibc=35": (
+        "librccl-net.so -> libfabric.so.1 (host) needs GLIBC_2.38 of libc.so.6",
+        "/lib64/libc.so.6 has up to GLIBC_2.35",
+        "bundle the fabric",
+        "Ubuntu 24.04 (glibc 2.39)",
+    ),
+    "fabric=FABRIC_1.8": (
+        "needs FABRIC_1.8 of libfabric.so.1",
+        f"/{CRAY}/libfabric.so.1 has up to FABRIC_1.7",
+        "headers of the host's libfabric",
+    ),
+}
+"""What an image is made with, and what is said of it."""
 
 
-def test_a_library_of_the_image_that_is_too_old_gives_way(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.13",))
-    code, data = bind(image, node, capsys)
-    assert code == 0
-    assert "libjson-c.so.5" in names(data)
-    reason = next(entry["reason"] for entry in data["binds"] if "json" in entry["target"])
-    assert "needs JSONC_0.14" in reason
+def test_a_refusal_names_both_versions_and_stops_whoever_does_not_look_at_the_exit_code(asked: Asked) -> None:
+    for made, said in REFUSED.items():
+        word, _, value = made.partition("=")
+        asked.image(made, **{word: int(value) if value.isdecimal() else value})
+        code, out, err = asked.run("bind", asked.root)
+        assert code == 1
+        assert all(each in unwrapped(err) for each in said), err
+        assert "Ubuntu 22.04" not in unwrapped(err)
+        assert subprocess.run(["sh", "-c", out], capture_output=True, check=False).returncode == 1
+        for style, stop in {"shell": "false", "singularity": "--lumiimg-bind-refused"}.items():
+            code, out, _ = asked.run("bind", asked.root, "--format", style)
+            assert (code, stop in out) == (1, True)
 
 
-def test_an_image_with_an_older_c_library_is_refused_with_both_numbers(
-    tmp_path: Path, node: Path, capsys: Capture
-) -> None:
-    image = fabric_builder.image(tmp_path / "image", glibc=35)
-    assert main(["bind", str(image), "--host", str(node)]) == 1
-    out, err = capsys.readouterr()
-    err = unwrapped(err)
-    assert subprocess.run(["sh", "-c", out], capture_output=True, check=False).returncode == 1
-    assert "librccl-net.so -> libfabric.so.1 (host) needs GLIBC_2.38 of libc.so.6" in unwrapped(err)
-    assert "/lib64/libc.so.6 has up to GLIBC_2.35" in unwrapped(err)
-    assert "bundle the fabric" in unwrapped(err)
-    assert "Ubuntu 24.04 (glibc 2.39)" in unwrapped(err)
-    assert "Ubuntu 22.04" not in unwrapped(err)
-
-
-def test_only_a_library_below_libfabric_needs_the_newer_c_library(tmp_path: Path, capsys: Capture) -> None:
-    host = fabric_builder.host(tmp_path / "host", needs_glibc=34)
-    libc = host / "lib64/libc.so.6"
-    versioned(host / "usr/lib64/libnl-3.so.200", defines=("libnl_3",), needs={libc: ("GLIBC_2.38",)})
-    node = snapshot(host)
-    image = fabric_builder.image(tmp_path / "image", glibc=35)
-    code, data = bind(image, node, capsys)
-    assert code == 1
-    assert data["refusals"][-1]["chain"][-2:] == ["libcxi.so.1 (host)", "libnl-3.so.200 (host)"]
-    # an own copy that is good enough takes the place of the host's
-    versioned(image / "usr/lib64/libnl-3.so.200", defines=("libnl_3",))
-    code, data = bind(image, node, capsys)
-    assert (code, names(data)) == (0, ["libcxi.so.1", "libfabric.so.1", "libjson-c.so.5"])
-
-
-def test_a_library_that_two_others_need_is_bound_once(tmp_path: Path, capsys: Capture) -> None:
-    host = fabric_builder.host(tmp_path / "host")
-    usr, libc = host / "usr/lib64", host / "lib64/libc.so.6"
-    low = versioned(usr / "liblow.so.1", defines=("LOW_1",), needs={libc: ("GLIBC_2.14",)})
-    json = versioned(usr / "libjson-c.so.5", defines=("JSONC_0.14",), needs={low: ("LOW_1",)})
-    nl = versioned(usr / "libnl-3.so.200", defines=("libnl_3",), needs={low: ("LOW_1",), json: ("JSONC_0.14",)})
-    cxi = versioned(usr / "libcxi.so.1", defines=("LIBCXI_1.4",), needs={nl: ("libnl_3",)})
-    fabric = host / "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
-    own = tuple(f"FABRIC_1.{n}" for n in range(8))
-    versioned(fabric.resolve(), soname=fabric.name, defines=own, needs={cxi: ("LIBCXI_1.4",), json: ("JSONC_0.14",)})
-    code, data = bind(fabric_builder.image(tmp_path / "image"), snapshot(host), capsys)
-    assert (code, names(data)) == (
-        0,
-        ["libcxi.so.1", "libfabric.so.1", "libjson-c.so.5", "liblow.so.1", "libnl-3.so.200"],
-    )
-
-
-def test_a_plugin_built_with_newer_headers_is_refused(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image", fabric="FABRIC_1.8")
-    assert main(["bind", str(image), "--host", str(node)]) == 1
-    err = unwrapped(capsys.readouterr().err)
-    assert "needs FABRIC_1.8 of libfabric.so.1" in unwrapped(err)
-    assert "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1 has up to FABRIC_1.7" in unwrapped(err)
-    assert "headers of the host's libfabric" in unwrapped(err)
-
-
-def test_an_image_that_brings_its_own_fabric_needs_nothing(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image", glibc=35)
-    cxi = versioned(image / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.5",))
-    versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",), needs={cxi: ("LIBCXI_1.5",)})
-    code, data = bind(image, node, capsys)
-    assert (code, data["fabric"], data["binds"], data["environment"]) == (0, "bundled", [], {})
-    assert main(["bind", str(image), "--host", str(node)]) == 0
-    assert "nothing has to be bound" in capsys.readouterr().out
-
-
-def test_a_libfabric_of_the_image_without_the_provider_is_replaced(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",))
-    code, data = bind(image, node, capsys)
-    assert (code, data["fabric"]) == (0, "host")
-    assert data["refusals"][0]["need"] == "the cxi provider"
-    assert "was built without it" in data["refusals"][0]["have"]
-
-
-def test_a_plugin_that_an_rpath_ties_to_the_images_libfabric_is_refused(
-    tmp_path: Path, node: Path, capsys: Capture
-) -> None:
-    """LD_LIBRARY_PATH does not reach past a DT_RPATH: to say that the host's is taken would be wrong."""
-    image = fabric_builder.image(tmp_path / "image")
-    own = versioned(image / "opt/lf/libfabric.so.1", defines=("FABRIC_1.3",))
-    library(image / "usr/lib64/librccl-net.so", own, *rpath("/opt/lf"), source=fabric_builder.PLUGIN)
-    code, data = bind(image, node, capsys)
-    assert (code, data["fabric"]) == (1, "none")
-    assert all(refusal["need"] == "the cxi provider" for refusal in data["refusals"])
-
-
-def test_without_a_plugin_it_is_about_libfabric_alone_and_says_so(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image", plugin=False)
-    code, data = bind(image, node, capsys)
-    assert (code, data["fabric"]) == (0, "host")
-    assert any("this is about libfabric alone" in note for note in data["notes"])
-    assert main(["bind", str(image), "--host", str(node)]) == 0
-    assert "RCCL would not use the fabric: a file called librccl-net.so is needed" in unwrapped(capsys.readouterr().err)
-    assert explain(image, capsys, "--host", node)[0] == 1
-    assert main(["check", str(image), "--level", "static", "--host", str(node)]) == 1
-
-
-def test_a_plugin_of_the_host_serves_an_image_without_one(tmp_path: Path, capsys: Capture) -> None:
-    host = fabric_builder.host(tmp_path / "host")
-    fabric = host / "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
-    plugin = host / "opt/plugin/lib/librccl-net.so"
-    versioned(plugin, needs={fabric: ("FABRIC_1.3",)}, source=fabric_builder.PLUGIN)
-    node = snapshot(host, "/opt/plugin/lib/librccl-net.so")
-    code, data = bind(fabric_builder.image(tmp_path / "image", plugin=False), node, capsys)
-    assert code == 0
-    assert "librccl-net.so" in names(data)
-    assert data["notes"] == []
-
-
-def test_two_majors_in_one_process_are_named_and_leave_the_check_open(tmp_path: Path, capsys: Capture) -> None:
-    node = snapshot(fabric_builder.host(tmp_path / "host", json_c="libjson-c.so.3"))
-    image = fabric_builder.image(tmp_path / "image")
-    json_c = versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.14",))
-    library(image / "opt/rocm/lib/librccl.so.1", json_c, image / "lib64/libc.so.6", source=fabric_builder.RCCL)
-    code, data = bind(image, node, capsys)
-    assert code == 0
-    assert any("2 copies of libjson-c in one process" in note for note in data["notes"])
-    assert main(["check", str(image), "--level", "static", "--host", str(node), "--json"]) == 3
-    found = {finding["id"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
-    assert found["fabric.mixed"]["severity"] == "unknown"
+def test_two_majors_in_one_process_are_named_and_leave_the_check_open(asked: Asked) -> None:
+    asked.machine(json_c="libjson-c.so.3")
+    asked.scan()
+    image = asked.image()
+    json_c = versioned(image / USR / "libjson-c.so.5", defines=("JSONC_0.14",))
+    library(image / "opt/rocm/lib/librccl.so.1", json_c, image / LIBC, source=RCCL)
+    assert any("2 copies of libjson-c in one process" in note for note in asked.bind(0)["notes"])
+    code, found = asked.check()
+    assert (code, found["fabric.mixed"]["severity"]) == (3, "unknown")
 
 
 # -- what must not look good --
 
 
-def test_libcxi_somewhere_in_the_process_is_no_provider(tmp_path: Path, node: Path, capsys: Capture) -> None:
+def test_libcxi_somewhere_in_the_process_is_no_provider(asked: Asked) -> None:
     """A libfabric without the provider uses TCP, whatever else has loaded libcxi."""
-    image = fabric_builder.image(tmp_path / "image")
-    cxi = versioned(image / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.5",))
-    own = versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",))
-    library(image / "usr/lib64/librccl-net.so", own, cxi, source=fabric_builder.PLUGIN)
-    assert main(["check", str(image), "--level", "static", "--json"]) == 3
-    found = {finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]}
-    assert "provider.no-cxi" in found
-    code, data = bind(image, node, capsys)
-    assert (code, data["fabric"]) == (0, "host")
-    assert "libfabric.so.1" in names(data)
-    laptop = tmp_path / "laptop"
-    fabric_builder.c_library(laptop, 39)
-    assert verdicts(image, snapshot(laptop), capsys) == (3, 3, 3)
+    image = asked.image()
+    linked = own(image, "libfabric.so.1", "FABRIC_1.3"), own(image, "libcxi.so.1", "LIBCXI_1.5")
+    library(image / USR / "librccl-net.so", *linked, source=PLUGIN)
+    code, found = asked.check(host=False)
+    assert (code, "provider.no-cxi" in found) == (3, True)
+    asked.bind(0, LEAST)
+    fabric_builder.c_library(asked.folder / "laptop", 39)
+    asked.node = snapshot(asked.folder / "laptop")
+    assert asked.verdicts() == (3, 3, 3)
 
 
-def test_a_provider_of_the_host_in_a_file_is_bound_with_its_libfabric(tmp_path: Path, capsys: Capture) -> None:
-    host = tmp_path / "host"
-    libc = fabric_builder.c_library(host, 38)
-    cxi = versioned(host / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.4",), needs={libc: ("GLIBC_2.14",)})
-    folder = host / "opt/cray/libfabric/2.1/lib64"
-    versioned(folder / "libfabric.so.1", defines=("FABRIC_1.3",), needs={libc: ("GLIBC_2.14",)})
-    versioned(folder / "libfabric/libcxi-fi.so", needs={cxi: ("LIBCXI_1.4",)})
-    node = snapshot(host)
-    code, data = bind(fabric_builder.image(tmp_path / "image"), node, capsys)
-    assert code == 0
-    targets = {entry["target"] for entry in data["binds"]}
-    assert targets == {f"{PRIVATE}/{name}" for name in ("libfabric.so.1", "libcxi.so.1", "libfabric/libcxi-fi.so")}
-    assert data["environment"]["FI_PROVIDER_PATH"]["value"] == f"{PRIVATE}/libfabric"
-
-
-def test_an_own_libfabric_gets_the_hosts_libcxi_alone(tmp_path: Path, capsys: Capture) -> None:
-    """The image's glibc is too old for the host's libfabric, and new enough for its libcxi."""
-    host = fabric_builder.host(tmp_path / "host", needs_glibc=34)
-    folder = host / "opt/cray/libfabric/1.22.0/lib64"
-    libc, cxi = host / "lib64/libc.so.6", host / "usr/lib64/libcxi.so.1"
-    needs: dict[Path, tuple[str, ...]] = {cxi: ("LIBCXI_1.4",), libc: ("GLIBC_2.38",)}
-    versioned(folder / "libfabric.so.1.27.0", soname="libfabric.so.1", defines=("FABRIC_1.7",), needs=needs)
-    node = snapshot(host)
-    image = fabric_builder.image(tmp_path / "image", glibc=35)
-    stub = versioned(tmp_path / "libcxi.so.1", defines=("LIBCXI_1.3",))
-    versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",), needs={stub: ("LIBCXI_1.3",)})
-    code, data = bind(image, node, capsys)
-    assert (code, names(data)) == (0, ["libcxi.so.1", "libnl-3.so.200"])
-    assert verdicts(image, node, capsys) == (0, 0, 0)
-
-
-def test_parts_of_the_c_library_are_never_bound(tmp_path: Path, capsys: Capture) -> None:
-    host = fabric_builder.host(tmp_path / "host", needs_glibc=34)
-    libc = host / "lib64/libc.so.6"
-    anl = versioned(host / "usr/lib64/libanl.so.1", defines=("GLIBC_2.33",), needs={libc: ("GLIBC_PRIVATE",)})
-    cxi = host / "usr/lib64/libcxi.so.1"
-    folder = host / "opt/cray/libfabric/1.22.0/lib64"
-    needs: dict[Path, tuple[str, ...]] = {cxi: ("LIBCXI_1.4",), anl: ("GLIBC_2.33",)}
-    versioned(folder / "libfabric.so.1.27.0", soname="libfabric.so.1", defines=("FABRIC_1.7",), needs=needs)
-    image = fabric_builder.image(tmp_path / "image")
-    code, data = bind(image, snapshot(host), capsys)
-    assert code == 1
-    assert data["refusals"][-1]["need"] == "libanl.so.1"
-
-
-def test_ldd_takes_binds_out_of_a_snapshot(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    folder = "/opt/cray/libfabric/1.22.0/lib64"
-    words = ["--host", str(node), "--bind", "/opt/cray,/usr/lib64/libcxi.so.1:/lib64/libcxi.so.1"]
-    words += ["--env", f"LD_LIBRARY_PATH={folder}", "--json"]
-    assert main(["ldd", str(image), *words, "/usr/lib64/librccl-net.so"]) == 1
-    data = json.loads(capsys.readouterr().out)
+def test_ldd_takes_binds_out_of_a_snapshot(asked: Asked) -> None:
+    words = ["--bind", "/opt/cray,/usr/lib64/libcxi.so.1:/lib64/libcxi.so.1", "--env", f"LD_LIBRARY_PATH=/{CRAY}"]
+    code, out, _ = asked.run("ldd", asked.image(), *words, "--json", "/usr/lib64/librccl-net.so")
+    data = json.loads(out)
     closure = data["files"]["/usr/lib64/librccl-net.so"]["closure"]
-    assert closure["libfabric.so.1"] == f"{folder}/libfabric.so.1"
+    assert code == 1
+    assert closure["libfabric.so.1"] == f"/{CRAY}/libfabric.so.1"
     assert closure["libcxi.so.1"] == "/lib64/libcxi.so.1"
     assert closure["libjson-c.so.5"] is None
     assert data["notes"] == ["of /opt/cray only the files that the snapshot records are seen"]
 
 
-def test_an_image_that_has_a_file_where_the_folder_goes_is_refused(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    (image / "opt/lumiimg").write_text("")
-    code, data = bind(image, node, capsys)
-    assert (code, data["refusals"][-1]["need"]) == (1, f"the folder {PRIVATE}")
-
-
-def test_a_machine_of_another_kind_is_told_so(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    data = json.loads(node.read_text())
-    data["architecture"] = "aarch64"
-    for entry in data["libraries"]:
+def test_a_machine_of_another_kind_is_told_so(asked: Asked) -> None:
+    libraries = json.loads(asked.node.read_text())["libraries"]
+    for entry in libraries:
         entry["facts"]["machine"] = 183
-    node.write_text(json.dumps(data))
-    code, found = bind(fabric_builder.image(tmp_path / "image"), node, capsys)
-    assert (code, found["refusals"][-1]["have"]) == (1, "the host's are for aarch64")
+    asked.says(architecture="aarch64", libraries=libraries)
+    asked.image()
+    assert asked.bind(1)["refusals"][-1]["have"] == "the host's are for aarch64"
 
 
 # -- formats --
 
 
-def text_of(style: str, image: Path, node: Path, capsys: Capture, *more: str) -> str:
-    assert main(["bind", str(image), "--host", str(node), "--format", style, *more]) == 0
-    return capsys.readouterr().out
+def exported(script: str, **variables: str) -> dict[str, str]:
+    """Return what a shell has that reads the exports."""
+    env = {"PATH": "/usr/bin", **variables}
+    done = subprocess.run(["sh", "-euc", script + "env"], capture_output=True, text=True, check=True, env=env)
+    return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
 
 
-def test_the_exports_are_what_a_shell_reads(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "an image; touch x")
-    script = text_of("shell", image, node, capsys) + "env"
-    done = subprocess.run(
-        ["sh", "-euc", script], capture_output=True, text=True, check=True, env={"SINGULARITY_BIND": "/mine"}
-    )
-    variables = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+def test_the_exports_are_what_a_shell_reads_and_options_of_an_engine_say_the_same(asked: Asked) -> None:
+    asked.image("an image; touch x")
+    variables = exported(asked.text("shell"), SINGULARITY_BIND="/mine")
     binds = variables["SINGULARITY_BIND"].split(",")
     assert binds[0] == "/mine"
     assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in binds
     assert variables["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{PRIVATE}:/opt/rocm/lib"
-
-
-def test_options_of_an_engine_say_the_same(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    words = shlex.split(text_of("singularity", image, node, capsys))
-    binds = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "--bind"]
-    assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in binds
+    words = shlex.split(asked.text("singularity"))
+    options = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "--bind"]
+    assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in options
     assert words[-2:] == ["--env", f"LD_LIBRARY_PATH={PRIVATE}:/opt/rocm/lib"]
 
 
-def test_a_site_adds_what_every_container_there_gets(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    text = text_of("singularity", image, node, capsys, "--site", "lumi")
+def test_a_site_adds_what_every_container_there_gets(asked: Asked) -> None:
+    asked.image()
+    text = asked.text("singularity", "--site", "lumi")
     assert "--bind /var/spool/slurmd" in text
     assert "--bind /scratch" in text
-    assert main(["bind", str(image), "--host", str(node), "--site", "lumo"]) == 2
-    assert "did you mean lumi" in capsys.readouterr().err
+    code, _, err = asked.run("bind", asked.root, "--site", "lumo")
+    assert (code, "did you mean lumi" in err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_what_the_engine_of_the_machine_forbids_is_refused_by_all(asked: Asked) -> None:
+    image = asked.image()
+    for settings, words in (
         ({"user bind control": "no"}, "the engine of this machine refuses those of users"),
         ({"enable overlay": "no", "enable underlay": "no"}, "the engine of this machine makes none"),
-    ],
-    ids=["no binds", "no targets"],
-)
-def test_what_the_engine_of_the_machine_forbids_is_refused_by_all(
-    tmp_path: Path, node: Path, capsys: Capture, settings: dict[str, str], words: str
-) -> None:
-    data = json.loads(node.read_text())
-    data["engine"] = {"name": "SingularityCE", "version": "4.1.3", "settings": settings}
-    node.write_text(json.dumps(data))
-    image = fabric_builder.image(tmp_path / "image")
-    code, found = bind(image, node, capsys)
-    assert (code, found["decision"]) == (1, "refused")
-    assert words in found["refusals"][0]["have"]
-    assert verdicts(image, node, capsys) == (1, 1, 1)
-    if "enable overlay" in settings:
-        (image / PRIVATE[1:]).mkdir(parents=True)
-        assert verdicts(image, node, capsys) == (0, 0, 0)
+    ):
+        asked.says(engine={"name": "SingularityCE", "version": "4.1.3", "settings": settings})
+        found = asked.bind(1)
+        assert (found["decision"], words in found["refusals"][0]["have"]) == ("refused", True)
+        assert asked.verdicts() == (1, 1, 1)
+    (image / PRIVATE[1:]).mkdir(parents=True)
+    assert asked.verdicts() == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("engine", "codes"), [("SingularityCE", (0, 0, 0)), ("Apptainer", (0, 1, 1))])
 def test_what_is_told_under_apptainers_name_does_not_count_where_singularityce_is(
-    engine: str,
-    codes: tuple[int, int, int],
-    tmp_path: Path,
-    node: Path,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = json.loads(node.read_text())
-    data["engine"] = {"name": engine, "version": "4.1.3" if engine == "SingularityCE" else "1.4.5", "settings": {}}
-    node.write_text(json.dumps(data))
-    image = fabric_builder.image(tmp_path / "image")
+    asked.image()
     monkeypatch.setenv("APPTAINERENV_NCCL_NET_PLUGIN", "no-such")
-    assert verdicts(image, node, capsys) == codes
+    for name, version, codes in (("SingularityCE", "4.1.3", (0, 0, 0)), ("Apptainer", "1.4.5", (0, 1, 1))):
+        asked.says(engine={"name": name, "version": version, "settings": {}})
+        assert asked.verdicts() == codes, name
 
 
-def test_a_hidden_nic_is_bound_and_apptainer_gets_its_own_names(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    data = json.loads(node.read_text())
-    data["engine"] = {"name": "Apptainer", "version": "1.4.5", "settings": {"mount dev": "minimal"}}
-    data["devices"] = ["/dev/cxi0", "/dev/kfd"]
-    node.write_text(json.dumps(data))
-    text = text_of("shell", fabric_builder.image(tmp_path / "image"), node, capsys)
+def test_a_hidden_nic_is_bound_and_apptainer_gets_its_own_names(asked: Asked) -> None:
+    asked.image()
+    engine = {"name": "Apptainer", "version": "1.4.5", "settings": {"mount dev": "minimal"}}
+    asked.says(engine=engine, devices=["/dev/cxi0", "/dev/kfd"])
+    text = asked.text("shell")
     assert ",/dev/cxi0" in text
     assert "/dev/kfd" not in text
     assert "export APPTAINERENV_LD_LIBRARY_PATH=" in text
 
 
-def exported(script: str, environment: dict[str, str]) -> dict[str, str]:
-    done = subprocess.run(
-        ["sh", "-euc", script + "env"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": "/usr/bin", **environment},
-    )
-    return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
-
-
-def test_sourcing_twice_binds_once_and_keeps_what_the_user_has(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    data = json.loads(node.read_text())
-    data["engine"] = {"name": "Apptainer", "version": "1.4.5", "settings": {}}
-    node.write_text(json.dumps(data))
-    script = text_of("shell", fabric_builder.image(tmp_path / "image"), node, capsys)
+def test_sourcing_twice_binds_once_and_keeps_what_the_user_has(asked: Asked) -> None:
+    asked.says(engine={"name": "Apptainer", "version": "1.4.5", "settings": {}})
+    asked.image()
+    script = asked.text("shell")
     # Apptainer would pass over the older name once its own is set
-    once = exported(script, {"SINGULARITY_BIND": "/mine"})["APPTAINER_BIND"]
+    once = exported(script, SINGULARITY_BIND="/mine")["APPTAINER_BIND"]
     assert once.startswith("/mine,/opt/cray/")
-    assert exported(script + script, {"SINGULARITY_BIND": "/mine"})["APPTAINER_BIND"] == once
+    assert exported(script + script, SINGULARITY_BIND="/mine")["APPTAINER_BIND"] == once
 
 
 @pytest.mark.threat
-def test_nothing_that_an_image_says_is_evaluated(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
+def test_nothing_that_an_image_says_is_evaluated(asked: Asked) -> None:
+    image = asked.image()
     for value in ("/a\nexec touch x", "/a$(touch x)", "/a`touch x`", "/a\x1b[31m", '/a"', "/a\\"):
         (image / ".singularity.d/env/90-environment.sh").write_text(f"export LD_LIBRARY_PATH='/opt/rocm/lib:{value}'\n")
         for style in ("shell", "singularity"):
-            assert main(["bind", str(image), "--host", str(node), "--format", style]) == 1, value
-            out, err = capsys.readouterr()
-            assert out == "", value
+            code, out, err = asked.run("bind", image, "--format", style)
+            assert (code, out) == (1, ""), value
             assert "holds a character that engines or shells evaluate" in unwrapped(err), value
-            assert "\x1b" not in err
 
 
-def test_a_refusal_stops_whoever_does_not_look_at_the_exit_code(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image", glibc=35)
-    words = {"shell": "false", "singularity": "--lumiimg-bind-refused"}
-    for style, stop in words.items():
-        assert main(["bind", str(image), "--host", str(node), "--format", style]) == 1
-        assert stop in capsys.readouterr().out
-
-
-def test_names_of_versions_are_text(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    own = versioned(image / "usr/lib64/libjson-c.so.5", defines=("JSONC_0.14", "JSONC_1.xx"))
-    own.write_bytes(own.read_bytes().replace(b"JSONC_1.xx", "JSONC_2.²".encode()))
-    image_with_escape = fabric_builder.image(tmp_path / "other", fabric="FABRIC_9.xxx")
-    plugin = image_with_escape / "usr/lib64/librccl-net.so"
+def test_names_of_versions_are_text(asked: Asked) -> None:
+    json_c = own(asked.image(), "libjson-c.so.5", "JSONC_0.14", "JSONC_1.xx")
+    json_c.write_bytes(json_c.read_bytes().replace(b"JSONC_1.xx", "JSONC_2.²".encode()))
+    assert asked.verdicts() == (0, 0, 0)
+    plugin = asked.image("other", fabric="FABRIC_9.xxx") / USR / "librccl-net.so"
     plugin.write_bytes(plugin.read_bytes().replace(b"FABRIC_9.xxx", b"FABRIC_\x1b[31m"))
-    assert verdicts(image, node, capsys) == (0, 0, 0)
     for command in ("bind", "explain"):
-        assert main([command, str(image_with_escape), "--host", str(node)]) == 1
-        assert "\x1b" not in "".join(capsys.readouterr())
+        assert asked.run(command, asked.root)[0] == 1
 
 
 @pytest.mark.threat
-def test_a_host_whose_libraries_go_on_for_ever_is_refused(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    data = json.loads(node.read_text())
+def test_a_host_whose_libraries_go_on_for_ever_is_refused(asked: Asked) -> None:
+    data = json.loads(asked.node.read_text())
     pattern = next(entry for entry in data["libraries"] if entry["path"].endswith("libnl-3.so.200"))
     entry = next(entry for entry in data["entries"] if entry["role"] == "libfabric")
     for number in range(80):
@@ -463,101 +422,87 @@ def test_a_host_whose_libraries_go_on_for_ever_is_refused(tmp_path: Path, node: 
         entry["closure"][f"libx{number}.so"] = path
     fabric = next(entry for entry in data["libraries"] if "libfabric" in entry["path"])
     fabric["facts"]["needed"].append("libx0.so")
-    node.write_text(json.dumps(data))
-    code, found = bind(fabric_builder.image(tmp_path / "image"), node, capsys)
-    assert (code, found["refusals"][-1]["need"]) == (1, "a closure that ends")
+    asked.says(**data)
+    asked.image()
+    asked.bind(1, refused="a closure that ends")
 
 
 # -- explain, check --
 
 
-def explain(image: Path, capsys: Capture, *argv: str | Path) -> tuple[int, dict[str, Any], str]:
-    code = main(["explain", str(image), *map(str, argv), "--json"])
-    out, err = capsys.readouterr()
-    return code, json.loads(out), err
-
-
-def test_explain_shows_sides_versions_and_margins(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    code, data, text = explain(fabric_builder.image(tmp_path / "image"), capsys, "--host", node)
+def test_explain_shows_sides_versions_and_margins(asked: Asked) -> None:
+    asked.image()
+    code, data, text = asked.explain()
     assert (code, data["decision"], data["fabric"]) == (0, "ok", "host")
     assert data["host"]
     assert data["glibc"] == {"image": "2.41", "host": "2.38"}
     gate = next(rule for rule in data["rules"] if rule["id"] == "glibc-gate")
-    assert (gate["outcome"], gate["need"], gate["have"]) == (
-        "ok",
-        "GLIBC_2.38 of libc.so.6 (image)",
-        "up to GLIBC_2.41",
-    )
-    told = "libfabric.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image): it has up to GLIBC_2.41; 3 versions left"
-    assert told in unwrapped(text)
+    told = "ok", "GLIBC_2.38 of libc.so.6 (image)", "up to GLIBC_2.41"
+    assert (gate["outcome"], gate["need"], gate["have"]) == told
+    told_of_it = "libfabric.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image): it has up to GLIBC_2.41; 3 versions left"
+    assert told_of_it in unwrapped(text)
     assert "HOST           └── libcxi.so.1 /usr/lib64/libcxi.so.1" in text
 
 
-def test_the_process_is_that_of_torch_where_there_is_one(tmp_path: Path, node: Path, capsys: Capture) -> None:
+def test_the_process_is_that_of_torch_where_there_is_one(asked: Asked) -> None:
     """A wheel brings its own RCCL; whether that one or /opt/rocm's is loaded, the loader decides."""
-    image = fabric_builder.image(tmp_path / "image")
+    image = asked.image()
     python(image, "usr")
     venv(image, "opt/venv", "/usr")
     environment(image, PATH="/opt/venv/bin:/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
     packages = image / "opt/venv/lib/python3.12/site-packages"
-    rccl = library(packages / "torch/lib/librccl.so.1", image / "lib64/libc.so.6", source=fabric_builder.RCCL)
+    rccl = library(packages / "torch/lib/librccl.so.1", image / LIBC, source=RCCL)
     library(packages / "torch/lib/libtorch_hip.so", rccl, *rpath("$ORIGIN"))
     (packages / "torch-2.7.1+rocm6.2.4.dist-info").mkdir()
-    code, data, _ = explain(image, capsys, "--host", node)
+    code, data, _ = asked.explain()
     assert (code, data["torch"]) == (0, "2.7.1+rocm6.2.4")
     found = {item["name"]: item["path"] for item in data["loaded"]}
     assert found["librccl.so.1"] == "/opt/venv/lib/python3.12/site-packages/torch/lib/librccl.so.1"
     assert found["libcxi.so.1"] == f"{PRIVATE}/libcxi.so.1"
 
 
-def test_explain_without_a_host_cannot_tell_and_says_what_would(tmp_path: Path, capsys: Capture) -> None:
-    code, data, text = explain(fabric_builder.image(tmp_path / "image"), capsys)
+def test_explain_without_a_host_names_the_first_thing_that_the_image_lacks(asked: Asked) -> None:
+    asked.image()
+    code, data, text = asked.explain(host=False)
     assert (code, data["decision"], data["missing"]) == (3, "unknown", ["libfabric.so.1"])
     assert "lumiimg host scan" in unwrapped(text)
-
-
-def test_without_a_host_the_first_thing_that_the_image_lacks_is_named(tmp_path: Path, capsys: Capture) -> None:
-    code, data, _ = explain(fabric_builder.image(tmp_path / "image", plugin=False), capsys)
+    asked.image("none", plugin=False)
+    code, data, _ = asked.explain(host=False)
     assert (code, data["decision"], data["missing"]) == (1, "refused", ["librccl-net.so"])
 
 
-def test_a_snapshot_without_a_fabric_decides_nothing(tmp_path: Path, capsys: Capture) -> None:
-    login = fabric_builder.host(tmp_path / "login")
-    (login / "usr/lib64/libcxi.so.1").unlink()
-    assert verdicts(fabric_builder.image(tmp_path / "theirs"), snapshot(login), capsys) == (3, 3, 3)
-    fabric_builder.c_library(tmp_path / "laptop", 39)
-    node = snapshot(tmp_path / "laptop")
-    image = fabric_builder.image(tmp_path / "image")
-    assert main(["bind", str(image), "--host", str(node)]) == 3
-    _, err = capsys.readouterr()
+def test_a_snapshot_without_a_fabric_decides_nothing(asked: Asked) -> None:
+    login = fabric_builder.host(asked.folder / "login")
+    (login / USR / "libcxi.so.1").unlink()
+    fabric_builder.c_library(asked.folder / "laptop", 39)
+    asked.image()
+    for node in (login, asked.folder / "laptop"):
+        asked.node = snapshot(node)
+        assert asked.verdicts() == (3, 3, 3)
+    _, _, err = asked.run("bind", asked.root)
     assert "CANNOT TELL" in unwrapped(err)
     assert "on a compute node" in unwrapped(err)
-    code, data, _ = explain(image, capsys, "--host", node)
-    assert (code, data["decision"]) == (3, "unknown")
+    assert asked.explain()[1]["decision"] == "unknown"
 
 
-def test_check_takes_the_host_into_account(tmp_path: Path, node: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    assert main(["check", str(image), "--level", "static"]) == 3
-    capsys.readouterr()
-    assert main(["check", str(image), "--level", "static", "--host", str(node), "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["path"]["libfabric"] == f"{PRIVATE}/libfabric.so.1"
+def test_check_takes_the_host_into_account(asked: Asked) -> None:
+    asked.image()
+    assert asked.check(host=False)[0] == 3
+    code, out, _ = asked.run("check", asked.root, "--level", "static", "--json")
+    data = json.loads(out)
+    assert (code, data["path"]["libfabric"]) == (0, f"{PRIVATE}/libfabric.so.1")
     assert "bind.loads" in {finding["id"] for finding in data["findings"]}
-    old = fabric_builder.image(tmp_path / "old", glibc=35)
-    assert main(["check", str(old), "--level", "static", "--host", str(node), "--json"]) == 1
-    data = json.loads(capsys.readouterr().out)
-    refused = next(finding for finding in data["findings"] if finding["id"] == "bind.refused")
-    assert "GLIBC_2.38" in refused["summary"]
+    asked.image("old", glibc=35)
+    code, found = asked.check()
+    assert (code, "GLIBC_2.38" in found["bind.refused"]["summary"]) == (1, True)
 
 
 def test_a_bind_of_the_user_over_what_is_searched_leaves_the_files_answer_open(
-    tmp_path: Path, node: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = fabric_builder.image(tmp_path / "image")
+    asked.image()
     monkeypatch.setenv("SINGULARITY_BIND", f"/scratch,/var/spool/slurmd,/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1")
-    assert verdicts(image, node, capsys)[2] == 0
+    assert asked.verdicts()[2] == 0
     monkeypatch.setenv("SINGULARITY_BIND", "/scratch,/opt/other:/opt/rocm")
-    assert main(["check", str(image), "--level", "static", "--host", str(node), "--json"]) == 3
-    found = {finding["id"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
-    assert found["image.binds"]["evidence"] == ["/opt/other:/opt/rocm"]
+    code, found = asked.check()
+    assert (code, found["image.binds"]["evidence"]) == (3, ["/opt/other:/opt/rocm"])

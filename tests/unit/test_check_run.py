@@ -158,30 +158,10 @@ def test_a_collective_over_slingshot_is_green_whatever_was_open_before(tmp_path:
     assert result.outcome.measurements[0].best_gb_s == 86.0
 
 
-def only_of_one_node(folder: Path) -> None:
-    for file in (folder / LOGS).glob("nccl.nid000002.*"):
-        file.unlink()
-
-
-@pytest.mark.parametrize(
-    ("how", "lacks"),
-    [
-        ({"exit_code": 139}, "it did not finish"),
-        ({"output": ""}, "no table shows that the sums were right"),
-    ],
-)
-def test_a_collective_that_did_not_finish_proves_nothing(tmp_path: Path, how: dict[str, Any], lacks: str) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, **how)
-    network = by_id(result)["run.network"]
-    assert network.severity is Severity.UNKNOWN
-    assert lacks in network.summary
-    below = Finding(Code.PLUGIN_LISTEN, Severity.PROBLEM, Level.PROBE, "it failed")
-    assert answer(result, below)[0] is Answer.NO, "what the probes saw stands"
-
-
 def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> None:
     ran(tmp_path, "cxi", nodes=2)
-    only_of_one_node(tmp_path)
+    for file in (tmp_path / LOGS).glob("nccl.nid000002.*"):
+        file.unlink()
     collective = Collective(CollectiveProgram.OWN, ("x",), (), 8, 2, RCCL, needs_mpi=False)
     ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
     result = judge(tmp_path / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
@@ -189,14 +169,6 @@ def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> No
     assert network.severity is Severity.UNKNOWN
     assert "8 of 16 ranks left a log" in network.summary
     assert answer(result)[0] is Answer.UNDECIDED
-
-
-def test_a_collective_that_is_slower_than_the_site_gives_is_a_no(tmp_path: Path) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, busbw=12.0)
-    assert by_id(result)["run.bandwidth"].severity is Severity.PROBLEM
-    told, words = answer(result)
-    assert told is Answer.NO
-    assert "slower than it should be" in words
 
 
 def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: Path) -> None:
@@ -227,13 +199,74 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     assert "FI_MR_CACHE_MONITOR=userfaultfd" in finding.summary
 
 
-def test_a_collective_over_sockets_is_a_no_with_the_cause_that_the_log_names(tmp_path: Path) -> None:
-    result = ran(tmp_path, "no plugin", nodes=2, busbw=40.0)
-    network = by_id(result)["run.network"]
-    assert network.severity is Severity.PROBLEM
-    assert "Socket carried the traffic" in network.summary
-    assert network.remedy
-    assert answer(result) == (Answer.NO, "NO: a real collective did not go over Slingshot")
+USERS = "/users/x/.local/lib/python3.12/site-packages/torch"
+OF_USER = f"@probe mapped path={USERS}/lib/librccl.so torch={USERS}/__init__.py\n"
+OF_IMAGE = f"@probe mapped path={RCCL} torch=/opt/venv/torch/__init__.py\n"
+ENGINES = "/.singularity.d/libs/librccl.so.1"
+OF_ENGINE = f"@probe mapped path={ENGINES} torch=/t\n"
+RAN_WITH_ANOTHER = "it ran with RCCL 2.20.5, and the RCCL checked is 2.22.3"
+APART = {"apart": True, "program": CollectiveProgram.RCCL_TESTS}
+OTHER = f"the RCCL checked is {RCCL}", "PYTHONNOUSERSITE=1"
+WRONG = "@probe wrong rank=5 bytes=1048576 elements=2\n"
+BAD, OPEN, GOOD = Severity.PROBLEM, Severity.UNKNOWN, Severity.OK
+ANSWERS = {BAD: Answer.NO, OPEN: Answer.UNDECIDED, GOOD: Answer.NO_OBSTACLE}
+
+
+def mapped(text: str, busbw: float = 12.0) -> dict[str, Any]:
+    """Say what torch had in its process."""
+    return {"output": text + table(2, 16, busbw), "program": CollectiveProgram.TORCH}
+
+
+def ended(output: str, exit_code: int) -> dict[str, Any]:
+    return {"output": output, "exit_code": exit_code}
+
+
+CASES: dict[str, tuple[str, dict[str, Any], str, Severity, tuple[str, ...]]] = {
+    "slow": ("cxi", {"busbw": 12.0}, "run.bandwidth", BAD, ()),
+    "sockets": ("no plugin", {"busbw": 40.0}, "run.network", BAD, ("Socket carried the traffic",)),
+    "killed": ("cxi", {"exit_code": 139}, "run.network", OPEN, ("it did not finish",)),
+    "no table": ("cxi", {"output": ""}, "run.network", OPEN, ("no table shows that the sums were right",)),
+    "no VNI": ("no VNI", {"nodes": 1}, "run.network", OPEN, ("-38", "--network=single_node_vni")),
+    "no plugin": ("no plugin", {"nodes": 1}, "run.network", BAD, ("would carry that of two nodes",)),
+    "nor a NIC": ("no plugin", {"nodes": 1, "excuse": NO_NIC}, "run.network", BAD, ("would carry that of two nodes",)),
+    "silent": ("silent", {}, "run.network", OPEN, ()),
+    "silent on one node": ("silent", {"nodes": 1}, "run.network", OPEN, ()),
+    # each node a job of its own: fast, over no network, and the log alone would call it good
+    "apart": ("cxi", APART, "run.network", OPEN, ("the largest communicator has 8", "--mpi=pmi2")),
+    "another RCCL": ("cxi", {"version": "2.20.5"}, "run.network", OPEN, (RAN_WITH_ANOTHER,)),
+    "torch of the user": ("cxi", mapped(OF_USER), "run.other-rccl", OPEN, (f"{USERS}/lib/librccl.so", *OTHER)),
+    "torch of one node": ("cxi", mapped(OF_IMAGE + OF_ENGINE), "run.other-rccl", OPEN, (ENGINES, *OTHER)),
+    "RCCL in torch": ("cxi", mapped(""), "run.other-rccl", OPEN, ("not a file of its own", *OTHER)),
+    "torch with the RCCL": ("cxi", mapped(OF_IMAGE * 2, 86), "run.network", GOOD, ()),
+    "hang": ("cxi", ended("@probe timeout seconds=300 during=communicator\n", 16), "run.hang", BAD, ()),
+    "under srun": ("cxi", ended("@probe timeout rank=3 seconds=300 during=allreduce\n", 137), "run.hang", BAD, ()),
+    "crash": ("cxi", ended("Segmentation fault\n", 139), "run.failed", OPEN, ()),
+    "wrong sums": ("cxi", ended(table(2, 16, 86, wrong=3), 24), "run.data-errors", BAD, ()),
+    "on another rank": ("cxi", ended(table(2, 16, 86) + WRONG, 24), "run.data-errors", BAD, ()),
+}
+"""The log, what else the collective left, the finding with its severity, and words of its sentence, cause or remedy."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_collective_left_decides_no_more_than_it_shows(name: str, tmp_path: Path) -> None:
+    network, how, identity, severity, says = CASES[name]
+    result = ran(tmp_path, network, **{"nodes": 2} | how)
+    finding = by_id(result)[identity]
+    assert finding.severity is severity
+    told = " ".join((finding.summary, finding.cause or "", *finding.remedy[:1]))
+    assert [words for words in says if words not in told] == []
+    decided, words = answer(result)
+    assert decided is ANSWERS[severity]
+    if severity is OPEN:  # what the probes saw stands
+        assert answer(result, Finding(Code.PLUGIN_LISTEN, BAD, Level.PROBE, "it failed"))[0] is Answer.NO
+    if identity == "run.other-rccl":
+        assert len(result.findings.found) == 1
+        listens = Finding(Code.PROVIDER_CXI, GOOD, Level.PROBE, "it listens")
+        assert answer(result, listens)[0] is Answer.UNDECIDED
+    if name == "sockets":
+        assert finding.remedy
+        assert words == "NO: a real collective did not go over Slingshot"
+    assert name != "slow" or "slower than it should be" in words
 
 
 def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Path) -> None:
@@ -247,103 +280,6 @@ def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Pa
     told, words = answer(result, listens)
     assert told is Answer.NO_OBSTACLE
     assert words.startswith("no obstacle found at level probe:"), "the run adds nothing to what the probe proved"
-
-
-def test_one_node_without_a_vni_says_how_to_get_one(tmp_path: Path) -> None:
-    result = ran(tmp_path, "no VNI", nodes=1)
-    network = by_id(result)["run.network"]
-    assert network.severity is Severity.UNKNOWN
-    assert "--network=single_node_vni" in network.remedy[0]
-    assert any("-38" in line for line in (network.cause or "",))
-
-
-@pytest.mark.parametrize("excuse", [None, NO_NIC], ids=["on a node", "without a NIC"])
-def test_one_node_without_a_plugin_is_a_no_for_two_as_well(tmp_path: Path, excuse: str | None) -> None:
-    network = by_id(ran(tmp_path, "no plugin", nodes=1, excuse=excuse))["run.network"]
-    assert network.severity is Severity.PROBLEM
-    assert "would carry that of two nodes" in network.summary
-
-
-def test_a_log_that_tells_no_network_leaves_the_question_open(tmp_path: Path) -> None:
-    for nodes in (1, 2):
-        (folder := tmp_path / str(nodes)).mkdir()
-        result = ran(folder, "silent", nodes=nodes)
-        assert by_id(result)["run.network"].severity is Severity.UNKNOWN
-        assert answer(result)[0] is Answer.UNDECIDED
-
-
-def test_ranks_that_did_not_come_together_prove_nothing(tmp_path: Path) -> None:
-    """Each node a job of its own: fast, over no network, and the log alone would call it good."""
-    result = ran(tmp_path, "cxi", nodes=2, apart=True, program=CollectiveProgram.RCCL_TESTS)
-    network = by_id(result)["run.network"]
-    assert network.severity is Severity.UNKNOWN
-    assert "the largest communicator has 8" in network.summary
-    assert "--mpi=pmi2" in network.remedy[0]
-    assert answer(result)[0] is Answer.UNDECIDED
-
-
-def test_a_proof_for_another_rccl_is_none(tmp_path: Path) -> None:
-    network = by_id(ran(tmp_path, "cxi", nodes=2, version="2.20.5"))["run.network"]
-    assert network.severity is Severity.UNKNOWN
-    assert "it ran with RCCL 2.20.5, and the RCCL checked is 2.22.3" in network.summary
-
-
-USERS = "/users/x/.local/lib/python3.12/site-packages/torch"
-IMAGES = f"@probe mapped path={RCCL} torch=/opt/venv/torch/__init__.py\n"
-
-
-@pytest.mark.parametrize(
-    ("mapped", "said"),
-    [
-        (f"@probe mapped path={USERS}/lib/librccl.so torch={USERS}/__init__.py\n", f"{USERS}/lib/librccl.so"),
-        (
-            f"{IMAGES}@probe mapped path=/.singularity.d/libs/librccl.so.1 torch=/t\n",
-            "/.singularity.d/libs/librccl.so.1",
-        ),
-        ("", "not a file of its own"),
-    ],
-    ids=["of the user", "of one node", "in torch itself"],
-)
-def test_a_torch_with_another_rccl_than_the_one_looked_at_proves_nothing(
-    tmp_path: Path, mapped: str, said: str
-) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, output=mapped + table(2, 16, 12.0), program=CollectiveProgram.TORCH)
-    ((identity, other),) = by_id(result).items()
-    assert (identity, other.severity) == ("run.other-rccl", Severity.UNKNOWN)
-    assert said in other.summary
-    assert f"the RCCL checked is {RCCL}" in other.summary
-    assert "PYTHONNOUSERSITE=1" in other.remedy[0]
-    listens = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens")
-    assert answer(result, listens)[0] is Answer.UNDECIDED
-
-
-def test_a_torch_with_the_rccl_that_was_looked_at_is_a_proof(tmp_path: Path) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, output=IMAGES * 2 + table(2, 16, 86), program=CollectiveProgram.TORCH)
-    assert by_id(result)["run.network"].severity is Severity.OK
-
-
-@pytest.mark.parametrize(
-    ("output", "exit_code", "identity", "severity"),
-    [
-        ("@probe timeout seconds=300 during=communicator\n", 16, "run.hang", Severity.PROBLEM),
-        ("@probe timeout rank=3 seconds=300 during=allreduce\n", 137, "run.hang", Severity.PROBLEM),
-        ("Segmentation fault\n", 139, "run.failed", Severity.UNKNOWN),
-        (table(2, 16, 86, wrong=3), 24, "run.data-errors", Severity.PROBLEM),
-        (
-            table(2, 16, 86) + "@probe wrong rank=5 bytes=1048576 elements=2\n",
-            24,
-            "run.data-errors",
-            Severity.PROBLEM,
-        ),
-    ],
-    ids=["hang", "hang under srun", "crash", "wrong sums", "wrong sums on another rank"],
-)
-def test_an_end_that_is_no_good_keeps_the_answer_from_being_green(
-    tmp_path: Path, output: str, exit_code: int, identity: str, severity: Severity
-) -> None:
-    result = ran(tmp_path, "cxi", nodes=2, output=output, exit_code=exit_code)
-    assert by_id(result)[identity].severity is severity
-    assert answer(result)[0] is (Answer.NO if severity is Severity.PROBLEM else Answer.UNDECIDED)
 
 
 def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = ()) -> Finding:
