@@ -83,10 +83,7 @@ def test_another_node_of_the_same_kind_is_the_same(tmp_path: Path, capsys: Captu
     root = november(tmp_path / "other")
     put_files(
         root,
-        {
-            "proc/sys/kernel/hostname": "nid007999\n",
-            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:dd:00.0\n",
-        },
+        {"proc/sys/kernel/hostname": "nid007999\n", "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:dd:00.0\n"},
     )
     code, data, err = drift(capsys, before, fabric_builder.snapshot(root, taken="2026-12-01T00:00:00Z"))
     assert (code, data["answer"], data["changes"], data["notes"]) == (0, "fine", [], [])

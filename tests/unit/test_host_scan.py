@@ -24,13 +24,7 @@ from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.report.host import print_snapshot
 from tests.shared.elf_builder import LOADER, library
-from tests.shared.lumi_node import (
-    _LIBC,
-    ENVIRONMENT,
-    LIBFABRIC,
-    make_host,
-    put_files,
-)
+from tests.shared.lumi_node import _LIBC, ENVIRONMENT, LIBFABRIC, make_host, put_files
 from tests.shared.programs import needs, unwrapped
 
 

@@ -22,6 +22,7 @@ from tests.shared.python_image import SITE, environment, python, torch, venv
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.findings import Finding
     from lumiimg.host.job_process import JobProcesses
 
 ROCM = "opt/rocm/lib/librccl.so.1"
@@ -45,6 +46,16 @@ def jobs(root: Path) -> JobProcesses:
 
 def severities(result: StaticResult) -> dict[str, Severity]:
     return {finding.id: finding.severity for finding in result.findings}
+
+
+def told(root: Path, identity: str, named: str | None = None) -> list[Finding]:
+    return [finding for finding in check(root, named=named).findings if finding.id == identity]
+
+
+def started(root: Path, **variables: str) -> None:
+    """Let jobs start a Python that has the RCCL of the image on its search path."""
+    python(root, "usr")
+    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", **variables)
 
 
 def test_a_search_path_in_the_program_comes_before_that_of_the_image(root: Path) -> None:
@@ -200,18 +211,16 @@ def test_of_a_named_program_that_is_static_or_a_script_it_is_said_that_its_libra
     (root / "opt/start.sh").chmod(0o755)
     environment(root, LD_LIBRARY_PATH="/opt/rocm/lib")
     for name, words in (("/opt/static", "is static"), ("/opt/start.sh", "is a script (#!/bin/sh)")):
-        found = next(finding for finding in check(root, named=name).findings if finding.id == "program.unknown")
+        (found,) = told(root, "program.unknown", name)
         assert (found.severity, words in found.summary) == (Severity.UNKNOWN, True), name
 
 
 def test_a_c_library_of_another_build_than_the_loader_is_a_no(root: Path) -> None:
-    python(root, "usr")
-    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
-    assert "loader.other-build" not in severities(check(root))
+    started(root)
+    assert told(root, "loader.other-build") == []
     c_library(root / "opt/sysroot", 39)
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/sysroot/lib64:/opt/rocm/lib")
-    result = check(root)
-    (problem,) = [finding for finding in result.findings if finding.id == "loader.other-build"]
+    (problem,) = told(root, "loader.other-build")
     assert problem.severity is Severity.PROBLEM
     assert [line.rpartition(", ")[2] for line in problem.evidence] == ["2.41", "2.39"]
 
@@ -235,66 +244,53 @@ def test_another_part_of_the_c_library_than_its_build_s_leaves_the_answer_open(
         (root / "lib64/libm.so.6").symlink_to(f"/{path}")
     python(root, "usr", made)
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib:/opt/other")
-    found = [finding for finding in check(root).findings if finding.id == "loader.other-build"]
-    assert [(each.severity, each.evidence[0].partition(": ")[2]) for each in found] == (
-        [(Severity.UNKNOWN, shows)] if shows else []
-    )
+    found = [(each.severity, each.evidence[0].partition(": ")[2]) for each in told(root, "loader.other-build")]
+    assert found == ([(Severity.UNKNOWN, shows)] if shows else [])
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"GLIBC_TUNABLES": "glibc.rtld.execstack=2"}, "GLIBC_TUNABLES=glibc.rtld.execstack=2 is set for the loader"),
-        ({"LD_AUDIT": "/opt/audit.so"}, "LD_AUDIT=/opt/audit.so lets a library change"),
-        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}, None),
-    ],
-)
-def test_what_is_set_for_the_loader_and_not_modelled_leaves_the_answer_open(
-    variables: dict[str, str], words: str | None, root: Path
-) -> None:
-    python(root, "usr")
-    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", **variables)
-    found = [finding for finding in check(root).findings if finding.id == "loader.not-modelled"]
-    assert [finding.severity for finding in found] == ([Severity.UNKNOWN] if words else [])
-    assert all(str(words) in finding.summary for finding in found)
-
-
-def test_of_a_setuid_python_the_answer_is_open(root: Path) -> None:
-    python(root, "usr").chmod(0o4755)
+def test_what_is_set_for_the_loader_and_not_modelled_leaves_the_answer_open(root: Path) -> None:
+    started(root)
+    for name, value, words in (
+        ("GLIBC_TUNABLES", "glibc.rtld.execstack=2", "GLIBC_TUNABLES=glibc.rtld.execstack=2 is set for the loader"),
+        ("LD_AUDIT", "/opt/audit.so", "LD_AUDIT=/opt/audit.so lets a library change"),
+        ("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", None),
+    ):
+        environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", **{name: value})
+        found = told(root, "loader.not-modelled")
+        assert [finding.severity for finding in found] == ([Severity.UNKNOWN] if words else []), value
+        assert all(str(words) in finding.summary for finding in found)
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
-    found = next(finding for finding in check(root).findings if finding.id == "loader.not-modelled")
-    assert (found.severity, "/usr/bin/python is setuid" in found.summary) == (Severity.UNKNOWN, True)
+    (root / "usr/bin/python3.12").chmod(0o4755)
+    (found_of_python,) = told(root, "loader.not-modelled")
+    assert found_of_python.severity is Severity.UNKNOWN
+    assert "/usr/bin/python is setuid" in found_of_python.summary
 
 
-def hips(root: Path, plugin_needs: str, *, preloaded: bool = False) -> list[tuple[Severity, str]]:
+def hips(root: Path, plugin_needs: str, **variables: str) -> list[tuple[Severity, str]]:
     """Let RCCL need one HIP, and its plugin one by another name; return what is said of two."""
     one = library(root / "opt/rocm/lib/libamdhip64.so.6", source="int hip_one;")
     other = library(root / f"opt/rocm/lib/{plugin_needs}", source="int hip_other;")
     library(root / ROCM, one, *runpath("$ORIGIN"), source=RCCL)
     library(root / "usr/lib64/librccl-net.so", other, *runpath("/opt/rocm/lib"), source=PLUGIN)
-    python(root, "usr")
-    variables = {"LD_PRELOAD": f"/opt/rocm/lib/{plugin_needs}"} if preloaded else {}
-    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", **variables)
-    assert "fabric.mixed" not in severities(check(root))
-    return [(each.severity, each.summary) for each in check(root).findings if each.id == "fabric.two-hip"]
+    started(root, **variables)
+    assert told(root, "fabric.mixed") == []
+    return [(each.severity, each.summary) for each in told(root, "fabric.two-hip")]
 
 
-@pytest.mark.parametrize("name", ["libamdhip64.so.7", "libamdhip64-1a2b3c4d.so.6", "libamdhip64-1a2b3c4d.so.7.1.2"])
+@pytest.mark.parametrize(
+    "name",
+    ["libamdhip64.so.6", "libamdhip64.so.7", "libamdhip64-1a2b3c4d.so.6", "libamdhip64-1a2b3c4d.so.7.1.2"],
+)
 def test_a_plugin_on_another_hip_than_that_of_rccl_is_a_no(name: str, root: Path) -> None:
-    ((severity, summary),) = hips(root, name)
-    assert severity is Severity.PROBLEM
-    assert (
-        f"/usr/lib64/librccl-net.so uses /opt/rocm/lib/{name}, and RCCL uses /opt/rocm/lib/libamdhip64.so.6" in summary
-    )
-
-
-def test_one_hip_under_one_name_is_no_finding(root: Path) -> None:
-    assert hips(root, "libamdhip64.so.6") == []
+    found = hips(root, name)
+    assert [severity for severity, _ in found] == [Severity.PROBLEM] * (name != "libamdhip64.so.6")
+    both = f"/usr/lib64/librccl-net.so uses /opt/rocm/lib/{name}, and RCCL uses /opt/rocm/lib/libamdhip64.so.6"
+    assert all(both in summary for _, summary in found)
 
 
 def test_a_second_hip_that_both_bind_to_leaves_the_answer_open(root: Path) -> None:
     """It came with the start, so that all see it first."""
-    ((severity, summary),) = hips(root, "libamdhip64.so.7", preloaded=True)
+    ((severity, summary),) = hips(root, "libamdhip64.so.7", LD_PRELOAD="/opt/rocm/lib/libamdhip64.so.7")
     assert severity is Severity.UNKNOWN
     assert "RCCL and its plugin use /opt/rocm/lib/libamdhip64.so.7" in summary
 
@@ -305,82 +301,79 @@ def test_which_hip_serves_a_version_that_only_one_has_counts(root: Path) -> None
     other = versioned(root / "opt/rocm/lib/libamdhip64.so.7", defines=("hip_4.2", "hip_7.0"))
     source = RCCL + "int s_hip_4_2(void); int use(void) { return s_hip_4_2(); }"
     library(root / ROCM, one, *runpath("$ORIGIN"), source=source)
-    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", LD_PRELOAD="/opt/rocm/lib/libamdhip64.so.6")
-    python(root, "usr")
+    started(root, LD_PRELOAD="/opt/rocm/lib/libamdhip64.so.6")
     for version, severity in (("hip_4.2", Severity.UNKNOWN), ("hip_7.0", Severity.PROBLEM)):
         use = version.replace(".", "_")
         source = PLUGIN + f"int s_{use}(void); int use(void) {{ return s_{use}(); }}"
         library(root / "usr/lib64/librccl-net.so", other, *runpath("/opt/rocm/lib"), source=source)
-        found = [each.severity for each in check(root).findings if each.id == "fabric.two-hip"]
-        assert found == [severity], version
+        assert [each.severity for each in told(root, "fabric.two-hip")] == [severity], version
 
 
 def test_a_start_that_ends_at_a_symbol_says_so_and_an_import_too(root: Path) -> None:
-    python(root, "usr")
+    started(root)
     torch(root, "usr")
-    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
-    assert "program.load" not in severities(check(root))
+    assert told(root, "program.load") == []
     hip = root / "usr" / SITE / "torch/lib/libtorch_hip.so"
     own = hip.with_name("librccl.so")
     library(hip, *runpath("$ORIGIN"), own, source="int nowhere(void); int use(void) { return nowhere(); }")
-    found = next(finding for finding in check(root).findings if finding.id == "program.load")
+    (found,) = told(root, "program.load")
     assert found.severity is Severity.PROBLEM
     assert found.summary.startswith("`import torch` of /usr/bin/python fails: nothing that ")
     assert found.evidence == (f"{found.where}: undefined symbol: nowhere",)
     extra = library(root / "usr/lib64/libextra.so", source="extern int nowhere; int *use = &nowhere;")
     program(root / "usr/bin/python3.12", root / "lib64/libc.so.6", extra)
-    found = next(finding for finding in check(root).findings if finding.id == "program.load")
+    (found,) = told(root, "program.load")
     assert found.summary == "/usr/bin/python cannot start: nothing that /usr/lib64/libextra.so sees defines nowhere"
+
+
+def test_a_plugin_that_came_with_the_start_ends_the_process_where_a_call_of_nobody_is_made(root: Path) -> None:
+    source = PLUGIN + "int nowhere(void); int use(void) { return nowhere(); }"
+    library(root / "usr/lib64/librccl-net.so", "-Wl,-z,lazy", source=source)
+    started(root, LD_PRELOAD="/usr/lib64/librccl-net.so")
+    (found,) = told(root, "plugin.symbols")
+    assert found.severity is Severity.UNKNOWN
+    assert "came with the start, and nothing that it sees defines nowhere" in found.summary
 
 
 @pytest.mark.parametrize("plugin", [None, f"usr/{SITE}/jax_plugins/xla_rocm7/xla_rocm_plugin.so"])
 def test_a_framework_without_a_python_to_import_it_is_an_open_question(plugin: str | None, root: Path) -> None:
     """A job cannot start `python` there; of libraries that no framework brings, the answer is about themselves."""
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
-    assert severities(check(root))["program.unknown"] is Severity.INFO
+    assert [found.severity for found in told(root, "program.unknown")] == [Severity.INFO]
     if plugin is None:
         torch(root, "usr")
     else:
         library(root / plugin, root / ROCM)
-    found = next(finding for finding in check(root).findings if finding.id == "program.unknown")
+    (found,) = told(root, "program.unknown")
     assert found.severity is Severity.UNKNOWN
     assert found.summary.startswith("no python is on the image's PATH")
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "is_open"),
-    [
+def test_code_that_changes_the_search_path_of_modules_leaves_it_open_which_torch_it_is(root: Path) -> None:
+    started(root)
+    torch(root, "usr")
+    for path, text, is_open in (
         (f"usr/{SITE}/first.pth", "import sys; sys.path.insert(0, '/opt/other')\n", True),
         (f"usr/{SITE}/first.pth", "import os; os.environ.get('X')\n", False),
         ("usr/lib/python3.12/sitecustomize.py", "import site\nsite.addsitedir('/opt/other')\n", True),
         ("usr/lib/python3.12/sitecustomize.py", "import os\n", False),
         (f"usr/{SITE}/usercustomize.py", "import sys\nsys.meta_path.insert(0, 1)\n", True),
-    ],
-)
-def test_code_that_changes_the_search_path_of_modules_leaves_it_open_which_torch_it_is(
-    path: str, text: str, is_open: bool, root: Path
-) -> None:
-    python(root, "usr")
-    torch(root, "usr")
-    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
-    (root / path).write_text(text)
-    found = [each for each in check(root).findings if each.id == "program.unknown"]
-    assert [(each.severity, f"/{path}" in each.summary) for each in found] == (
-        [(Severity.UNKNOWN, True)] if is_open else []
-    )
+    ):
+        (root / path).write_text(text)
+        found = [(each.severity, f"/{path}" in each.summary) for each in told(root, "program.unknown")]
+        assert found == ([(Severity.UNKNOWN, True)] if is_open else []), text
 
 
 def test_a_function_of_libfabric_that_a_preloaded_library_has_leaves_the_answer_open(root: Path) -> None:
     made = fabric_builder.bundled(root.parent / "bundled")
-    environment(made, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
-    python(made, "usr")
+    started(made)
     uses = "int s_FABRIC_1_3(void); int use(void) { return s_FABRIC_1_3(); }"
     library(made / "usr/lib64/librccl-net.so", made / "usr/lib64/libfabric.so.1", source=PLUGIN + uses)
-    assert "fabric.interposed" not in severities(check(made))
+    assert told(made, "fabric.interposed") == []
     for source, is_said in (("int s_FABRIC_1_3(void) { return 1; }", True), ("int nothing;", False)):
         library(made / "opt/extra.so", source=source)
         environment(made, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", LD_PRELOAD="/opt/extra.so")
-        found = [each for each in check(made).findings if each.id == "fabric.interposed"]
+        found = told(made, "fabric.interposed")
         assert [each.severity for each in found] == ([Severity.UNKNOWN] if is_said else [])
         assert all("takes s_FABRIC_1_3 from /opt/extra.so" in each.summary for each in found)
 

@@ -96,15 +96,7 @@ class Place:
         )
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
         self.built = BuiltImage(
-            folder / "x.sif",
-            KEY,
-            2,
-            1.5,
-            0,
-            1,
-            "sandbox",
-            is_new=True,
-            stages=(BuildStage("a", 1, 1, 2, reused=True),),
+            folder / "x.sif", KEY, 2, 1.5, 0, 1, "sandbox", is_new=True, stages=(BuildStage("a", 1, 1, 2, reused=True),)
         )
 
     def sif(self) -> Path:

@@ -165,12 +165,7 @@ def command(words: list[str], world: Path, *, as_json: bool) -> list[str]:
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.threat
 def test_every_report_keeps_hostile_text_on_its_line(
-    reports: Reports,
-    world: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    as_json: bool,
+    reports: Reports, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
     # hostile text stands in the place of words of closed sets, too: no output here is of its schema
     monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
@@ -193,12 +188,7 @@ def test_every_report_keeps_hostile_text_on_its_line(
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.threat
 def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
-    reports: Reports,
-    world: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    as_json: bool,
+    reports: Reports, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
     monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
     shaped = schema._shaped
