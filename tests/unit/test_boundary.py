@@ -183,7 +183,7 @@ def test_without_a_plugin_it_is_about_libfabric_alone_unless_the_host_has_one(as
 def test_a_provider_of_the_host_in_a_file_is_bound_with_its_libfabric(asked: Asked) -> None:
     asked.image()
     asked.host = asked.folder / "in-a-file"
-    libc = {fabric_builder.c_library(asked.host, 38): ("GLIBC_2.14",)}
+    libc: dict[Path, tuple[str, ...]] = {fabric_builder.c_library(asked.host, 38): ("GLIBC_2.14",)}
     cxi = own(asked.host, "libcxi.so.1", "LIBCXI_1.4", needs=libc)
     folder = asked.host / "opt/cray/libfabric/2.1/lib64"
     versioned(folder / "libfabric.so.1", defines=("FABRIC_1.3",), needs=libc)

@@ -99,20 +99,8 @@ def of_terminal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 NAMES = (
-    "a b",
-    "it's",
-    "-x",
-    "$(touch PWNED)",
-    "new\nline",
-    'd"q',
-    "`id`",
-    "é",
-    "~",
-    "*",
-    "#c",
-    "!x",
-    "a;b",
-    "\x1b[31m",
+    *("a b", "it's", "-x", "$(touch PWNED)", "new\nline", 'd"q', "`id`"),
+    *("é", "~", "*", "#c", "!x", "a;b", "\x1b[31m"),
 )
 
 

@@ -70,15 +70,6 @@ def test_events_are_read_among_all_other_lines() -> None:
     assert events[1].values["text"] == "a\\n\\x1b[31m", "control characters are spelled out"
 
 
-def test_rccl_without_a_plugin_is_a_no_with_its_own_line_as_proof() -> None:
-    result = probed(Recorded(run("rccl-no-plugin"), run("handshake-absent", 10)), ABSENT)
-    finding = by_id(result)["rccl.no-plugin"]
-    assert finding.severity is Severity.PROBLEM
-    assert "No plugin found (librccl-net.so), using internal implementation" in finding.evidence[-1]
-    assert by_id(result)["plugin.absent"].severity is Severity.PROBLEM
-    assert answer(result) is Answer.NO
-
-
 def test_a_plugin_on_tcp_proves_nothing_without_a_nic_and_is_a_no_with_one() -> None:
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
     result = probed(recorded, PRESENT, excuse=NO_NIC)
@@ -141,41 +132,12 @@ def test_cxi_that_was_not_seen_listening_is_never_green(text: str, exit_code: in
     assert answer(result) is Answer.UNDECIDED
 
 
-def test_an_rccl_that_cannot_be_opened_is_a_no_whatever_the_plugin_does() -> None:
-    text = (
-        "@probe start program=rcclprobe protocol=1\n@probe dlopen path=/opt/rocm/lib/librccl.so ok=0 seconds=0 file= "
-        "error=libamdhip64.so.7:%20cannot%20open%20shared%20object%20file\n@probe end stage=dlopen code=10\n"
-    )
-    recorded = Recorded(run("x", 10, text=text), run("cxi", 0, text=LISTENS))
-    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"))
-    assert by_id(result)["rccl.load"].severity is Severity.PROBLEM
-    assert "libamdhip64.so.7" in by_id(result)["rccl.load"].evidence[0]
-    assert answer(result) is Answer.NO
-
-
 def test_the_plugin_is_asked_for_by_the_names_that_rccl_gives_to_dlopen() -> None:
     """So that a file which a bind put in front of the good one is the one that is tested."""
     silent = "@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n"
     recorded = Recorded(run("x", 0, text=silent), run("cxi", 0, text=LISTENS))
     probed(recorded, replace(PRESENT, rccl_version="2.27.7"))
     assert recorded.asked == ("librccl-net.so", (6, 5, 4))
-
-
-def test_cxi_selected_and_no_service_is_not_green_and_names_the_cause() -> None:
-    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", 15, text=NO_VNI)), PRESENT)
-    finding = by_id(result)["plugin.listen"]
-    assert finding.severity is Severity.PROBLEM
-    assert finding.cause is not None
-    assert "SLINGSHOT_VNIS" in finding.cause
-    assert any("srun" in line for line in finding.remedy)
-    assert answer(result) is Answer.NO
-
-
-def test_no_symbol_that_rccl_takes_is_a_no() -> None:
-    newer = replace(PRESENT, rccl_version="2.27.7")
-    result = probed(Recorded(run("rccl-ofi-rccl"), run("handshake-abi", 11)), newer)
-    assert by_id(result)["plugin.api"].severity is Severity.PROBLEM
-    assert "net API 5; this RCCL takes 10,9,8,7,6" in by_id(result)["plugin.api"].summary
 
 
 def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:
@@ -196,41 +158,67 @@ def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:
     assert len(finding.evidence) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "exit_code", "identity", "words"),
-    [
-        ("@probe start program=handshake\n\n@probe signal number=7 during=dlopen\n", 135, "plugin.crash", "signal 7"),
-        (CXI + "@probe signal number=11 during=init\n", 139, "plugin.crash", "signal 11"),
-        (CXI + "@probe timeout seconds=60 during=init\n", 16, "plugin.hang", "did not return from init"),
-    ],
-    ids=["SIGBUS", "SIGSEGV in init", "hang"],
+START = "@probe start program=handshake protocol=1\n"
+NO_HIP = (
+    "@probe start program=rcclprobe protocol=1\n@probe dlopen path=/opt/rocm/lib/librccl.so ok=0 seconds=0 file= "
+    "error=libamdhip64.so.7:%20cannot%20open%20shared%20object%20file\n@probe end stage=dlopen code=10\n"
 )
-def test_a_crash_or_a_hang_is_a_finding(text: str, exit_code: int, identity: str, words: str) -> None:
-    result = probed(Recorded(run("rccl-ofi-nccl"), run("x", exit_code, text=text)), PRESENT)
-    assert by_id(result)[identity].severity is Severity.PROBLEM
-    assert words in by_id(result)[identity].summary
+NEEDS_GPU = "@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n"
+NOT_RUN = "/opt/lumiimg-probe/handshake: Permission denied\n"
+NEWER = replace(PRESENT, rccl_version="2.27.7")
+BAD, OPEN, INFO = Severity.PROBLEM, Severity.UNKNOWN, Severity.INFO
 
 
-def test_a_crash_while_rccl_is_opened_is_not_blamed_on_the_plugin() -> None:
-    text = "@probe start program=handshake protocol=1\nINFO:    squashfuse\n@probe signal number=7 during=rccl\n"
-    result = probed(Recorded(run("rccl-ofi-nccl"), run("x", 135, text=text)), PRESENT)
-    assert by_id(result)["rccl.load"].severity is Severity.PROBLEM
-    assert not any("INFO" in line for line in by_id(result)["rccl.load"].evidence)
-    assert "plugin.crash" not in by_id(result)
+def printed(text: str, exit_code: int = 0, *, timed_out: bool = False) -> ProbeRun:
+    return run("x", exit_code, text=text, timed_out=timed_out)
 
 
-def test_a_probe_that_hangs_without_a_word_is_a_finding_too() -> None:
-    result = probed(Recorded(run("rccl-ofi-nccl"), run("x", 143, text=CXI, timed_out=True)), PRESENT)
-    assert "did not return" in by_id(result)["plugin.hang"].summary
-    assert answer(result) is Answer.NO
+WITHOUT = run("rccl-no-plugin"), run("handshake-absent", 10)
+OFI_RCCL, OFI_NCCL, BROKEN = run("rccl-ofi-rccl"), run("rccl-ofi-nccl"), printed(NOT_RUN, 126)
+CRASHES, HANGS = CXI + "@probe signal number=11 during=init\n", CXI + "@probe timeout seconds=60 during=init\n"
+IN_RCCL = printed(f"{START}INFO:    squashfuse\n@probe signal number=7 during=rccl\n", 135)
+CASES: list[tuple[ProbeRun, ProbeRun, FabricPath, str, Severity, str]] = [
+    (*WITHOUT, ABSENT, "rccl.no-plugin", BAD, "No plugin found (librccl-net.so), using internal implementation"),
+    (*WITHOUT, ABSENT, "plugin.absent", BAD, ""),
+    (printed(NO_HIP, 10), printed(LISTENS), NEWER, "rccl.load", BAD, "libamdhip64.so.7"),
+    (OFI_RCCL, printed(NO_VNI, 15), PRESENT, "plugin.listen", BAD, "SLINGSHOT_VNIS"),
+    (OFI_RCCL, printed(NO_VNI, 15), PRESENT, "plugin.listen", BAD, "srun"),
+    (OFI_RCCL, run("handshake-abi", 11), NEWER, "plugin.api", BAD, "net API 5; this RCCL takes 10,9,8,7,6"),
+    (
+        OFI_NCCL,
+        printed(f"{START}\n@probe signal number=7 during=dlopen\n", 135),
+        PRESENT,
+        "plugin.crash",
+        BAD,
+        "signal 7",
+    ),
+    (OFI_NCCL, printed(CRASHES, 139), PRESENT, "plugin.crash", BAD, "signal 11"),
+    (OFI_NCCL, printed(HANGS, 16), PRESENT, "plugin.hang", BAD, "did not return from init"),
+    (OFI_NCCL, printed(CXI, 143, timed_out=True), PRESENT, "plugin.hang", BAD, "did not return"),  # without a word
+    (OFI_NCCL, IN_RCCL, PRESENT, "rccl.load", BAD, ""),
+    (printed(NEEDS_GPU), run("handshake-ofi-nccl"), NEWER, "rccl.silent", INFO, ""),
+    (BROKEN, BROKEN, PRESENT, "rccl.probe", OPEN, ""),
+    (OFI_NCCL, BROKEN, PRESENT, "plugin.handshake", OPEN, ""),
+]
 
 
-def test_the_silence_of_an_rccl_that_needs_a_gpu_means_nothing() -> None:
-    text = "@probe start program=rcclprobe protocol=1\n@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n@probe end stage=uniqueid code=0\n"
-    recorded = Recorded(run("x", 0, text=text), run("handshake-ofi-nccl"))
-    result = probed(recorded, replace(PRESENT, rccl_version="2.27.7"), excuse=NO_NIC)
-    assert by_id(result)["rccl.silent"].severity is Severity.INFO
-    assert "rccl.no-plugin" not in by_id(result)
+def test_what_the_probes_print_is_a_finding_with_its_proof() -> None:
+    for rccl, hands, path, identity, severity, words in CASES:
+        result = probed(Recorded(rccl, hands), path, excuse=NO_NIC if severity is INFO else None)
+        found = by_id(result)
+        finding = found[identity]
+        assert finding.severity is severity, identity
+        told = "\n".join((finding.summary, finding.cause or "", *finding.evidence, *finding.remedy))
+        assert words in told, identity
+        if severity is BAD:
+            assert answer(result) is Answer.NO, identity
+        if hands is IN_RCCL:  # which is not blamed on the plugin
+            assert "plugin.crash" not in found
+            assert not any("INFO" in line for line in finding.evidence)
+        if severity is INFO:  # the silence of an RCCL that needs a GPU
+            assert "rccl.no-plugin" not in found
+        if rccl is BROKEN:
+            assert answer(result) is Answer.UNDECIDED
 
 
 def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
@@ -240,12 +228,3 @@ def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
     result = probe(cast("Container", recorded), static, excuse=NO_NIC)
     assert result.path.rccl_version == "2.13.4"
     assert recorded.asked == ("/opt/aws-ofi-nccl/lib/librccl-net.so", (6, 5, 4)), "the file that RCCL itself opened"
-
-
-def test_a_probe_program_that_did_not_run_leaves_the_question_open() -> None:
-    broken = run("x", 126, text="/opt/lumiimg-probe/handshake: Permission denied\n")
-    result = probed(Recorded(broken, broken), PRESENT)
-    assert by_id(result)["rccl.probe"].severity is Severity.UNKNOWN
-    half = probed(Recorded(run("rccl-ofi-nccl"), broken), PRESENT)
-    assert by_id(half)["plugin.handshake"].severity is Severity.UNKNOWN
-    assert answer(result) is Answer.UNDECIDED

@@ -501,7 +501,3 @@ def test_a_plugin_that_is_not_the_ofi_one_is_not_green(root: Path) -> None:
     report = check_image(root, {}, Level.STATIC)
     assert report.answer is Answer.UNDECIDED
     assert "provider.no-libfabric" in {finding.id for finding in report.findings}
-
-
-def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Finding:
-    return Finding(Code(identity), severity, level, identity)

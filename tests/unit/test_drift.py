@@ -169,19 +169,21 @@ def test_an_image_with_a_newer_one_needs_its_binds_made_anew(
     assert main(["bind", str(image), "--host", str(nodes[1])]) == 0
 
 
-def test_an_image_with_its_own_fabric_does_not_care(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
-    code, data, err = drift(capsys, *nodes, "--image", bundled(tmp_path / "bundled"))
+def test_an_image_whose_fate_is_not_worse_than_before_is_not_held_against_the_update(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    own = bundled(tmp_path / "bundled")
+    code, data, err = drift(capsys, *nodes, "--image", own)
     (entry,) = data["images"]
     assert (code, entry["fate"], entry["now"]["fabric"], entry["remedies"]) == (0, "fine", "bundled", [])
     assert "the host changed; no image breaks by it" in err
-
-
-def test_an_image_that_was_broken_before_is_not_held_against_the_update(
-    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
-) -> None:
-    image = fabric_builder.image(tmp_path / "no-plugin", glibc=39, plugin=False)
-    code, data, _ = drift(capsys, *nodes, "--image", image)
+    without = fabric_builder.image(tmp_path / "no-plugin", glibc=39, plugin=False)
+    code, data, _ = drift(capsys, *nodes, "--image", without)
     assert (code, data["images"][0]["fate"]) == (0, "broken-before")
+    old = fabric_builder.image(tmp_path / "old", glibc=35)
+    code, data, _ = drift(capsys, nodes[1], nodes[0], "--image", old)
+    assert (code, data["images"][0]["fate"]) == (0, "mended")
+    assert any("right way round" in note for note in data["notes"])
 
 
 def test_what_stood_against_an_image_before_hides_nothing_that_the_update_does(
@@ -198,13 +200,6 @@ def test_what_stood_against_an_image_before_hides_nothing_that_the_update_does(
     assert (code, data["images"][0]["fate"], data["images"][0]["now"]["decision"]) == (1, "stale-binds", "unknown")
     assert "new binds load, and something else is not known" in unwrapped(err)
     assert "NCCL_NET" in unwrapped(err)
-
-
-def test_an_image_can_be_mended_by_an_update(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "old", glibc=35)
-    code, data, _ = drift(capsys, nodes[1], nodes[0], "--image", image)
-    assert (code, data["images"][0]["fate"]) == (0, "mended")
-    assert any("right way round" in note for note in data["notes"])
 
 
 def test_a_saved_list_that_lacks_a_new_library_does_not_hold(tmp_path: Path, capsys: Capture) -> None:
@@ -281,19 +276,18 @@ def test_a_scan_without_the_fabric_is_no_answer(nodes: tuple[Path, Path], tmp_pa
     assert "were its modules loaded?" in unwrapped(err)
 
 
-def test_a_file_that_is_no_snapshot_is_one_line(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
+def test_what_is_no_snapshot_or_no_image_is_one_line(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("[]")
-    for files in ((bad, nodes[1]), (nodes[0], bad)):
-        assert main(["drift", *map(str, files)]) == 2
+    for words, said in (
+        ((bad, nodes[1]), "is not a host snapshot"),
+        ((nodes[0], bad), "is not a host snapshot"),
+        ((*nodes, "--image", nodes[0]), "neither a SIF nor"),
+    ):
+        assert main(["drift", *map(str, words)]) == 2
         err = capsys.readouterr().err
-        assert "is not a host snapshot" in err
+        assert said in err
         assert err.count("\n") == 1
-
-
-def test_what_is_no_image_is_told(nodes: tuple[Path, Path], capsys: Capture) -> None:
-    assert main(["drift", *map(str, nodes), "--image", str(nodes[0])]) == 2
-    assert "neither a SIF nor" in capsys.readouterr().err
 
 
 @pytest.mark.threat

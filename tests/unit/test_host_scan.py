@@ -121,30 +121,24 @@ def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
         assert [entry.path for entry in found] == ["/opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so"], value
 
 
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        ("/opt/cray/modulefiles/libfabric/.version", '#%Module\nset ModulesVersion "1.15.2.0"\n'),
-        ("/opt/cray/modulefiles/libfabric/.modulerc", "#%Module\nmodule-version libfabric/1.15.2.0 default\n"),
-        ("/opt/cray/modulefiles/libfabric/.modulerc.lua", 'module_version("libfabric/1.15.2.0", "default")\n'),
-    ],
-)
-def test_the_default_of_the_modules_comes_first_where_none_is_loaded(changed: Path, place: str, text: str) -> None:
-    put_files(changed, {place: text})
-    found = of_role(scan(changed, LD_LIBRARY_PATH="", PKG_CONFIG_PATH=""), "libfabric")
-    assert [entry.path.split("/")[4] for entry in found] == ["1.15.2.0", "1.22.0"]
+def test_without_a_module_the_newest_comes_first_unless_another_one_is_the_default(node: Path, changed: Path) -> None:
+    def order(root: Path) -> list[str]:
+        found = of_role(scan(root, LD_LIBRARY_PATH="", PKG_CONFIG_PATH=""), "libfabric")
+        return [entry.path.split("/")[4] for entry in found]
 
-
-def test_without_a_default_the_newest_comes_first(node: Path) -> None:
-    found = of_role(scan(node, LD_LIBRARY_PATH="", PKG_CONFIG_PATH=""), "libfabric")
-    assert [entry.path.split("/")[4] for entry in found] == ["1.22.0", "1.15.2.0"]
-
-
-def test_a_link_called_default_says_which_version_comes_first(changed: Path) -> None:
+    assert order(node) == ["1.22.0", "1.15.2.0"]
+    for name, text in (
+        ("modulefiles/libfabric/.version", '#%Module\nset ModulesVersion "1.15.2.0"\n'),
+        ("modulefiles/libfabric/.modulerc", "#%Module\nmodule-version libfabric/1.15.2.0 default\n"),
+        ("modulefiles/libfabric/.modulerc.lua", 'module_version("libfabric/1.15.2.0", "default")\n'),
+    ):
+        put_files(changed, {f"/opt/cray/{name}": text})
+        assert order(changed) == ["1.15.2.0", "1.22.0"], name
+        (changed / "opt/cray" / name).unlink()
+        assert order(changed) == ["1.22.0", "1.15.2.0"], name
     (changed / "opt/cray/libfabric/default").symlink_to("1.15.2.0")
-    snapshot = scan(changed, LD_LIBRARY_PATH="", PKG_CONFIG_PATH="")
-    assert [entry.path.split("/")[4] for entry in of_role(snapshot, "libfabric")] == ["1.15.2.0", "1.22.0"]
-    assert snapshot.links["/opt/cray/libfabric/default"] == "1.15.2.0"
+    assert order(changed) == ["1.15.2.0", "1.22.0"]
+    assert scan(changed).links["/opt/cray/libfabric/default"] == "1.15.2.0"
 
 
 def test_what_the_node_says_of_itself_is_read_as_text(node: Path) -> None:
@@ -247,14 +241,10 @@ def test_an_empty_machine_gives_a_snapshot_that_says_what_is_missing(tmp_path: P
 
 
 def test_a_machine_without_glibc_cannot_be_scanned(tmp_path: Path) -> None:
-    with pytest.raises(MissingHereError, match="no C library that is known"):
-        scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
-
-
-def test_a_machine_with_musl_is_told_so(tmp_path: Path) -> None:
-    put_files(tmp_path, {"/lib/ld-musl-x86_64.so.1": ""})
-    with pytest.raises(MissingHereError, match="has musl"):
-        scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
+    for words in ("no C library that is known", "has musl"):
+        with pytest.raises(MissingHereError, match=words):
+            scan_host({}, root=RootFileSystem(FolderTree(tmp_path)))
+        put_files(tmp_path, {"/lib/ld-musl-x86_64.so.1": ""})
 
 
 def test_a_library_that_is_too_large_is_a_gap(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
