@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 PRIVATE = "/opt/lumiimg/host"
+LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+OF_NODE = {
+    "libfabric.so.1": LIBFABRIC,
+    **{name: f"/usr/lib64/{name}" for name in ("libcxi.so.1", "libnl-3.so.200", "libjson-c.so.5")},
+}
+"""What an image without a fabric has of the node."""
 
 
 @pytest.fixture
@@ -83,12 +89,7 @@ def test_what_a_node_must_give_is_listed_with_path_chain_and_the_versions_of_bot
 ) -> None:
     manifest = wanted(fabric_builder.image(tmp_path / "image"), node)
     assert (manifest.fabric, manifest.basis, manifest.settled_by) == (Fabric.HOST, Basis.IMAGE, SettledBy.HOST)
-    assert names(manifest) == {
-        "libfabric.so.1": "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
-        "libcxi.so.1": "/usr/lib64/libcxi.so.1",
-        "libnl-3.so.200": "/usr/lib64/libnl-3.so.200",
-        "libjson-c.so.5": "/usr/lib64/libjson-c.so.5",
-    }
+    assert names(manifest) == OF_NODE
     assert all(library.target == f"{PRIVATE}/{library.soname}" and library.reason for library in manifest.libraries)
     chain = ("/opt/rocm/lib/librccl.so.1", "librccl-net.so", "libfabric.so.1", "libcxi.so.1", "libnl-3.so.200")
     assert next(one.chain for one in manifest.libraries if one.soname == "libnl-3.so.200") == chain
@@ -204,24 +205,17 @@ def test_what_is_written_is_read_again(tmp_path: Path, node: Snapshot, lumi: Sit
         assert read_manifest(opened.root) is None
 
 
-def test_a_plan_says_that_it_is_one(lumi: Site) -> None:
+def test_a_plan_says_that_it_is_one_and_for_a_node_has_all_that_its_libfabric_links(
+    lumi: Site, node: Snapshot, tmp_path: Path
+) -> None:
     machine = KnownMachine(None, lumi)
     host, bundled, none = (planned(fabric, machine) for fabric in (Fabric.HOST, Fabric.BUNDLED, Fabric.NONE))
     assert {one.basis for one in (host, bundled, none)} == {Basis.PLAN}
     assert set(names(host)) == {"libfabric.so.1", "libcxi.so.1", "libnl-3.so.200"}
     assert all("planned before the build" in one.doubts[0] for one in (host, bundled))
     assert (bundled.libraries, none.libraries, none.devices) == ((), (), ())
-
-
-def test_a_plan_for_a_node_has_its_paths_and_all_that_its_libfabric_links(node: Snapshot, tmp_path: Path) -> None:
     plan = planned(Fabric.HOST, KnownMachine(node))
-    assert (plan.basis, plan.settled_by) == (Basis.PLAN, SettledBy.HOST)
-    assert names(plan) == {
-        "libfabric.so.1": "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
-        "libcxi.so.1": "/usr/lib64/libcxi.so.1",
-        "libnl-3.so.200": "/usr/lib64/libnl-3.so.200",
-        "libjson-c.so.5": "/usr/lib64/libjson-c.so.5",
-    }
+    assert (plan.basis, plan.settled_by, names(plan)) == (Basis.PLAN, SettledBy.HOST, OF_NODE)
     assert list(differences(plan, wanted(fabric_builder.image(tmp_path / "image"), node))) == []
 
 
@@ -295,12 +289,9 @@ def test_a_manifest_that_no_build_writes_is_refused_in_one_line(
         assert len(str(refused.value)) < 500, data[:80]
         assert main(["show", str(root)]) == 2, data[:80]
         assert capsys.readouterr().err.count("\n") == 1, data[:80]
-
-
-def test_a_good_one_of_the_same_form_is_read() -> None:
     path = "/opt/cray/libfabric/1.22.0/lib64/libx.so.1"
     read = from_bytes(json.dumps({**GOOD, "libraries": [{**LIBRARY, "host_path": path}]}).encode())
-    assert names(read) == {"libx.so.1": path}
+    assert names(read) == {"libx.so.1": path}, "a good one of the same form is read"
 
 
 def test_only_what_a_manifest_knew_can_differ(tmp_path: Path, node: Snapshot, lumi: Site) -> None:
@@ -334,7 +325,7 @@ def test_show_prints_it_of_an_image_that_an_engine_built_from_definitions(
         "bind manifest: 4 libraries of the host, read from the files of the image",
         "settled with the snapshot of nid005001",
         f"libfabric.so.1 at {PRIVATE}/libfabric.so.1: it has the cxi provider of this machine",
-        "from /opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
+        f"from {LIBFABRIC}",
         "librccl-net.so (image) needs FABRIC_1.3 of libfabric.so.1 (host): it has up to FABRIC_1.7",
         "device /dev/cxi*",
     ):
@@ -427,7 +418,7 @@ def test_job_and_module_bind_by_a_settled_manifest_where_no_node_is_seen(
     code, text = said_by(capsys, *job)
     assert code == 0
     for bind in (
-        f"/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1:{PRIVATE}/libfabric.so.1",
+        f"{LIBFABRIC}:{PRIVATE}/libfabric.so.1",
         f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1",
         "/var/spool/slurmd",
     ):

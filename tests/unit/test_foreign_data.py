@@ -226,6 +226,13 @@ def signed(body: str) -> str:
     return f'format = 1\nlumiimg = "0"\ndigest = "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n\n{body}'
 
 
+def lock_of_whole(world: World, folder: Path) -> tuple[list[str], str]:
+    """Write the lock of a request; return the options of it, and what the lock says below its head."""
+    options = ["--layers", str(folder), *world.mirrors]
+    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
+    return options, Path("lumiimg.lock").read_text().partition("\n\n")[2]
+
+
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World(of_layers={"snake": {"2.0+rocm6.4": ("egg",)}}, wheels={"egg": {"1.0": ()}})
@@ -249,10 +256,9 @@ def folder(
 def test_no_text_of_a_lock_becomes_a_command(
     world: World, folder: Path, trap: Trap, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--layers", str(folder), *world.mirrors]
-    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
-    good = Path("lumiimg.lock").rename("good.lock").read_text()
-    body = tomllib.loads(good.partition("\n\n")[2])
+    options, good = lock_of_whole(world, folder)
+    body = tomllib.loads(good)
+    Path("lumiimg.lock").rename("good.lock")
     catalogue, mirrors = open_catalogue({"HOME": "/nonexistent"}, [folder]), parse_mirrors({}, world.mirrors[1::2])
     taken = 0
     for document in hostile(body, trap.values, 40):
@@ -299,9 +305,7 @@ ON_THIS_MACHINE = {
 def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--layers", str(folder), *world.mirrors]
-    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
-    good = Path("lumiimg.lock").read_text().partition("\n\n")[2]
+    options, good = lock_of_whole(world, folder)
     locked_ = ["build", *options, "--locked", "--trust-lock"]
     for case, (old, new) in ON_THIS_MACHINE.items():
         body, count = re.subn(old, new, good, count=1)
@@ -318,38 +322,20 @@ def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
             assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good, case
 
 
+SOURCE, WHEEL, EVIL = 'url = "https://x.test/2.0.tar.gz"', 'url = "https://download.pytorch.org/', "https://evil.test/"
+SNAKE = "Python package snake 2.0+rocm6.4 of whole from"
 ELSEWHERE = {
-    "a source": (
-        'url = "https://x.test/2.0.tar.gz"',
-        'url = "https://evil.test/x"',
-        "source src of whole from https://evil.t",
-    ),
-    "its digest": (
-        f'sha256 = "{ZEROS}"',
-        f'sha256 = "{"1" * 64}"',
-        "source src of whole from https://x.test/2.0.tar.gz",
-    ),
-    "a file of mine": (
-        'url = "https://x.test/2.0.tar.gz"',
-        'url = "/etc/passwd"',
-        "source src of whole from /etc/passwd",
-    ),
-    "a wheel": (
-        'url = "https://download.pytorch.org/',
-        'url = "https://evil.test/',
-        "Python package snake 2.0+rocm6.4 of whole from https://evil.test/",
-    ),
-    "a release that the layer does not pin": (
+    "a source": (SOURCE, f'url = "{EVIL}x"', "source src of whole from https://evil.t"),
+    "its digest": (f'"{ZEROS}"', f'"{"1" * 64}"', "source src of whole from https://x.test/2.0.tar.gz"),
+    "a file of mine": (SOURCE, 'url = "/etc/passwd"', "source src of whole from /etc/passwd"),
+    "a wheel": (WHEEL, f'url = "{EVIL}', f"{SNAKE} {EVIL}"),
+    "a release that is not pinned": (
         'version = "2.0+rocm6.4"',
         'version = "1.0"',
         "Python package snake 1.0 of whole from ",
     ),
     "a wheel under another name": ('name = "egg"', 'name = "yolk"', "Python package yolk 1.0 of whole from "),
-    "a wheel without TLS": (
-        'url = "https://download.pytorch.org/',
-        'url = "http://download.pytorch.org/',
-        "Python package snake 2.0+rocm6.4 of whole from http://download.pytorch.org/",
-    ),
+    "a wheel without TLS": (WHEEL, WHEEL.replace("https", "http"), f"{SNAKE} http://download.pytorch.org/"),
     "the wheel of another": ("/egg-1.0-py3", "/evil-1.0-py3", "Python package egg 1.0 of whole from "),
 }
 
@@ -358,13 +344,11 @@ ELSEWHERE = {
 def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--layers", str(folder), *world.mirrors]
+    options, body = lock_of_whole(world, folder)
     words = ["build", *options, "--locked", "--dry-run", "--quiet"]
-    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
     capsys.readouterr()
     assert main(words) == ExitCode.GOOD
     assert capsys.readouterr().err == ""
-    body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
     for case, (old, new, named) in ELSEWHERE.items():
         assert old in body, case
         Path("lumiimg.lock").write_text(signed(body.replace(old, new, 1)))
@@ -380,9 +364,8 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
 def test_a_wheel_of_everybodys_index_is_from_the_index_whatever_index_is_asked_here(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["build", "--layers", str(folder), *world.mirrors, "--locked", "--dry-run", "--quiet"]
-    assert main(["lock", *words[1:-3], "--base", "box", "--add", "whole"]) == ExitCode.GOOD
-    body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
+    options, body = lock_of_whole(world, folder)
+    words = ["build", *options, "--locked", "--dry-run", "--quiet"]
     index = import_module("pip._internal.models.index").PyPI
     for host in (index.netloc, index.file_storage_domain):
         Path("lumiimg.lock").write_text(signed(body.replace(f"{world.url}/pypi/simple/", f"https://{host}/", 1)))
@@ -398,9 +381,7 @@ def test_a_wheel_of_everybodys_index_is_from_the_index_whatever_index_is_asked_h
 def test_a_wheel_that_its_layer_does_not_pin_is_refused_though_it_is_what_it_says(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--layers", str(folder), *world.mirrors]
-    assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
-    body = Path("lumiimg.lock").read_text().partition("\n\n")[2]
+    options, body = lock_of_whole(world, folder)
     wheels = body.partition("[python]")[2]
     assert wheels
     older = re.sub(r"2\.0(\+|%2B)rocm6\.4", "1.0", wheels)
