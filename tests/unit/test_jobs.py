@@ -645,7 +645,9 @@ PATHS = [
 ]
 
 
-def test_a_path_of_the_command_that_nothing_brings_is_told(image: Path, capsys: Capture) -> None:
+def test_a_path_of_the_command_that_nothing_brings_is_told(
+    image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def noted(*words: str, command: tuple[str, ...]) -> list[str]:
         notes = told(image, capsys, *words, command=command)["notes"]
         return [note.rpartition("add ")[2] for note in notes if "nor under a bind of the job" in note]
@@ -653,15 +655,10 @@ def test_a_path_of_the_command_that_nothing_brings_is_told(image: Path, capsys: 
     for path, bind in PATHS:
         assert noted(command=("python", path)) == ([f"--bind {bind}"] if bind else []), path
         assert not bind or not noted("--bind", bind, command=("python", path)), path
-
-
-def test_home_and_the_folder_of_the_submission_are_there(
-    image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # home and the folder of the submission are there
     monkeypatch.setenv("HOME", "/home-of/me")
-    words = ("python", "/home-of/me/x.py", "/home-of/you/x", str(Path.cwd() / "absent"))
-    notes = [note for note in told(image, capsys, command=words)["notes"] if "nor under a bind of the job" in note]
-    assert [note.partition(" ")[0] for note in notes] == ["/home-of/you/x"]
+    assert not noted(command=("python", "/home-of/me/x.py", str(Path.cwd() / "absent")))
+    assert noted(command=("python", "/home-of/you/x"))
 
 
 # -- what cannot be had --
@@ -781,21 +778,6 @@ def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path)
     same = {file.read_text(): file for file in checked}
     done = subprocess.run(["shellcheck", *same.values()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.threat
-def test_a_site_file_cannot_smuggle_commands_into_a_script(image: Path, tmp_path: Path) -> None:
-    site = tmp_path / "mine.toml"
-    site.write_text(
-        'title = "mine"\nsource = "x"\ndate = 2026-11-21\n[[environment]]\nname = "A"\nnodes = "any"\nsource = "s"\n'
-        'value = \'$(touch here)`touch here`";touch here;"$USER\\\'\nbecause = "a;touch here"\n'
-        '[[bind]]\npath = "/a b;touch here"\nreason = "r;touch here"\n'
-    )
-    script = job(image, "--gpus", "1", site=str(site))
-    run = Run(script, tmp_path / "run")
-    assert run.code == 0, run.err
-    assert not (tmp_path / "run/work/here").exists()
-    assert "/a b;touch here" in run.lines("binds")
 
 
 @settings(max_examples=40, deadline=None)
@@ -925,26 +907,15 @@ def test_vllm_without_ray_connects_the_nodes_itself(robust: tuple[str, ...], tmp
         done = subprocess.run(
             ["sh", "-c", program, "sh", "vllm", "serve"], env=environment, capture_output=True, text=True, check=True
         )
-        expected = [
-            "--uds",
-            "/tmp/me-5/vllm",
-            "--nnodes",
-            "2",
-            "--node-rank",
-            node,
-            "--master-addr",
-            "a",
-            "--master-port",
-            "7",
-            *headless,
-        ]
-        assert done.stdout.splitlines() == ["vllm", "serve", *expected]
+        expected = f"vllm serve --uds /tmp/me-5/vllm --nnodes 2 --node-rank {node} --master-addr a --master-port 7"
+        assert done.stdout.splitlines() == [*expected.split(), *headless]
     assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend mp" in script
     older = rocm_image(tmp_path / "older", "7.2.0", "vllm-0.10.1")
     assert "--distributed-executor-backend ray" in short(older, "--nodes", "2", command=("vllm", "serve", "MODEL"))
 
 
-def test_a_short_script_runs_nothing_of_names_that_are_hostile(tmp_path: Path) -> None:
+@pytest.mark.threat("S33")
+def test_a_script_runs_nothing_of_names_and_of_a_site_that_are_hostile(tmp_path: Path) -> None:
     needs("shellcheck")
     image = rocm_image(tmp_path / "an image's $(touch here) `x` \\ \u2019.sif", "6.4.4")
     site = tmp_path / "mine.toml"
@@ -954,15 +925,18 @@ def test_a_short_script_runs_nothing_of_names_that_are_hostile(tmp_path: Path) -
         '[[bind]]\npath = "/a b\';touch here"\nreason = "r;touch here"\n'
     )
     caches = tmp_path / "c'$USER $(touch here)"
-    for more in ((), ("--annotate",)):
-        words = ("--gpus", "1", "--bind", "/q'$(touch here)", "--caches", str(caches), *more)
-        script = short(image, *words, command=("python3", "train.py", *HOSTILE, "$(touch here)"), site=str(site))
-        run = Run(script, tmp_path / f"run{len(more)}")
+    words = ("--gpus", "1", "--bind", "/q'$(touch here)", "--caches", str(caches))
+    for number, more in enumerate(((), ("--annotate",), ("--robust",))):
+        script = short(image, *words, *more, command=("python3", "train.py", *HOSTILE, "$(touch here)"), site=str(site))
+        run = Run(script, tmp_path / f"run{number}")
         assert run.code == 0, run.err
         assert not [*tmp_path.rglob("here")]
         (rank,) = run.ranks
         assert rank["argv"] == [*HOSTILE, "$(touch here)"]
-        found = subprocess.run(["shellcheck", "-"], input=script, capture_output=True, text=True, check=False)
+        assert {"/a b';touch here", "/q'$(touch here)"} <= set(",".join(run.lines("binds")).split(","))
+        # that a $ in single quotes stays one is the point (SC2016)
+        checker = ["shellcheck", *(["--exclude=SC2016"] if "--robust" in more else []), "-"]
+        found = subprocess.run(checker, input=script, capture_output=True, text=True, check=False)
         assert found.stdout == ""
 
 
@@ -1053,12 +1027,12 @@ def test_a_private_folder_that_another_user_has_made_ends_the_rank(tmp_path: Pat
     assert "another user has" in said
 
 
-@pytest.mark.parametrize("robust", [(), ("--robust",)])
-def test_what_keeps_a_server_to_its_user_has_a_reason(robust: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_keeps_a_server_to_its_user_has_a_reason(tmp_path: Path) -> None:
     image = rocm_image(tmp_path / "image", "6.4.4", "vllm-0.18.0")
-    text = short(image, "--annotate", *robust, command=("vllm", "serve", "m"))
-    assert "vLLM serves on a socket that only you can use" in text.replace("\n# ", " ")
-    assert "a socket in a folder of this user alone: all who reach the node reach a port" in text.replace("\n# ", " ")
+    for more in ((), ("--robust",)):
+        text = short(image, "--annotate", *more, command=("vllm", "serve", "m")).replace("\n# ", " ")
+        assert "vLLM serves on a socket that only you can use" in text
+        assert "a socket in a folder of this user alone: all who reach the node reach a port" in text
 
 
 # -- a program without `--` before it --
