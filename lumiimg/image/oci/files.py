@@ -45,7 +45,7 @@ class StoredArchive:
         self.name = source.name
         self._source = source
         self._members: dict[str, Member] = {}
-        for member in read_members(TarReader(source, "the archive"), source.name):
+        for member in read_members(TarReader(source, "the archive is cut off"), source.name):
             self._members[_normal(member.name)] = member
             if len(self._members) > _MAX_FILES:
                 raise ImageError(f"more than {_MAX_FILES} files in an archive of one image", where=self.name)

@@ -59,11 +59,11 @@ class SequentialReader(Protocol):
 class TarReader:
     """A tar that lies in a file; what is passed over is not read."""
 
-    def __init__(self, source: ByteSource, what: str) -> None:
-        """Begin at the front; `what` it is says the error where it ends too soon."""
+    def __init__(self, source: ByteSource, cut_off: str) -> None:
+        """Begin at the front; `cut_off` is what is said where it ends too soon."""
         self.position = 0
         self._source = source
-        self._what = what
+        self._cut_off = cut_off
         self._data = b""
         self._start = 0
 
@@ -79,8 +79,7 @@ class TarReader:
 
     def skip(self, size: int) -> None:
         if self.position + size > self._source.size:
-            hint = "download or copy it again"
-            raise ImageError(f"{self._what} is cut off inside a member", where=self._source.name, hint=hint)
+            raise ImageError(self._cut_off, where=self._source.name, hint="download or copy it again")
         self.position += size
 
 

@@ -76,7 +76,8 @@ class LayeredTree:
             for number, blob in enumerate(layers):
                 tar = unpacking.open(blob)
                 self._tars.append(tar)
-                for member in read_members(TarReader(tar, "a layer"), blob.source.name):
+                reader = TarReader(tar, "a layer that is cut off inside a member")
+                for member in read_members(reader, blob.source.name):
                     self._add(member, number)
             failing.pop_all()
 

@@ -28,12 +28,12 @@ class CacheEntry(Shape):
 
 
 class UnpackedImage(Shape):
-    """One file system of an image, unpacked where there is no FUSE to mount it."""
+    """One file system of an image, unpacked where there is no FUSE to mount it, or one layer of an OCI image."""
 
     key: str
-    """A digest of which file it was, and when that was written."""
+    """A digest of which file it was, and when that was written; of a layer, the hexadecimal digits of its digest."""
     image: str
-    """Path of that file."""
+    """Path of that file; of a layer, words that name its digest."""
     size_bytes: int
     """Of its files."""
 
