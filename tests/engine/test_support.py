@@ -12,6 +12,7 @@ import pytest
 from tests.shared.documents import ROOT
 from tests.shared.programs import needs
 
+pytestmark = pytest.mark.engine
 IMAGE = "an 'image' $HOME `id` {b}.sif"
 SAYS = json.dumps({"run": [{"measurements": [{"name": "all_reduce_perf", "best_gb_s": 84.2}]}]})
 NO_YES = {1: "does not use the fast network", 3: "cannot be decided"}
