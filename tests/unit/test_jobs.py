@@ -914,7 +914,7 @@ def test_vllm_without_ray_connects_the_nodes_itself(robust: tuple[str, ...], tmp
     assert "--distributed-executor-backend ray" in short(older, "--nodes", "2", command=("vllm", "serve", "MODEL"))
 
 
-@pytest.mark.threat("S33")
+@pytest.mark.threat
 def test_a_script_runs_nothing_of_names_and_of_a_site_that_are_hostile(tmp_path: Path) -> None:
     needs("shellcheck")
     image = rocm_image(tmp_path / "an image's $(touch here) `x` \\ \u2019.sif", "6.4.4")

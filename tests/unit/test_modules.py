@@ -161,7 +161,7 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
             assert {name: gone[name] for name in before} == before
 
 
-@pytest.mark.threat("S34")
+@pytest.mark.threat
 def test_names_that_shells_and_modules_would_evaluate_stay_names(tmp_path: Path, engine: Path, capsys: Capture) -> None:
     image = with_programs(fabric_builder.image(tmp_path / "image").rename(tmp_path / HOSTILE))
     strange = "/p 'q' \"r\" $HOME `id` [ex] {c} \\; #"
@@ -404,7 +404,7 @@ def test_a_wrapper_makes_the_folder_that_a_variable_wants(
     assert f'export JIT="{folder}"; mkdir -p "$JIT/build"' in told_by_module
 
 
-@pytest.mark.threat("S41")
+@pytest.mark.threat
 def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     tmp_path: Path, image: Path, site: Path, engine: Path, capsys: Capture
 ) -> None:

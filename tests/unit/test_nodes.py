@@ -177,7 +177,7 @@ def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
     assert told(gathered) == {"gave 2 different answers": ("changed",)}
 
 
-@pytest.mark.threat("S43")
+@pytest.mark.threat
 def test_any_name_of_a_node_stays_a_name_whatever_the_clock_of_its_file_system(tmp_path: Path) -> None:
     folder = tmp_path / "check"
     folder.mkdir()

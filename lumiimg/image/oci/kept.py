@@ -1,6 +1,6 @@
 """Layers that were unpacked once, one tar each, in a folder of the cache.
 
-<cache>/oci/<algorithm>-<hex>-<size>.tar    the content of the layer with this digest, so many bytes
+<cache>/oci/<algorithm>-<hex>-<size>.tar    the content of the layer with this digest; size in bytes
             .<algorithm>-<hex>.…             one that is being written
 
 A tar gets its name when it is whole. Only one that belongs to this user, and that nobody else may write to, is used:

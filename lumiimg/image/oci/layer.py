@@ -35,7 +35,7 @@ _MAX_SECONDS = 3600.0
 # what is left free on a disk: this, or a twentieth of a small one
 _SPARE_BYTES = 1 << 30
 _LOOK_BYTES = 64 << 20
-"""After so many the disk is looked at again."""
+"""Bytes after which the free space of the disk is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
