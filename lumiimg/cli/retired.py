@@ -19,7 +19,7 @@ INSTEAD = {
     "sign": "use `apptainer sign IMAGE`",
     "verify": "use `apptainer verify IMAGE`",
     "reframe": "docs/support has a ReFrame test to copy",
-    "refresh": "leave it out: `explain`, `lock` and `build` read a release that is named in the package index",
+    "refresh": "name the version, as in --add vllm=0.12.0: the package index is asked then",
     "why": "use `lumiimg build --why LAYER`",
     "cache export": _TAR,
     "cache import": _TAR,
