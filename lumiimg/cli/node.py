@@ -26,8 +26,8 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.cluster.trial.gpu_targets import gpus_of
         from lumiimg.host.codec import encode
 
-        told = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
-        print(printable(json.dumps(encode(told))))
+        facts = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
+        print(printable(json.dumps(encode(facts))))
     elif arguments.look:
         look_here(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:

@@ -76,8 +76,8 @@ def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
             raise MissingHereError("the image has no RCCL", where=str(path))
         manifest = boundary.manifest
         binds = tuple((bind.source, bind.target) for bind in (manifest.binds if manifest else ()))
-        told = {f"{engine.prefix}ENV_{item.name}": item.value for item in (manifest.variables if manifest else ())}
-        own = {**environment, **told}
+        settings = {f"{engine.prefix}ENV_{item.name}": item.value for item in (manifest.variables if manifest else ())}
+        own = {**environment, **settings}
         tools = provide_tools(engine, path, image, own, Path(scratch), [GPU_PROBE])
         argv = [tools.command(GPU_PROBE), "--timeout", f"{LIMIT_S:.0f}", rccl]
         words = exec_words(engine, path, argv, binds=(*tools.binds, *binds))
@@ -86,27 +86,27 @@ def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
         return facts_of(read_run(GPU_PROBE, done))
 
 
-def facts_of(told: ProbeRun) -> GpuFacts:
+def facts_of(probe: ProbeRun) -> GpuFacts:
     """Return what the program has printed."""
-    names = (name for values in told.all("isa") if (name := values.get("name")))
+    names = (name for values in probe.all("isa") if (name := values.get("name")))
     return GpuFacts(
         targets=tuple(name.removeprefix(_ISA) for name in names),
-        why=_stopped_by(told),
-        no_gpu=told.exit_code == _NO_GPU,
-        xnack=(told.first("xnack") or {}).get("value"),
+        why=_stopped_by(probe),
+        no_gpu=probe.exit_code == _NO_GPU,
+        xnack=(probe.first("xnack") or {}).get("value"),
     )
 
 
-def _stopped_by(told: ProbeRun) -> str:
+def _stopped_by(probe: ProbeRun) -> str:
     """Return what kept the program from looking at all GPUs."""
-    if (ended := told.first("timeout") or told.first("signal")) is not None:
+    if (ended := probe.first("timeout") or probe.first("signal")) is not None:
         how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
         return f"it {how} in: {ended.get('during', '')}"
-    error = next((text for event in told.events if (text := event.values.get("error"))), "")
-    if error or told.exit_code == 0:
+    error = next((text for event in probe.events if (text := event.values.get("error"))), "")
+    if error or probe.exit_code == 0:
         return error
     known = {_NO_HSA: "its RCCL has no HSA among its dependencies", _NO_GPU: "HSA finds no GPU"}
-    return known.get(told.exit_code) or (tail(told) or ("it said nothing",))[-1]
+    return known.get(probe.exit_code) or (tail(probe) or ("it said nothing",))[-1]
 
 
 def target(facts: GpuFacts | None) -> ClaimReading:
@@ -117,9 +117,9 @@ def target(facts: GpuFacts | None) -> ClaimReading:
     found = sorted(targets)
     if not found:
         return ClaimReading(None, facts.why[:_SAID] or "HSA shows no GPU in the container")
-    told = "; ".join(f"{name} of {count(targets[name], 'GPU')}" for name in found[:_SHOWN])
+    seen = "; ".join(f"{name} of {count(targets[name], 'GPU')}" for name in found[:_SHOWN])
     if facts.xnack is not None:
-        return ClaimReading(None, f"HSA_XNACK={facts.xnack[:_SAID]} is set, and changes it: {told}")
+        return ClaimReading(None, f"HSA_XNACK={facts.xnack[:_SAID]} is set, and changes it: {seen}")
     if len(found) > 1:
-        return ClaimReading(told, "the GPUs of one node differ", same=False)
+        return ClaimReading(seen, "the GPUs of one node differ", same=False)
     return ClaimReading(found[0])
