@@ -131,9 +131,10 @@ score: $(VENV)/.installed
 corpus: $(VENV)/.installed
 	$(BIN)/python -m tests.fuzz.grow --seconds $(SECONDS) $(TARGET)
 
-# exit code 3 of the program, where the advisories cannot be asked, is an error to make
+# --strict: a package that no advisories can be had about is an error, too
 audit: $(VENV)/.audit
-	$(BIN)/python -m tools.audit
+	$(BIN)/python -m pip check
+	$(BIN)/pip-audit --local --strict
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

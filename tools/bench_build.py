@@ -1,9 +1,7 @@
 """Builds beside the engine's own build of the flat definition: the same stack, one run, both from nothing.
 
-python -m tools.bench_build              as a user whose engine works; about fifteen minutes, most of them the engine's
-python -m tools.bench_build startup      what `import torch` asks of the file system, for docs/explanation/startup.md
-
-The last column is what the project wants to reach.
+Run as a user whose engine works; about fifteen minutes, most of them the engine's. The last column is what the project
+wants to reach.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from lumiimg.cli.main import main as lumiimg
 from lumiimg.engine.engine import Engine, find_engine
 
 LAYER = """\
@@ -44,9 +41,6 @@ agent = "debootstrap"
 from = "bookworm"
 mirror = "debian"
 """
-INTERPRETER = "python3.11"
-COMPILE = "python3 -m compileall -q -j 0 /opt/site || true\n"
-"""As pip does where it installs; some files of torch are templates, and no Python."""
 TORCH, PYTHON = "2.13.0+cpu", "3.11"
 UNPACK = """\
 mkdir -p /opt/site
@@ -110,28 +104,6 @@ def main() -> None:
         images(bench)
 
 
-def startup() -> None:
-    """Print the counts of docs/explanation/startup.md: `import torch` from three places.
-
-    The torch is PyTorch's wheel for CPUs, of one version in all places, with Python 3.11 of Debian 12 on both sides.
-    """
-    with tempfile.TemporaryDirectory(prefix="lumiimg-bench-", dir=os.environ.get("LUMIIMG_CACHE")) as name:
-        folder = Path(name)
-        bench = Bench(find_engine(os.environ), folder)
-        bench.lumiimg("torch.sif", *torch_layer(bench, COMPILE))
-        site = folder / "site-packages"
-        for wheel in sorted((folder / "wheels").glob("*.whl")):
-            subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, site], check=True)
-        venv = folder / "venv"
-        subprocess.run([INTERPRETER, "-m", "venv", "--without-pip", venv], check=True)
-        shutil.copytree(site, venv / "lib" / INTERPRETER / "site-packages", dirs_exist_ok=True)
-        # the image keeps its packages in a folder of their own; on this machine no other folder may help
-        os.environ |= {f"{bench.engine.prefix}ENV_PYTHONPATH": "/opt/site", "PYTHONNOUSERSITE": "1"}
-        os.chdir(folder)
-        places = ["site-packages", "venv", "torch.sif"]
-        sys.exit(lumiimg(["bench", "import", *places, "--python", INTERPRETER]))
-
-
 def builds(bench: Bench) -> None:
     """The demo stack and a layer that changes."""
     bench.layer("changing", "echo one >/opt/changing\n")
@@ -154,8 +126,8 @@ def builds(bench: Bench) -> None:
     row("size of the image", changed, plain, "<= 1.05", "MiB")
 
 
-def torch_layer(bench: Bench, then: str = "") -> list[str]:
-    """Have a layer with torch and all that it requires, and do more; return what a build of it is asked for."""
+def torch_layer(bench: Bench) -> list[str]:
+    """Have a layer with torch and all that it requires; return what a build of it is asked for."""
     wheels = bench.folder / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", PYTHON]
     subprocess.run([*pip, "--dest", str(wheels), f"torch=={TORCH}"], check=True)
@@ -165,7 +137,7 @@ def torch_layer(bench: Bench, then: str = "") -> list[str]:
     (base / "post.sh").write_text("true\n")
     # a layer's files have plain names
     plain_names = [file.rename(wheels / f"wheel-{n:02}.whl") for n, file in enumerate(sorted(wheels.glob("*.whl")))]
-    bench.layer("torch-here", UNPACK + then, *plain_names)
+    bench.layer("torch-here", UNPACK, *plain_names)
     return ["--base", "bench-base", "--add", "torch-here"]
 
 
@@ -239,4 +211,4 @@ def seconds_of(argv: list[str]) -> float:
 
 
 if __name__ == "__main__":
-    startup() if sys.argv[1:] == ["startup"] else main()
+    main()

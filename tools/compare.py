@@ -277,17 +277,10 @@ def _of_line(old: Record, new: Record) -> Iterator[str]:
 
 
 def _of_text(title: str, old: str, new: str) -> Iterator[str]:
-    """Yield how two texts differ: JSON by its keys, all else by lines."""
+    """Yield how two texts differ, by lines."""
     if old == new:
         return
-    try:
-        told = list(_of_values("", json.loads(old), json.loads(new)))
-    except ValueError:
-        told = [
-            row
-            for row in difflib.unified_diff(_rows(old), _rows(new), n=0, lineterm="")
-            if row[:3] not in {"---", "+++"}
-        ]
+    told = [*difflib.unified_diff(_rows(old), _rows(new), n=0, lineterm="")][2:]
     yield f"  {title}:"
     yield from (f"    {row[:200]}" for row in told[:LINES_SHOWN])
     if len(told) > LINES_SHOWN:
@@ -295,21 +288,11 @@ def _of_text(title: str, old: str, new: str) -> Iterator[str]:
 
 
 def _rows(text: str) -> list[str]:
-    return text.replace("><", ">\n<").splitlines()  # a page has few lines
-
-
-def _of_values(path: str, old: Any, new: Any) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in [*old, *(key for key in new if key not in old)]:
-            if key not in new or key not in old:
-                yield f"{path}.{key}: {'gone' if key not in new else 'new'}"
-            else:
-                yield from _of_values(f"{path}.{key}", old[key], new[key])
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _of_values(f"{path}[{number}]", one, other)
-    elif old != new:
-        yield f"{path}: {json.dumps(old)[:90]} -> {json.dumps(new)[:90]}"
+    """Return the lines of a text; JSON has one for each key, a page one for each element."""
+    try:
+        return json.dumps(json.loads(text), indent=1).splitlines()
+    except ValueError:
+        return text.replace("><", ">\n<").splitlines()
 
 
 def compare(old: Path, new: Path) -> None:

@@ -1,6 +1,6 @@
 """Writes lumiimg/catalog/ledger.toml: how far each row of the catalogue was tried.
 
-python -m tools.ledger             what counts, and the entries that do not, as the row was changed since or is gone
+python -m tools.ledger             the entries that do not count, as the row was changed since or is gone
 python -m tools.ledger --prune     takes the latter out
 python -m tools.ledger IMAGE       records what an image of lumiimg is made of as built; on the machine that built it
 """
@@ -27,7 +27,7 @@ from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import write_text
 from lumiimg.resolve.arguments import sources_named_otherwise
 from lumiimg.resolve.lockfile import layer_digest, read_document
-from tools.compatibility import HOME, natural
+from tools.compatibility import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -95,12 +95,9 @@ def counts(trial: Trial, known: Mapping[tuple[str, str, str], Collection[str]]) 
 
 
 def show() -> int:
-    """Print the table, and what does not count; return 1 where there is such an entry."""
+    """Print what does not count; return 1 where there is such an entry."""
     known, trials = contents(), read_ledger(LEDGER)
     stale = [trial for trial in trials if not counts(trial, known)]
-    for layer, release in sorted(rows(), key=lambda row: natural([row[0].name])):
-        status, version = (release or layer).status, release.version if release else ""
-        print(f"{layer.name:<24} {version:<12} {status}")
     for trial in stale:
         print(f"stale: {trial.name} {trial.release} {trial.reach} {trial.date} {trial.content}")
     print(f"{len(trials)} entries, {len(stale)} of them stale")

@@ -21,6 +21,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import sys
 import tempfile
@@ -45,7 +46,7 @@ from tools.mutants import Mutant, constant_of, mutants
 ROOT = Path(__file__).parents[1]
 SURVIVORS = ROOT / "tools/mutation-survivors.toml"
 NOTES = ROOT / ".mutation"
-"""What was measured and found, kept between runs."""
+"""What was measured, for the next run."""
 MODULES = (
     *(f"resolve/{name}" for name in ("rules", "stack", "planner", "nearest")),
     *(f"fabric/{name}" for name in ("names", "rccl")),
@@ -66,12 +67,11 @@ _ALIVE = {"survived", "known"}
 
 @dataclass(slots=True)
 class Measured:
-    """What the tests of one file do, by their ids."""
+    """What the tests do, by their ids."""
 
-    digest: str
     seconds: dict[str, float] = field(default_factory=dict)
-    lines: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    """Of each module that a test goes through, the lines."""
+    tests: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """Those that go through a line, by module and the line's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,9 @@ class Fate:
 class Runner:
     """The plugin that takes the place of pytest's loop."""
 
-    def __init__(self, modules: Sequence[str], limit_s: float, *, again: bool) -> None:
+    def __init__(self, modules: Sequence[str], limit_s: float) -> None:
         self._modules = modules
         self._limit_s = limit_s
-        self._again = again
         self._items: dict[str, pytest.Item] = {}
         self._functions: dict[tuple[str, str], list[FunctionType]] = {}
         self.fates: dict[str, list[Fate]] = {}
@@ -103,64 +102,38 @@ class Runner:
         self._functions = functions_below(ROOT / "lumiimg")
         for module in self._modules:
             self.fates[module] = list(self._of_module(module, measured))
-            _write_fates(module, self.fates[module])
             alive = {shown(fate.mutant) for fate in self.fates[module] if fate.state in _ALIVE}
             for entry in read_survivors():
                 if entry["module"] == module and entry["mutant"] not in alive:
                     say(f"no survivor any more, take it out of {SURVIVORS.name}: {module} {entry['mutant']}")
         return True
 
-    def _measured(self) -> dict[str, Measured]:
-        """Return what the tests do, of those that are as they were from the notes; the rest is run."""
-        path = NOTES / "tests.json"
-        notes = json.loads(path.read_text()) if path.exists() else {"modules": {}, "tests": {}}
-        modules = {module: _digest(path_of(module)) for module in MODULES}
-        changed = {module for module, digest in modules.items() if notes["modules"].get(module) != digest}
-        files: dict[str, list[pytest.Item]] = defaultdict(list)
-        for item in self._items.values():
-            files[item.nodeid.partition("::")[0]].append(item)
-        digests = {file: _digest(ROOT / file) for file in files}
-        known = {
-            file: Measured(**entry)
-            for file, entry in notes["tests"].items()
-            if file in files and entry["digest"] == digests[file]
-            if not changed & {module for lines in entry["lines"].values() for module in lines}
-        }
-        stale = [item for file, items in files.items() if file not in known for item in items]
-        if stale:
-            say(f"{len(stale)} tests are run once, to see where they go")
-            NOTES.mkdir(exist_ok=True)
-            out = NOTES / "new.json"
-            if said := in_child(partial(_measure, stale, digests, out), timeout_s=3600):
+    def _measured(self) -> Measured:
+        """Return what the tests do: from the notes where neither they nor the modules have changed, else by running them."""
+        files = {path_of(module) for module in MODULES} | {item.path for item in self._items.values()}
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
+        notes = NOTES / f"{digest}.json"
+        if not notes.exists():
+            say(f"{len(self._items)} tests are run once, to see where they go")
+            shutil.rmtree(NOTES, ignore_errors=True)
+            NOTES.mkdir()
+            if said := in_child(partial(_measure, [*self._items.values()], notes), timeout_s=3600):
                 raise SystemExit(said)
-            known |= {file: Measured(**entry) for file, entry in json.loads(out.read_text()).items()}
-            out.unlink()
-            tests = {file: asdict(entry) for file, entry in known.items()}
-            path.write_text(json.dumps({"modules": modules, "tests": tests}))
-        return known
+        return Measured(**json.loads(notes.read_text()))
 
-    def _of_module(self, module: str, measured: dict[str, Measured]) -> Iterator[Fate]:
+    def _of_module(self, module: str, measured: Measured) -> Iterator[Fate]:
         path = path_of(module)
         tree = ast.parse(path.read_text())
         live = importlib.import_module(name_of(module))
         reviewed = {entry["mutant"] for entry in read_survivors() if entry["module"] == module}
-        seconds = {test: spent for file in measured.values() for test, spent in file.seconds.items()}
-        through: dict[int, set[str]] = defaultdict(set)
-        for file in measured.values():
-            for test, by_module in file.lines.items():
-                for line in by_module.get(module, ()):
-                    through[line].add(test)
+        through = measured.tests.get(module, {})
         killers: dict[str, None] = {}
-        before = _read_fates(module) if self._again else {}
         for mutant in mutants(tree, vars(live)):
-            if (state := before.get(shown(mutant), "survived")) in {"killed", "timed out"}:
-                yield Fate(mutant, state)
-                continue
-            tests = set().union(*(through[line] for line in _lines_of(mutant, tree)))
+            tests = {test for line in _lines_of(mutant, tree) for test in through.get(str(line), ())}
             chosen, spent = [], 0.0
-            for test in _in_order(tests, killers, seconds):
+            for test in _in_order(tests, killers, measured.seconds):
                 chosen.append(self._items[test])
-                spent += seconds[test]
+                spent += measured.seconds[test]
                 if spent > self._limit_s:
                     break
             functions = self._functions.get((str(path), mutant.scope), [])
@@ -200,29 +173,26 @@ def _in_order(tests: set[str], killers: Iterable[str], seconds: Mapping[str, flo
     return [*first, *sorted(order, key=order.__getitem__)]
 
 
-def _measure(items: Sequence[pytest.Item], digests: Mapping[str, str], out: Path) -> str:
+def _measure(items: Sequence[pytest.Item], notes: Path) -> str:
     """Run the tests with their lines noted; in a child, so that this process stays as it was."""
-    found: dict[str, Measured] = {}
+    found = Measured()
     cov = coverage.Coverage(data_file=None, include=[str(path_of(module)) for module in MODULES], config_file=False)
     cov.start()
     for item, following in zip_longest(items, items[1:]):
-        file = item.nodeid.partition("::")[0]
-        entry = found.setdefault(file, Measured(digests[file]))
         cov.switch_context(item.nodeid)
         began = time.monotonic()
         if passes(item, following):
-            entry.seconds[item.nodeid] = time.monotonic() - began
+            found.seconds[item.nodeid] = time.monotonic() - began
         else:
             say(f"fails without a mutant, and is left out: {item.nodeid}")
     cov.stop()
     data = cov.get_data()
     for module in MODULES:
-        for line, tests in data.contexts_by_lineno(str(path_of(module))).items():
-            for test in tests:
-                file = test.partition("::")[0]
-                if test and test in found[file].seconds:
-                    found[file].lines.setdefault(test, {}).setdefault(module, []).append(line)
-    out.write_text(json.dumps({file: asdict(entry) for file, entry in found.items()}))
+        by_line = data.contexts_by_lineno(str(path_of(module)))
+        found.tests[module] = {
+            str(line): [test for test in tests if test in found.seconds] for line, tests in by_line.items()
+        }
+    notes.write_text(json.dumps(asdict(found)))
     return ""
 
 
@@ -325,27 +295,12 @@ def read_survivors() -> list[dict[str, Any]]:
     return list(tomllib.loads(SURVIVORS.read_text())["survivor"]) if SURVIVORS.exists() else []
 
 
-def _read_fates(module: str) -> dict[str, str]:
-    """Return the states of the last run by mutant; of mutants that look alike, that of the one that lived longest."""
-    path = NOTES / f"{module.replace('/', '.')}.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
-
-
-def _write_fates(module: str, fates: Sequence[Fate]) -> None:
-    states = {shown(fate.mutant): fate.state for fate in sorted(fates, key=lambda fate: fate.state in _ALIVE)}
-    (NOTES / f"{module.replace('/', '.')}.json").write_text(json.dumps(states))
-
-
 def path_of(module: str) -> Path:
     return ROOT / f"lumiimg/{module}.py"
 
 
 def name_of(module: str) -> str:
     return f"lumiimg.{module.replace('/', '.')}"
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _flat(text: str) -> str:
@@ -396,12 +351,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="mutate the rules and the verdict")
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="such as nccl/verdict; else all")
     parser.add_argument("--limit", type=float, default=60, help="seconds of tests for each mutant, the fastest first")
-    parser.add_argument("--again", action="store_true", help="only those that survived the last time")
     args = parser.parse_args()
     if unknown := set(args.modules) - set(MODULES):
         parser.error(f"not among the modules: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
     load_profile()
-    runner = Runner(args.modules or MODULES, args.limit, again=args.again)
+    runner = Runner(args.modules or MODULES, args.limit)
     with tempfile.TemporaryDirectory() as folder:
         options = [
             "-qq",
