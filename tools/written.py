@@ -92,7 +92,7 @@ def image(folder: Path, layer_folder: Path, scratch: Path) -> None:
     write_folder(scratch / "root", write_chain(settled), {})
     front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request), SBOM: b"{}"})
     target = folder / "image"
-    squashed(scratch / "root", target, "-comp", "gzip", "-all-root", offset=front.size_bytes)
+    squashed(scratch / "root", target, offset=front.size_bytes)
     sif_writer.write_front(target, front, identity="one")
 
 

@@ -1,4 +1,4 @@
-"""squashfs-tools of this machine: what mksquashfs packs is read, and what the tests pack themselves it unpacks."""
+"""squashfs-tools of this machine: what mksquashfs packs is read, and what lumiimg packs itself they unpack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from lumiimg.image import open_image
 from lumiimg.image.compare import compare
 from lumiimg.image.squashfs.pack import pack_folder
 from tests.shared.squashfs_tree import COMPRESSIONS, fill, mksquashfs
-from tests.shared.squashfs_writer import pack
 
 pytestmark = pytest.mark.engine
 
@@ -32,14 +31,8 @@ def test_what_mksquashfs_packs_is_read(tree: Path, compression: str, tmp_path: P
         assert {other.what for other in compare(folder.root, read.root)} <= {"owner", "time"}
 
 
-@pytest.mark.parametrize("packer", ["lumiimg", "tests"])
-def test_what_is_packed_without_mksquashfs_is_what_unsquashfs_takes_out(
-    tree: Path, packer: str, tmp_path: Path
-) -> None:
-    if packer == "tests":
-        pack(tree, tmp_path / "packed")
-    else:
-        pack_folder(tree, tmp_path / "packed", 0)
+def test_what_is_packed_without_mksquashfs_is_what_unsquashfs_takes_out(tree: Path, tmp_path: Path) -> None:
+    pack_folder(tree, tmp_path / "packed", 0)
     words: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-d", tmp_path / "out", tmp_path / "packed"]
     assert subprocess.run(words, capture_output=True, check=True).stderr == b""
     with open_image(tree) as folder, open_image(tmp_path / "out") as unpacked:

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 import pytest
 
-from tests.shared.squashfs_writer import pack
+from lumiimg.files import EPOCH
+from lumiimg.image.squashfs.pack import pack_folder
 
 T = TypeVar("T")
 
@@ -67,8 +68,16 @@ def needs(*programs: str) -> None:
 
 
 def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path:
-    """Pack a folder as the builder packs a layer, with its times; `options` are mksquashfs's."""
-    pack(folder, target, ["-offset", str(offset), *options])
+    """Pack a folder as a build does, as where there is no mksquashfs; with `options`, which are mksquashfs's, by that."""
+    if not options:
+        pack_folder(folder, target, offset)
+        return target
+    needs("mksquashfs")
+    words = ["-noappend", "-quiet", "-no-progress", "-offset", str(offset), *options]
+    times = {} if "-all-time" in options else {"SOURCE_DATE_EPOCH": str(EPOCH)}
+    subprocess.run(
+        ["mksquashfs", folder, target, *words], check=True, stdout=subprocess.DEVNULL, env=os.environ | times
+    )
     return target
 
 

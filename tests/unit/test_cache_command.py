@@ -163,7 +163,7 @@ def test_images_that_were_unpacked_are_listed_and_the_longest_unused_goes_unless
     needs("mksquashfs", "unsquashfs")
     (tmp_path / "root").mkdir()
     (tmp_path / "root/file").write_bytes(b"x" * 5000)
-    image = SquashedLayer(squashed(tmp_path / "root", tmp_path / "image.sqfs", "-no-xattrs"), 0)
+    image = SquashedLayer(squashed(tmp_path / "root", tmp_path / "image.sqfs"), 0)
     layer = keep(cache, "torch", b"1")
     with unpacked([image], os.environ) as (folder,):
         assert (folder / "file").stat().st_size == 5000

@@ -52,7 +52,7 @@ def squashfs(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     )
     (scripts / "90-environment.sh").write_text('export LD_LIBRARY_PATH="/opt/x:${LD_LIBRARY_PATH:-}"\n')
     (folder / "tree/hello").write_text("hello")
-    return squashed(folder / "tree", folder / "s", "-all-root").read_bytes()
+    return squashed(folder / "tree", folder / "s").read_bytes()
 
 
 def _metadata() -> bytes:
@@ -99,7 +99,7 @@ def _packed(folder: Path, content: str) -> bytes:
     (folder / content).mkdir()
     for name in ("hello", content):
         (folder / content / name).write_text(content)
-    return squashed(folder / content, folder / f"{content}.squashfs", "-all-root").read_bytes()
+    return squashed(folder / content, folder / f"{content}.squashfs").read_bytes()
 
 
 def test_overlay_partition_that_is_no_squashfs_is_a_warning(squashfs: bytes, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def venv_at(folder: Path, image: Path | None, *, python_version: str = "3.12", m
 
 
 def packed(folder: Path, file: Path) -> Path:
-    return squashed(folder, file, "-all-root")
+    return squashed(folder, file)
 
 
 @pytest.fixture
