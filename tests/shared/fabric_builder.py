@@ -6,6 +6,7 @@ Only what the loader looks at is like the originals: names, needs, symbol versio
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,15 @@ def versioned(
     return made
 
 
-def c_library(root: Path, newest_minor: int) -> Path:
-    """Put a loader and a libc.so.6 of glibc 2.<newest_minor> into a root; returns the libc."""
+def c_library(root: Path, newest_minor: int, functions: Sequence[str] = ()) -> Path:
+    """Put a loader and a libc.so.6 of glibc 2.<newest_minor> into a root; returns the libc, which has the functions."""
     banner = f'const char banner[] = "GNU C Library (stand-in) stable release version 2.{newest_minor}.\\n";'
     versioned(root / LOADER[1:], source=f'{banner} const char dirs[] = "/lib64/\\0/usr/lib64/\\0";')
     versions = ("GLIBC_2.2.5", *(f"GLIBC_2.{minor}" for minor in range(14, newest_minor + 1)), "GLIBC_PRIVATE")
-    return versioned(root / "lib64/libc.so.6", defines=versions, source=banner)
+    defined = "".join(f"int {name}(void) {{ return 0; }}" for name in functions)
+    return versioned(
+        root / "lib64/libc.so.6", defines=versions, source=banner + defined, function="; ".join(functions) or None
+    )
 
 
 def host(

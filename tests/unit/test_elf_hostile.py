@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumiimg.elf.facts import ElfFacts, exported_symbols
+from lumiimg.elf.cache import parse_cache
+from lumiimg.elf.facts import ElfFacts, exported_symbols, read_elf
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader, ElfError
@@ -68,22 +72,26 @@ def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, byt
         process.dlopen("libzstd.so.1", process.find("libc.so.6"))
 
 
+@contextmanager
+def peak_below(limit_bytes: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit_bytes
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.threat
 def test_counts_in_a_cache_take_no_memory() -> None:
-    from lumiimg.elf.cache import parse_cache
-
     count = 1 << 16
     names = 48 + 24 * count
     entries = (b"\3\3\0\0" + names.to_bytes(4, "little") * 2 + bytes(12)) * count
     head = b"glibc-ld.so.cache1.1" + count.to_bytes(4, "little") + bytes(4) + b"\2" + bytes(19)
     data = head + entries + b"x" * 5_000_000
-    tracemalloc.start()
-    cache = parse_cache(data)
-    assert cache.lookup("x" * 5_000) is None
-    assert cache.lookup("liba.so") is None
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 3 * len(data)
+    with peak_below(3 * len(data)):
+        cache = parse_cache(data)
+        assert cache.lookup("x" * 5_000) is cache.lookup("liba.so") is None
     many = (1 << 31).to_bytes(4, "little")
     with pytest.raises(ElfError, match="claims 2147483648 entries"):
         parse_cache(b"glibc-ld.so.cache1.1" + many + bytes(24) + entries)
@@ -98,12 +106,8 @@ def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
     assert len(exported_symbols(BytesReader(shared_object(3, 10)))) == 3
     small = shared_object(4000, 200_000)
     assert len(small) < 400_000
-    tracemalloc.start()
-    with pytest.raises(ElfError, match="bytes of symbol names"):
+    with peak_below(80 << 20), pytest.raises(ElfError, match="bytes of symbol names"):
         exported_symbols(BytesReader(small))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 80 << 20
     # the ends of one string in a table of strings, too
 
     class Ends:
@@ -116,6 +120,27 @@ def test_a_small_file_of_long_names_does_not_fill_the_memory() -> None:
     strings = StringTable(segments, 0, 16_001)
     with pytest.raises(ElfError, match="bytes of names"):
         sum(len(strings.at(offset)) for offset in range(2000))
+
+
+@pytest.mark.threat
+def test_names_that_end_one_long_string_do_not_fill_the_memory() -> None:
+    """Each of 32,767 needs names a longer end of the same 60,000 bytes: gigabytes of text in half a megabyte."""
+    count, strings_bytes = 32_767, 60_000
+    dynamic_at = 64 + 2 * 56
+    strings_at = dynamic_at + 4 * 16
+    needs_at = strings_at + strings_bytes
+    need = struct.pack("<HHIII", 1, 1, 0, 16, 0)
+    records = (struct.pack("<IHHII", 0, 0, 0, n % 1000, 16 if n < count - 1 else 0) for n in range(count))
+    needs = need + b"".join(records)
+    size = needs_at + len(needs)
+    dynamic = struct.pack("<qQqQqQqQ", 5, strings_at, 10, strings_bytes, 0x6FFFFFFE, needs_at, 0, 0)
+    header = b"\x7fELF\2\1\1" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    segments = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
+    segments += struct.pack("<IIQQQQQQ", 2, 4, dynamic_at, dynamic_at, dynamic_at, 64, 64, 8)
+    data = header + segments + dynamic + b"a" * (strings_bytes - 1) + b"\0" + needs
+    with peak_below(64 << 20), pytest.raises(ElfError):
+        read_elf(BytesReader(data))
 
 
 @pytest.mark.threat

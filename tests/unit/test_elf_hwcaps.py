@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.hwcaps import ZEN3, isa_mask, known_levels, platform, subdirectories
+from lumiimg.elf.hwcaps import ZEN3, platform, subdirectories
 from lumiimg.elf.loader import Process
 from lumiimg.image import open_image
 from tests.shared.elf_builder import exe, loader_cache, new_runpath, so
@@ -28,13 +28,7 @@ def test_platform_is_of_the_vendor() -> None:
     assert platform(243, (), intel=False) is None
 
 
-def test_levels_are_known_since_2_33() -> None:
-    assert known_levels(ZEN3, 32) == ()
-    assert known_levels(ZEN3, 33) == ZEN3
-    assert isa_mask(ZEN3) == 0b111
-
-
-@pytest.mark.parametrize(("minor", "is_said"), [(31, True), (36, True), (37, False), (41, False)])
+@pytest.mark.parametrize(("minor", "is_said"), [(36, True), (37, False)])
 def test_a_legacy_folder_that_a_glibc_may_look_into_is_said(minor: int, is_said: bool, tmp_path: Path) -> None:
     c_library(tmp_path, minor)
     exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so"), *new_runpath("/opt/a"))

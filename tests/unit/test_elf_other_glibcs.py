@@ -54,7 +54,7 @@ def started(
         return Process(fs, LoaderSettings(linux=linux)).start("/prog")
 
 
-@pytest.mark.parametrize(("minor", "passed_over"), [(34, True), (35, True), (36, False), (41, False)])
+@pytest.mark.parametrize(("minor", "passed_over"), [(35, True), (36, False)])
 def test_up_to_2_35_a_library_for_a_newer_kernel_is_passed_over(tmp_path: Path, minor: int, passed_over: bool) -> None:
     """open_verify's check of the ABI note (glibc elf/dl-load.c, gone with 2.36)."""
     note = note_source(b"GNU\0", 1, struct.pack("<IIII", 0, 5, 15, 0), ".note.dlopen")
@@ -67,7 +67,7 @@ def test_up_to_2_35_a_library_for_a_newer_kernel_is_passed_over(tmp_path: Path, 
     assert started(tmp_path, minor, linux=(5, 14, 21)).objects[1].path == f"/opt/{'b' if passed_over else 'a'}/liba.so"
 
 
-@pytest.mark.parametrize(("minor", "ends"), [(31, True), (38, True), (39, False), (43, False)])
+@pytest.mark.parametrize(("minor", "ends"), [(38, True), (39, False)])
 def test_up_to_2_38_a_path_through_a_file_ends_its_list(tmp_path: Path, minor: int, ends: bool) -> None:
     """open_path goes on after ENOENT and EACCES, and after ENOTDIR from 2.39 on (glibc elf/dl-load.c)."""
     liba = so(tmp_path / "opt/b/liba.so")
@@ -94,31 +94,14 @@ def test_what_is_no_directory_and_what_may_not_be_opened_end_no_list(tmp_path: P
     assert started(tmp_path, minor, refused="/opt/a/liba.so").objects[1].path == "/opt/b/liba.so"
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("/a:/b/", ("/a/", "/b/")),
-        ("/a//:/a", ("/a/",)),
-        ("", ()),
-        (":/b", ("", "/b/")),
-        ("$ORIGIN/../lib:${LIB}", ("/opt/bin/../lib/", "lib64/")),
-        # of a machine whose platform is not known, what names it is no directory, and not the current one
-        ("/x/$PLATFORM:/b", ("/b/",)),
-        ("$PLATFORM", ()),
-        ("$LIBS/x", ("$LIBS/x/",)),
-    ],
-)
-def test_a_search_path_is_split_and_filled_in(text: str, path: tuple[str, ...]) -> None:
-    assert split_path(text, separators=":", origin="/opt/bin", system=SYSTEM) == path
-
-
-def test_origin_is_the_folder_of_the_path_as_it_was_opened() -> None:
+def test_what_names_a_platform_that_is_not_known_is_no_directory_and_not_the_current_one() -> None:
+    for text, path in (("/x/$PLATFORM:/b", ("/b/",)), ("$PLATFORM", ())):
+        assert split_path(text, separators=":", origin="/opt/bin", system=SYSTEM) == path
     assert origin_of("/prog", "/home") == "/"
-    assert origin_of("bin/prog", "/home/me/") == "/home/me/bin"
     assert expand("$ORIGIN/x", origin="/", system=SYSTEM) == "//x"
 
 
-@pytest.mark.parametrize(("minor", "crashes"), [(31, True), (35, True), (36, False), (43, False)])
+@pytest.mark.parametrize(("minor", "crashes"), [(35, True), (36, False)])
 def test_relative_relocations_are_a_crash_where_glibc_does_not_know_them(
     tmp_path: Path, minor: int, crashes: bool
 ) -> None:

@@ -16,71 +16,147 @@ from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, MissingVersion
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.image import open_image
-from tests.shared.elf_builder import (
-    entry_at,
-    exe,
-    header_at,
-    new_runpath,
-    old_rpath,
-    patched,
-    so,
-    with_versions,
-)
+from tests.shared.elf_builder import entry_at, exe, header_at, new_runpath, old_rpath, patched, so, with_versions
 from tests.shared.elf_oracles import Ask, compare
 
-_ROWS: list[Callable[[Path], Ask]] = []
+_AUXILIARY, _RUNPATH, _DEBUG = 0x7FFFFFFD, 29, 21
+
+# The text of a search path: one tree of folders that each have the library, asked in each way in which a path is given
+
+_PLACES = (
+    "here",
+    "here/sub",
+    "a",
+    "b",
+    "d-x",
+    "d",
+    "lib/x86_64-linux-gnu",
+    "lib64",
+    "lib",
+    "x86_64",
+    "haswell",
+    "$HOME",
+)
+_TEXTS = (
+    *("", ":", "::", "/nowhere:", "/nowhere::/none", ":/nowhere", "T/none;T/b", "T/none:T/b", "T/a;T/b"),
+    *("./none:sub//", "sub", "../b", "T/a///:T/a", "T//./a/../a", "/:T/a", "///:T/a"),
+    *(
+        "$ORIGIN/../a",
+        "${ORIGIN}/../b",
+        "$ORIGIN",
+        "$ORIGIN-x",
+        "$ORIGINS/a:$ORIGIN_/a:$LIB2:T/b",
+        "${ORIGIN/a:$:$$ORIGIN/a",
+    ),
+    *("T/${LIB}", "T/$LIB", "T/$PLATFORM", "T/${PLATFORM}", "T/$HOME", "T/x$LIB:T/a"),
+)
+"""T is the folder of all. What is run from is `here`; the program lies in `d`."""
 
 
-def row(build: Callable[[Path], Ask]) -> Callable[[Path], Ask]:
-    _ROWS.append(build)
-    return build
+@pytest.mark.parametrize("way", ["LD_LIBRARY_PATH", "DT_RUNPATH", "DT_RPATH"])
+def test_the_text_of_a_search_path_is_read_as_ld_so_reads_it(way: str, tmp_path: Path) -> None:
+    libraries = [so(tmp_path / place / "liba.so") for place in _PLACES]
+    for text in _TEXTS:
+        path = text.replace("T", str(tmp_path))
+        environment = {way: path} if way == "LD_LIBRARY_PATH" else {}
+        tags = new_runpath(path) if way == "DT_RUNPATH" else old_rpath(path) if way == "DT_RPATH" else ()
+        ask = Ask(exe(tmp_path / "d/prog", libraries[0], *tags), environment, tmp_path / "here")
+        compare(lambda _, ask=ask: ask, tmp_path)
+
+
+# Rules of one line
+
+
+def _program(tmp: Path, *arguments: Path | str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ask:
+    return Ask(exe(tmp / "prog", *arguments), env or {}, cwd)
+
+
+def _chain(tmp: Path, *arguments: str) -> Path:
+    """Return a library that needs another one in another folder."""
+    return so(tmp / "a/liba.so", so(tmp / "b/libb.so"), *arguments)
+
+
+def _with_both(path: Path, *arguments: Path | str, runpath: Path | str) -> Path:
+    """Link a library that has a DT_RUNPATH beside its DT_RPATH, which linkers do not make."""
+    return retagged(so(path, *arguments, "-f", str(runpath)), _AUXILIARY, _RUNPATH)
 
 
 def retagged(path: Path, tag: int, new: int) -> Path:
     return patched(path, entry_at(path, tag), new.to_bytes(8, "little"))
 
 
-_AUXILIARY, _RUNPATH, _DEBUG = 0x7FFFFFFD, 29, 21
+_RULES: dict[str, Callable[[Path], Ask]] = {
+    "rpath serves the grandchild": lambda t: _program(t, _chain(t), *old_rpath(t / "a", t / "b")),
+    "runpath does not serve the grandchild": lambda t: _program(t, _chain(t), *new_runpath(t / "a", t / "b")),
+    "rpath of ancestors is ignored beside runpath": lambda t: _program(
+        t, _chain(t, *new_runpath(t / "none")), *old_rpath(t / "a", t / "b")
+    ),
+    "rpath of an ancestor with runpath is ignored": lambda t: Ask(
+        _with_both(t / "libmain.so", _chain(t), *old_rpath(t / "b"), runpath=t / "a")
+    ),
+    "own rpath is ignored beside runpath": lambda t: Ask(
+        _with_both(t / "libmain.so", so(t / "old/liba.so"), *old_rpath(t / "old"), runpath=so(t / "new/liba.so").parent)
+    ),
+    "nodeflib shuts out default directories and their cache entries": lambda t: _program(
+        t, so(t / "x/libc.so.6"), "-z", "nodefaultlib"
+    ),
+    "nodeflib leaves runpath": lambda t: _program(
+        t, so(t / "x/libc.so.6"), "-z", "nodefaultlib", *new_runpath(t / "x")
+    ),
+    "libraries of the system": lambda t: _program(t, so(t / "x/libc.so.6"), so(t / "x/libm.so.6")),
+    "needed with $ORIGIN is opened without a search": lambda t: _program(
+        t, so(t / "sub/liba.so", soname="$ORIGIN/sub/liba.so")
+    ),
+    "needed with a relative path": lambda t: _program(t, so(t / "sub/liba.so", soname="sub/liba.so"), cwd=t),
+    "needed with an absolute path that is gone": lambda t: _program(
+        t, so(t / "sub/liba.so", soname=f"{t}/gone/liba.so"), so(t / "libb.so"), *new_runpath(t)
+    ),
+    "name longer than any file may have": lambda t: _program(
+        t, so(t / "liba.so", soname=f"lib{'x' * 300}.so"), *new_runpath(t), env={"LD_LIBRARY_PATH": str(t)}
+    ),
+    "nodlopen is no matter at the start": lambda t: _program(t, so(t / "liba.so", "-z", "nodlopen"), *new_runpath(t)),
+    "executable stack is no matter at the start": lambda t: _program(
+        t, so(t / "liba.so", "-z", "execstack"), *new_runpath(t)
+    ),
+    "the loader is listed where something needs it": lambda t: _program(
+        t, so(t / "liba.so", so(t / "x/ld-linux-x86-64.so.2")), so(t / "libb.so"), *new_runpath(t)
+    ),
+    "the loader is listed where nothing needs it": lambda t: Ask(
+        so(t / "libmain.so", so(t / "libb.so"), *new_runpath(t))
+    ),
+    "a lone library is called static": lambda t: Ask(so(t / "liba.so")),
+    "a preloaded soname wins": lambda t: _program(
+        t,
+        so(t / "run/liba.so"),
+        *new_runpath(t / "run"),
+        env={"LD_PRELOAD": str(so(t / "libpre.so", soname="liba.so"))},
+    ),
+    "versions of a library that is missing": lambda t: Ask(_needs_v2(t)),
+    "a library without versions serves all": lambda t: Ask(
+        _needs_v2(t, so(t / "old/libv.so", source="int g_V2(void) { return 0; }"))
+    ),
+    "a version that is there": lambda t: Ask(_needs_v2(t, with_versions(t / "old/libv.so", "V1", "V2", "V3"))),
+    "a version that is missing": lambda t: Ask(_needs_v2(t, with_versions(t / "old/libv.so", "V1"))),
+    "versions of a library that is not needed any more": lambda t: Ask(
+        retagged(_needs_v2(t, with_versions(t / "old/libv.so", "V1", "V2")), 1, _DEBUG)
+    ),
+}
 
-# Where a name is searched
+_CALLS_V2 = "int g_V2(void); void start(void) { g_V2(); }"
 
 
-@row
-def runpath_with_origin(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "bin/prog", so(tmp / "lib/liba.so"), *new_runpath("$ORIGIN/../lib")))
+def _needs_v2(tmp: Path, _there: Path | None = None) -> Path:
+    """Return a program that needs V2 of a library, which is looked for in `old`."""
+    new = with_versions(tmp / "new/libv.so", "V1", "V2")
+    return exe(tmp / "prog", new, *new_runpath(tmp / "old"), source=_CALLS_V2)
 
 
-@row
-def rpath_serves_the_grandchild(tmp: Path) -> Ask:
-    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"))
-    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "a", tmp / "b")))
+# Rules of more lines
 
 
-@row
-def runpath_does_not_serve_the_grandchild(tmp: Path) -> Ask:
-    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"))
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "a", tmp / "b")))
-
-
-@row
-def own_rpath_is_ignored_beside_runpath(tmp: Path) -> Ask:
-    liba = so(tmp / "old/liba.so")
-    so(tmp / "new/liba.so")
-    prog = so(tmp / "libmain.so", liba, *old_rpath(tmp / "old"), "-f", str(tmp / "new"))
-    return Ask(retagged(prog, _AUXILIARY, _RUNPATH))
-
-
-@row
-def rpath_of_ancestors_is_ignored_beside_runpath(tmp: Path) -> Ask:
-    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"), *new_runpath(tmp / "none"))
-    return Ask(exe(tmp / "prog", liba, *old_rpath(tmp / "a", tmp / "b")))
-
-
-@row
-def rpath_of_an_ancestor_with_runpath_is_ignored(tmp: Path) -> Ask:
-    liba = so(tmp / "a/liba.so", so(tmp / "b/libb.so"))
-    prog = so(tmp / "libmain.so", liba, *old_rpath(tmp / "b"), "-f", str(tmp / "a"))
-    return Ask(retagged(prog, _AUXILIARY, _RUNPATH))
+def row(build: Callable[[Path], Ask]) -> Callable[[Path], Ask]:
+    _RULES[build.__name__] = build
+    return build
 
 
 @row
@@ -113,95 +189,10 @@ def nearest_rpath_comes_first(tmp: Path) -> Ask:
 
 
 @row
-def nodeflib_shuts_out_default_directories_and_their_cache_entries(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "x/libc.so.6"), "-z", "nodefaultlib"))
-
-
-@row
-def nodeflib_leaves_runpath(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "x/libc.so.6"), "-z", "nodefaultlib", *new_runpath(tmp / "x")))
-
-
-@row
-def library_of_the_system(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "x/libc.so.6"), so(tmp / "x/libm.so.6")))
-
-
-# The text of a search path
-
-
-@row
-def semicolons_part_ld_library_path(tmp: Path) -> Ask:
-    prog = exe(tmp / "prog", so(tmp / "b/liba.so"))
-    return Ask(prog, {"LD_LIBRARY_PATH": f"{tmp}/a;{tmp}/b"})
-
-
-@row
-def semicolons_do_not_part_runpath(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "b/liba.so"), *new_runpath(f"{tmp}/a;{tmp}/b")))
-
-
-@row
-def empty_element_is_the_current_directory(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so")), {"LD_LIBRARY_PATH": "/nowhere::/none"}, tmp / "here")
-
-
-@row
-def empty_last_element_is_the_current_directory(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so")), {"LD_LIBRARY_PATH": "/nowhere:"}, tmp / "here")
-
-
-@row
-def empty_ld_library_path_is_none(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so")), {"LD_LIBRARY_PATH": ""}, tmp / "here")
-
-
-@row
-def empty_element_of_runpath_is_the_current_directory(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "here/liba.so"), *new_runpath("/nowhere::/x")), {}, tmp / "here")
-
-
-@row
-def relative_element(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "sub/liba.so")), {"LD_LIBRARY_PATH": "./none:sub//"}, tmp)
-
-
-@row
 def relative_runpath(tmp: Path) -> Ask:
     libb = so(tmp / "sub/deep/libb.so")
     liba = so(tmp / "sub/liba.so", libb, *new_runpath("$ORIGIN/deep"))
     return Ask(exe(tmp / "prog", liba, *new_runpath("sub")), {}, tmp)
-
-
-@row
-def slashes_at_the_end_are_one(tmp: Path) -> Ask:
-    prog = exe(tmp / "prog", so(tmp / "a/liba.so"))
-    return Ask(prog, {"LD_LIBRARY_PATH": f"{tmp}/a///:{tmp}/a"})
-
-
-@row
-def slashes_within_stay(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so")), {"LD_LIBRARY_PATH": f"{tmp}//./a/../a"})
-
-
-@row
-def root_as_a_directory(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so")), {"LD_LIBRARY_PATH": f"///:{tmp}/a"})
-
-
-@row
-def lib_token_and_braces(tmp: Path) -> Ask:
-    liba = so(tmp / "lib/x86_64-linux-gnu/liba.so")
-    so(tmp / "lib64/liba.so")
-    so(tmp / "lib/liba.so")
-    return Ask(exe(tmp / "prog", liba, *new_runpath("$ORIGIN/${LIB}")))
-
-
-@row
-def platform_token(tmp: Path) -> Ask:
-    for name in ("x86_64", "haswell", "xeon_phi"):
-        so(tmp / name / "liba.so")
-    return Ask(exe(tmp / "prog", tmp / "x86_64/liba.so", *new_runpath("$ORIGIN/$PLATFORM")))
 
 
 @row
@@ -212,53 +203,10 @@ def token_in_ld_library_path_is_of_the_program(tmp: Path) -> Ask:
 
 
 @row
-def token_ends_where_a_name_ends(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so"), *new_runpath("$ORIGINS/a:$ORIGIN_/a:$LIB2")))
-
-
-@row
-def token_before_a_dash(tmp: Path) -> Ask:
-    liba = so(tmp / "d-x/liba.so")
-    return Ask(exe(tmp / "d/prog", liba, *new_runpath("$ORIGIN-x")))
-
-
-@row
-def token_without_its_brace(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "a/liba.so"), *new_runpath("${ORIGIN/a", "$", "$$ORIGIN/a")))
-
-
-@row
-def unknown_token_is_text(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "$HOME/liba.so"), *new_runpath(f"{tmp}/$HOME")))
-
-
-# A name with a slash
-
-
-@row
-def needed_with_origin_is_opened_without_a_search(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "sub/liba.so", soname="$ORIGIN/sub/liba.so")))
-
-
-@row
-def needed_with_a_relative_path(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "sub/liba.so", soname="sub/liba.so")), {}, tmp)
-
-
-@row
-def needed_with_an_absolute_path_that_is_gone(tmp: Path) -> Ask:
-    liba = so(tmp / "sub/liba.so", soname=f"{tmp}/gone/liba.so")
-    return Ask(exe(tmp / "prog", liba, so(tmp / "libb.so"), *new_runpath(tmp)))
-
-
-@row
 def needed_with_a_token_and_no_slash_is_searched(tmp: Path) -> Ask:
     so(tmp / "a/x86_64-linux-gnu")
     liba = so(tmp / "a/lib.so", soname="$LIBx")
     return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "a")))
-
-
-# What the kernel says of a path
 
 
 @row
@@ -275,12 +223,6 @@ def link_that_leads_in_a_circle_below_a_level_is_forgotten(tmp: Path) -> Ask:
     (tmp / "loop/glibc-hwcaps/x86-64-v2").mkdir(parents=True)
     (tmp / "loop/glibc-hwcaps/x86-64-v2/liba.so").symlink_to("liba.so")
     return Ask(exe(tmp / "prog", good), {"LD_LIBRARY_PATH": f"{tmp}/loop:{tmp}/good"})
-
-
-@row
-def name_longer_than_any_file_may_have(tmp: Path) -> Ask:
-    liba = so(tmp / "liba.so", soname="lib" + "x" * 300 + ".so")
-    return Ask(exe(tmp / "prog", liba, *new_runpath(tmp)), {"LD_LIBRARY_PATH": str(tmp)})
 
 
 @row
@@ -307,56 +249,10 @@ def end_mark_behind_the_end_of_the_dynamic_segment(tmp: Path) -> Ask:
 
 
 @row
-def noopen_is_no_matter_at_the_start(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "liba.so", "-z", "nodlopen"), *new_runpath(tmp)))
-
-
-@row
-def executable_stack_is_no_matter_at_the_start(tmp: Path) -> Ask:
-    return Ask(exe(tmp / "prog", so(tmp / "liba.so", "-z", "execstack"), *new_runpath(tmp)))
-
-
-# The CPU
-
-
-@pytest.mark.parametrize("present", [("v2",), ("v2", "v3"), ("v2", "v3", "v4"), ("v9",)], ids=" ".join)
-def test_the_best_level_of_the_cpu_comes_first(present: tuple[str, ...], tmp_path: Path) -> None:
-    def build(tmp: Path) -> Ask:
-        for level in present:
-            so(tmp / f"glibc-hwcaps/x86-64-{level}/liba.so")
-        return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp)))
-
-    compare(build, tmp_path)
-
-
-@row
 def legacy_directories_are_for_old_versions_only(tmp: Path) -> Ask:
     for name in ("tls", "haswell", "x86_64", "tls/x86_64", "tls/haswell/avx512_1/x86_64"):
         so(tmp / name / "liba.so")
     return Ask(exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp)))
-
-
-# Versions
-
-
-_CALLS_V2 = "int g_V2(void); void start(void) { g_V2(); }"
-
-
-def _needs_v2(tmp: Path) -> Path:
-    new = with_versions(tmp / "new/libv.so", "V1", "V2")
-    return exe(tmp / "prog", new, *new_runpath(tmp / "old"), source=_CALLS_V2)
-
-
-@row
-def version_that_is_there(tmp: Path) -> Ask:
-    with_versions(tmp / "old/libv.so", "V1", "V2", "V3")
-    return Ask(_needs_v2(tmp))
-
-
-@row
-def version_that_is_missing(tmp: Path) -> Ask:
-    with_versions(tmp / "old/libv.so", "V1")
-    return Ask(_needs_v2(tmp))
 
 
 @row
@@ -369,29 +265,12 @@ def weak_version_that_is_missing(tmp: Path) -> Ask:
 
 
 @row
-def library_without_versions_serves_all(tmp: Path) -> Ask:
-    so(tmp / "old/libv.so", source="int g_V2(void) { return 0; }")
-    return Ask(_needs_v2(tmp))
-
-
-@row
 def base_version_serves_a_need_of_that_name(tmp: Path) -> Ask:
     (tmp / "old").mkdir()
     script = tmp / "old/libv.map"
     script.write_text("W { global: g_V2; };")
     so(tmp / "old/libv.so", "--version-script", script, source="int g_V2(void) { return 0; }", soname="V2")
     return Ask(_needs_v2(tmp))
-
-
-@row
-def versions_of_a_library_that_is_missing(tmp: Path) -> Ask:
-    return Ask(_needs_v2(tmp))
-
-
-@row
-def versions_of_a_library_that_is_not_needed_any_more(tmp: Path) -> Ask:
-    with_versions(tmp / "old/libv.so", "V1", "V2")
-    return Ask(retagged(_needs_v2(tmp), 1, _DEBUG))
 
 
 @row
@@ -410,9 +289,6 @@ def packed_relocations_without_the_version_of_libc(tmp: Path) -> Ask:
     source = "static int a; int *p[4] = {&a, &a, &a, &a};" + _CALLS_V2
     prog = exe(tmp / "prog", libc, "-z", "pack-relative-relocs", *new_runpath(tmp / "old"), source=source)
     return Ask(prog)
-
-
-# What is loaded already
 
 
 @row
@@ -485,40 +361,6 @@ def file_of_the_program_is_loaded_again_under_another_name(tmp: Path) -> Ask:
 
 
 @row
-def diamond(tmp: Path) -> Ask:
-    base = so(tmp / "libbase.so")
-    left, right = (so(tmp / f"lib{side}.so", base, *new_runpath(tmp)) for side in ("left", "right"))
-    return Ask(exe(tmp / "prog", left, right, *new_runpath(tmp)))
-
-
-@row
-def loader_is_listed_where_something_needs_it(tmp: Path) -> Ask:
-    ld = so(tmp / "x/ld-linux-x86-64.so.2")
-    liba = so(tmp / "liba.so", ld)
-    return Ask(exe(tmp / "prog", liba, so(tmp / "libb.so"), *new_runpath(tmp)))
-
-
-@row
-def loader_is_listed_where_nothing_needs_it(tmp: Path) -> Ask:
-    return Ask(so(tmp / "libmain.so", so(tmp / "libb.so"), *new_runpath(tmp)))
-
-
-@row
-def lone_library_is_called_static(tmp: Path) -> Ask:
-    return Ask(so(tmp / "liba.so"))
-
-
-# LD_PRELOAD
-
-
-@row
-def preloaded_soname_wins(tmp: Path) -> Ask:
-    pre = so(tmp / "libpre.so", soname="liba.so")
-    prog = exe(tmp / "prog", so(tmp / "run/liba.so"), *new_runpath(tmp / "run"))
-    return Ask(prog, {"LD_PRELOAD": str(pre)})
-
-
-@row
 def spaces_and_colons_part_ld_preload(tmp: Path) -> Ask:
     pre = [so(tmp / f"lib{n}.so") for n in range(3)]
     prog = exe(tmp / "prog", so(tmp / "liba.so"), *new_runpath(tmp))
@@ -568,9 +410,16 @@ def origin_of_a_library_is_the_directory_as_it_was_opened(tmp: Path) -> Ask:
     return Ask(exe(tmp / "prog", liba, *new_runpath(tmp / "link")))
 
 
-@pytest.mark.parametrize("build", _ROWS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", _RULES.values(), ids=_RULES.keys())
 def test_the_model_says_what_ld_so_says(build: Callable[[Path], Ask], tmp_path: Path) -> None:
     compare(build, tmp_path)
+
+
+@pytest.mark.parametrize("present", [("v2",), ("v2", "v3"), ("v2", "v3", "v4"), ("v9",)], ids=" ".join)
+def test_the_best_level_of_the_cpu_comes_first(present: tuple[str, ...], tmp_path: Path) -> None:
+    for level in present:
+        so(tmp_path / f"glibc-hwcaps/x86-64-{level}/liba.so")
+    compare(lambda t: _program(t, so(t / "liba.so"), *new_runpath(t)), tmp_path)
 
 
 # What is known beside the loader's words
@@ -596,39 +445,20 @@ def test_each_object_says_which_rule_found_it(tmp_path: Path) -> None:
     assert (outcome.ok, outcome.closure["libnew.so"]) == (True, str(new))
 
 
-def test_what_is_missing_has_who_asked_for_it(tmp_path: Path) -> None:
-    liba = so(tmp_path / "a/liba.so", so(tmp_path / "b/libb.so"))
-    prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path / "a", tmp_path / "b"))
+def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
+    missing = exe(tmp_path / "missing", _chain(tmp_path), *new_runpath(tmp_path / "a", tmp_path / "b"))
+    of_version = _needs_v2(tmp_path, with_versions(tmp_path / "old/libv.so", "V1"))
+    small, pipe = so(tmp_path / "libsmall.so"), so(tmp_path / "libpipe.so")
+    of_32_bits, of_pipe = (exe(tmp_path / path.stem, path, *new_runpath(tmp_path)) for path in (small, pipe))
+    patched(small, 4, b"\1")
+    pipe.unlink()
+    os.mkfifo(pipe)  # the real loader would not come back from it
     with open_image(Path("/")) as image:
-        outcome = Process(image.root).start(str(prog))
-    assert outcome.errors == ("libb.so: cannot open shared object file: No such file or directory",)
-    assert outcome.missing[0].chain == (str(prog), "liba.so", "libb.so")
-    assert outcome.closure["libb.so"] is None
-
-
-def test_a_missing_version_is_known_by_its_parts(tmp_path: Path) -> None:
-    with_versions(tmp_path / "old/libv.so", "V1")
-    prog = _needs_v2(tmp_path)
-    with open_image(Path("/")) as image:
-        (missing,) = Process(image.root).start(str(prog)).missing_versions
-    assert missing == MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(prog))
-
-
-def test_a_library_of_32_bits_is_named_where_nothing_else_is_there(tmp_path: Path) -> None:
-    liba = so(tmp_path / "liba.so")
-    prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path))
-    patched(liba, 4, b"\1")
-    with open_image(Path("/")) as image:
-        outcome = Process(image.root).start(str(prog))
-    assert outcome.errors == ("liba.so: wrong ELF class: ELFCLASS32",)
-
-
-def test_a_fifo_in_place_of_a_library_is_an_error(tmp_path: Path) -> None:
-    """The real loader would not come back from it."""
-    liba = so(tmp_path / "liba.so")
-    prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path))
-    liba.unlink()
-    os.mkfifo(liba)
-    with open_image(Path("/")) as image:
-        (error,) = Process(image.root).start(str(prog)).errors
-    assert error.startswith(f"{liba}: no regular file")
+        lost, old, wrong, never = (
+            Process(image.root).start(str(p)) for p in (missing, of_version, of_32_bits, of_pipe)
+        )
+    assert lost.errors == ("libb.so: cannot open shared object file: No such file or directory",)
+    assert (lost.missing[0].chain, lost.closure["libb.so"]) == ((str(missing), "liba.so", "libb.so"), None)
+    assert old.missing_versions == (MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(of_version)),)
+    assert wrong.errors == ("libsmall.so: wrong ELF class: ELFCLASS32",)
+    assert never.errors[0].startswith(f"{pipe}: no regular file")

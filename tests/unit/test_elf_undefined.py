@@ -105,7 +105,7 @@ def test_data_that_a_program_copies_must_be_there(is_there: bool, tmp_path: Path
     source = "extern int given; int copied(void) { return given; }"
     program = tmp_path / "prog"
     needs("gcc")
-    words: list[str | Path] = [
+    words = [
         "gcc",
         "-no-pie",
         "-fno-pic",
@@ -116,12 +116,12 @@ def test_data_that_a_program_copies_must_be_there(is_there: bool, tmp_path: Path
         "-",
         "-x",
         "none",
+        "-Wl,--no-as-needed",
     ]
-    words += ["-Wl,--no-as-needed", _OPENER, data, f"-Wl,-rpath,{tmp_path}", "-o", program]
+    words += [str(_OPENER), str(data), f"-Wl,-rpath,{tmp_path}", "-o", str(program)]
     subprocess.run(words, input=source.encode(), check=True)
-    assert (
-        "R_X86_64_COPY" in subprocess.run(["readelf", "-r", program], capture_output=True, text=True, check=True).stdout
-    )
+    relocations = subprocess.run(["readelf", "-r", program], capture_output=True, text=True, check=True).stdout
+    assert "R_X86_64_COPY" in relocations
     if not is_there:
         so(data, source="int other = 4;")
     assert it.modelled(program) == it.really(program) == [is_there]

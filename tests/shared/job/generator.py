@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -107,28 +108,29 @@ class Machine:
         self._folder = folder
         self._ground = ground
         self._bases: dict[tuple[str, bool], World] = {}
-        self._nodes = nodes(folder / "nodes")
+        self.nodes = nodes(folder / "nodes")
 
     def pairs(self, wanted: list[Case]) -> Iterator[Pair]:
         """Yield a pair for each case, but where an image has nothing that a change could be made to."""
         for case in wanted:
-            if (pair := self.pair(case)) is not None:
-                yield pair
+            with self.image(case) as world:
+                if world is not None:
+                    yield pair_of(str(case), world, VARIABLES[case.variables], self.nodes.get(case.node))
 
-    def pair(self, case: Case) -> Pair | None:
+    @contextmanager
+    def image(self, case: Case) -> Iterator[World | None]:
+        """Make the image of a case; None where it has nothing that a change could be made to."""
         key = case.base, case.bundled
         if key not in self._bases:
             name = f"{case.base}{'' if case.bundled else '-alone'}"
             self._bases[key] = make(case.base, self._folder / name, self._ground, bundled=case.bundled)
-        root = self._folder / "image"
-        world = clone(self._bases[key], root)
+        world: World | None = clone(self._bases[key], self._folder / "image")
         try:
             for change in case.changes:
                 CHANGES[change](world)
-            return pair_of(str(case), world, VARIABLES[case.variables], self._nodes.get(case.node))
         except (NotHereError, FileNotFoundError) as error:
             if isinstance(error, FileNotFoundError) and len(case.changes) < 2:
                 raise  # of two changes, the first may have taken what the second is about
-            return None
-        finally:
-            shutil.rmtree(root)
+            world = None
+        yield world
+        shutil.rmtree(self._folder / "image")

@@ -16,7 +16,8 @@ import pytest
 
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.reader import BytesReader
-from tests.shared.elf_builder import LOADER
+from tests.shared.elf_builder import LOADER, library, program, rpath, runpath
+from tests.shared.fabric_builder import c_library, versioned
 from tests.shared.programs import needs
 
 _MODULES = [
@@ -61,6 +62,12 @@ _EXTENSIONS = ("_ctypes", "_struct", "_heapq", "_bisect")
 _CODECS = ("__init__", "aliases", "utf_8", "utf_8_sig", "ascii", "latin_1")
 _C_LIBRARY = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libutil.so.1")
 
+_FUNCTIONS = (
+    *("dlopen", "dlsym", "dlerror", "getenv", "setenv", "strcmp", "strcasecmp", "strlen", "strstr", "strchr"),
+    *("snprintf", "open", "read", "write", "close", "_exit"),
+)
+"""Of the C library, what the stand-ins of RCCL, the plugin and libfabric call."""
+
 DEBIANS = {"bullseye": "2.31", "bookworm": "2.36", "trixie": "2.41"}
 """Releases of Debian, and their glibc; the newest is that of the machine that runs the tests."""
 
@@ -97,6 +104,41 @@ class Ground:
             subprocess.run(["patchelf", *force, "--set-rpath", search, made], check=True)
             self.variants[kind] = made
         return self.variants[kind]
+
+    def needing(self, python: Path, name: str) -> None:
+        """Let an interpreter need one library more."""
+        subprocess.run(["patchelf", "--add-needed", name, python], check=True)
+
+
+class StandIns(Ground):
+    """A C library and a Python to ask the model about: nothing of them runs, and no program of the machine is needed."""
+
+    def interpreter(self, kind: str = "", search: str = "$ORIGIN/../lib") -> Path:
+        way = {"": (), "rpath": rpath(search), "runpath": runpath(search)}[kind.partition("-")[0]]
+        return program(self.python.with_name(f"python-{kind}"), *self.libraries, *way) if way else self.python
+
+    def needing(self, python: Path, name: str) -> None:
+        program(python, *self.libraries, library(self.python.with_name(name)))
+
+
+def ground_of_stand_ins(folder: Path) -> StandIns:
+    libc = c_library(folder, 41, functions=_FUNCTIONS)
+    files = [libc, *(versioned(folder / name, defines=("GLIBC_2.2.5",)) for name in ("libdl.so.2", "libm.so.6"))]
+    names = ("PyModule_Create2", "Py_IsInitialized", "Py_NoSiteFlag")
+    files.append(library(folder / "libpython3.12.so.1.0", source="".join(f"int {name};" for name in names)))
+    (folder / "modules").mkdir()
+    (folder / "modules/os.py").touch()
+    return StandIns(
+        name="stand-ins",
+        python=program(folder / "python", *files),
+        version="3.12",
+        is_debian=False,
+        libraries=tuple(files),
+        folder="/usr/lib64",
+        loader=folder / LOADER[1:],
+        modules=folder / "modules",
+        glibc="2.41",
+    )
 
 
 def ground_here(folder: Path) -> Ground:

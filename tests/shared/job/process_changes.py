@@ -6,7 +6,6 @@ As in `changes.py`, faults stand beside decoys, and which is which the job shows
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +72,7 @@ def _of_python(source: str, *arguments: str) -> Change:
             raise NotHereError
         library(world.new(f"{world.ground.folder}/libextra.so"), *arguments, source=source)
         own = world.put(path, world.at(path).read_bytes())
-        subprocess.run(["patchelf", "--add-needed", "libextra.so", own], check=True)
+        world.ground.needing(own, "libextra.so")
 
     return plant
 
