@@ -35,8 +35,8 @@ The tests of lumiimg hold every JSON that they see it print against these schema
   a line on standard error says why ([exit codes](exit-codes.md)).
 - **`[hidden]` stands in the place of a secret**, as far as name or shape shows it ([security](../security.md#secrets)).
 - **Each kind has a number**, in the key `schema` (of `plan`: `format`). While it stays the same, only keys and words of a closed set (a new verdict, a new id) are added;
-  names, types, units and meanings stay. Skip keys that you do not know, and take an unknown word for "cannot tell". The number counts
-  up when a key goes, gets another name or meaning, or can be null where it could not. {numbers}
+  names, types, units and meanings stay. Skip keys that you do not know, and take an unknown word for "cannot tell". From the first release on
+  the number counts up when a key goes, gets another name or meaning, or can be null where it could not. {numbers}
 - **A schema is closed**: an older one refuses what was added since. Validate with the schema of the same version; to read many versions, take
   only the keys you need.
 - Units are in the names: `_bytes`, `_s` and `seconds`, `_ms`, `_us` microseconds, `_gb_s` 1e9 bytes a second. Times of day are UTC, ISO 8601.
