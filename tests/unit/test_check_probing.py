@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-import pytest
-
 from lumiimg.check.answer import Answer, decide
 from lumiimg.check.probe.container import Container, ProbeRun, read_events, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
@@ -70,27 +68,19 @@ def test_events_are_read_among_all_other_lines() -> None:
     assert events[1].values["text"] == "a\\n\\x1b[31m", "control characters are spelled out"
 
 
-def test_a_plugin_on_tcp_proves_nothing_without_a_nic_and_is_a_no_with_one() -> None:
+def test_tcp_and_an_init_that_fails_prove_nothing_without_a_nic_and_are_a_no_with_one() -> None:
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
-    result = probed(recorded, PRESENT, excuse=NO_NIC)
-    assert by_id(result)["rccl.opens-plugin"].severity is Severity.OK
-    assert by_id(result)["plugin.loads"].severity is Severity.OK
-    assert by_id(result)["provider.other"].severity is Severity.UNKNOWN
-    assert result.path.provider == "tcp"
-    assert result.path.plugin_api == 6
-    assert answer(result) is Answer.UNDECIDED
-    on_node = probed(recorded, PRESENT)
-    assert by_id(on_node)["provider.other"].severity is Severity.PROBLEM
-    assert by_id(on_node)["provider.other"].remedy
-    assert answer(on_node) is Answer.NO
-
-
-def test_an_init_that_fails_without_a_nic_is_open_and_with_one_a_no() -> None:
-    recorded = Recorded(run("rccl-ofi-rccl"), run("handshake-ofi-rccl", 12))
-    assert by_id(probed(recorded, PRESENT, excuse=NO_NIC))["plugin.init"].severity is Severity.UNKNOWN
-    on_node = probed(recorded, PRESENT)
-    assert by_id(on_node)["plugin.init"].severity is Severity.PROBLEM
-    assert any("initialization failed" in line for line in by_id(on_node)["plugin.init"].evidence)
+    fails = Recorded(run("rccl-ofi-rccl"), run("handshake-ofi-rccl", 12))
+    for excuse, severity, decided in ((NO_NIC, OPEN, Answer.UNDECIDED), (None, BAD, Answer.NO)):
+        result = probed(recorded, PRESENT, excuse=excuse)
+        found = by_id(result)
+        assert found["rccl.opens-plugin"].severity is found["plugin.loads"].severity is Severity.OK
+        assert (found["provider.other"].severity, answer(result)) == (severity, decided)
+        assert (result.path.provider, result.path.plugin_api) == ("tcp", 6)
+        assert found["provider.other"].remedy or excuse
+        init = by_id(probed(fails, PRESENT, excuse=excuse))["plugin.init"]
+        assert init.severity is severity
+    assert any("initialization failed" in line for line in init.evidence)
 
 
 CXI = """
@@ -120,16 +110,12 @@ def test_only_cxi_that_listens_is_green() -> None:
     assert answer(result) is Answer.NO_OBSTACLE
 
 
-@pytest.mark.parametrize("exit_code", [0, 1])
-@pytest.mark.parametrize(
-    "text",
-    [CXI, CXI + "@probe end stage=init code=0\n", LISTENS.replace("device=0 rc=0", "device=0 rc=2")],
-    ids=["no end", "no listen", "one NIC refuses"],
-)
-def test_cxi_that_was_not_seen_listening_is_never_green(text: str, exit_code: int) -> None:
-    result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", exit_code, text=text)), PRESENT)
-    assert "provider.cxi" not in by_id(result)
-    assert answer(result) is Answer.UNDECIDED
+def test_cxi_that_was_not_seen_listening_is_never_green() -> None:
+    for text in (CXI, CXI + "@probe end stage=init code=0\n", LISTENS.replace("device=0 rc=0", "device=0 rc=2")):
+        for exit_code in (0, 1):
+            result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", exit_code, text=text)), PRESENT)
+            assert "provider.cxi" not in by_id(result), text
+            assert answer(result) is Answer.UNDECIDED
 
 
 def test_the_plugin_is_asked_for_by_the_names_that_rccl_gives_to_dlopen() -> None:

@@ -33,10 +33,14 @@ def images(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) ->
     return folder
 
 
-def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(["check", "--level", "static", *words])
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main([*words])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    return run(capsys, "check", "--level", "static", *words)
 
 
 def test_many_images_are_one_screen_with_the_worst_first(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,27 +86,21 @@ def test_one_that_is_not_an_image_does_not_keep_the_others_from_it(
     assert check(capsys, "needs-host-2", "a.txt", "--quiet")[1].count("\n") == 1
 
 
-def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(["explain", *words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 def test_many_images_are_explained_on_one_screen_with_the_worst_first(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = str(fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)))
     fabric_builder.image(images / "old", glibc=34)
     names = sorted(path.name for path in images.iterdir() if path.suffix != ".stub")
-    code, out, _ = explain(capsys, "--host", node, "--", *names)
+    code, out, _ = run(capsys, "explain", "--host", node, "--", *names)
     assert code == ExitCode.NO
     lines = out.splitlines()
     assert lines[0] == "NO for 3 images, 2 cannot be read, no obstacle found for 13 (of 18)"
     assert len(lines) <= 24
     assert "lumiimg adapt ./-no-plugin " in out
     assert out.index("1 image: REFUSED: GLIBC_2.38") < out.index("neither a SIF") < out.index("13 images: no obstacle")
-    assert explain(capsys, "needs-host-0", "--host", node, "needs-host-1")[0] == ExitCode.GOOD
-    code, out, err = explain(capsys, "needs-host-0", "old", "a.txt", "--json", "--host", node)
+    assert run(capsys, "explain", "needs-host-0", "--host", node, "needs-host-1")[0] == ExitCode.GOOD
+    code, out, err = run(capsys, "explain", "needs-host-0", "old", "a.txt", "--json", "--host", node)
     assert (code, "1 cannot be read" in err) == (ExitCode.NO, True)
     told = [validated(line, "explain-image") for line in out.splitlines()]
     assert [(one["image"], one["decision"]) for one in told] == [("needs-host-0", "ok"), ("old", "refused")]
@@ -112,10 +110,10 @@ def test_a_command_that_takes_several_images_is_proposed_with_all_of_them(
     images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del images
-    _, out, _ = explain(capsys, "needs-host-0", "needs-host-1", "no plugin")
+    _, out, _ = run(capsys, "explain", "needs-host-0", "needs-host-1", "no plugin")
     (scan,) = [line for line in out.splitlines() if line.startswith("next, on a GPU node:  ")]
     assert scan.endswith("lumiimg explain needs-host-0 needs-host-1 --site generic --host host.json")
-    _, out, _ = explain(capsys, *(f"needs-host-{number}" for number in range(13)))
+    _, out, _ = run(capsys, "explain", *(f"needs-host-{number}" for number in range(13)))
     assert "next, on a GPU node, for the first of 13:  " in out
 
 
@@ -129,11 +127,9 @@ def test_the_page_of_several_images_names_each_with_its_fate(
     assert page.index("no plugin<") < page.index("a.txt<") < page.index("needs-host-0<br>needs-host-1<")
 
 
-@pytest.mark.parametrize("option", [["--nodes", "2"], ["--junit", "x.xml"]], ids=lambda o: o[0])
-def test_what_is_for_one_image_is_refused_for_several(
-    option: list[str], images: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = check(capsys, "no plugin", "needs-host-1", *option)
-    assert code == ExitCode.BAD_INPUT
-    assert err == f"lumiimg: {option[0]}: is for one image; leave it out, or name one image\n"
-    assert not [*images.glob("x.*")]
+def test_what_is_for_one_image_is_refused_for_several(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--nodes", "2"], ["--junit", "x.xml"]):
+        code, _, err = check(capsys, "no plugin", "needs-host-1", *option)
+        assert code == ExitCode.BAD_INPUT
+        assert err == f"lumiimg: {option[0]}: is for one image; leave it out, or name one image\n"
+        assert not [*images.glob("x.*")]

@@ -35,17 +35,6 @@ def read(data: bytes) -> list[str]:
 # -- forms
 
 
-def test_a_real_compressed_bundle_is_what_llvm_says() -> None:
-    assert read(REAL.read_bytes()) == [REAL_TARGETS]
-
-
-def test_compressed_bundles_of_each_version_follow_one_another() -> None:
-    for version in [1, 2, 3]:
-        first = gpu.compressed(gpu.bundle(*gpu.hip("gfx90a", "gfx942")), version)
-        second = gpu.compressed(gpu.bundle(*gpu.hip("gfx942")), version)
-        assert read(gpu.library(gpu.pages(first, second))) == ["gfx90a gfx942", "gfx942"], version
-
-
 def test_all_bundles_of_a_section_are_read_however_large_they_are() -> None:
     large = gpu.bundle(*gpu.hip("gfx90a"), codes=[gpu.code_object() + b"\1" * (3 << 20)])
     table = gpu.bundle(*gpu.hip("gfx908"), codes=[b""])
@@ -56,68 +45,59 @@ def test_all_bundles_of_a_section_are_read_however_large_they_are() -> None:
     assert read(gpu.library(section)) == ["gfx90a", "gfx908", "gfx942:xnack-"]
 
 
-def test_a_library_without_section_headers_says_the_same() -> None:
-    data = gpu.pages(gpu.bundle(*gpu.hip("gfx90a:sramecc+:xnack-")), gpu.bundle(*gpu.hip("gfx90a")))
-    assert read(gpu.library(data, sections=False)) == ["gfx90a:sramecc+:xnack-", "gfx90a"] == read(gpu.library(data))
+MODES = gpu.pages(gpu.bundle(*gpu.hip("gfx90a:sramecc+:xnack-")), gpu.bundle(*gpu.hip("gfx90a")))
+OLD = gpu.bundle("hip-amdgcn-amd-amdhsa--gfx908", codes=[gpu.code_object("gfx908", version=1, flags=0x200)])
+OTHERS = gpu.bundle(*gpu.hip("gfx90a"), "openmp-nvptx64-nvidia-cuda--sm_80", "openmp-amdgcn-amd-amdhsa-unknown-gfx942")
+FORMS: dict[str, tuple[bytes, list[str]]] = {
+    "a real compressed bundle": (REAL.read_bytes(), [REAL_TARGETS]),
+    **{
+        f"compressed bundles of version {version}": (
+            gpu.library(
+                gpu.pages(
+                    *(
+                        gpu.compressed(gpu.bundle(*gpu.hip(*names)), version)
+                        for names in (("gfx90a", "gfx942"), ("gfx942",))
+                    )
+                )
+            ),
+            ["gfx90a gfx942", "gfx942"],
+        )
+        for version in (1, 2, 3)
+    },
+    "a library": (gpu.library(MODES), ["gfx90a:sramecc+:xnack-", "gfx90a"]),
+    "without section headers": (gpu.library(MODES, sections=False), ["gfx90a:sramecc+:xnack-", "gfx90a"]),
+    "text about bundles": (gpu.library(b"clang says " + gpu.MAGIC + bytes(8), sections=False), []),
+    "nothing": (gpu.library(None), []),
+    "an entry of old says less than its code object": (OLD, ["gfx908:sramecc+:xnack-"]),
+    "code of the host and of other GPUs": (gpu.pages(gpu.bundle(), OTHERS), ["gfx90a gfx942"]),
+    **{
+        f"flags {flags:#x}": (gpu.code_object("gfx90a", version=version, flags=flags), [target])
+        for flags, version, target in (
+            (0, 4, "gfx90a"),
+            (0x500, 2, "gfx90a"),
+            (0x600, 4, "gfx90a:xnack-"),
+            (0xF00, 3, "gfx90a:sramecc+:xnack+"),
+            (0x800, 4, "gfx90a:sramecc-"),
+            (0x100, 1, "gfx90a:sramecc-:xnack+"),
+        )
+    },
+}
 
 
-def test_text_about_bundles_is_no_bundle() -> None:
-    assert read(gpu.library(b"clang says " + gpu.MAGIC + bytes(8), sections=False)) == []
-    assert read(gpu.library(None)) == []
-
-
-FLAGS = [
-    (0, 4, "gfx90a"),
-    (0x500, 2, "gfx90a"),
-    (0x600, 4, "gfx90a:xnack-"),
-    (0xF00, 3, "gfx90a:sramecc+:xnack+"),
-    (0x800, 4, "gfx90a:sramecc-"),
-    (0x100, 1, "gfx90a:sramecc-:xnack+"),
-]
-
-
-def test_a_code_object_says_in_its_flags_what_it_is_for() -> None:
-    for flags, version, target in FLAGS:
-        assert read(gpu.code_object("gfx90a", version=version, flags=flags)) == [target], (flags, version, target)
-
-
-def test_an_entry_of_old_says_less_than_its_code_object() -> None:
-    old = gpu.bundle("hip-amdgcn-amd-amdhsa--gfx908", codes=[gpu.code_object("gfx908", version=1, flags=0x200)])
-    assert read(old) == ["gfx908:sramecc+:xnack-"]
-
-
-def test_code_of_the_host_and_of_other_gpus_is_not_counted() -> None:
-    both = gpu.bundle(
-        *gpu.hip("gfx90a"), "openmp-nvptx64-nvidia-cuda--sm_80", "openmp-amdgcn-amd-amdhsa-unknown-gfx942"
-    )
-    assert read(gpu.pages(gpu.bundle(), both)) == ["gfx90a gfx942"]
+def test_each_form_of_a_bundle_says_what_it_is_for() -> None:
+    assert {name: read(data) for name, (data, _) in FORMS.items()} == {name: said for name, (_, said) in FORMS.items()}
 
 
 # -- the rule
 
 
-LUMI_TAKES = [
-    ("gfx90a", GpuFit.RUNS),
-    ("gfx90a:xnack-", GpuFit.RUNS),
-    ("gfx90a:sramecc+:xnack-", GpuFit.RUNS),
-    ("gfx90a:xnack+", GpuFit.XNACK),
-    ("gfx90a:sramecc+:xnack+", GpuFit.XNACK),
-    ("gfx90a:sramecc-", GpuFit.NO),
-    ("gfx908", GpuFit.NO),
-    ("gfx942", GpuFit.NO),
+TAKES = [
+    *((code, "gfx90a", GpuFit.RUNS) for code in ("gfx90a", "gfx90a:xnack-", "gfx90a:sramecc+:xnack-")),
+    *((code, "gfx90a", GpuFit.XNACK) for code in ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+")),
+    *((code, "gfx90a", GpuFit.NO) for code in ("gfx90a:sramecc-", "gfx908", "gfx942")),
     # of MI100 and MI200 no generic processor has code: AMDGPUUsage, "Generic Processors"
-    ("gfx9-generic", GpuFit.NO),
-    ("gfx9-4-generic", GpuFit.NO),
-    ("amdgcnspirv", GpuFit.UNKNOWN),
-]
-
-
-def test_what_a_gpu_of_lumi_takes() -> None:
-    for code, answer in LUMI_TAKES:
-        assert fit(parse_target(code), LUMI) is answer, (code, answer)
-
-
-OTHERS_TAKE = [
+    *((code, "gfx90a", GpuFit.NO) for code in ("gfx9-generic", "gfx9-4-generic")),
+    ("amdgcnspirv", "gfx90a", GpuFit.UNKNOWN),
     ("gfx9-4-generic", "gfx942", GpuFit.RUNS),
     ("gfx9-4-generic:xnack+", "gfx950", GpuFit.XNACK),
     ("gfx9-generic", "gfx906", GpuFit.RUNS),
@@ -129,8 +109,8 @@ OTHERS_TAKE = [
 ]
 
 
-def test_generic_processors_and_modes_that_are_not_known() -> None:
-    for code, processor, answer in OTHERS_TAKE:
+def test_what_a_gpu_takes() -> None:
+    for code, processor, answer in TAKES:
         assert fit(parse_target(code), node_gpu(processor)) is answer, (code, processor, answer)
 
 
@@ -325,14 +305,12 @@ def test_what_cannot_be_read_leaves_the_question_open(
     assert why in " ".join(out.split())
 
 
-def test_an_image_without_gpu_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/x").write_text("x")
-    code, out = shown(capsys, tmp_path)
-    assert (code, " ".join(out.split())) == (ExitCode.GOOD, f"{tmp_path}: no GPU code of AMD's")
-
-
-def test_a_site_without_a_gpu_of_amds_is_refused(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_without_gpu_code_and_a_site_without_a_gpu_of_amds_are_said(
+    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "none/etc").mkdir(parents=True)
+    code, out = shown(capsys, tmp_path / "none")
+    assert (code, " ".join(out.split())) == (ExitCode.GOOD, f"{tmp_path}/none: no GPU code of AMD's")
     assert main(["show", str(image), "--gpu", "--site", "alps"]) == ExitCode.BAD_INPUT
     assert main(["show", "lumi", "--site", "lumi"]) == ExitCode.BAD_INPUT
     assert "--site has no effect without --gpu" in capsys.readouterr().err

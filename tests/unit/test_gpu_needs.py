@@ -48,19 +48,34 @@ def check(capsys: Capture, root: Path, *words: str) -> tuple[int, dict[str, dict
 # -- the seed's case
 
 
-def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason(sglang: Path, capsys: Capture) -> None:
-    code, out, _ = answered(capsys, "check", sglang, "--level", "static", "--site", "lumi")
+def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason_by_each_command(
+    sglang: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    page = tmp_path / "page.html"
+    code, out, _ = answered(capsys, "check", sglang, "--level", "static", "--site", "lumi", "--html", page)
     assert code == ExitCode.NO
     assert "NO: jobs of this image end at their first kernel" in out
     assert "why: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only) next" in out
     assert "sgl-kernel: SGLang ends at its first kernel" in out
     assert "GPU code for gfx90a: RCCL ✓, rocBLAS ✓, sgl-kernel gfx942 and gfx950 only ✗, aiter gfx942 only ✗" in out
-
-
-def test_without_a_site_nothing_is_said_of_a_gpu(sglang: Path, capsys: Capture) -> None:
+    for box in ('RCCL</p><p class="mark">gfx90a ✓', 'sgl-kernel</p><p class="mark">gfx942 and gfx950 only ✗</p>'):
+        assert box in page.read_text()
+    code, out, _ = answered(capsys, "explain", sglang, "--site", "lumi")
+    assert code == ExitCode.NO
+    assert "REFUSED: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only)" in out
+    code, out, err = answered(capsys, "job", sglang, "--site", "lumi", "--annotate", "--", "python", "x.py")
+    assert code == ExitCode.GOOD
+    for told in (out.partition("#SBATCH")[0].replace("# ", ""), err):
+        assert "this job will fail: no code for gfx90a, the GPU of lumi, in sgl-kernel (gfx942 and gfx950 only)" in told
+        assert "no code for gfx90a, the GPU of lumi, in aiter (gfx942 only)" in told
+    seen = fabric_builder.host(tmp_path / "node", glibc=38)
+    nodes = [str(fabric_builder.snapshot(seen, name=kernel, kernel=kernel)) for kernel in ("5.14", "6.4")]
+    main(["drift", *nodes, "--site", "lumi", "--json", "--image", str(sglang)])
+    (entry,) = json.loads(capsys.readouterr().out)["images"]
+    assert (entry["fate"], "gpu.code" in {rule["id"] for rule in entry["refused"]}) == ("broken-before", True)
     code = main(["check", str(sglang), "--level", "static", "--json"])
     said = json.loads(capsys.readouterr().out)
-    assert (code, said["gpu"]) == (ExitCode.UNDECIDED, None)
+    assert (code, said["gpu"]) == (ExitCode.UNDECIDED, None), "without a site nothing is said of a GPU"
     assert not [found for found in said["findings"] if found["id"].startswith("gpu.")]
 
 
@@ -82,32 +97,6 @@ def test_what_is_not_sure_of_an_image_is_a_doubt_of_a_request(tmp_path: Path, ca
     ):
         code, out, _ = answered(capsys, "explain", "--base", root, "--site", "lumi")
         assert (code, said in out) == (ExitCode.GOOD, True), out
-
-
-def test_explain_of_the_image_says_the_same(sglang: Path, capsys: Capture) -> None:
-    code, out, _ = answered(capsys, "explain", sglang, "--site", "lumi")
-    assert code == ExitCode.NO
-    assert "REFUSED: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only)" in out
-
-
-def test_a_job_is_written_with_the_reason_at_its_top(sglang: Path, capsys: Capture) -> None:
-    code, out, err = answered(capsys, "job", sglang, "--site", "lumi", "--annotate", "--", "python", "x.py")
-    assert code == ExitCode.GOOD
-    head = out.partition("#SBATCH")[0].replace("# ", "")
-    for told in (head, err):
-        assert "this job will fail: no code for gfx90a, the GPU of lumi, in sgl-kernel (gfx942 and gfx950 only)" in told
-        assert "no code for gfx90a, the GPU of lumi, in aiter (gfx942 only)" in told
-
-
-def test_drift_calls_no_image_fine_that_has_no_code_for_the_gpu(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
-    node = fabric_builder.host(tmp_path / "node", glibc=38)
-    before = fabric_builder.snapshot(node, kernel="5.14")
-    now = fabric_builder.snapshot(node, name="now", kernel="6.4")
-    words = ["drift", str(before), str(now), "--site", "lumi", "--json", "--image"]
-    main([*words, str(sglang)])
-    (entry,) = json.loads(capsys.readouterr().out)["images"]
-    assert entry["fate"] == "broken-before"
-    assert "gpu.code" in {rule["id"] for rule in entry["refused"]}
 
 
 def node(tmp_path: Path, *versions: int) -> Path:
@@ -138,25 +127,9 @@ def test_the_gpu_of_a_node_that_was_seen_decides_without_a_site(sglang: Path, tm
     assert "problem" in {severity for severity, _ in findings}, "this RCCL is for gfx90a alone"
     assert "RCCL (gfx90a only)" in findings[0][1]
     assert said("--host", node(tmp_path / "c"))[0] is None, "no GPU was seen, and no site is named"
-
-
-def test_a_job_for_a_node_that_was_seen_is_judged_by_its_gpu(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
-    host = str(node(tmp_path, 90402))
-    script = ["job", str(sglang), "--site", "lumi", "--annotate", "--host", host, "--", "python", "x.py"]
-    assert main(script) == ExitCode.GOOD
+    script = ["job", str(sglang), "--site", "lumi", "--annotate", "--host", str(tmp_path / "b/node.json")]
+    assert main([*script, "--", "python", "x.py"]) == ExitCode.GOOD
     assert "no code for gfx942" in unwrapped(capsys.readouterr().out)
-
-
-def test_the_page_has_a_box_for_each_component(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
-    page = tmp_path / "page.html"
-    answered(capsys, "check", sglang, "--level", "static", "--site", "lumi", "--html", page)
-    text = page.read_text()
-    for box in (
-        '<li class="gpu ok" title="/opt/rocm/lib/librccl.so.1"><p class="component">RCCL</p><p class="mark">gfx90a ✓',
-        '<p class="component">sgl-kernel</p><p class="mark">gfx942 and gfx950 only ✗</p>',
-        '<li class="gpu beside" title="/opt/venv/lib/python3.12/site-packages/aiter_meta/hsa">',
-    ):
-        assert box in text
 
 
 # -- the rules
@@ -188,20 +161,24 @@ def test_code_for_xnack_alone_runs_where_the_job_sets_it(
     assert (code, parts["RCCL"]["fit"]) == (ExitCode.NO, "no")
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        pytest.param({}, id="no code"),
-        pytest.param({"opt/rocm/lib/librccl.so.1": gpu.library(gpu.bundle(*gpu.hip("gfx90a"))[:-1])}, id="damaged"),
-    ],
-)
-def test_where_nothing_is_known_the_question_stays_open(
-    files: dict[str, bytes], tmp_path: Path, capsys: Capture
-) -> None:
-    code, parts, found = check(capsys, image(tmp_path / "i", files, rccl=None))
-    assert code == (ExitCode.UNDECIDED if not files else ExitCode.NO)  # what is damaged does not load either
-    assert (parts["RCCL"]["fit"], parts["RCCL"]["needed"]) == ("unknown", True)
-    assert [each["severity"] for each in found] == ["unknown"]
+def test_what_is_not_known_or_only_in_part_for_the_gpu_is_no_yes(tmp_path: Path, capsys: Capture) -> None:
+    ours, others = gpu.bundle(*gpu.hip("gfx90a")), gpu.bundle(*gpu.hip("gfx942"))
+    for number, (files, said) in enumerate(
+        (
+            ({}, ExitCode.UNDECIDED),
+            (
+                {"opt/rocm/lib/librccl.so.1": gpu.library(ours[:-1])},
+                ExitCode.NO,
+            ),  # what is damaged does not load either
+        )
+    ):
+        code, parts, found = check(capsys, image(tmp_path / f"{number}", files, rccl=None))
+        assert (code, parts["RCCL"]["fit"], parts["RCCL"]["needed"]) == (said, "unknown", True)
+        assert [each["severity"] for each in found] == ["unknown"]
+    for good, fit in ((3, "part"), (1, "unknown")):  # the larger part counts
+        vllm = gpu.library(gpu.pages(*[ours] * good, *[others] * 2))
+        _, parts, _ = check(capsys, image(tmp_path / fit, {f"{PACKAGES}/vllm/_C.abi3.so": vllm}))
+        assert parts["vLLM _C"]["fit"] == fit
 
 
 def test_of_several_the_one_that_the_job_loads_counts(tmp_path: Path, capsys: Capture) -> None:
@@ -218,94 +195,57 @@ def test_of_several_the_one_that_the_job_loads_counts(tmp_path: Path, capsys: Ca
     assert (parts["rocBLAS"]["fit"], len(parts["rocBLAS"]["paths"])) == ("unknown", 2)
 
 
-@pytest.mark.parametrize(("good", "fit"), [(3, "part"), (1, "unknown")])
-def test_of_a_library_in_part_for_the_gpu_the_larger_part_counts(
-    good: int, fit: str, tmp_path: Path, capsys: Capture
-) -> None:
-    ours, others = gpu.bundle(*gpu.hip("gfx90a")), gpu.bundle(*gpu.hip("gfx942"))
-    vllm = gpu.library(gpu.pages(*[ours] * good, *[others] * 2))
-    _, parts, _ = check(capsys, image(tmp_path / "i", {f"{PACKAGES}/vllm/_C.abi3.so": vllm}))
-    assert parts["vLLM _C"]["fit"] == fit
-
-
 # -- a layer that was to be compiled for a GPU
 
 
 def layer(root: Path, **files: bytes) -> Path:
     for name, data in files.items():
-        path = root / "opt" / name / "lib.so"
+        path = root / "opt" / name.replace("__", "/").replace("_so", ".so")
         path.parent.mkdir(parents=True)
         path.write_bytes(data)
     return root
 
 
 def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path) -> None:
-    root = layer(tmp_path / "layer", mine=only("gfx942"), yours=only("gfx942"))
+    ours, others = only("gfx90a"), only("gfx942")
+    root = layer(tmp_path / "layer", mine__lib_so=others, yours__lib_so=others)
     with pytest.raises(FailedError, match=r"layer x: it was compiled for gfx90a, and has no code for it: lib.so"):
         require_gpu_code("x", ("gfx90a",), root)
     with pytest.raises(FailedError, match="compiled for gfx90a"):
         require_gpu_code("x", ("gfx942", "gfx90a"), root)
     require_gpu_code("x", ("gfx942",), root)
     require_gpu_code("x", (), root)
-
-
-def test_code_for_its_gpu_in_one_file_of_a_layer_is_enough_unless_each_job_needs_the_other(tmp_path: Path) -> None:
-    require_gpu_code("x", ("gfx90a",), layer(tmp_path / "a", mine=only("gfx942"), yours=only("gfx90a")))
-    kernels = {"vllm": only("gfx942"), "yours": only("gfx90a")}
-    (tmp_path / "b").mkdir()
-    root = layer(tmp_path / "b", **kernels)
-    (root / "opt/vllm/lib.so").rename(root / "opt/vllm/_C.abi3.so")
-    with pytest.raises(FailedError, match=r"vLLM _C \(gfx942 only\)"):
-        require_gpu_code("vllm", ("gfx90a",), root)
-
-
-def test_wheels_without_code_for_the_gpu_of_the_site_fail_where_each_job_needs_it(tmp_path: Path) -> None:
-    root = layer(tmp_path / "layer", mine=only("gfx942"))
     assert require_gpu_code("x", (), root, of_wheels="gfx90a") is None
-    (root / "opt/mine/lib.so").rename(root / "opt/mine/_C.abi3.so")
-    torch = layer(tmp_path / "torch", torch=only("gfx942"))
-    (torch / "opt/torch/lib.so").rename(torch / "opt/torch/libtorch_hip.so")
+    # code in one file is enough, unless each job needs the other
+    require_gpu_code("x", ("gfx90a",), layer(tmp_path / "a", mine__lib_so=others, yours__lib_so=ours))
+    with pytest.raises(FailedError, match=r"vLLM _C \(gfx942 only\)"):
+        require_gpu_code("vllm", ("gfx90a",), layer(tmp_path / "b", vllm___C_so=others, yours__lib_so=ours))
+    torch = layer(tmp_path / "torch", torch__libtorch_hip_so=others)
     with pytest.raises(FailedError, match=r"its wheels have no code for gfx90a: .*gfx942 only") as raised:
         require_gpu_code("pytorch", (), torch, of_wheels="gfx90a")
     assert "lumiimg show pytorch" in f"{raised.value}"
     require_gpu_code("pytorch", (), torch, of_wheels="gfx942")
-    require_gpu_code("pytorch", (), layer(tmp_path / "none", mine=b"text"), of_wheels="gfx90a")
-
-
-def test_a_layer_without_gpu_code_is_noted(tmp_path: Path) -> None:
-    note = require_gpu_code("x", ("gfx90a",), layer(tmp_path / "layer", mine=b"text"))
+    text = layer(tmp_path / "text", mine__lib_so=b"text")
+    require_gpu_code("pytorch", (), text, of_wheels="gfx90a")
+    note = require_gpu_code("x", ("gfx90a",), text)
     assert note == "x was compiled for gfx90a, and installed no GPU code that can be read"
 
 
 # -- what is known of software, whoever put it in
 
 
-def doubts(capsys: Capture, root: Path) -> tuple[int, str]:
-    code = main(["explain", "--base", str(root), "--site", "lumi"])
-    return code, unwrapped(capsys.readouterr().out)
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_what_is_known_against_a_layer_is_known_against_the_same_software_in_an_image(
-    tmp_path: Path, capsys: Capture
-) -> None:
-    code, out = doubts(capsys, image(tmp_path / "i", {}, of="torch sglang"))  # no kernel of it was found
-    assert code == ExitCode.NO
-    assert "setup_rocm.py of sgl-kernel ends where the GPU is gfx90a" in out
-
-
 @pytest.mark.usefixtures("clean_home")
 def test_what_the_files_show_counts_more_than_what_is_known_of_others(tmp_path: Path, capsys: Capture) -> None:
-    """Somebody built SGLang's kernels for gfx90a all the same."""
-    own = {f"{PACKAGES}/sgl_kernel/common_ops.abi3.so": only("gfx90a")}
-    code, out = doubts(capsys, image(tmp_path / "i", own, of="torch sglang"))
-    assert code == ExitCode.GOOD
-    assert "setup_rocm.py" not in out
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_what_no_job_needs_is_a_doubt(tmp_path: Path, capsys: Capture) -> None:
-    theirs = image(tmp_path / "i", {f"{PACKAGES}/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942")}, of="vllm")
-    code, out = doubts(capsys, theirs)
-    assert code == ExitCode.GOOD
-    assert "warning: needs code for gfx90a, has aiter: gfx942 only [gpu-code]" in out
+    ends = "setup_rocm.py of sgl-kernel ends where the GPU is gfx90a"
+    doubt = "warning: needs code for gfx90a, has aiter: gfx942 only [gpu-code]"
+    own = {f"{PACKAGES}/sgl_kernel/common_ops.abi3.so": only("gfx90a")}  # built for it all the same
+    beside = {f"{PACKAGES}/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942")}
+    for name, files, of, code, said in (
+        ("none", {}, "torch sglang", ExitCode.NO, {ends}),  # no kernel of it was found
+        ("own", own, "torch sglang", ExitCode.GOOD, set()),
+        ("beside", beside, "vllm", ExitCode.GOOD, {doubt}),  # no job needs it
+    ):
+        root = image(tmp_path / name, files, of=of)
+        assert main(["explain", "--base", str(root), "--site", "lumi"]) == code, name
+        told = unwrapped(capsys.readouterr().out)
+        assert {words for words in (ends, doubt) if words in told} == said, name

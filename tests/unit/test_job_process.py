@@ -19,7 +19,7 @@ from tests.shared import fabric_builder
 from tests.shared.elf_builder import library, program, runpath
 from tests.shared.fabric_builder import PLUGIN, RCCL, c_library, image, versioned
 from tests.shared.job.bases import BASES
-from tests.shared.job.generator import CHANGES, NODES, VARIABLES, Case, Machine
+from tests.shared.job.generator import CHANGES, NODES, ONCE_WRONG, VARIABLES, Case, Machine
 from tests.shared.job.ground import ground_of_stand_ins
 from tests.shared.job.pairs import ask
 from tests.shared.python_image import SITE, environment, python, torch, venv
@@ -37,7 +37,7 @@ def test_each_fault_that_is_planted_is_told_by_its_findings(tmp_path: Path, pyte
     """What then happens to such a job is asked in test_job_predictions.py."""
     cases = [Case(base) for base in BASES] + [Case("torch-with-rccl", (change,)) for change in CHANGES]
     cases += [Case("torch-with-rccl", variables=name) for name in VARIABLES if name]
-    cases += [Case("torch-with-rccl", (), node, bundled=False) for node in NODES]
+    cases += [Case("torch-with-rccl", (), node, bundled=False) for node in NODES] + [*ONCE_WRONG]
     machine = Machine(tmp_path / "images", ground_of_stand_ins(tmp_path / "ground"))
     found: dict[str, str] = {}
     for case in cases:

@@ -18,13 +18,14 @@ from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, CONTAINER
 from lumiimg.build.capability_cache import look_or_recall
 from lumiimg.build.choice import machine_for_builds
 from lumiimg.cli.main import main
+from lumiimg.engine import namespaces
 from lumiimg.engine.engine import EngineKind, find_engine
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs
 from tests.shared.validation import validated
 
 if TYPE_CHECKING:
-    from lumiimg.build.capabilities import CapabilityTrial
+    from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
     from tests.shared.layer_builder import MakeLayer
 
 Capture = pytest.CaptureFixture[str]
@@ -40,6 +41,15 @@ build*)
     exit 255 ;;
 esac
 """
+KERNEL = r"""#!/bin/bash
+case "$1 $2 $4" in
+"root --mounts -c") ;;
+"root --mounts "*) shift 2; exec "$@" ;;
+root*) shift; exec "$@" ;;
+*) "${@: -2:1}/bin/sh" ;;
+esac
+"""
+"""A stand-in for the kernel's own engine: what it is told to run in a namespace is run, but for mounts."""
 PROGRAMS = ("mksquashfs", "unsquashfs", "unshare", "bash", "sh", "true", "cp", "grep", "rm", "mkdir", "mktemp")
 STARTS = '"${@: -2:1}/bin/sh"'
 """The program of the trial, run as it is."""
@@ -79,18 +89,26 @@ class Place:
         monkeypatch.setenv("LUMIIMG_CACHE", str(folder / "cache"))
         monkeypatch.setenv("TMPDIR", str(folder))
         self.has(STARTS, BEGINS)
+        if namespaces.PROGRAM[0] != "/bin/false":
+            monkeypatch.setattr(namespaces, "PROGRAM", (str(self.bin / "kernel"),))
+            self.put("kernel", KERNEL)
+
+    def put(self, name: str, script: str) -> None:
+        (self.bin / name).unlink(missing_ok=True)
+        (self.bin / name).write_text(script)
+        (self.bin / name).chmod(0o755)
 
     def has(self, starts: str, debootstrap: str) -> None:
         """Have an engine that does this to start a container, and this to make a base, as debootstrap alone does."""
-        (self.bin / "debootstrap").write_text(f"#!/bin/sh\n{debootstrap}\n")
-        (self.bin / "debootstrap").chmod(0o755)
+        self.put("debootstrap", f"#!/bin/sh\n{debootstrap}\n")
         script = ENGINE.format(calls=shlex.quote(str(self.calls)), exec=starts, debootstrap=debootstrap)
-        (self.bin / "apptainer").write_text(script)
-        (self.bin / "apptainer").chmod(0o755)
+        self.put("apptainer", script)
 
-    def trials(self) -> dict[str, CapabilityTrial]:
-        machine = look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
-        return {trial.name: trial for trial in machine.trials}
+    def looked_at(self) -> BuildMachine:
+        return look_or_recall(find_engine(os.environ), dict(os.environ), self.folder / "cache")
+
+    def trial(self, name: str) -> CapabilityTrial:
+        return next(trial for trial in self.looked_at().trials if trial.name == name)
 
     def tries(self) -> list[str]:
         """What the engine was asked for, but for its version and its help, since it was asked for that the last time."""
@@ -205,15 +223,6 @@ def test_doctor_ends_with_the_one_command_to_go_on_with(
     assert last_line() == elsewhere, "users of a cluster are not root"
 
 
-def test_where_the_engine_starts_no_container_the_kernel_does(place: Place, capsys: Capture) -> None:
-    place.has(CAPABILITIES, BEGINS)
-    code, data = doctor(capsys)
-    assert (code, data["engine"]["kind"]) == (0, "namespaces")
-    (passed_over,) = (trial for trial in data["trials"] if trial["said"].startswith(ROOT))
-    assert passed_over["name"] == "a container by Apptainer 1.4.5"
-    assert passed_over["said"].endswith("; `check` asks it anyway, as jobs do")
-
-
 NOBODY_KNOWS = "echo 'FATAL:   something that nobody has seen before'; exit 255"
 WHICH = {
     "it works": (STARTS, None, EngineKind.APPTAINER),
@@ -235,6 +244,10 @@ def test_doctor_and_builds_take_the_same_engine_and_lumiimg_alone_proposes_no_ot
     assert proposed(capsys) == ["lumiimg doctor", "lumiimg list"], "nothing is known yet"
     code, data = doctor(capsys)
     assert data["engine"]["kind"] == kind
+    if (starts, named) == (CAPABILITIES, None):
+        (passed_over,) = (trial for trial in data["trials"] if trial["said"].startswith(ROOT))
+        assert passed_over["name"] == "a container by Apptainer 1.4.5"
+        assert passed_over["said"].endswith("; `check` asks it anyway, as jobs do")
     assert machine_for_builds(os.environ, place.folder / "cache").engine.kind is kind
     assert (code == 0) == (named is None or starts == STARTS)
     is_kept = starts != NOBODY_KNOWS  # what may pass is tried each time, and `lumiimg` alone tries nothing
@@ -256,9 +269,7 @@ def test_builds_take_the_second_container_engine_where_the_first_starts_nothing(
     place.has(STARTS, BEGINS)
     script = (place.bin / "apptainer").read_text().replace("apptainer version 1.4.5", "singularity-ce version 4.1.3")
     place.has(CAPABILITIES, BEGINS)
-    (place.bin / "singularity").unlink()
-    (place.bin / "singularity").write_text(script)
-    (place.bin / "singularity").chmod(0o755)
+    place.put("singularity", script)
     assert machine_for_builds(os.environ, place.folder / "cache").engine.name == "SingularityCE 4.1.3"
     code, data = doctor(capsys)
     assert (code, data["engine"]["kind"]) == (0, "singularity")
@@ -334,36 +345,24 @@ def test_another_base_is_built_where_debootstrap_makes_none(
 
 
 @pytest.mark.usefixtures("no_namespaces")
-@pytest.mark.parametrize(
-    "starts",
-    [
-        NOBODY_KNOWS,
-        "exit 7",
-        "echo 'No space left on device'; exit 1",
-    ],
-    ids=["unknown", "silent", "no space"],
-)
-def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(place: Place, capsys: Capture, starts: str) -> None:
-    place.has(starts, BEGINS)
-    assert main(["doctor"]) == 3
-    words = " ".join(capsys.readouterr().out.split())
-    assert words.startswith("whether builds work here is not known")
-    assert "? a container: " in words
-    place.tries()
-    place.trials()
-    assert place.tries(), "it was not kept"
-
-
-def test_debootstrap_that_fails_for_another_reason_is_left_open(place: Place) -> None:
+def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for starts in (NOBODY_KNOWS, "exit 7", "echo 'No space left on device'; exit 1"):
+        place.has(starts, BEGINS)
+        assert main(["doctor"]) == 3
+        words = " ".join(capsys.readouterr().out.split())
+        assert words.startswith("whether builds work here is not known")
+        assert "? a container: " in words
+        place.tries()
+        place.looked_at()
+        assert place.tries(), "it was not kept"
     place.has(STARTS, "echo 'E: something else'; exit 255")
-    trial = place.trials()[BASES_BY_DEBOOTSTRAP]
+    trial = place.trial(BASES_BY_DEBOOTSTRAP)
     assert (trial.works, trial.is_sure, trial.remedy) == (False, False, "")
     assert "something else" in trial.said
-
-
-def test_without_debootstrap_there_is_nothing_to_try(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lumiimg.build.capability_trials.debootstrap_at", lambda _: None)
-    assert place.trials()[BASES_BY_DEBOOTSTRAP].said == "debootstrap is not on PATH"
+    assert place.trial(BASES_BY_DEBOOTSTRAP).said == "debootstrap is not on PATH"
 
 
 BEGINS_OURS = """\
@@ -374,38 +373,24 @@ exit 1
 """
 
 
-def test_a_debootstrap_that_begins_in_a_namespace_makes_bases(place: Place) -> None:
-    (place.bin / "debootstrap").write_text(BEGINS_OURS.format(calls=place.folder / "began"))
+def test_a_debootstrap_that_begins_in_a_namespace_makes_bases(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put("debootstrap", BEGINS_OURS.format(calls=place.folder / "began"))
     for _ in ("tried", "recalled"):
-        machine = look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache")
+        machine = place.looked_at()
         assert machine.bootstraps
         assert machine.makes_base("debootstrap")
-    assert place.trials()[BASES_BY_DEBOOTSTRAP].said == "debootstrap begins"
+    assert place.trial(BASES_BY_DEBOOTSTRAP).said == "debootstrap begins"
     (words,) = (place.folder / "began").read_text().splitlines()
     assert "--force-check-gpg" in words.split()
     assert not any("image.def" in line for line in place.tries()), "the engine is not asked"
-
-
-@pytest.mark.usefixtures("no_namespaces")
-def test_without_namespaces_the_engine_makes_bases(place: Place) -> None:
-    machine = look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache")
-    assert not machine.bootstraps
-    assert not machine.makes_base("debootstrap")
-    said = place.trials()[BASES_BY_DEBOOTSTRAP].said
-    assert said == "debootstrap begins, by Apptainer"
+    place.has(STARTS, BEGINS)
+    monkeypatch.setattr(namespaces, "PROGRAM", ("/bin/false",))
+    assert place.trial(BASES_BY_DEBOOTSTRAP).said == "debootstrap begins, by Apptainer"
+    assert not place.looked_at().bootstraps
+    assert not place.looked_at().makes_base("debootstrap")
 
 
 REFUSES = "case \"$*\" in *--fakeroot*) echo 'FATAL:   {why}'; exit 255;; esac; "
-
-
-@pytest.mark.usefixtures("no_namespaces")
-def test_an_engine_that_only_starts_as_the_user_for_no_known_reason_is_no_promise(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    place.has(f"{REFUSES.format(why='not today')}{STARTS}", BEGINS)
-    assert main(["doctor"]) == 3
-    assert "? a container: only without --fakeroot: FATAL: not today" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_ids_of_its_own_an_engine_that_refuses_fakeroot_builds_without_it(
@@ -418,17 +403,21 @@ def test_without_ids_of_its_own_an_engine_that_refuses_fakeroot_builds_without_i
     assert main(["doctor"]) == 0
     assert "✓ a container: only without --fakeroot: this user has no range" in " ".join(capsys.readouterr().out.split())
     place.tries()
-    machine = look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache")
+    machine = place.looked_at()
     assert machine.fakeroot is False
     assert "--fakeroot" not in machine.engine.build_flags
     assert len([words for words in place.tries() if "--fakeroot" in words]) == 1, "tried once, and then left out"
+    monkeypatch.setattr(namespaces, "PROGRAM", ("/bin/false",))
+    place.has(f"{REFUSES.format(why='not today')}{STARTS}", BEGINS)
+    assert main(["doctor"]) == 3, "for no known reason it is no promise"
+    assert "? a container: only without --fakeroot: FATAL: not today" in " ".join(capsys.readouterr().out.split())
 
 
 def test_on_a_processor_without_a_program_for_it_nothing_is_claimed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    trial = place.trials()[CONTAINER]
+    trial = place.trial(CONTAINER)
     assert (trial.works, trial.is_sure) == (False, False)
     assert not any(words.startswith("exec") for words in place.tries())
 
@@ -439,7 +428,7 @@ def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Pl
     )
     place.has(f"{refuses}; {STARTS}", BEGINS)
     for _ in ("tried", "recalled"):
-        assert not look_or_recall(find_engine(os.environ), dict(os.environ), place.folder / "cache").own_processes
+        assert not place.looked_at().own_processes
     assert main(["doctor"]) == 0
     assert "✓ a container: processes that a script leaves running are not stopped: FATAL: mount proc" in " ".join(
         capsys.readouterr().out.split()

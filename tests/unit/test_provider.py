@@ -58,14 +58,6 @@ def test_a_provider_is_found_where_a_real_libfabric_finds_it(tmp_path: Path, pla
         assert (value, found) == (value, expected)
 
 
-def test_a_libfabric_built_to_open_nothing_by_name_asks_no_loader(tmp_path: Path) -> None:
-    provider_in(tmp_path, PLACES["loader"])
-    libfabric(tmp_path, NEW)
-    assert finds(tmp_path)
-    libfabric(tmp_path, [*NEW, 'restricted_dl: setting FI_PROVIDER_PATH to \\"%s\\"\\n'])
-    assert finds(tmp_path) is None
-
-
 @pytest.mark.parametrize("strings", [[], [f"{LOOK} (default: here)", "cxi", FILES]])
 def test_of_a_libfabric_that_says_nothing_of_itself_the_folder_beside_it_is_taken_and_no_more(
     tmp_path: Path, strings: list[str]
@@ -88,6 +80,9 @@ def test_the_first_of_several_that_loads_counts(tmp_path: Path) -> None:
     given, default, loader = (f"{folder}/{PROVIDER_FILE}" for folder in PLACES.values())
     assert finds(tmp_path) == loader
     assert finds(tmp_path, f"{PLACES['default']}:+{given}") == given
+    libfabric(tmp_path, [*NEW, 'restricted_dl: setting FI_PROVIDER_PATH to \\"%s\\"\\n'])
+    assert finds(tmp_path) == default, "built to open nothing by name, it asks no loader"
+    libfabric(tmp_path, NEW)
     (tmp_path / loader[1:]).write_text("no library")
     assert finds(tmp_path) == default
 
