@@ -99,16 +99,6 @@ def test_what_the_resolver_settles_is_a_lock_that_can_be_built(
     assert write_chain(again) == write_chain(lock)
 
 
-def test_an_image_built_from_a_lock_carries_the_wheels_of_the_lock(tmp_path: Path) -> None:
-    """What is written of a lock that was read, as `build --locked` does, is the lock."""
-    written = 0
-    for request in REQUESTS:
-        text = to_text(made(request), request)
-        written += text.count("[[python.packages]]")
-        assert to_text(*read_again(text, tmp_path / "lumiimg.lock")) == text
-    assert written
-
-
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=SLOW)
 @given(note=TEXT, other=TEXT, address=st.text("abc/.-_%~", max_size=20))
 @example(note="\udcff", other="", address="")
@@ -198,9 +188,8 @@ def test_what_is_left_out_of_a_lock_or_is_there_twice_is_refused(
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
+def test_a_lock_that_is_not_of_one_mind_is_refused(tmp_path: Path) -> None:
+    for place, value, said in (
         (("request", "base"), "rocm-7.0", "request.base is 'rocm-7.0', and the base is rocm-6.4.4"),
         (("request", "add"), ["sglang"], "request.add names sglang, which is not among the layers"),
         (("request", "arguments"), {"vllm.ARCH": "x"}, "request.arguments sets vllm.ARCH, and the layer has another"),
@@ -208,12 +197,8 @@ def test_what_is_left_out_of_a_lock_or_is_there_twice_is_refused(
         (("request", "add"), ["vllm"] * 5000, "key 'request.add' has 5000 entries; at most 4096"),
         (("rule",), [DOCUMENT["rule"][0]] * 5000, "key 'rule' has 5000 entries; at most 4096"),
         (("site",), "x" * (2 << 20), "is larger than 2097152 bytes"),
-    ],
-)
-def test_a_lock_that_is_not_of_one_mind_is_refused(
-    tmp_path: Path, place: tuple[Any, ...], value: object, said: str
-) -> None:
-    with pytest.raises(BadInputError) as caught:
-        read_again(changed(DOCUMENT, place, value), tmp_path / "lumiimg.lock")
-    assert said in str(caught.value)
-    assert len(str(caught.value)) < 4000
+    ):
+        with pytest.raises(BadInputError) as caught:
+            read_again(changed(DOCUMENT, place, value), tmp_path / "lumiimg.lock")
+        assert said in str(caught.value)
+        assert len(str(caught.value)) < 4000, said
