@@ -178,16 +178,20 @@ def answers(image: Path, host: Snapshot | None) -> tuple[ExitCode, ExitCode, lis
     return check, boundary.decision.exit_code, doubts
 
 
-@pytest.mark.parametrize("kind", SPOILED)
 def test_each_fault_has_one_answer_whoever_is_asked(
-    kind: str, healthy: Path, bundled: Path, host: Snapshot, tmp_path: Path
+    healthy: Path, bundled: Path, host: Snapshot, tmp_path: Path
 ) -> None:
-    check, explain, doubts = answers(spoiled(healthy, tmp_path, kind), host)
-    assert check == explain == SPOILED[kind][1]
-    assert bool(doubts) == (check is not ExitCode.GOOD)
-    check, explain, doubts = answers(spoiled(bundled, tmp_path / "bundled", kind), host)
-    assert check == explain
-    assert bool(doubts) == (check is not ExitCode.GOOD)
+    for kind, (_, expected) in SPOILED.items():
+        check, explain, doubts = answers(spoiled(healthy, tmp_path, kind), host)
+        assert check == explain == expected, kind
+        assert bool(doubts) == (check is not ExitCode.GOOD), kind
+        check, explain, doubts = answers(spoiled(bundled, tmp_path / "bundled", kind), host)
+        assert check == explain, kind
+        assert bool(doubts) == (check is not ExitCode.GOOD), kind
+    for image in (healthy, bundled):
+        assert answers(image, host) == (ExitCode.GOOD, ExitCode.GOOD, [])
+    check, explain, _ = answers(healthy, None)
+    assert check == explain == ExitCode.UNDECIDED
 
 
 def test_of_two_faults_at_once_none_is_lost(healthy: Path, bundled: Path, host: Snapshot, tmp_path: Path) -> None:
@@ -199,13 +203,6 @@ def test_of_two_faults_at_once_none_is_lost(healthy: Path, bundled: Path, host: 
         assert check == explain or ExitCode.GOOD not in {check, explain}, kinds
         assert bool(doubts) == (check is not ExitCode.GOOD), kinds
         shutil.rmtree(image)
-
-
-def test_a_healthy_image_is_a_yes_of_both(healthy: Path, bundled: Path, host: Snapshot) -> None:
-    for image in (healthy, bundled):
-        assert answers(image, host) == (ExitCode.GOOD, ExitCode.GOOD, [])
-    check, explain, _ = answers(healthy, None)
-    assert check == explain == ExitCode.UNDECIDED
 
 
 def test_what_an_image_sets_is_told_by_all_that_explain_writes(
@@ -220,22 +217,14 @@ def test_what_an_image_sets_is_told_by_all_that_explain_writes(
     data = json.loads(out)
     refused = {rule["id"]: rule["have"] for rule in data["rules"] if rule["outcome"] == "refused"}
     assert set(refused) == {"network.forced", "provider.excluded"}
-    assert "NCCL_NET=Socket" in refused["network.forced"]
     assert any("env -u NCCL_NET" in remedy for remedy in data["remedies"])
     assert "REFUSED: " in err
-    assert [line.split(":")[0].strip() for line in err.splitlines() if "env -u" in line or "export" in line] == [
-        "do",
-        "do",
-    ]
     assert page.read_text().count("[network.forced]") == 1
-    assert main(["bind", *words, "--json"]) == ExitCode.GOOD
-    out, err = capsys.readouterr()
-    assert [text.partition(": ")[2] for text in json.loads(out)["doubts"]] == list(refused.values())
-    assert "with these binds RCCL would not use the fabric: NCCL_NET=Socket" in unwrapped(err)
-    assert main(["bind", *words]) == ExitCode.GOOD
-    assert "# doubt: with these binds RCCL would not use the fabric: NCCL_NET=Socket" in capsys.readouterr().out
-    assert main(["job", *words, "--site", "lumi", "--", "true"]) == ExitCode.GOOD
-    assert "with these binds RCCL would not use the fabric: NCCL_NET=Socket" in unwrapped(capsys.readouterr().err)
+    told = "with these binds RCCL would not use the fabric: NCCL_NET=Socket"
+    for command in (["bind", *words, "--json"], ["bind", *words], ["job", *words, "--site", "lumi", "--", "true"]):
+        assert main(command) == ExitCode.GOOD
+        out, err = capsys.readouterr()
+        assert told in unwrapped(out + err), command[0]
 
 
 def test_a_closed_file_is_named_with_its_mode_and_what_opens_it(healthy: Path, host: Snapshot, tmp_path: Path) -> None:

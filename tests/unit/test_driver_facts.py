@@ -8,12 +8,10 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Self
 
 import pytest
 
-from lumiimg.catalog import age, drivers
+from lumiimg.catalog import drivers
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode
@@ -61,9 +59,8 @@ def judged(rocm: str, **node: str) -> RuleResult:
     return result
 
 
-@pytest.mark.parametrize(
-    ("rocm", "outcome", "words"),
-    [
+def test_the_newest_of_the_highest_rank_decides_and_what_is_old_or_contradicted_is_a_doubt() -> None:
+    for rocm, outcome, words in (
         ("5.7", "refused", "does not support it"),  # updates move a window up
         ("6.2.4", "unknown", "no fact of the last 90 days"),
         ("6.4.4", "ok", "a driver supports the releases between (2026-09-08)"),
@@ -72,18 +69,13 @@ def judged(rocm: str, **node: str) -> RuleResult:
         ("7.2.4", "unknown", "(published, 2026-09-29), but amdgpu 6.3.60300"),
         ("7.14.0", "unknown", "no fact of the last 90 days"),
         ("10.1", "unknown", "no fact of the last 90 days"),
-    ],
-)
-def test_the_newest_of_the_highest_rank_decides_and_what_is_old_or_contradicted_is_a_doubt(
-    rocm: str, outcome: str, words: str
-) -> None:
-    result = judged(rocm)
-    assert (result.outcome, words in result.because) == (RuleOutcome(outcome), True), result
+    ):
+        result = judged(rocm)
+        assert (result.outcome, words in result.because) == (RuleOutcome(outcome), True), result
 
 
-@pytest.mark.parametrize(
-    ("rocm", "driver", "kernel", "outcome", "words"),
-    [
+def test_what_was_seen_on_a_node_counts_more_than_what_was_said_of_the_site() -> None:
+    for rocm, driver, kernel, outcome, words in (
         ("6.2.4", "6.10.5", KERNEL, "ok", "seen on nid001"),
         ("6.2.4", "6.10.5", "another", "ok", "seen on nid001"),  # the module is of the driver that the site names
         ("7.2.4", "6.10.5", KERNEL, "unknown", "measured, 2026-11-20"),  # the site ships an image that runs
@@ -93,13 +85,9 @@ def test_the_newest_of_the_highest_rank_decides_and_what_is_old_or_contradicted_
         ("6.4.4", "6.99.1", KERNEL, "ok", "seen on nid001"),  # nobody says which release has that module
         ("7.2.4", "6.99.1", "newer", "unknown", "is not known"),
         ("6.4.4", "6.99.1", "newer", "unknown", "is not known"),
-    ],
-)
-def test_what_was_seen_on_a_node_counts_more_than_what_was_said_of_the_site(
-    rocm: str, driver: str, kernel: str, outcome: str, words: str
-) -> None:
-    result = judged(rocm, gpu_driver=driver, kernel=kernel, taken="2026-11-20T10:00:00Z")
-    assert (result.outcome, words in result.because) == (RuleOutcome(outcome), True), result
+    ):
+        result = judged(rocm, gpu_driver=driver, kernel=kernel, taken="2026-11-20T10:00:00Z")
+        assert (result.outcome, words in result.because) == (RuleOutcome(outcome), True), result
 
 
 def test_a_snapshot_grows_old_too() -> None:
@@ -123,30 +111,24 @@ def test_no_clock_that_is_wrong_makes_an_answer_sure(monkeypatch: pytest.MonkeyP
         assert judged("5.7", **node).outcome is RuleOutcome.REFUSED  # updates move a window up, whatever day it is
 
 
-@pytest.mark.parametrize(("day", "fabric", "old"), [("2026-12-07", "host", False), ("2026-12-08", "host", True)])
 def test_what_is_known_of_a_network_grows_old_too(
-    day: str, fabric: str, old: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """LUMI's glibc and libfabric are of 2026-09-08."""
-    monkeypatch.setenv("LUMIIMG_TODAY", day)
-    assert main(["explain", "--base", "rocm-6.4.4", "--site", "lumi", "--json"]) == ExitCode.GOOD
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["fabric"] == fabric
-    gate = next(rule for rule in answer["rules"] if rule["id"] == "glibc-gate")
-    assert gate["outcome"] == ("unknown" if old else "ok")
-    assert ("is of 2026-09-08, 91 days old: a snapshot of a node decides" in gate["because"]) is old
-
-
-def test_a_bundled_fabric_is_in_doubt_where_the_slingshot_of_the_host_is_of_long_ago(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LUMIIMG_TODAY", "2027-01-01")
-    words = ["explain", "--base", "rocm-6.4.4", "--site", "lumi", "--json", "--fabric"]
-    assert main([*words, "bundled"]) == ExitCode.GOOD
-    rules = {rule["id"]: rule for rule in json.loads(capsys.readouterr().out)["rules"]}
-    assert rules["glibc-gate"]["outcome"] == "ok"  # nothing of the host is loaded
-    assert rules["fabric"]["outcome"] == "unknown"
-    assert "115 days old" in rules["fabric"]["because"]
+    """LUMI's glibc and libfabric are of 2026-09-08."""
+
+    def rules(day: str, *more: str) -> dict[str, dict[str, str]]:
+        monkeypatch.setenv("LUMIIMG_TODAY", day)
+        assert main(["explain", "--base", "rocm-6.4.4", "--site", "lumi", "--json", *more]) == ExitCode.GOOD
+        return {rule["id"]: rule for rule in json.loads(capsys.readouterr().out)["rules"]}
+
+    for day, old in (("2026-12-07", False), ("2026-12-08", True)):
+        gate = rules(day)["glibc-gate"]
+        assert gate["outcome"] == ("unknown" if old else "ok")
+        assert ("is of 2026-09-08, 91 days old: a snapshot of a node decides" in gate["because"]) is old
+    found = rules("2027-01-01", "--fabric", "bundled")
+    assert found["glibc-gate"]["outcome"] == "ok"  # nothing of the host is loaded
+    assert found["fabric"]["outcome"] == "unknown"
+    assert "115 days old" in found["fabric"]["because"]
 
 
 def test_list_says_what_is_old(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,42 +148,25 @@ def test_list_says_what_is_old(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "a newer one may be there" in unwrapped(capsys.readouterr().out)
 
 
-class Behind(dt.datetime):
-    """A clock that lost its battery."""
-
-    @classmethod
-    def now(cls, tz: dt.tzinfo | None = None) -> Self:
-        return cls(1970, 1, 1, tzinfo=tz)
-
-
-def test_a_clock_that_is_behind_makes_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LUMIIMG_TODAY")
-    monkeypatch.setattr(age, "dt", SimpleNamespace(date=dt.date, datetime=Behind, UTC=dt.UTC))
-    assert age.age_of(dt.date(2026, 2, 11), not_before=dt.date(2026, 11, 24)) == "of 2026-02-11, 286 days old"
-
-
 def test_a_day_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LUMIIMG_TODAY", "tomorrow")
     assert main(["explain", "--base", "rocm-6.2.4", "--site", "lumi"]) == ExitCode.BAD_INPUT
     assert "LUMIIMG_TODAY: not a valid date" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "fault"),
-    [
+def test_what_no_node_would_ever_show_is_a_fault_of_the_file(tmp_path: Path) -> None:
+    shipped = (Path(drivers.__file__).parent / "sites/lumi.toml").read_text()
+    for key, value, fault in (
         ("version", "amdgpu 6.3.60300", "no version of the driver like 6.3.60300"),
         ("version", "6", "no version of the driver like 6.3.60300"),
         ("version", "6.3.", "no version of the driver like 6.3.60300"),
         ("kernel", "Linux 6.4.0", "no release of a kernel, as `uname -r` prints it"),
-    ],
-)
-def test_what_no_node_would_ever_show_is_a_fault_of_the_file(tmp_path: Path, key: str, value: str, fault: str) -> None:
-    shipped = (Path(drivers.__file__).parent / "sites/lumi.toml").read_text()
-    text = re.sub(rf'^{key} = ".*"$', f'{key} = "{value}"', shipped, count=1, flags=re.MULTILINE)
-    (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(BadInputError) as raised:
-        find_site(str(tmp_path / "mine.toml"), {})
-    assert fault in f"{raised.value}{raised.value.hint}"
+    ):
+        text = re.sub(rf'^{key} = ".*"$', f'{key} = "{value}"', shipped, count=1, flags=re.MULTILINE)
+        (tmp_path / "mine.toml").write_text(text)
+        with pytest.raises(BadInputError) as raised:
+            find_site(str(tmp_path / "mine.toml"), {})
+        assert fault in f"{raised.value}{raised.value.hint}"
 
 
 def test_explain_names_both_facts_and_a_snapshot_lifts_the_doubt(

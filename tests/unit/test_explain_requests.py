@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
-
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.catalog import sites
 from lumiimg.catalog.catalogue import open_catalogue
@@ -22,8 +19,10 @@ from lumiimg.resolve.plan import Ground, Plan
 from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
-from lumiimg.resolve.shelf import Shelf
-from tests.shared.programs import examples
+from tests.shared.programs import unwrapped
+
+if TYPE_CHECKING:
+    import pytest
 
 HOME = {"HOME": "/nonexistent"}
 
@@ -158,32 +157,9 @@ def test_the_nearest_request_works() -> None:
         assert not plan_of(" ".join((asked.base, *asked.add, site, fabric))).refused, case.asked
 
 
-@pytest.mark.parametrize("fabric", [None, Fabric.BUNDLED, Fabric.NONE])
-def test_the_nearest_request_without_a_layer_keeps_the_fabric(fabric: Fabric | None) -> None:
-    """What is not in the way is not given up."""
-    nearest = plan_of(f"rocm-6.4.4 vllm sglang {f'%{fabric}' if fabric else ''}").nearest
-    assert nearest is not None
-    assert (nearest.asked.base, nearest.asked.add, nearest.asked.fabric) == ("rocm-6.4.4", ("vllm",), fabric)
-
-
-LAYERS = [name for name, _ in Shelf(open_catalogue(HOME), {}, None).layers()]
-
-
-@settings(max_examples=examples(2), deadline=None)
-@given(
-    data=st.data(), base=st.sampled_from(open_catalogue(HOME).base_names()), site=st.sampled_from(["lumi", "generic"])
-)
-def test_the_order_of_the_layers_decides_nothing(data: st.DataObject, base: str, site: str) -> None:
-    names = data.draw(st.lists(st.sampled_from(LAYERS), min_size=2, max_size=4, unique=True))
-    other = data.draw(st.permutations(names))
-    one, two = (planner(site).plan(Request(base, tuple(add))) for add in (names, other))
-    assert one.refused is two.refused, (answer_of(one), answer_of(two))
-
-
-@pytest.mark.parametrize("site", ["lumi", "generic"])
-def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_known(site: str) -> None:
+def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_known() -> None:
     clean = 0
-    for layer in ("apex", "bitsandbytes", "deepspeed", "jax", "vllm"):
+    for layer, site in itertools.product(("apex", "bitsandbytes", "deepspeed", "jax", "vllm"), ("lumi", "generic")):
         request = Request("", (layer,), fabric=Fabric.BUNDLED if site == "lumi" else None)
         for plan in planner(site).working(request)[0]:
             if plan.is_doubtful or plan.stack is None:
@@ -215,36 +191,30 @@ def test_an_argument_that_the_user_gives_is_judged_too(capsys: pytest.CaptureFix
     assert "name one of them" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argument", "is_doubtful"),
-    [("LIBCXI=" + "0" * 40, True), ("CXI_DRIVER=" + "0" * 40, True), ("LIBCXI_PREFIX=/opt/x", False)],
-)
-def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(
-    argument: str, is_doubtful: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["explain", "--base", "rocm-6.4.4", "--fabric", "bundled", "--site", "lumi", "--verbose"]
-    assert main([*words, "--arg", f"fabric-bundled.{argument}"]) == ExitCode.GOOD
-    out = capsys.readouterr().out
-    assert ("the Slingshot release of the image's libcxi is not known" in out) == is_doubtful
-    assert ("libcxi and driver are of one release" in out) != is_doubtful
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--add", "apex", "--arg", "apex.COMMIT=" + "0" * 40], "nothing is known of this release with another COMMIT"),
-        (["--add", "aws-ofi-rccl", "--arg", "aws-ofi-rccl.COMMIT=" + "0" * 40], "which versions of the net API"),
-    ],
-)
-def test_a_commit_that_the_project_has_not_seen_is_a_doubt(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", "--base", "rocm-6.2.4", *words, "--site", "lumi"]) == ExitCode.GOOD
-    out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith("no obstacle found, with doubts")
-    assert told in out
-    assert main(["explain", "--base", "rocm-6.2.4", *words[:2], "--site", "lumi"]) == ExitCode.GOOD
-    assert told not in " ".join(capsys.readouterr().out.split())
+def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    unseen = "0" * 40
+    bundled = ["--base", "rocm-6.4.4", "--fabric", "bundled"]
+    for words, argument, told in (
+        (bundled, f"fabric-bundled.LIBCXI={unseen}", "the Slingshot release of the image's libcxi is not known"),
+        (bundled, f"fabric-bundled.CXI_DRIVER={unseen}", "the Slingshot release of the image's libcxi is not known"),
+        (bundled, "fabric-bundled.LIBCXI_PREFIX=/opt/x", ""),
+        (["--base", "rocm-6.2.4", "--add", "apex"], f"apex.COMMIT={unseen}", "of this release with another COMMIT"),
+        (
+            ["--base", "rocm-6.2.4", "--add", "aws-ofi-rccl"],
+            f"aws-ofi-rccl.COMMIT={unseen}",
+            "which versions of the net",
+        ),
+    ):
+        explain = ["explain", *words, "--site", "lumi", "--verbose"]
+        assert main(explain) == ExitCode.GOOD
+        plain = unwrapped(capsys.readouterr().out)
+        assert not told or told not in plain
+        assert main([*explain, "--arg", argument]) == ExitCode.GOOD
+        out = unwrapped(capsys.readouterr().out)
+        assert told in out
+        assert not told or out.startswith("no obstacle found, with doubts")
+        if words is bundled:
+            assert ("libcxi and driver are of one release" in out) is not bool(told)
 
 
 def mi300(folder: Path) -> str:
@@ -280,13 +250,6 @@ def test_code_for_other_gpus_is_refused_with_what_works(tmp_path: Path, capsys: 
     assert "with doubts" not in capsys.readouterr().out.splitlines()[0]
 
 
-def test_what_is_nearest_keeps_the_site(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused_by(["--base", "rocm-6.4.4", "--add", "sglang"], capsys)
-    assert "lumiimg build --base rocm-6.4.4 --add vllm --site lumi" in error
-    error = refused_by(["--base", "rocm-6.3", "--add", "sglang"], capsys)
-    assert "lumiimg build --base" in error
-
-
 def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["explain", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi"]
     assert main([*words, "--json"]) == ExitCode.NO
@@ -294,20 +257,13 @@ def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> N
     data = json.loads(out)
     assert (data["schema"], data["decision"], data["fabric"]) == (1, "refused", "bundled")
     assert data["nearest"] == {"base": "rocm-6.2.4", "add": ["vllm"], "fabric": "auto"}
-    assert {"id", "outcome", "need", "have", "because", "source"} == set(data["rules"][0])
     assert "lumiimg build --base rocm-6.2.4 --add vllm --site lumi" in err
     assert main(words) == ExitCode.NO
     assert "gfx90a" in capsys.readouterr().out
-    assert main(["explain", "--base", "rocm-6.4.4", "--add", "pytorch", "--site", "lumi"]) == ExitCode.GOOD
-    page = capsys.readouterr().out
-    assert page.startswith("no obstacle found: --base rocm-6.4.4 --add pytorch on lumi")
-    assert "will work" not in page
-    assert max(map(len, page.splitlines())) <= 100
 
 
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
+def test_what_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, fault in (
         ([], "either an image or a request"),
         (["image.sif", "--base", "rocm-6.4.4"], "either an image or a request"),
         (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
@@ -316,10 +272,7 @@ def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> N
         (["--base", "vllm"], "write --add vllm"),
         (["--base", "rocm-6.2.4", "--site", "lumy"], "lumi"),
         (["--base", "rocm-6.2.4", "--host", "h.json"], "h.json"),
-    ],
-)
-def test_what_is_not_there_is_one_line(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *words]) == ExitCode.BAD_INPUT
-    error = capsys.readouterr().err
-    assert fault in error
-    assert error.count("\n") == 1
+    ):
+        assert main(["explain", *words]) == ExitCode.BAD_INPUT
+        error = capsys.readouterr().err
+        assert (fault in error, error.count("\n")) == (True, 1), error

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.lock import Lock
 
-ROOT = Path(__file__).parents[2]
 ZEROS = "0" * 64
 WHOLE = (
     LAYER
@@ -261,7 +260,7 @@ def test_no_text_of_a_lock_becomes_a_command(
     Path("lumiimg.lock").rename("good.lock")
     catalogue, mirrors = open_catalogue({"HOME": "/nonexistent"}, [folder]), parse_mirrors({}, world.mirrors[1::2])
     taken = 0
-    for document in hostile(body, trap.values, 40):
+    for document in hostile(body, trap.values, 12):
         text = signed(tomli_w.dumps(document))
         Path("lumiimg.lock").write_text(text)
         found, refused = made(lambda: written(read_lock(Path("lumiimg.lock"), catalogue, mirrors, "/bin")[0]))
@@ -307,18 +306,20 @@ def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
 ) -> None:
     options, good = lock_of_whole(world, folder)
     locked_ = ["build", *options, "--locked", "--trust-lock"]
-    for case, (old, new) in ON_THIS_MACHINE.items():
+    ways = [locked_, [*locked_, "--dry-run"], [*locked_, "--definitions", "defs"]]
+    for number, (case, (old, new)) in enumerate(ON_THIS_MACHINE.items()):
         body, count = re.subn(old, new, good, count=1)
         assert count, case
         Path("lumiimg.lock").write_text(signed(body))
-        for words in ([*locked_, "--dry-run"], [*locked_, "--definitions", "defs"], locked_):
+        for words in ways if EVERYTHING else [ways[number % len(ways)]]:
             capsys.readouterr()
             assert main(words) == ExitCode.BAD_INPUT, (case, words)
             said = capsys.readouterr().err
             assert said.count("\n") == 1, case
             assert said.startswith("lumiimg: lumiimg.lock: "), case
             assert not Path("defs").exists(), case
-        if main(["lock", *options]) != ExitCode.BAD_INPUT:  # all of it was settled again, by the catalogue
+        # where it is not refused, all of it is settled again, by the catalogue
+        if (EVERYTHING or number % 4 == 0) and main(["lock", *options]) != ExitCode.BAD_INPUT:
             assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good, case
 
 
@@ -378,20 +379,6 @@ def test_a_wheel_of_everybodys_index_is_from_the_index_whatever_index_is_asked_h
 
 
 @pytest.mark.threat
-def test_a_wheel_that_its_layer_does_not_pin_is_refused_though_it_is_what_it_says(
-    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options, body = lock_of_whole(world, folder)
-    wheels = body.partition("[python]")[2]
-    assert wheels
-    older = re.sub(r"2\.0(\+|%2B)rocm6\.4", "1.0", wheels)
-    Path("lumiimg.lock").write_text(signed(body.replace(wheels, older)))
-    capsys.readouterr()
-    assert main(["build", *options, "--locked", "--dry-run"]) == ExitCode.BAD_INPUT
-    assert "Python package snake 1.0 of whole from " in capsys.readouterr().err
-
-
-@pytest.mark.threat
 def test_a_base_of_a_lock_that_is_not_the_catalogues_is_refused_or_listed_first(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -442,7 +429,7 @@ def test_no_text_of_a_layer_becomes_a_command(folder: Path, trap: Trap, capsys: 
     for name in ("box", "whole"):
         file = folder / name / "layer.toml"
         document = tomllib.loads(file.read_text())
-        for changed in hostile(document, trap.values, 15):
+        for changed in hostile(document, trap.values, 6):
             file.write_text(tomli_w.dumps(changed))
             found, refused = made(lambda: written(of_whole(folder)))
             trap.is_left_alone_by(found)
@@ -465,7 +452,7 @@ def test_no_text_of_a_site_becomes_a_command(folder: Path, trap: Trap, capsys: p
     words = ["--layers", str(folder), "--base", "box", "--add", "whole", "--site", str(site), "--fabric", "none"]
     site.write_text(tomli_w.dumps(document))
     assert main(["build", "--dry-run", *words]) == ExitCode.GOOD, capsys.readouterr().err
-    for changed in hostile(document, trap.values, 30):
+    for changed in hostile(document, trap.values, 12):
         site.write_text(tomli_w.dumps(changed))
         trap.is_left_alone_by_command(["build", "--dry-run", *words], capsys, refused=False)
         trap.is_left_alone_by_command(["explain", *words], capsys, refused=False)
@@ -483,7 +470,7 @@ def test_no_text_of_a_snapshot_becomes_a_command(
     image = fabric_builder.image(tmp_path / "image")
     node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))
     document = json.loads(node.read_text())
-    for changed in hostile(document, trap.values, 25):
+    for changed in hostile(document, trap.values, 12):
         node.write_text(json.dumps(changed))
         trap.is_left_alone_by_command(["explain", str(image), "--host", str(node)], capsys, refused=False)
         main(["bind", str(image), "--host", str(node)])

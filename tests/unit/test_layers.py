@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from packaging.version import Version
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.catalog.layers import Layer, read_layer
+from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.sites import find_site
 from lumiimg.catalog.templates import expand
 from lumiimg.cli.main import main
@@ -32,22 +33,29 @@ WITHOUT_DIGEST = {"aiter", "deepspeed", "flash-attn", "sglang", "vllm", "xformer
 FOLDERS = sorted(file.parent for file in shipped_layers().glob("*/layer.toml"))
 SCRIPTS = sorted(file for folder in FOLDERS for file in folder.glob("*.sh") if not file.is_symlink())
 # A person, or a base that is adapted, offers these; no entry of the catalogue has them as its own.
-KNOWN = {"python", "glibc", "rocm", "libfabric"}
 # What pip is given is pinned by name, by a file, by an argument of the layer, or it is what a wheel is built with.
 PIP = re.compile(r"\bpip3? +(install|wheel|download)\b")
 
 
-def entries() -> list[Layer]:
-    return [CATALOGUE.entry(name) for name in NAMES]
-
-
-def test_every_fact_has_a_source_and_a_date() -> None:
-    for folder in FOLDERS:
-        layer = read_layer(folder)
-        assert len(layer.source) > 10, folder
-        assert layer.date.year >= 2026, folder
-        for source in (*(r.source for r in layer.releases), *(t.source for t in layer.troubles)):
-            assert source, folder
+def test_every_fact_has_a_source_and_a_date_and_what_a_layer_needs_is_to_be_had() -> None:
+    entries = [CATALOGUE.entry(name) for name in NAMES]
+    # a person, or a base that is adapted, offers these; no entry of the catalogue has them as its own
+    offered = {"python", "glibc", "rocm", "libfabric", LUMI.arch or "", *NAMES}
+    for layer in entries:
+        assert len(layer.source) > 10, layer.name
+        assert layer.date.year >= 2026, layer.name
+        assert all(fact.source for fact in (*layer.releases, *layer.troubles)), layer.name
+        offered |= {*layer.provides, *layer.has}
+        offered |= {component for release in layer.releases for component in release.has}
+    for layer in entries:
+        needs = [*layer.requires, *(need for release in layer.releases for need in release.requires)]
+        needs += [need for trouble in layer.troubles for need in trouble.given]
+        assert {need.component for need in needs} | {*layer.conflicts} <= offered, layer.name
+        # options of srun as variables are read on the host, before there is a container
+        assert not [name for name in layer.set_environment if name.startswith(("SLURM_", "SRUN_", "SBATCH_"))]
+        if "ARCH" in layer.arguments and layer.arguments["ARCH"].default != LUMI.arch:
+            refused = [trouble for trouble in layer.troubles if trouble.refused]
+            assert any(need.component == LUMI.arch for trouble in refused for need in trouble.given), layer.name
 
 
 def test_a_release_fills_in_the_arguments_that_the_layer_has() -> None:
@@ -115,47 +123,18 @@ def test_pip_runs_under_the_constraints_of_the_image() -> None:
             assert 'PIP_CONSTRAINT="$constraints"' in script.read_text()
 
 
-@pytest.mark.parametrize(
-    "folder", [path for path in FOLDERS if (path / "python.sh").exists()], ids=lambda folder: folder.name
-)
-def test_a_layer_names_for_its_lock_all_that_it_takes_from_a_package_index(folder: Path) -> None:
+def test_a_layer_names_for_its_lock_all_that_it_takes_from_a_package_index() -> None:
     """So `lock` finds a conflict, and not pip after hours of compiling; python.sh asks no index where there is a lock."""
-    layer = read_layer(folder)
-    script = (folder / "post.sh").read_text()
-    assert layer.packages or any(release.wheels for release in layer.releases) or layer.name == OWN_PACKAGES
-    assert all(release.date for release in layer.releases), "by which what it requires is bounded"
-    assert "install_wheels" in script
-    assert "pip_install" not in script
-    if "build_wheel" in script:
-        assert layer.packages
-        assert script.index("install_wheels") < script.index("build_wheel")
-
-
-def test_no_layer_sets_in_the_image_what_only_the_host_reads() -> None:
-    """Options of srun as variables are read on the host, before there is a container."""
-    for layer in entries():
-        assert not [name for name in layer.set_environment if name.startswith(("SLURM_", "SRUN_", "SBATCH_"))]
-
-
-def test_what_a_layer_needs_is_to_be_had() -> None:
-    offered = {*KNOWN, *NAMES}
-    for layer in entries():
-        offered |= {*layer.provides, *layer.has}
-        offered |= {component for release in layer.releases for component in release.has}
-    offered |= {LUMI.arch or ""}
-    for layer in entries():
-        needs = [*layer.requires, *(need for release in layer.releases for need in release.requires)]
-        needs += [need for trouble in layer.troubles for need in trouble.given]
-        assert {need.component for need in needs} <= offered, layer.name
-        assert {*layer.conflicts} <= offered, layer.name
-
-
-def test_the_gpu_that_is_compiled_for_is_the_sites_or_one_that_it_refuses() -> None:
-    lumi = LUMI.arch
-    for layer in entries():
-        if "ARCH" in layer.arguments and layer.arguments["ARCH"].default != lumi:
-            refused = [trouble for trouble in layer.troubles if trouble.refused]
-            assert any(need.component == lumi for trouble in refused for need in trouble.given), layer.name
+    for folder in [path for path in FOLDERS if (path / "python.sh").exists()]:
+        layer = read_layer(folder)
+        script = (folder / "post.sh").read_text()
+        assert layer.packages or any(release.wheels for release in layer.releases) or layer.name == OWN_PACKAGES
+        assert all(release.date for release in layer.releases), f"{folder}: by which what it requires is bounded"
+        assert "install_wheels" in script, folder
+        assert "pip_install" not in script, folder
+        if "build_wheel" in script:
+            assert layer.packages, folder
+            assert script.index("install_wheels") < script.index("build_wheel"), folder
 
 
 CHECK = """
@@ -170,120 +149,81 @@ runpy.run_path({path!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    ("version", "hip", "names", "fault"),
-    [
-        ("2.9.1+rocm6.4", "6.4.43484-123eb5128", ["torch", "numpy"], ""),
+def test_the_check_of_torch() -> None:
+    path = shipped_layers() / "pytorch" / "check.py"
+    cuda = ["torch", "nvidia_cublas_cu12", "NVIDIA-nccl-cu12"]
+    for version, hip, names, fault in (
         ("2.10.0+lumi_aif_gfx90a", "7.0.51831", ["torch"], ""),
         ("2.9.1+cu128", None, ["torch"], "is not built for ROCm"),
         ("2.9.1+rocm6.4", "6.3.42131", ["torch"], "not that of the ROCm in its name"),
-        ("2.9.1+rocm6.4", "6.4.43484", ["torch", "nvidia_cublas_cu12", "NVIDIA-nccl-cu12"], "NVIDIA-nccl-cu12, nvidia"),
-    ],
-)
-def test_the_check_of_torch(version: str, hip: str | None, names: list[str], fault: str) -> None:
-    path = shipped_layers() / "pytorch" / "check.py"
-    program = CHECK.format(version=version, hip=hip, names=names, path=str(path))
-    done = subprocess.run(["python3", "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == (1 if fault else 0), done.stderr
-    assert fault in done.stderr
-    if not fault:
-        assert done.stdout == f"torch {version}, HIP {hip}, json\n"
+        ("2.9.1+rocm6.4", "6.4.43484", cuda, "NVIDIA-nccl-cu12, nvidia"),
+    ):
+        program = CHECK.format(version=version, hip=hip, names=names, path=str(path))
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, fault in done.stderr) == (1 if fault else 0, True), done.stderr
+        assert fault or done.stdout == f"torch {version}, HIP {hip}, json\n"
 
 
-STAND_INS = """\
-need() { :; }
+def test_julia_is_set_to_the_mpi_of_the_image_wherever_that_is(tmp_path: Path) -> None:
+    """With stand-ins for what the script calls: of an MPI it finds mpicc, its library beside it or as ldconfig says."""
+    known = "\tlibmpi.so.12 (libc6,x86-64) => /a b/libmpi.so.12\n\tlibmpi.so.12 (libc6) => /c/libmpi.so.12"
+    of_open_mpi = "\tlibmpi.so.40 (libc6,x86-64) => /a/libmpi.so.40\n\tlibmpich.so.12 (libc6) => /a/x"
+    stand_ins = """
 need_compilers() { :; }
-use_arch() { :; }
-unpack() { mkdir -p "$2/bin" "$2/build"; printf '#!/bin/sh\\n' >"$2/bin/julia"; chmod 755 "$2/bin/julia"; }
-make() { printf '%s\\n' "$@"; exit 0; }
-fail() { echo "$*"; exit 1; }
+unpack() { mkdir -p "$2/bin"; printf '#!/bin/sh\\n' >"$2/bin/julia"; chmod 755 "$2/bin/julia"; }
 """
-
-
-def run_with_mpi(layer: str, folder: Path, *, known: str = "") -> str:
-    """Run a layer's script with stand-ins for what it calls: of an MPI it finds mpicc in `folder`/bin at the most."""
-    work = folder.parent / "work"
-    programs = {"mpicc": "", "ldconfig": f"cat <<'END'\n{known}\nEND\n"}
-    for at in (work, folder / "bin"):
-        at.mkdir(parents=True, exist_ok=True)
-    for name, text in programs.items():
-        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}")
-        (folder / "bin" / name).chmod(0o755)
-    for name in ("build.sh", "gpu.sh"):
-        (work / name).write_text(STAND_INS)
-    text = (shipped_layers() / layer / "post.sh").read_text().replace("/opt/lumiimg/julia", f"{work}/julia-set")
-    variables = {"LAYER_FILES": work, "PREFIX": work / "prefix", "SOURCE_JULIA": "x", "SOURCE_RCCL_TESTS": "x"}
-    variables |= {"PATH": f"{folder}/bin:/usr/bin:/bin", "MAX_JOBS": "1", "ROCM_PATH": "/opt/rocm", "ARCH": "gfx90a"}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        cwd=work,
-        env={name: str(value) for name, value in variables.items()},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_rccl_tests_are_compiled_with_the_mpi_whose_mpicc_is_on_path(tmp_path: Path) -> None:
-    mpi = tmp_path / "elsewhere/mpi"
-    (mpi / "include").mkdir(parents=True)
-    (mpi / "include/mpi.h").touch()
-    assert f"MPI_HOME={mpi}" in run_with_mpi("rccl-tests", mpi).splitlines()
-
-
-@pytest.mark.parametrize(
-    ("file", "known", "library"),
-    [
-        ("lib/libmpi.so.12", "", "{mpi}/lib/libmpi.so.12"),
-        # a distribution's: mpicc in /usr/bin, libraries in a folder of the architecture's own
+    for number, (file, listed, library) in enumerate(
         (
-            None,
-            "\tlibmpi.so.12 (libc6,x86-64) => /a b/libmpi.so.12\n\tlibmpi.so.12 (libc6) => /c/libmpi.so.12",
-            "/a b/libmpi.so.12",
-        ),
-        (None, "\tlibmpi.so.40 (libc6,x86-64) => /a/libmpi.so.40\n\tlibmpich.so.12 (libc6) => /a/x", None),
-    ],
-)
-def test_julia_is_set_to_the_mpi_of_the_image_wherever_that_is(
-    file: str | None, known: str, library: str | None, tmp_path: Path
-) -> None:
-    mpi = tmp_path / "elsewhere/mpi"
-    if file is not None:
-        (mpi / file).parent.mkdir(parents=True)
-        (mpi / file).touch()
-    said = run_with_mpi("julia", mpi, known=known)
-    preferences = mpi.parent / "work/julia-set/LocalPreferences.toml"
-    assert preferences.exists() is (library is not None)
-    assert ("no MPI of MPICH's kind" in said) is (library is None)
-    if library is not None:
-        found = tomllib.loads(preferences.read_text())["MPIPreferences"]
-        assert (found["libmpi"], found["abi"]) == (library.format(mpi=mpi), "MPICH")
+            ("lib/libmpi.so.12", "", "{mpi}/lib/libmpi.so.12"),
+            (None, known, "/a b/libmpi.so.12"),
+            (None, of_open_mpi, ""),
+        )
+    ):
+        mpi, work = tmp_path / f"{number}/mpi", tmp_path / f"{number}/work"
+        for at in (work, mpi / "bin", mpi / "lib"):
+            at.mkdir(parents=True)
+        if file:
+            (mpi / file).touch()
+        for name, text in (("mpicc", ""), ("ldconfig", f"cat <<'END'\n{listed}\nEND\n")):
+            (mpi / "bin" / name).write_text(f"#!/bin/sh\n{text}")
+            (mpi / "bin" / name).chmod(0o755)
+        (work / "build.sh").write_text(stand_ins)
+        text = (shipped_layers() / "julia/post.sh").read_text().replace("/opt/lumiimg/julia", f"{work}/set")
+        env = {"LAYER_FILES": f"{work}", "PREFIX": f"{work}/prefix", "SOURCE_JULIA": "x"}
+        env["PATH"] = f"{mpi}/bin:/usr/bin:/bin"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text], cwd=work, env=env, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        preferences = work / "set/LocalPreferences.toml"
+        assert preferences.exists() is bool(library), number
+        assert (b"no MPI of MPICH's kind" in done.stdout) is not bool(library), number
+        if library:
+            found = tomllib.loads(preferences.read_text())["MPIPreferences"]
+            assert (found["libmpi"], found["abi"]) == (library.format(mpi=mpi), "MPICH")
 
 
 @pytest.mark.usefixtures("clean_home")
-@pytest.mark.parametrize(
-    ("mpi", "add", "warned"),
-    [
-        ("", (), "without an MPI below"),
-        (', mpi = "4.3.2", mpi-abi = "12"', (), None),
-        (', mpi = "5.0.7", mpi-abi = "40"', (), "the MPI below is Open MPI"),
-        (', mpi = "5.0.7", mpi-abi = "40"', ("mpich",), None),
-    ],
-)
 def test_julia_on_a_base_is_warned_of_where_its_mpi_would_not_be_the_images(
-    mpi: str, add: tuple[str, ...], warned: str | None, make_layer: MakeLayer, capsys: pytest.CaptureFixture[str]
+    make_layer: MakeLayer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head, bootstrap, rest = BASE.partition("[[bootstrap]]")
-    has = f'has = {{ rocm = "6.4.4", rccl = "2.22.3"{mpi} }}\nprovides = ["hip", "libfabric"]\n'
-    base = make_layer("theirs", f"{head}{has}{bootstrap}{rest}")
-    words = [word for name in (*add, "julia") for word in ("--add", name)]
-    assert main(["explain", "--layers", str(base.parent), "--base", "theirs", *words, "--json"]) == ExitCode.GOOD
-    rules = json.loads(capsys.readouterr().out)["rules"]
-    said = [rule["because"] for rule in rules if rule["outcome"] == "warning"]
-    assert len(said) == (warned is not None)
-    assert warned is None or warned in said[0]
+    for number, (mpi, add, warned) in enumerate(
+        (
+            ("", (), "without an MPI below"),
+            (', mpi = "4.3.2", mpi-abi = "12"', (), None),
+            (', mpi = "5.0.7", mpi-abi = "40"', (), "the MPI below is Open MPI"),
+            (', mpi = "5.0.7", mpi-abi = "40"', ("mpich",), None),
+        )
+    ):
+        has = f'has = {{ rocm = "6.4.4", rccl = "2.22.3"{mpi} }}\nprovides = ["hip", "libfabric"]\n'
+        base = make_layer(f"theirs{number}", f"{head}{has}{bootstrap}{rest}")
+        words = ["--base", base.name, *(word for name in (*add, "julia") for word in ("--add", name))]
+        assert main(["explain", "--layers", str(base.parent), *words, "--json"]) == ExitCode.GOOD
+        rules = json.loads(capsys.readouterr().out)["rules"]
+        said = [rule["because"] for rule in rules if rule["outcome"] == "warning"]
+        assert len(said) == (warned is not None), number
+        assert warned is None or warned in said[0]
 
 
 def test_a_wheel_without_its_extensions_is_not_kept(tmp_path: Path) -> None:

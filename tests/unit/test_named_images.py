@@ -79,16 +79,6 @@ def test_a_name_is_a_base_with_what_it_says_and_one_that_says_less_is_none() -> 
         assert catalogue.base(base).bootstraps[0].origin == path.replace(f"-{flavour}-", "-torch-")
 
 
-def test_explain_says_that_only_the_name_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["explain", "--base", "lumi-multitorch-latest", "--add", "transformers", "--site", "lumi", "--verbose"])
-        == 0
-    )
-    said = unwrapped(capsys.readouterr().out)
-    assert f"--base {SEPTEMBER} --add transformers on lumi" in said
-    assert "by its name, and what follows from that, it has rocm 7.2, libfabric 2.1, torch 2.11" in said
-
-
 @pytest.mark.usefixtures("clean_home")
 def test_an_image_by_its_name_is_locked_and_built_from_the_lock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -103,15 +93,6 @@ def test_an_image_by_its_name_is_locked_and_built_from_the_lock(
     assert base["from"] == f"docker.io/rocm/pytorch:{tag}"
     assert base["digest"].startswith("sha256:")
     assert "would build rocm-pytorch-2.8.0-rocm7.0.2-ubuntu24.04-py3.12" in capsys.readouterr().out
-
-
-def test_known_images_are_listed_with_their_days(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--json"]) == ExitCode.GOOD
-    names = {entry["name"]: entry["summary"] for entry in json.loads(capsys.readouterr().out)["entries"]}
-    assert names[SEPTEMBER].endswith("of 2026-09-29: by its name")
-    # of each image that is known the day is in `show`
-    assert main(["show", SEPTEMBER]) == ExitCode.GOOD
-    assert "lumi-multitorch-torch-u24r72f21m50t211-20260929_104918.sif" in "".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -131,31 +112,20 @@ def test_where_the_file_is_it_is_read_and_held_against_its_name(
     assert "its name says rocm 7.2, and its files have 7.0.2" in unwrapped(capsys.readouterr().out)
 
 
-def test_an_image_of_a_registry_that_is_not_called_one_is_said_how_to_call(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("rocm/pytorch:latest", "docker.io/rocm/vllm:rocm7.2_odd", "quay.io/a/b/c:1"):
-        assert main(["explain", "--base", name]) == ExitCode.BAD_INPUT
-        assert f"{name}: no such file; one of a registry: --base docker://{name}" in unwrapped(capsys.readouterr().err)
-
-
 @pytest.mark.usefixtures("clean_home")
-@pytest.mark.parametrize("in_folders_of_their_own", [False, True])
-def test_the_newest_is_the_newest_that_is_here_or_what_its_site_calls_so(
-    in_folders_of_their_own: bool, tmp_path: Path
-) -> None:
-    def place(name: str) -> str:
-        return f"{name}/{name}.sif" if in_folders_of_their_own else f"{name}.sif"
-
-    images = tmp_path / "images"
-    for day in ("20270101_000000", "20261201_000000", "99999999_000000"):
-        (image := images / place(f"stack-r73t212-{day}")).parent.mkdir(parents=True, exist_ok=True)
-        image.write_bytes(b"")
-    catalogue = open_catalogue(HOME, [family(tmp_path, f"{images}/{place('stack-r{rocm}{more}t212-{date}_{time}')}")])
-    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20270101-000000"
-    (images / "stack-latest.sif").symlink_to(place("stack-r73t212-20261201_000000"))
-    assert catalogue.meant_by("stack-latest") == "stack-r73t212-20261201-000000"
-    assert catalogue.meant_by("stack-r73") == "stack-r73t212-20270101-000000"
-    assert catalogue.base("stack-r73t212-20261201-000000").has == {"rocm": "7.3", "torch": "2.12"}
-    assert images / place("stack-r73t212-20270101_000000") in catalogue.images_here()
+def test_the_newest_is_the_newest_that_is_here_or_what_its_site_calls_so(tmp_path: Path) -> None:
+    for images, place in ((tmp_path / "flat", "{0}.sif"), (tmp_path / "folders", "{0}/{0}.sif")):
+        for day in ("20270101_000000", "20261201_000000", "99999999_000000"):
+            (image := images / place.format(f"stack-r73t212-{day}")).parent.mkdir(parents=True, exist_ok=True)
+            image.write_bytes(b"")
+        file = place.format("stack-r{rocm}{more}t212-{date}_{time}")
+        catalogue = open_catalogue(HOME, [family(tmp_path, f"{images}/{file}")])
+        assert catalogue.meant_by("stack-latest") == "stack-r73t212-20270101-000000"
+        (images / "stack-latest.sif").symlink_to(place.format("stack-r73t212-20261201_000000"))
+        assert catalogue.meant_by("stack-latest") == "stack-r73t212-20261201-000000"
+        assert catalogue.meant_by("stack-r73") == "stack-r73t212-20270101-000000"
+        assert catalogue.base("stack-r73t212-20261201-000000").has == {"rocm": "7.3", "torch": "2.12"}
+        assert images / place.format("stack-r73t212-20270101_000000") in catalogue.images_here()
 
 
 def family(tmp_path: Path, file: str, **other: str) -> Path:
@@ -183,6 +153,9 @@ def family(tmp_path: Path, file: str, **other: str) -> Path:
 
 
 def test_what_no_name_can_say_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("rocm/pytorch:latest", "docker.io/rocm/vllm:rocm7.2_odd", "quay.io/a/b/c:1"):
+        assert main(["explain", "--base", name]) == ExitCode.BAD_INPUT
+        assert f"{name}: no such file; one of a registry: --base docker://{name}" in unwrapped(capsys.readouterr().err)
     for key, value, fault in (
         ("name", '"x-{rocm.__class__}"', "braces are for names"),
         ("name", '"x-{gpu}"', "holds {gpu}; groups of all patterns: date, more, rocm, time"),

@@ -20,8 +20,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
-from lumiimg.image import Image, open_image
-from lumiimg.resolve import inventory
+from lumiimg.image import open_image
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER
 from tests.shared.programs import examples, unwrapped
@@ -222,49 +221,23 @@ def test_the_bases_that_explain_names_take_the_layers(add: list[str], more: list
         assert answer(*command).code == said.code, command
 
 
-@pytest.mark.parametrize("verb", ["explain", "build --why", "adapt"])
-def test_no_option_repeats_a_secret_of_the_environment(
-    verb: str, ground: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_option_repeats_a_secret_of_the_environment(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of no known shape is known by the variable that holds it, too."""
     del ground
     secret = "Canary9" * 3
     monkeypatch.setenv("OUR_API_KEY", secret)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
-    words = {
-        "adapt": ["adapt", "./image", "--site", "lumi", "--add", "free"],
-        "build --why": ["build", "--why", "free", "--base", "own-base", "--add", "free"],
-    }.get(verb, [verb, "--base", "own-base", "--add", "free"])
-    for option in (
-        ["--arg", f"free.NOTE=a {secret} b"],
-        ["--source", f"one=https://h.test/{secret}/t.tar.gz#sha256={DIGEST}"],
-        ["--mirror", f"debian=https://h.test/{secret}/debian"],
+    explain = ["explain", "--base", "own-base", "--add", "free", "--layers", "own"]
+    for words in (
+        explain,
+        ["build", "--why", "free", *explain[1:]],
+        ["adapt", "./image", "--site", "lumi", *explain[3:]],
     ):
-        assert answer(*words, "--layers", "own", *option).code == ExitCode.BAD_INPUT
+        for option in (
+            ["--arg", f"free.NOTE=a {secret} b"],
+            ["--source", f"one=https://h.test/{secret}/t.tar.gz#sha256={DIGEST}"],
+            ["--mirror", f"debian=https://h.test/{secret}/debian"],
+        ):
+            assert answer(*words, *option).code == ExitCode.BAD_INPUT
     honest = ["--mirror", "debian=https://x.eu-north-1.test/debian", "--arg", "free.NOTE=eu-north-1"]
-    if verb in {"explain", "build"}:
-        dry_run = ["--dry-run"] if verb == "build" else []
-        assert answer(*words, "--layers", "own", *honest, *dry_run).code == ExitCode.GOOD
-
-
-def test_adapt_reads_an_image_once(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    del ground
-    read, really = list[Image](), inventory.read_contents
-
-    def counted(image: Image) -> inventory.Inventory:
-        read.append(image)
-        return really(image)
-
-    monkeypatch.setattr(inventory, "read_contents", counted)
-    said = answer("adapt", "./image", "--site", "lumi", "--dry-run")
-    assert (said.code, len(read)) == (ExitCode.GOOD, 1), said
-
-
-def test_the_nearest_request_does_not_depend_on_the_clock(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    del ground
-    words = ["explain", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi"]
-    expected = answer(*words)
-    hours = iter(range(0, 10**9, 3600))
-    monkeypatch.setattr("time.monotonic", lambda: next(hours))
-    assert answer(*words) == expected
-    assert "lumiimg build --base rocm-6.2.4 --add vllm --site lumi" in expected.out
+    assert answer(*explain, *honest).code == ExitCode.GOOD

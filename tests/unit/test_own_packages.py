@@ -123,7 +123,7 @@ def own(text: str, name: str = "requirements.txt") -> tuple[str, str]:
 
 def test_own_packages_are_the_last_layer_and_what_is_below_stays(world: World, folder: Path, capsys: Capture) -> None:
     Path("mine.toml").write_text(
-        'summary = "mine"\nbase = "box"\nadd = ["torch-rocm-layer", "ham", "pip:yolk=2.0"]\nsite = "generic"\n'
+        'summary = "mine"\nbase = "box"\nadd = ["torch-rocm-layer", "ham", "pip:yolk==2.0"]\nsite = "generic"\n'
     )
     words = ["--layers", str(folder), *world.mirrors]
     lines = own("# mine\nspam ; python_version > '3.8'\n\nDotted_Name\n")
@@ -173,10 +173,8 @@ def test_a_line_against_the_image_is_refused_without_an_index_by_file_and_line(
     below = "and the layer torch-rocm-layer has"
     for text, said in (
         ("yolk\ntorch==2.9.0", f"line 2 of requirements.txt requires torch==2.9.0, {below} torch"),
-        ("triton==3.9; sys_platform == 'linux'", f"requires triton==3.9, {below} triton 3.5.1"),
+        ("triton==3.9", f"requires triton==3.9, {below} triton 3.5.1"),
         ("NVIDIA_cublas.CU12", "line 1 of requirements.txt names nvidia-cublas-cu12, which is for NVIDIA's GPUs"),
-        ("onnxruntime-gpu", "line 1 of requirements.txt names onnxruntime-gpu, which is for NVIDIA's GPUs"),
-        ("onnxruntime-gpu; sys_platform == 'linux'", "onnxruntime does the same without"),
         ("Fast.Attn>=1", "names fast-attn, and that of the index is not made for this image: --add fast-attn"),
         ("vllm", "names vllm, and that of the index is not made for this image: --add vllm"),
     ):
@@ -194,40 +192,32 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
     world: World, folder: Path, capsys: Capture
 ) -> None:
     below = "and the layer torch-rocm-layer has egg 1.0"
-    said = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nham>=2\nEGG==1.5\n"))
+    said = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nEGG==1.5\n"))
     assert f"line 1 of requirements.txt requires egg>=1.5, {below}" in said
-    assert "line 3 of requirements.txt requires ham>=2, and the layer ham has ham 1.0" in said
-    assert "line 4 of requirements.txt requires EGG==1.5" in said
+    assert "line 3 of requirements.txt requires EGG==1.5" in said
     assert said.endswith("loosen the line: what is below stays as it is")
     # what only the index shows
     world.wheels |= {
         "new": {"1.0": ("egg>=1.5",)},
         "exact": {"1.0": ("torch==2.9.0",)},
-        "fast-attn": {"1.0": ("torch==2.0",)},
-        "stuck": {"1.0": ("fast-attn",)},
         "other-python": {},
+        "onnxruntime-gpu": {"1.0": ()},
     }
-    for more, parts in (
-        (
-            own("yolk\nnew\n"),
-            ("line 2 of requirements.txt requires new", "all versions of new require egg>=1.5", "has egg"),
-        ),
-        (("--add", "pip:exact"), ("the option --add requires exact", f"the layer torch-rocm-layer has torch {TORCH}")),
-        (
-            (*own("yolk<2\n"), *own("-r requirements.txt\nyolk>=2\n", "two.txt")),
-            ("line 1 of requirements.txt requires yolk<2", "line 2 of two.txt requires yolk>=2"),
-        ),
-        (
-            own("cudaful\n"),
-            ("1 of requirements.txt requires cudaful, for which middle requires nvidia-cublas-cu12, which",),
-        ),
-        (own("trainer\n"), ("requires trainer, which requires fast-attn, and that of the index is not made for this",)),
-        (own("yolk==99\n"), ("the index does not have that version",)),
-        (own("other-python\n"), ("is it a package index that answers?",)),
-        (own("stuck\n"), ("the fast-attn of the index is not made for this image: --add fast-attn",)),
-        (own("nowhere\n"), ("no package index has nowhere",)),
+    for text, more, parts in (
+        ("yolk\nnew\n", ("ham",), ("line 2 of requirements.txt requires new", "all versions of new require egg>=1.5", below)),
+        ("", ("pip:exact",), ("the option --add requires exact", f"the layer torch-rocm-layer has torch {TORCH}")),
+        ("yolk<2\n", ("pip:yolk>=2",), ("line 1 of requirements.txt requires yolk<2", "--add requires yolk>=2")),
+        ("ham>=2\n", ("ham",), ("requires ham>=2, and the layer ham has ham 1.0",)),
+        ("triton==3.9; sys_platform == 'linux'\n", (), ("has triton 3.5.1",)),
+        ("onnxruntime-gpu; sys_platform == 'linux'\n", (), ("is for NVIDIA's GPUs", "does the same without")),
+        ("cudaful\n", (), ("requires cudaful, for which middle requires nvidia-cublas-cu12, which is for NVIDIA's",)),
+        ("trainer\n", (), ("requires trainer, which requires fast-attn, and that of the index is not made for this",)),
+        ("yolk==99\n", (), ("the index does not have that version",)),
+        ("other-python\n", (), ("is it a package index that answers?",)),
+        ("nowhere\n", (), ("no package index has nowhere",)),
     ):
-        said = refused(world, folder, capsys, *more)
+        words = [*(own(text) if text else ()), *(word for name in more for word in ("--add", name))]
+        said = refused(world, folder, capsys, *words)
         assert [part for part in parts if part not in said] == [], said
         assert "{" not in said
 
@@ -335,7 +325,7 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
         assert text.isprintable(), said
         assert len(text) < 400, said
         assert "sesame" not in text
-        assert "r.txt" in text or "nowhere.txt" in text
+        assert text.partition(": ")[0].endswith(".txt")
     Path("pyproject.toml").write_text('[project]\nname="p"\ndependencies=["egg"]\n')
     Path("uv.lock").write_text("version = 1\n")
     for name, said in (

@@ -58,19 +58,25 @@ source = "the tests"
 """
 
 
-def test_the_cores_near_a_gpu_of_lumi_are_those_of_its_published_masks() -> None:
-    binding = find_site("lumi", HOME).binding
-    assert binding is not None
-    masks = [sum(1 << core for core in binding.cores_near(gpu)) for gpu in range(8)]
+# ALCF running-jobs-aurora.md, and frameworks/pytorch.md: of socket 0 without core 0, of socket 1 without core 52
+AURORA_LISTS = {
+    False: "1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100",
+    True: "4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79",
+}
+
+
+def test_the_cores_near_a_gpu_are_those_that_each_site_publishes() -> None:
+    lumi, frontier, aurora = (find_site(name, HOME).binding for name in ("lumi", "frontier", "aurora"))
+    assert lumi is not None
+    assert frontier is not None
+    assert aurora is not None
+    masks = [sum(1 << core for core in lumi.cores_near(gpu)) for gpu in range(8)]
     assert masks == list(LUMI_MASKS)
-
-
-def test_frontier_has_the_cores_that_olcf_prints_for_each_gpu() -> None:
     # pytorch_frontier.rst: `core affinity … 1 2 3 4 5 6 7, Suggested GPU 4`, and so on
-    binding = find_site("frontier", HOME).binding
-    assert binding is not None
-    assert [binding.cores_near(gpu)[0] for gpu in (4, 2, 6, 7)] == [1, 17, 33, 41]
-    assert all(len(binding.cores_near(gpu)) == 7 for gpu in range(8))
+    assert [frontier.cores_near(gpu)[0] for gpu in (4, 2, 6, 7)] == [1, 17, 33, 41]
+    assert all(len(frontier.cores_near(gpu)) == 7 for gpu in range(8))
+    for sparing, lists in AURORA_LISTS.items():
+        assert ":".join(ranges(aurora.cores_near(gpu, sparing=sparing)) for gpu in range(12)) == lists
 
 
 # ALCF running-jobs-aurora.md, and frameworks/pytorch.md: of socket 0 without core 0, of socket 1 without core 52
@@ -80,17 +86,8 @@ AURORA_LISTS = {
 }
 
 
-@pytest.mark.parametrize("sparing", [False, True])
-def test_the_cores_near_the_tiles_of_aurora_are_alcfs_lists(sparing: bool) -> None:
-    binding = find_site("aurora", HOME).binding
-    assert binding is not None
-    cores = [ranges(binding.cores_near(gpu, sparing=sparing)) for gpu in range(12)]
-    assert ":".join(cores) == AURORA_LISTS[sparing]
-
-
-@pytest.mark.parametrize(
-    ("site", "partition", "nodes", "hours"),
-    [
+def test_how_long_a_job_can_take_depends_on_its_nodes() -> None:
+    for site, partition, nodes, hours in (
         ("frontier", "batch", 91, 2),
         ("frontier", "batch", 92, 6),
         ("frontier", "batch", 184, 12),
@@ -98,58 +95,31 @@ def test_the_cores_near_the_tiles_of_aurora_are_alcfs_lists(sparing: bool) -> No
         ("aurora", "prod", 2000, 24),
         ("alps", "debug", 1, 1.5),
         ("lumi", "dev-g", 1, 3),
-    ],
-)
-def test_how_long_a_job_can_take_depends_on_its_nodes(site: str, partition: str, nodes: int, hours: float) -> None:
-    (found,) = [part for part in find_site(site, HOME).partitions if part.name == partition]
-    assert found.hours_for(nodes) == hours
+    ):
+        (found,) = [part for part in find_site(site, HOME).partitions if part.name == partition]
+        assert found.hours_for(nodes) == hours, (site, nodes)
 
 
-def test_a_fabric_whose_c_library_nobody_documented_is_not_decided(capsys: Capture) -> None:
-    assert main(["explain", "--base", "rocm-6.4.4", "--site", "frontier", "--json"]) == ExitCode.GOOD
-    data = json.loads(capsys.readouterr().out)
-    (gate,) = [rule for rule in data["rules"] if rule["id"] == "glibc-gate"]
-    assert (data["fabric"], gate["outcome"]) == ("bundled", "unknown")
-    assert "lumiimg host scan" in gate["because"]
+def test_the_environment_of_jobs_goes_by_what_the_image_has(capsys: Capture) -> None:
+    def variables(base: str, site: str, *more: str) -> dict[str, str]:
+        assert main(["explain", "--base", base, "--site", site, *more, "--json"]) == ExitCode.GOOD
+        return {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)["environment"]}
 
-
-@pytest.mark.parametrize(
-    ("base", "has", "lacks"),
-    [
-        ("rocm-6.4.4", {"NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME"}, {"NCCL_DMABUF_ENABLE", "SLURM_NETWORK"}),
-        # with its images jobs on several nodes hang with GPUDirect RDMA
-        ("rocm-7.0", {"NCCL_DMABUF_ENABLE", "SLURM_NETWORK"}, {"NCCL_NET_GDR_LEVEL"}),
-    ],
-)
-def test_the_environment_of_jobs_goes_by_what_the_image_has(
-    base: str, has: set[str], lacks: set[str], capsys: Capture
-) -> None:
-    assert main(["explain", "--base", base, "--site", "lumi", "--json"]) == ExitCode.GOOD
-    found = {variable["name"] for variable in json.loads(capsys.readouterr().out)["environment"]}
-    assert has <= found
-    assert not lacks & found
-    # of torch, which is not asked for
-    assert "MIOPEN_USER_DB_PATH" not in found
-
-
-@pytest.mark.parametrize(
-    ("site", "add", "value"),
-    [
+    of_6, of_7 = {"NCCL_NET_GDR_LEVEL"}, {"NCCL_DMABUF_ENABLE", "SLURM_NETWORK"}
+    # with images of ROCm 7 jobs on several nodes hang with GPUDirect RDMA
+    for base, has, lacks in (("rocm-6.4.4", of_6 | {"NCCL_SOCKET_IFNAME"}, of_7), ("rocm-7.0", of_7, of_6)):
+        found = set(variables(base, "lumi"))
+        assert has <= found
+        # the last is of torch, which is not asked for
+        assert not (lacks | {"MIOPEN_USER_DB_PATH"}) & found
+    for site, add, value in (
         ("lumi", "mpich", "pmi2"),
         ("lumi", "rccl-tests", "pmi2"),
         ("lumi", "netprobe", None),
         ("frontier", "mpich", None),
-    ],
-)
-def test_jobs_are_told_how_srun_starts_the_mpi_of_the_image(
-    site: str, add: str, value: str | None, capsys: Capture
-) -> None:
-    words = ["explain", "--base", "rocm-6.4.4", "--add", add, "--fabric", "bundled", "--site", site]
-    assert main([*words, "--json"]) == ExitCode.GOOD
-    found = {variable["name"]: variable["value"] for variable in json.loads(capsys.readouterr().out)["environment"]}
-    assert found.get("SLURM_MPI_TYPE") == value
-    main([*words, "--verbose"])
-    assert ("    export SLURM_MPI_TYPE=pmi2\n" in capsys.readouterr().out) is (value is not None)
+    ):
+        words = ("--add", add, "--fabric", "bundled")
+        assert variables("rocm-6.4.4", site, *words).get("SLURM_MPI_TYPE") == value, (site, add)
 
 
 def test_each_site_is_shown_and_one_that_the_project_never_ran_on_is_marked(capsys: Capture) -> None:
@@ -167,15 +137,14 @@ def test_each_site_is_shown_and_one_that_the_project_never_ran_on_is_marked(caps
             assert "never run anything on this machine" in told
 
 
-def test_a_site_file_of_the_users_is_shown(tmp_path: Path, capsys: Capture) -> None:
+def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_key(
+    tmp_path: Path, capsys: Capture
+) -> None:
     (tmp_path / "mine.toml").write_text(MINE)
     assert main(["show", str(tmp_path / "mine.toml")]) == ExitCode.GOOD
     told = capsys.readouterr().out
     assert "GPU 0: 9-15; GPU 1: 1-7" in told
     assert "gpu: up to 4 nodes, 1 h" in told
-
-
-def test_a_wrong_site_is_one_line_with_the_key(tmp_path: Path, capsys: Capture) -> None:
     for old, new, fault in (
         ('glibc = "2.38"', 'glibc = "abc"', "key 'fabric.glibc' is 'abc', no version"),
         ('rocm = ["rocm>=6.1,<7.1"]', 'rocm = ["python>=3"]', "key 'driver.rocm' should be releases of ROCm"),
