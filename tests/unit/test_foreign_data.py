@@ -10,7 +10,6 @@ import hashlib
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tomli_w
 
-from lumiimg.build.cache import CacheKey, LayerCache
 from lumiimg.build.provenance import read_chain, write_folder
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.main import main
@@ -34,7 +32,6 @@ from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import parse_mirrors
-from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
@@ -512,27 +509,3 @@ def test_no_definition_is_built_that_lumiimg_does_not_write(folder: Path) -> Non
         for write in (write_chain, write_flat):
             with pytest.raises(DefinitionError):
                 write(replace(lock, bootstrap=changed))
-
-
-@pytest.mark.threat
-def test_no_text_of_a_kept_answer_leads_elsewhere(tmp_path: Path) -> None:
-    cache, data = LayerCache(tmp_path / "cache"), tmp_path / "data.sqfs"
-    data.write_bytes(b"layer")
-    key, other = (CacheKey({"parent": parent}) for parent in "ab")
-    kept = cache.keep(key, data, layers=("a",), seconds=1.0, below=ZEROS)
-    assert cache.find(other, ZEROS) == kept
-    shutil.copytree(kept.data.parent, tmp_path / "outside")
-    (note,) = (tmp_path / "cache/contents").iterdir()
-    for text in ("../../outside", str(tmp_path / "outside")):
-        note.write_text(text)
-        assert cache.find(other, ZEROS) is None
-    place = kept.data.with_name("entry.json")
-    document = json.loads(place.read_text())
-    for name in ("../../../outside/data.sqfs", str(tmp_path / "outside/data.sqfs")):
-        place.write_text(json.dumps({**document, "data": name}))
-        assert cache.read(key.digest) is None
-    download = Partial(tmp_path / "partial", is_known=False)
-    download.folder.mkdir()
-    for validator, taken in (('"tag"', '"tag"'), ("a\r\nX-Y: z", None), ("\u20ac", None), (7, None)):
-        download.note("https://x.test", validator)  # type: ignore[arg-type]
-        assert download.validator("https://x.test") == taken

@@ -178,30 +178,27 @@ def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("agent", ["docker", "oras"])
-@pytest.mark.parametrize("server", ["a dripped body", "nothing at all", "redirects in a circle"])
-def test_a_base_is_pulled_within_limits_though_there_is_an_engine(server: str, agent: str, tmp_path: Path) -> None:
+def test_a_base_is_pulled_within_limits_though_there_is_an_engine(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "no-apptainer", EngineKind.APPTAINER, "1.4.5", frozenset())
-    with serving(*SERVERS[server]) as url:
-        header = Header(agent, f"{url.partition('://')[2]}/a/b@sha256:{'0' * 64}")
-        base = Definition("01-box", ("box",), None, Sections(header), (), plain_http=True)
-        (tmp_path / "step").mkdir()
-        step = LayerBuild(build_machine(engine), {}, base, tmp_path / "step", io.BytesIO(), print)
-        start = time.monotonic()
-        with pytest.raises(FailedError, match=r"http://127\.0\.0\.1:"):
-            Overlay().base(step, tmp_path / "x.sif", Store(tmp_path / "store", Web(), Mirrors({})))
-        assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S
-    assert not (tmp_path / "x.sif").exists()
+    (tmp_path / "step").mkdir()
+    for agent, server in (
+        ("docker", "a dripped body"),
+        ("oras", "nothing at all"),
+        ("docker", "redirects in a circle"),
+    ):
+        with serving(*SERVERS[server]) as url:
+            header = Header(agent, f"{url.partition('://')[2]}/a/b@sha256:{'0' * 64}")
+            base = Definition("01-box", ("box",), None, Sections(header), (), plain_http=True)
+            step = LayerBuild(build_machine(engine), {}, base, tmp_path / "step", io.BytesIO(), print)
+            start = time.monotonic()
+            with pytest.raises(FailedError, match=r"http://127\.0\.0\.1:"):
+                Overlay().base(step, tmp_path / "x.sif", Store(tmp_path / "store", Web(), Mirrors({})))
+            assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S, server
+        assert not (tmp_path / "x.sif").exists(), server
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize(
-    ("verb", "server"),
-    [("lock", server) for server in sampled(SERVERS, 8)] + [("build", server) for server in sampled(SERVERS, 4)],
-)
 def test_a_command_ends_in_one_line_and_leaves_nothing_half_written(
-    verb: str,
-    server: str,
     layers: Path,
     make_layer: MakeLayer,
     tmp_path: Path,
@@ -215,19 +212,20 @@ def test_a_command_ends_in_one_line_and_leaves_nothing_half_written(
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    with serving(*SERVERS[server]) as url:
-        if url.startswith("https"):
-            url = f"http{url[5:]}"  # noqa: PLW2901
-        make_layer("box", BASE)
-        source = f'[sources.one]\nurl = "{url}/t.tar.gz"\nfile = "t.tar.gz"\nkey = "1"\nsource = "s"\n'
-        make_layer("tool", f'{LAYER}{source}[sources.one.sha256]\n1 = "{digest}"\n')
-        request = ["--base", "box", "--add", "tool", "--layers", str(layers), "--mirror", f"docker.io={url}", "--quiet"]
-        words = {"lock": ["lock"], "build": ["build", "--definitions", "defs"]}[verb]
-        start = time.monotonic()
-        assert main([*words, *request]) in {ExitCode.NO, ExitCode.MISSING_HERE}
-        assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S
-    said = capsys.readouterr().err
-    assert said.startswith("lumiimg: ")
-    assert (said[:-1].isprintable(), len(said) < 1000) == (True, True), said
-    assert not (work / "lumiimg.lock").exists()
-    assert not any(path.name == "t.tar.gz" for path in work.rglob("*"))
+    make_layer("box", BASE)
+    tool = make_layer("tool")
+    for number, server in enumerate(sampled(SERVERS, 10)):
+        with serving(*SERVERS[server]) as url:
+            plain = url.replace("https:", "http:")
+            source = f'[sources.one]\nurl = "{plain}/t.tar.gz"\nfile = "t.tar.gz"\nkey = "1"\nsource = "s"\n'
+            (tool / "layer.toml").write_text(f'{LAYER}{source}[sources.one.sha256]\n1 = "{digest}"\n')
+            words = [["lock"], ["lock"], ["build", "--definitions", "defs"]][number % 3]
+            words += ["--base", "box", "--add", "tool", "--layers", str(layers), "--mirror", f"docker.io={plain}"]
+            start = time.monotonic()
+            assert main([*words, "--quiet"]) in {ExitCode.NO, ExitCode.MISSING_HERE}, server
+            assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S, server
+        said = capsys.readouterr().err
+        assert said.startswith("lumiimg: "), server
+        assert (said[:-1].isprintable(), len(said) < 1000) == (True, True), said
+        assert not (work / "lumiimg.lock").exists()
+        assert not any(path.name == "t.tar.gz" for path in work.rglob("*"))

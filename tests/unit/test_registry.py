@@ -102,7 +102,6 @@ def test_a_mirror_takes_the_place_of_its_registry() -> None:
     for mirror, meant, plain in (
         ("docker.io=http://127.0.0.1:5000", "127.0.0.1:5000/library/a:latest", True),
         ("docker.io=https://host.org/hub/", "host.org/hub/library/a:latest", False),
-        ("docker.io=host.org", "host.org/library/a:latest", False),
         ("quay.io=http://host.org", "docker.io/library/a:latest", False),
     ):
         reference = parse_reference("a", parse_mirrors({}, [mirror]))
@@ -497,20 +496,14 @@ def test_a_token_that_expires_while_layers_come_is_had_anew(server: Registry, tm
     assert TOKEN.encode() not in kept
 
 
-@pytest.mark.parametrize("ends", ["broken", "interrupted"])
 def test_the_next_run_fetches_only_what_is_missing_of_an_image(
-    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+    server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(server)
     server.replies[blob_path(BLOBS[1])] = cut(BLOBS[1], 1000)
-    error: type[BaseException] = FailedError
     with monkeypatch.context() as ending:
-        if ends == "broken":
-            ending.setattr("lumiimg.resolve.network.download._ATTEMPTS", 1)
-        else:
-            error = KeyboardInterrupt
-            ending.setattr(Web, "pause", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(error):
+        ending.setattr(Web, "pause", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
             pull(server, tmp_path)
     assert not list((tmp_path / "oci").glob("*/oci-layout"))
     server.asked.clear()
@@ -519,7 +512,7 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
     assert [asked.get("range") for asked in server.headers_of(blob_path(BLOBS[1]))] == ["bytes=1000-"]
     server.asked.clear()
     assert is_whole(pull(server, tmp_path))
-    assert not [path for path in [asked.path for asked in server.asked] if path == blob_path(BLOBS[1])]
+    assert not [asked for asked in server.asked if "/blobs/" in asked.path and asked.path in map(blob_path, BLOBS)]
 
 
 def test_a_sif_behind_a_token_goes_on_where_it_ended(
@@ -547,29 +540,6 @@ def test_a_layer_that_is_another_is_refused_and_not_kept(server: Registry, tmp_p
         with pytest.raises(FailedError, match=f"has another digest: it is {sha256(wrong)}, not {sha256(BLOBS[0])}"):
             pull(server, tmp_path / f"{number}")
     assert not any(wrong in path.read_bytes() for path in tmp_path.rglob("data"))
-
-
-@pytest.mark.usefixtures("login")
-@pytest.mark.threat
-def test_a_layer_is_fetched_from_another_host_without_token_or_login(
-    server: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lumiimg.resolve.network.download._PAUSE_S", 0.0)
-    filled(server)
-    guarded(server)
-    other.replies["/store"] = cut(BLOBS[1], 1000)
-    elsewhere = f"{other.by_another_name}/store?signature=hunter3"
-    server.replies[blob_path(BLOBS[1])] = Reply(307, headers={"Location": elsewhere})
-    assert is_whole(pull(server, tmp_path))
-    seen = other.headers_of("/store")
-    assert [headers.get("range") for headers in seen] == [None, "bytes=1000-"]
-    assert not any({"authorization", "cookie"} & set(headers) for headers in seen)
-    assert not any(b"hunter3" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    other.replies["/store"] = Reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{other.url}/token"'})
-    with pytest.raises(FailedError, match="the server answers 401") as caught:
-        pull(server, tmp_path / "another")
-    assert "hunter3" not in str(caught.value)
-    assert other.headers_of("/token") == []
 
 
 # -- what goes wrong --
@@ -614,17 +584,16 @@ def test_each_misbehaviour_is_one_line_with_the_address(server: Registry) -> Non
 
 
 def test_a_parameter_of_the_type_and_a_type_that_is_not_said_do_not_matter(server: Registry) -> None:
-    config = server.blob(AMD64)
-    for header in (f"{IMAGE}; charset=utf-8", "application/json", "text/plain"):
-        server.manifest("tag", manifest_of(config), header)
-        assert server.resolve().media_type == IMAGE
-    document = manifest_of(config)
-    del document["mediaType"]
-    for header in (DOCKER_IMAGE, IMAGE):
-        server.manifest("tag", document, f"{header} ; charset=utf-8")
-        assert server.resolve().media_type == header
-    server.manifest("tag", document, "application/json")
-    assert server.resolve().media_type == IMAGE
+    document = manifest_of(server.blob(AMD64))
+    silent = {key: value for key, value in document.items() if key != "mediaType"}
+    for said, header, meant in (
+        (document, f"{IMAGE}; charset=utf-8", IMAGE),
+        (document, "application/json", IMAGE),
+        (silent, f"{DOCKER_IMAGE} ; charset=utf-8", DOCKER_IMAGE),
+        (silent, "application/json", IMAGE),
+    ):
+        server.manifest("tag", said, header)
+        assert server.resolve().media_type == meant, header
 
 
 @pytest.mark.threat

@@ -45,14 +45,14 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("what", ["100 Continue", "a header"])
-def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_proxy_that_goes_on_for_ever_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_PROXY")
     monkeypatch.delenv("no_proxy", raising=False)
-    with serving(*ENDLESS[what]) as url:
-        monkeypatch.setenv("https_proxy", url)
-        with pytest.raises(LumiimgError, match="did not come within 0 s"):
-            Web().ask("https://host.test/file", limit_bytes=10)
+    for first, again in ENDLESS.values():
+        with serving(first, again) as url:
+            monkeypatch.setenv("https_proxy", url)
+            with pytest.raises(LumiimgError, match="did not come within 0 s"):
+                Web().ask("https://host.test/file", limit_bytes=10)
 
 
 @pytest.mark.threat
@@ -102,6 +102,7 @@ def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(web, "_PAUSE_S", 0.0)
     url = server.url
     assert len(Web().ask(f"{url}/once", limit_bytes=1_000_000).body) == 1_000_000
     with pytest.raises(FailedError, match="is larger than 999999 bytes"):
@@ -109,22 +110,15 @@ def test_an_answer_is_unpacked_once_and_no_further_than_it_may_be_long(
     for path in ("/twice", "/other"):
         with pytest.raises(FailedError, match="has an encoding that was not requested"):
             Web().ask(f"{url}{path}", limit_bytes=1 << 30)
-
-
-@pytest.mark.threat
-@pytest.mark.parametrize("path", ["/moved", "/busy"])
-def test_what_comes_with_a_redirect_or_an_excuse_is_not_kept(
-    server: Server, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    monkeypatch.setattr(web, "_ANSWER_S", 60.0)
-    monkeypatch.setattr(web, "_PAUSE_S", 0.0)
-    tracemalloc.start()
-    try:
-        with contextlib.suppress(FailedError):
-            Web().ask(f"{server.url}{path}", limit_bytes=10)
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
+    # what comes with a redirect or an excuse is not kept
+    for path in ("/moved", "/busy"):
+        tracemalloc.start()
+        try:
+            with contextlib.suppress(FailedError):
+                Web().ask(f"{url}{path}", limit_bytes=10)
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20, path
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.fixture
@@ -136,26 +130,20 @@ def tls(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return server.url
 
 
-def test_a_certificate_counts_under_openssls_own_name_for_it(tls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.threat
+def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking, leads_away = Web(), r"redirects to http://127\.0\.0\.1:1/, which is not followed"
+    with pytest.raises(FailedError, match=leads_away):
+        Store(tmp_path, asking, Mirrors({})).add(f"{tls}/down")
+    # the server is spoken to under OpenSSL's own name for its certificate, too
     monkeypatch.setenv("SSL_CERT_FILE", os.environ["REQUESTS_CA_BUNDLE"])
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
-    with pytest.raises(FailedError, match=r"redirects to http://"):  # the server was spoken to
+    with pytest.raises(FailedError, match=leads_away):
         Web().ask(f"{tls}/down", limit_bytes=10)
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(FailedError, match=r"certificate"):
         Web().ask(f"{tls}/down", limit_bytes=10)
-
-
-@pytest.mark.threat
-def test_no_redirect_leads_away_from_tls(tls: str, tmp_path: Path) -> None:
-    asking = Web()
-    for ask in (
-        lambda: asking.ask(f"{tls}/down", limit_bytes=10),
-        lambda: Store(tmp_path, asking, Mirrors({})).add(f"{tls}/down"),
-    ):
-        with pytest.raises(FailedError, match=r"redirects to http://127\.0\.0\.1:1/, which is not followed"):
-            ask()
 
 
 LOGINS = {
@@ -168,28 +156,24 @@ LOGINS = {
 }
 
 
-@pytest.fixture
-def netrc(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "netrc").write_text(request.param)
+@pytest.mark.threat
+def test_a_login_goes_to_a_host_that_is_named(
+    tls: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    return str(request.param)
+    for text, login in LOGINS.items():
+        (tmp_path / "netrc").write_text(text)
+        server.logins.clear()
+        Web().ask(f"{tls}/", limit_bytes=10)
+        assert server.logins == [f"Basic {base64.b64encode(login.encode()).decode()}" if login else None], text
+        for other in ("default", "not-127.0.0.1", "1127.0.0.1", "127.0.0.1.host.test", "x.127.0.0.1"):
+            assert login_for(f"https://{other}/") is None, text
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("netrc", LOGINS, indirect=True)
-def test_a_login_goes_to_a_host_that_is_named(tls: str, server: Server, netrc: str) -> None:
-    Web().ask(f"{tls}/", limit_bytes=10)
-    login = LOGINS[netrc]
-    basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else None
-    assert server.logins == [basic]
-    for other in ("default", "not-127.0.0.1", "1127.0.0.1", "127.0.0.1.host.test", "x.127.0.0.1"):
-        assert login_for(f"https://{other}/") is None
-
-
-@pytest.mark.threat
-@pytest.mark.parametrize("netrc", [next(iter(LOGINS))], indirect=True)
-@pytest.mark.usefixtures("netrc")
-def test_no_login_goes_anywhere_without_tls(server: Server) -> None:
+def test_no_login_goes_anywhere_without_tls(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text(next(iter(LOGINS)))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     Web().ask(f"{server.url}/", limit_bytes=10)
     assert server.logins == [None]
 
