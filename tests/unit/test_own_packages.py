@@ -207,7 +207,7 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         (
             "yolk\nnew\n",
             ("ham",),
-            ("line 2 of requirements.txt requires new", "all versions of new require egg>=1.5", below),
+            ("line 2 of requirements.txt requires new", "all versions of new require egg>=1.5", "has egg 1.0"),
         ),
         ("", ("pip:exact",), ("the option --add requires exact", f"the layer torch-rocm-layer has torch {TORCH}")),
         ("yolk<2\n", ("pip:yolk>=2",), ("line 1 of requirements.txt requires yolk<2", "--add requires yolk>=2")),
