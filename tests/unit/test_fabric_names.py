@@ -9,14 +9,7 @@ import re
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.fabric.names import (
     LAYER_PLUGINS,
-    LIBCXI,
-    LIBFABRIC,
-    LIBRCCL,
-    PLUGIN_FILES,
-    PROVIDER_FILE,
     RCCL_OR_PLUGIN,
-    net_api,
-    net_symbol,
     newest_interface,
     part_of,
 )
@@ -47,17 +40,9 @@ def test_a_file_is_a_part_by_its_name_and_nothing_beside_a_library_is() -> None:
         named = {name for name in parts if parts[name] is part}
         assert {f"{stem}{tail}" for tail in NUMBERED} <= named
         assert all(name.startswith(f"{stem}.so") for name in named)
+    assert part_of("/opt/librccl.so/readme") is None
     looked_at = {name for name in FILES if RCCL_OR_PLUGIN.fullmatch(name)}
     assert looked_at == {name for name in parts if parts[name] in {Part.RCCL, Part.PLUGIN}}
-
-
-def test_a_part_is_known_by_the_last_part_of_a_path() -> None:
-    assert part_of("/opt/librccl.so/readme") is None
-    assert part_of("/opt/aws/librccl-net-aws.so.0.0.0") is Part.PLUGIN
-    assert [part_of(name) for name in (*LIBRCCL, *PLUGIN_FILES, LIBFABRIC, LIBCXI, PROVIDER_FILE)] == [
-        *(Part.RCCL, Part.RCCL, Part.PLUGIN, Part.PLUGIN, Part.LIBFABRIC, Part.LIBCXI),
-        None,
-    ]
 
 
 def test_a_scan_of_a_node_looks_for_the_same_plugins() -> None:
@@ -71,12 +56,6 @@ def test_the_layers_install_a_plugin_under_these_names() -> None:
     names = re.search(r"^plugin_names=\((.*)\)$", script, re.MULTILINE)
     assert names is not None
     assert sorted(names[1].split()) == sorted(LAYER_PLUGINS)
-
-
-def test_the_net_api_of_a_plugin_is_in_its_symbols() -> None:
-    assert net_api(map(net_symbol, (5, 10, 8))) == (10, 8, 5)
-    others = ("ncclCollNetPlugin_v6", "ncclNetPlugin_v", "ncclNetPlugin_v123", "ncclNetPlugin_v6x", "ncclNet_v6")
-    assert net_api(others) == ()
 
 
 NEWEST = [

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.cli.main import main
-from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.node_facts import mount_points
 from lumiimg.host.snapshot import ContainerEngine
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
-from lumiimg.image import open_image
-from tests.shared.elf_builder import library, program, runpath
+from tests.shared.elf_builder import library, runpath
 from tests.shared.fabric_builder import PLUGIN, bundled, host, snapshot
 from tests.shared.programs import EVERYTHING
+from tests.shared.python_image import environment, python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,29 +41,23 @@ def by_link(root: Path, folder: str, name: str = NET) -> None:
 
 def by_search_path(root: Path, folder: str) -> None:
     moved(root, NET, folder)
-    script = root / ".singularity.d/env/90-environment.sh"
-    script.write_text(f"export LD_LIBRARY_PATH=/opt/rocm/lib:/{folder}\n")
+    environment(root, LD_LIBRARY_PATH=f"/opt/rocm/lib:/{folder}")
 
 
 def by_runpath(root: Path, folder: str) -> None:
     library(root / NET, moved(root, FABRIC, folder), *runpath(f"/{folder}"), source=PLUGIN)
 
 
-def python(root: Path, folder: str) -> None:
-    """Put a Python of its own into a folder, first on PATH."""
-    (root / folder / "lib/python3.12").mkdir(parents=True)
-    (root / folder / "lib/python3.12/os.py").touch()
-    program(root / folder / "bin/python3", root / "lib64/libc.so.6")
-    script = root / ".singularity.d/env/90-environment.sh"
-    script.write_text(f"export LD_LIBRARY_PATH=/opt/rocm/lib\nexport PATH=/{folder}/bin:/usr/bin\n")
+def python_of_its_own(root: Path, folder: str) -> None:
+    python(root, folder)
+    environment(root, LD_LIBRARY_PATH="/opt/rocm/lib", PATH=f"/{folder}/bin:/usr/bin")
 
 
 def python_by_link(root: Path, folder: str) -> None:
     python(root, folder)
     (root / "opt/venv/bin").mkdir(parents=True)
     (root / "opt/venv/bin/python3").symlink_to(f"/{folder}/bin/python3")
-    script = root / ".singularity.d/env/90-environment.sh"
-    script.write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\nexport PATH=/opt/venv/bin\n")
+    environment(root, LD_LIBRARY_PATH="/opt/rocm/lib", PATH="/opt/venv/bin")
 
 
 def rocm_by_link(root: Path, folder: str) -> None:
@@ -78,7 +71,7 @@ PLANTED: dict[str, Callable[[Path, str], None]] = {
     "link": by_link,
     "search path": by_search_path,
     "runpath": by_runpath,
-    "program": python,
+    "program": python_of_its_own,
     "program by a link": python_by_link,
     "rocm by a link": rocm_by_link,
 }
@@ -213,11 +206,6 @@ def test_ldd_names_the_file_that_is_hidden_and_the_one_that_may_be(
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--json"]) == 0
     (note,) = json.loads(capsys.readouterr().out)["notes"]
     assert note.startswith("/srv/own/libfabric.so.1 may not be there: a job that is started in this folder")
-
-
-def test_the_root_of_a_machine_has_what_is_there(tmp_path: Path) -> None:
-    with open_image(Path("/")) as machine:
-        assert as_run(machine, {}).root.is_dir(str(tmp_path))
 
 
 @pytest.mark.usefixtures("home")
