@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,8 @@ from lumiimg.findings import Finding, Level, Severity
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PROBES = Path(__file__).parents[1] / "fixtures" / "probes"
+JUDGEMENTS = tomllib.loads((PROBES / "judgements.toml").read_text())
+TEXTS: dict[str, str] = JUDGEMENTS["texts"]
 RCCL = "/usr/lib/x86_64-linux-gnu/librccl.so.1"
 ABSENT = FabricPath(rccl=RCCL, rccl_version="2.13.4", plugin_files=("librccl-net.so",), accepts=(6, 5, 4))
 PRESENT = replace(ABSENT, plugin="/opt/aws-ofi-nccl/lib/librccl-net.so")
@@ -83,24 +86,7 @@ def test_tcp_and_an_init_that_fails_prove_nothing_without_a_nic_and_are_a_no_wit
     assert any("initialization failed" in line for line in init.evidence)
 
 
-CXI = """
-@probe start program=handshake protocol=1
-@probe dlopen path=/p/librccl-net.so ok=1 seconds=0.1 file=/p/librccl-net.so error=
-@probe mapped path=/opt/cray/lib64/libfabric.so.1.18.2
-@probe mapped path=/usr/lib64/libcxi.so.1.5.0
-@probe symbol name=ncclNetPlugin_v5 net=AWS%20Libfabric
-@probe using version=5
-@probe log level=INFO flags=0 where=ofi_init line=1199 text=NET/OFI%20Selected%20Provider%20is%20cxi
-@probe init rc=0 seconds=0.1
-@probe devices rc=0 count=4
-"""
-LISTENS = CXI + "@probe listen device=0 rc=0 seconds=0.1\n@probe end stage=listen code=0\n"
-NO_VNI = (
-    CXI
-    + "@probe log level=WARN flags=-1 where=create_nccl_ofi_component line=817 text=NET/OFI%20Couldn%27t%20open%20a%20"
-    "fabric%20access%20domain.%20RC:%20-38%2C%20ERROR:%20Function%20not%20implemented\n"
-    "@probe listen device=0 rc=2 seconds=0.1\n@probe end stage=listen code=15\n"
-)
+CXI, LISTENS = TEXTS["cxi"], TEXTS["listens"]
 
 
 def test_only_cxi_that_listens_is_green() -> None:
@@ -144,66 +130,33 @@ def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:
     assert len(finding.evidence) == 2
 
 
-START = "@probe start program=handshake protocol=1\n"
-NO_HIP = (
-    "@probe start program=rcclprobe protocol=1\n@probe dlopen path=/opt/rocm/lib/librccl.so ok=0 seconds=0 file= "
-    "error=libamdhip64.so.7:%20cannot%20open%20shared%20object%20file\n@probe end stage=dlopen code=10\n"
-)
-NEEDS_GPU = "@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n"
-NOT_RUN = "/opt/lumiimg-probe/handshake: Permission denied\n"
-NEWER = replace(PRESENT, rccl_version="2.27.7")
 BAD, OPEN, INFO = Severity.PROBLEM, Severity.UNKNOWN, Severity.INFO
+IMAGES = {"absent": ABSENT, "present": PRESENT, "newer": replace(PRESENT, rccl_version="2.27.7")}
 
 
-def printed(text: str, exit_code: int = 0, *, timed_out: bool = False) -> ProbeRun:
-    return run("x", exit_code, text=text, timed_out=timed_out)
-
-
-WITHOUT = run("rccl-no-plugin"), run("handshake-absent", 10)
-OFI_RCCL, OFI_NCCL, BROKEN = run("rccl-ofi-rccl"), run("rccl-ofi-nccl"), printed(NOT_RUN, 126)
-CRASHES, HANGS = CXI + "@probe signal number=11 during=init\n", CXI + "@probe timeout seconds=60 during=init\n"
-IN_RCCL = printed(f"{START}INFO:    squashfuse\n@probe signal number=7 during=rccl\n", 135)
-CASES: list[tuple[ProbeRun, ProbeRun, FabricPath, str, Severity, str]] = [
-    (*WITHOUT, ABSENT, "rccl.no-plugin", BAD, "No plugin found (librccl-net.so), using internal implementation"),
-    (*WITHOUT, ABSENT, "plugin.absent", BAD, ""),
-    (printed(NO_HIP, 10), printed(LISTENS), NEWER, "rccl.load", BAD, "libamdhip64.so.7"),
-    (OFI_RCCL, printed(NO_VNI, 15), PRESENT, "plugin.listen", BAD, "SLINGSHOT_VNIS"),
-    (OFI_RCCL, printed(NO_VNI, 15), PRESENT, "plugin.listen", BAD, "srun"),
-    (OFI_RCCL, run("handshake-abi", 11), NEWER, "plugin.api", BAD, "net API 5; this RCCL takes 10,9,8,7,6"),
-    (
-        OFI_NCCL,
-        printed(f"{START}\n@probe signal number=7 during=dlopen\n", 135),
-        PRESENT,
-        "plugin.crash",
-        BAD,
-        "signal 7",
-    ),
-    (OFI_NCCL, printed(CRASHES, 139), PRESENT, "plugin.crash", BAD, "signal 11"),
-    (OFI_NCCL, printed(HANGS, 16), PRESENT, "plugin.hang", BAD, "did not return from init"),
-    (OFI_NCCL, printed(CXI, 143, timed_out=True), PRESENT, "plugin.hang", BAD, "did not return"),  # without a word
-    (OFI_NCCL, IN_RCCL, PRESENT, "rccl.load", BAD, ""),
-    (printed(NEEDS_GPU), run("handshake-ofi-nccl"), NEWER, "rccl.silent", INFO, ""),
-    (BROKEN, BROKEN, PRESENT, "rccl.probe", OPEN, ""),
-    (OFI_NCCL, BROKEN, PRESENT, "plugin.handshake", OPEN, ""),
-]
+def printed(words: str) -> ProbeRun:
+    name, exit_code, *timed_out = words.split()
+    return run(name, int(exit_code), text=TEXTS.get(name), timed_out=bool(timed_out))
 
 
 def test_what_the_probes_print_is_a_finding_with_its_proof() -> None:
-    for rccl, hands, path, identity, severity, words in CASES:
-        result = probed(Recorded(rccl, hands), path, excuse=NO_NIC if severity is INFO else None)
+    for case in JUDGEMENTS["case"]:
+        severity, identity = Severity(case["severity"]), case["finds"]
+        recorded = Recorded(printed(case["rccl"]), printed(case["hands"]))
+        result = probed(recorded, IMAGES[case["image"]], excuse=NO_NIC if severity is INFO else None)
         found = by_id(result)
         finding = found[identity]
-        assert finding.severity is severity, identity
+        assert finding.severity is severity, case
         told = "\n".join((finding.summary, finding.cause or "", *finding.evidence, *finding.remedy))
-        assert words in told, identity
+        assert case["says"] in told, case
         if severity is BAD:
             assert answer(result) is Answer.NO, identity
-        if hands is IN_RCCL:  # which is not blamed on the plugin
+        if "signal-in-rccl" in case["hands"]:  # which is not blamed on the plugin
             assert "plugin.crash" not in found
             assert not any("INFO" in line for line in finding.evidence)
         if severity is INFO:  # the silence of an RCCL that needs a GPU
             assert "rccl.no-plugin" not in found
-        if rccl is BROKEN:
+        if "not-run" in case["rccl"]:
             assert answer(result) is Answer.UNDECIDED
 
 

@@ -6,6 +6,7 @@ The logs are written here as RCCL and its plugins print them; tests/engine/test_
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -44,21 +45,8 @@ TOOLS = Tools("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "comp
 ENGINE = Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 RCCL = "/opt/rocm/lib/librccl.so.1"
 
-PLUGIN = """\
-NCCL INFO NET/Plugin: Loaded net plugin AWS Libfabric (v8)
-NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.18.0
-NCCL INFO NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)
-"""
-NETWORKS = {
-    "cxi": PLUGIN + "NCCL INFO Using network AWS Libfabric\n",
-    "no plugin": "NCCL INFO NET/Plugin : No plugin found (librccl-net.so), using internal implementation\n"
-    "NCCL INFO NET/Socket : Using [0]hsn0:10.253.0.1<0>\nNCCL INFO Using network Socket\n",
-    "no VNI": PLUGIN
-    + "NCCL WARN NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented\n"
-    "NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
-    "NCCL INFO NET/Socket : Using [0]hsn0:10.253.0.1<0>\nNCCL INFO Using network Socket\n",
-    "silent": "NCCL INFO Bootstrap : Using hsn0:10.253.0.1<0>\n",
-}
+LEFT = tomllib.loads((Path(__file__).parents[1] / "fixtures/collectives.toml").read_text())
+NETWORKS: dict[str, str] = LEFT["networks"]
 NAMES = {"cxi": "AWS Libfabric", "no plugin": "Socket", "no VNI": "Socket"}
 
 
@@ -199,58 +187,21 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     assert "FI_MR_CACHE_MONITOR=userfaultfd" in finding.summary
 
 
-USERS = "/users/x/.local/lib/python3.12/site-packages/torch"
-OF_USER = f"@probe mapped path={USERS}/lib/librccl.so torch={USERS}/__init__.py\n"
-OF_IMAGE = f"@probe mapped path={RCCL} torch=/opt/venv/torch/__init__.py\n"
-ENGINES = "/.singularity.d/libs/librccl.so.1"
-OF_ENGINE = f"@probe mapped path={ENGINES} torch=/t\n"
-RAN_WITH_ANOTHER = "it ran with RCCL 2.20.5, and the RCCL checked is 2.22.3"
-APART = {"apart": True, "program": CollectiveProgram.RCCL_TESTS}
-OTHER = f"the RCCL checked is {RCCL}", "PYTHONNOUSERSITE=1"
-WRONG = "@probe wrong rank=5 bytes=1048576 elements=2\n"
 BAD, OPEN, GOOD = Severity.PROBLEM, Severity.UNKNOWN, Severity.OK
 ANSWERS = {BAD: Answer.NO, OPEN: Answer.UNDECIDED, GOOD: Answer.NO_OBSTACLE}
 
 
-def mapped(text: str, busbw: float = 12.0) -> dict[str, Any]:
-    """Say what torch had in its process."""
-    return {"output": text + table(2, 16, busbw), "program": CollectiveProgram.TORCH}
-
-
-def ended(output: str, exit_code: int) -> dict[str, Any]:
-    return {"output": output, "exit_code": exit_code}
-
-
-CASES: dict[str, tuple[str, dict[str, Any], str, Severity, tuple[str, ...]]] = {
-    "slow": ("cxi", {"busbw": 12.0}, "run.bandwidth", BAD, ()),
-    "sockets": ("no plugin", {"busbw": 40.0}, "run.network", BAD, ("Socket carried the traffic",)),
-    "killed": ("cxi", {"exit_code": 139}, "run.network", OPEN, ("it did not finish",)),
-    "no table": ("cxi", {"output": ""}, "run.network", OPEN, ("no table shows that the sums were right",)),
-    "no VNI": ("no VNI", {"nodes": 1}, "run.network", OPEN, ("-38", "--network=single_node_vni")),
-    "no plugin": ("no plugin", {"nodes": 1}, "run.network", BAD, ("would carry that of two nodes",)),
-    "nor a NIC": ("no plugin", {"nodes": 1, "excuse": NO_NIC}, "run.network", BAD, ("would carry that of two nodes",)),
-    "silent": ("silent", {}, "run.network", OPEN, ()),
-    "silent on one node": ("silent", {"nodes": 1}, "run.network", OPEN, ()),
-    # each node a job of its own: fast, over no network, and the log alone would call it good
-    "apart": ("cxi", APART, "run.network", OPEN, ("the largest communicator has 8", "--mpi=pmi2")),
-    "another RCCL": ("cxi", {"version": "2.20.5"}, "run.network", OPEN, (RAN_WITH_ANOTHER,)),
-    "torch of the user": ("cxi", mapped(OF_USER), "run.other-rccl", OPEN, (f"{USERS}/lib/librccl.so", *OTHER)),
-    "torch of one node": ("cxi", mapped(OF_IMAGE + OF_ENGINE), "run.other-rccl", OPEN, (ENGINES, *OTHER)),
-    "RCCL in torch": ("cxi", mapped(""), "run.other-rccl", OPEN, ("not a file of its own", *OTHER)),
-    "torch with the RCCL": ("cxi", mapped(OF_IMAGE * 2, 86), "run.network", GOOD, ()),
-    "hang": ("cxi", ended("@probe timeout seconds=300 during=communicator\n", 16), "run.hang", BAD, ()),
-    "under srun": ("cxi", ended("@probe timeout rank=3 seconds=300 during=allreduce\n", 137), "run.hang", BAD, ()),
-    "crash": ("cxi", ended("Segmentation fault\n", 139), "run.failed", OPEN, ()),
-    "wrong sums": ("cxi", ended(table(2, 16, 86, wrong=3), 24), "run.data-errors", BAD, ()),
-    "on another rank": ("cxi", ended(table(2, 16, 86) + WRONG, 24), "run.data-errors", BAD, ()),
-}
-"""The log, what else the collective left, the finding with its severity, and words of its sentence, cause or remedy."""
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_what_a_collective_left_decides_no_more_than_it_shows(name: str, tmp_path: Path) -> None:
-    network, how, identity, severity, says = CASES[name]
-    result = ran(tmp_path, network, **{"nodes": 2} | how)
+@pytest.mark.parametrize("case", LEFT["case"], ids=lambda case: case["name"])
+def test_what_a_collective_left_decides_no_more_than_it_shows(case: dict[str, Any], tmp_path: Path) -> None:
+    how: dict[str, Any] = {"nodes": 2} | case
+    name, network, identity, severity = (how.pop(key) for key in ("name", "network", "finds", "severity"))
+    severity, says = Severity(severity), how.pop("says", ())
+    busbw, wrong = how.pop("table", (0, 0))
+    if "output" in how:
+        how["output"] = how["output"].replace("{table}", table(2, 16, busbw, wrong=wrong))
+    if "program" in how:
+        how["program"] = CollectiveProgram(how["program"])
+    result = ran(tmp_path, network, **how)
     finding = by_id(result)[identity]
     assert finding.severity is severity
     told = " ".join((finding.summary, finding.cause or "", *finding.remedy[:1]))

@@ -8,68 +8,17 @@ import struct
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lumiimg.elf.cache import parse_cache
 from lumiimg.elf.facts import ElfFacts, exported_symbols, read_elf
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader, ElfError
-from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import StringTable
 from tests.shared.elf_builder import shared_object
-from tests.shared.memory_root import MemoryRoot
-from tests.shared.programs import examples
-
-_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
-_NAMES = ("libz.so.1", "libgcc_s.so.1", "liblzma.so.5", "libcap.so.2", "libm.so.6", "libc.so.6", "libzstd.so.1")
-_LOADER = "/lib64/ld-linux-x86-64.so.2"
-
-
-def _files() -> dict[str, bytes]:
-    paths = {str(_LIBRARIES / name): _LIBRARIES / name for name in _NAMES}
-    paths |= {_LOADER: Path(_LOADER), "/prog": Path("/bin/ls"), "/etc/ld.so.cache": Path("/etc/ld.so.cache")}
-    return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
-
-
-_FILES = _files()
-# the header, the program headers and what comes first in the file are what a loader reads
-_CHANGES = st.lists(
-    st.tuples(
-        st.sampled_from(sorted(_FILES)),
-        st.one_of(st.integers(0, 1000), st.integers(0, 9000), st.integers(0, 200_000)),
-        st.one_of(
-            st.binary(min_size=1, max_size=8),
-            st.sampled_from([b"\xff" * 8, bytes(8), b"\1\0\0\0", b"\xff\xff", b"\0\0\0\x80", b"\x7fELF"]),
-        ),
-    ),
-    min_size=1,
-    max_size=8,
-)
-
-
-@pytest.mark.skipif(len(_FILES) < 5, reason="not the libraries of a Debian")
-@given(_CHANGES)
-@settings(max_examples=examples(30), deadline=5000)
-@pytest.mark.threat
-def test_a_process_over_damaged_libraries_ends(changes: list[tuple[str, int, bytes]]) -> None:
-    files = dict(_FILES)
-    for name, offset, value in changes:
-        data = bytearray(files[name])
-        at = offset % len(data)
-        data[at : at + len(value)] = value
-        files[name] = bytes(data)
-    process = Process(MemoryRoot(files), LoaderSettings(library_path="$ORIGIN:/x", preload=("libz.so.1",)))
-    outcome = process.start("/prog")
-    assert outcome.ok == (not outcome.errors)
-    if outcome.ok and process.objects[0].facts.is_dynamic:
-        process.dlopen("liblzma.so.5")
-        process.dlopen("libzstd.so.1", process.find("libc.so.6"))
 
 
 @contextmanager

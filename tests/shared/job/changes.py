@@ -49,6 +49,10 @@ def _bytes(world: World, path: str) -> bytes:
 # -- kinds of changes; what they make has the name that it is given below --
 
 
+def _do(change: Change) -> Change:
+    return change
+
+
 def _setting(**variables: str) -> Change:
     return lambda world: world.set(**variables)
 
@@ -140,8 +144,7 @@ def another_torch_by_pth(world: World) -> None:
     world.put(f"{folder}/more.pth", f"# a comment\n{world.folder_of('/opt/second')}\n", 0o644)
 
 
-def another_torch_that_nothing_names(world: World) -> None:
-    _other_torch(world, "2.30.4")
+another_torch_that_nothing_names = _do(lambda world: _other_torch(world, "2.30.4"))
 
 
 def another_torch_by_a_venv_on_path(world: World) -> None:
@@ -195,8 +198,7 @@ def second_rccl_on_the_path(world: World) -> None:
     world.prepend("LD_LIBRARY_PATH", "/opt/newer/lib")
 
 
-def second_rccl_off_the_path(world: World) -> None:
-    world.rccl("/opt/newer/lib/librccl.so.1", "2.30.4")
+second_rccl_off_the_path = _do(lambda world: world.rccl("/opt/newer/lib/librccl.so.1", "2.30.4"))
 
 
 def rccl_preloaded(world: World) -> None:
@@ -238,16 +240,9 @@ def _name(world: World) -> str:
     return world.plugin_file.rpartition("/")[2]
 
 
-def no_plugin(world: World) -> None:
-    world.remove(world.plugin_file)
-
-
-def plugin_off_the_path(world: World) -> None:
-    world.move(world.plugin_file, f"/opt/elsewhere/{_name(world)}")
-
-
-def plugin_in_a_default_folder(world: World) -> None:
-    world.move(world.plugin_file, f"{world.ground.folder}/{_name(world)}")
+no_plugin = _do(lambda world: world.remove(world.plugin_file))
+plugin_off_the_path = _do(lambda world: world.move(world.plugin_file, f"/opt/elsewhere/{_name(world)}"))
+plugin_in_a_default_folder = _do(lambda world: world.move(world.plugin_file, f"{world.ground.folder}/{_name(world)}"))
 
 
 def plugin_in_the_cache(world: World) -> None:
@@ -262,8 +257,7 @@ def plugin_the_cache_knew(world: World) -> None:
     world.move(f"/opt/elsewhere/{_name(world)}", f"/opt/moved/{_name(world)}")
 
 
-def plugin_of_another_name(world: World) -> None:
-    world.move(world.plugin_file, f"{PLUGIN}/librccl-net-ofi.so")
+plugin_of_another_name = _do(lambda world: world.move(world.plugin_file, f"{PLUGIN}/librccl-net-ofi.so"))
 
 
 def plugin_behind_a_link(world: World) -> None:
@@ -354,15 +348,13 @@ def plugin_for_a_newer_glibc(world: World) -> None:
     world.plugin(world.plugin_file, stub, extra="int s_GLIBC_2_99(void); int use(void) { return s_GLIBC_2_99(); }")
 
 
-def plugin_that_is_none(world: World) -> None:
-    library(world.new(world.plugin_file), source="int nothing;")
+plugin_that_is_none = _do(lambda world: library(world.new(world.plugin_file), source="int nothing;"))
 
 
 # -- libfabric and libcxi --
 
 
-def no_libfabric(world: World) -> None:
-    world.remove(_libfabric(world))
+no_libfabric = _do(lambda world: world.remove(_libfabric(world)))
 
 
 def libfabric_without_cxi(world: World) -> None:

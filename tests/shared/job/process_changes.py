@@ -14,6 +14,7 @@ from tests.shared.fabric_builder import versioned
 from tests.shared.job import sources
 from tests.shared.job.changes import (
     NotHereError,
+    _do,
     _libfabric,
     _name,
     _other_torch,
@@ -125,8 +126,7 @@ def torch_with_what_a_library_beside_it_has(world: World) -> None:
     _torch_with(_BESIDE)(world)
 
 
-def torch_with_what_a_library_that_it_needs_has(world: World) -> None:
-    _torch_with(_BESIDE, _beside(world))(world)
+torch_with_what_a_library_that_it_needs_has = _do(lambda world: _torch_with(_BESIDE, _beside(world))(world))
 
 
 def torch_with_what_is_opened_for_all(world: World) -> None:
@@ -266,8 +266,7 @@ def plugin_with_a_mangled_hip(world: World) -> None:
     world.prepend("LD_LIBRARY_PATH", ROCM)
 
 
-def another_hip_that_nothing_loads(world: World) -> None:
-    world.hip(f"{ROCM}/libamdhip64.so.7")
+another_hip_that_nothing_loads = _do(lambda world: world.hip(f"{ROCM}/libamdhip64.so.7"))
 
 
 def another_hip_preloaded(world: World) -> None:
@@ -300,8 +299,7 @@ math_library_copied = _copied("libm.so.6")
 c_library_copied = _copied("libc.so.6")
 
 
-def math_library_is_gone(world: World) -> None:
-    world.remove(f"{world.ground.folder}/libm.so.6")
+math_library_is_gone = _do(lambda world: world.remove(f"{world.ground.folder}/libm.so.6"))
 
 
 # -- what changes the loader --

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -231,68 +232,15 @@ def fabric_of(
     return versioned(path, soname="libfabric.so.1", defines=versions, needs=needs, source=text, function="fi_network")
 
 
-TORCH = """\
-import ctypes, os
-here = os.path.dirname(os.path.abspath(__file__))
-try:
-    from . import _rocm_init
-    _rocm_init.initialize()
-except ImportError:
-    pass
-ctypes.CDLL(os.path.join(here, 'lib', 'libtorch_global_deps.so'), mode=ctypes.RTLD_GLOBAL)
-from torch._C import *
-hip = ctypes.CDLL(os.path.join(here, 'lib', 'libtorch_hip.so'))
-hip.all_reduce.restype = ctypes.c_char_p
-def all_reduce():
-    return hip.all_reduce().decode()
-"""
-"""As torch/__init__.py begins, and a way to RCCL."""
-PROGRAM = """
-extern const char *ncclCommInitRank(void);
-extern int open(const char *, int, ...); extern long read(int, void *, unsigned long); extern long write(int, const void *, unsigned long);
-extern unsigned long strlen(const char *); extern void _exit(int);
-__attribute__((force_align_arg_pointer)) void start(void)
-{
-    static char maps[65536];
-    const char *network = ncclCommInitRank();
-    int file = open("/proc/self/maps", 0);
-    long size;
-
-    write(1, "@network ", 9);
-    write(1, network, strlen(network));
-    write(1, "\\n", 1);
-    while ((size = read(file, maps, sizeof maps)) > 0)
-        write(1, maps, size);
-    _exit(0);
-}
-"""
+_MODULES = tomllib.loads((Path(__file__).parents[2] / "fixtures/job/modules.toml").read_text())
+TORCH = _MODULES["torch"]
+PROGRAM = sources.source("program")
 """A program that needs RCCL, as rccl-tests are."""
 BY_TORCH = "import torch\nnetwork = torch.all_reduce()"
-BY_NAME = """\
-import ctypes
-try:
-    rccl = ctypes.CDLL('librccl.so.1')
-except OSError:
-    rccl = ctypes.CDLL('librccl.so')
-rccl.ncclCommInitRank.restype = ctypes.c_char_p
-network = rccl.ncclCommInitRank().decode()"""
-VLLM = """\
-import ctypes, os, torch
-rccl = ctypes.CDLL(os.environ.get('VLLM_NCCL_SO_PATH') or 'librccl.so.1')
-rccl.ncclCommInitRank.restype = ctypes.c_char_p
-def all_reduce():
-    return rccl.ncclCommInitRank().decode()
-"""
-"""As vllm.distributed.device_communicators.pynccl_wrapper does it."""
+BY_NAME = _MODULES["by_name"].rstrip()
+VLLM = _MODULES["vllm"]
 BY_VLLM = "import vllm\nnetwork = vllm.all_reduce()"
-JAX = """\
-import ctypes, os
-def all_reduce():
-    here = os.path.dirname(os.path.abspath(__file__))
-    plugin = ctypes.CDLL(os.path.join(here, 'xla_rocm_plugin.so'))
-    plugin.all_reduce.restype = ctypes.c_char_p
-    return plugin.all_reduce().decode()
-"""
+JAX = _MODULES["jax"]
 BY_JAX = "import jax_plugins.xla_rocm7 as it\nnetwork = it.all_reduce()"
 
 
