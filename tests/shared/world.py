@@ -5,7 +5,6 @@ GitHub, which tests cannot reach; what is asked goes through the code that asks 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import re
@@ -24,12 +23,11 @@ from packaging.requirements import Requirement
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.resolve.network.mirrors import PYPI
 from tests.shared.loopback import Asked, Reply, listening, part
+from tests.shared.oci_builder import MANIFEST, Layout, digest
 
 if TYPE_CHECKING:
     import ssl
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
 JSON = "application/vnd.pypi.simple.v1+json"
 _PROJECT = '[project]\nname = "project"\nversion = "1.0"\n'
 
@@ -78,19 +76,20 @@ class World:
         return [word for source, target in pairs for word in ("--mirror", f"{source}={target}")]
 
 
-def wheel(name: str, version: str, requires: tuple[str, ...]) -> bytes:
-    """Return a wheel that holds nothing but what it says of itself; the same bytes each time."""
-    stem = f"{name.replace('-', '_')}-{version}"
+def wheel(name: str, version: str, requires: tuple[str, ...], module: str | None = None) -> bytes:
+    """Return a wheel that holds what it says of itself, and perhaps a module of its name; the same bytes each time."""
+    name_in_files = name.replace("-", "_")
+    info = f"{name_in_files}-{version}.dist-info"
+    texts = {
+        f"{info}/METADATA": metadata_of(name, version, requires),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    if module is not None:
+        texts[f"{name_in_files}/__init__.py"] = module
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
-        for file, text in (
-            (f"{stem}.dist-info/METADATA", metadata_of(name, version, requires)),
-            (
-                f"{stem}.dist-info/WHEEL",
-                "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            ),
-            (f"{stem}.dist-info/RECORD", ""),
-        ):
+        for file, text in texts.items():
             archive.writestr(zipfile.ZipInfo(file, (2026, 11, 21, 0, 0, 0)), text)
     return out.getvalue()
 
@@ -157,10 +156,6 @@ def serve(world: World, tls: ssl.SSLContext | None = None) -> Iterator[World]:
         yield world
 
 
-def digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
 def answer(world: World, path: str) -> tuple[int, str, bytes]:
     """Return status, type and body."""
     if path.startswith("/v2/"):
@@ -185,38 +180,20 @@ def _registry(world: World, path: str) -> tuple[int, str, bytes]:
 
 
 def _of_image(image: bytes, path: str) -> tuple[int, str, bytes]:
-    config = json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {},
-            "rootfs": {"type": "layers", "diff_ids": [digest(image)]},
-        }
-    ).encode()
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG, "digest": digest(config), "size": len(config)},
-            "layers": [
-                {
-                    "mediaType": "application/vnd.oci.image.layer.v1.tar",
-                    "digest": digest(image),
-                    "size": len(image),
-                }
-            ],
-        }
-    ).encode()
     if path == "/v2/":
         return 200, "application/json", b"{}"
-    if "/manifests/" in path:
-        wanted = path.rpartition("/")[2]
-        if wanted.startswith("sha256:") and wanted != digest(manifest):
-            return 404, "application/json", b"{}"
-        return 200, MANIFEST, manifest
-    blobs = {digest(config): config, digest(image): image}
-    found = blobs.get(path.rpartition("/")[2])
-    return (404, "application/json", b"{}") if found is None else (200, "application/octet-stream", found)
+    layout = Layout()
+    about = {"architecture": "amd64", "os": "linux", "config": {}}
+    manifest = layout.manifest(
+        image, pack="", config=about | {"rootfs": {"type": "layers", "diff_ids": [digest(image)]}}
+    )
+    wanted, is_manifest = path.rpartition("/")[2], "/manifests/" in path
+    if is_manifest and not wanted.startswith("sha256:"):
+        wanted = manifest["digest"]
+    found = layout.files.get(f"blobs/sha256/{wanted.removeprefix('sha256:')}")
+    if found is None or is_manifest != (wanted == manifest["digest"]):
+        return 404, "application/json", b"{}"
+    return 200, MANIFEST if is_manifest else "application/octet-stream", found
 
 
 def _on_disk(world: World, path: str) -> tuple[int, str, bytes] | None:

@@ -24,8 +24,9 @@ from lumiimg.image import open_image
 from lumiimg.resolve.inventory import read_contents
 from tests.shared import fabric_builder, oci_builder
 from tests.shared.layer_builder import SITE
+from tests.shared.oci_builder import digest
 from tests.shared.programs import unwrapped
-from tests.shared.world import World, digest, serve
+from tests.shared.world import World, serve
 
 Capture = pytest.CaptureFixture[str]
 

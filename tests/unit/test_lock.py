@@ -13,7 +13,8 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.world import World, digest, serve, wheel
+from tests.shared.oci_builder import digest
+from tests.shared.world import World, serve, wheel
 
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
 SNAKE = (

@@ -14,7 +14,8 @@ from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.cuda import is_of_cuda
 from lumiimg.resolve.own_requirements import read_own
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.world import World, digest, serve, wheel
+from tests.shared.oci_builder import digest
+from tests.shared.world import World, serve, wheel
 
 TORCH = "2.9.1+rocm6.4"
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
