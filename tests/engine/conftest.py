@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from lumiimg.elf.facts import read_elf
+from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.resolve.network.mirrors import apt_mirror
@@ -118,6 +120,13 @@ def bare(shared: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small(shared: Path, images: Path) -> Path:
+    """Debian 12 with a Python, for layers that do things to files: a third of `bare`, and an older C library."""
+    layers = images / "layers-of-small"
+    return built(shared / "small.sif", "--layers", layers, "--base", debian_12(layers))
+
+
+@pytest.fixture(scope="session")
 def with_plugin(shared: Path, images: Path) -> Path:
     """debian-13 + netprobe + the stand-in plugin, built by the script of the aws-ofi-nccl layer."""
     source = standin_archive(images / "a stand-in's archive.tar.gz")
@@ -144,7 +153,7 @@ def standin_archive(path: Path, *, old_abi: bool = False) -> Path:
         info.mode = 0o755 if info.isdir() or info.name.endswith("configure") else 0o644
         return info
 
-    # Without gzip's time stamp: uncompressed, which tar(1) tells by itself.
+    # without gzip's time stamp: uncompressed, which tar(1) tells by itself
     with tarfile.open(path, "w") as archive:
         archive.add(STANDIN, "standin-1.0", filter=plain, recursive=False)
         for file in sorted(STANDIN.iterdir()):
@@ -152,13 +161,6 @@ def standin_archive(path: Path, *, old_abi: bool = False) -> Path:
         if old_abi:
             archive.addfile(plain(tarfile.TarInfo("standin-1.0/old-abi")))
     return path
-
-
-def only_from_registry(base: Path) -> None:
-    """Leave of a base (a layer's folder) the image of a registry alone, as where there is no debootstrap."""
-    head, *bootstraps = (base / "layer.toml").read_text().split("[[bootstrap]]")
-    docker = next(entry for entry in bootstraps if '"docker"' in entry)
-    (base / "layer.toml").write_text(f"{head}[[bootstrap]]{docker}")
 
 
 DEBIAN_12 = """\
@@ -339,3 +341,23 @@ def slurm(request: pytest.FixtureRequest) -> dict[str, str]:
     if not SLURM_CONF_FILE.exists():
         pytest.skip("no Slurm here: .ci/slurm start")
     return os.environ | {"SLURM_CONF": str(SLURM_CONF_FILE)}
+
+
+# all four nodes are this machine, and RCCL counts nodes by their names
+NAMED = "echo export APPTAINER_HOSTNAME=$SLURMD_NODENAME"
+
+
+def prolog(folder: Path, *lines: str) -> dict[str, str]:
+    """Have each task of a step begin with lines of shell."""
+    file = folder / "prolog"
+    file.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    file.chmod(0o755)
+    return {"SLURM_TASK_PROLOG": str(file)}
+
+
+def other_libfabric(engine: Engine, image: Path, folder: Path) -> str:
+    """Return the bind of a libfabric that is that of the image but for the name of its build."""
+    data = subprocess.run([engine.path, "exec", image, "cat", LIBFABRIC], capture_output=True, check=True).stdout
+    built = bytes.fromhex(read_elf(BytesReader(data)).build_id or "")
+    (folder / "other.so").write_bytes(data.replace(built, bytes(len(built))))
+    return f"{folder}/other.so:{LIBFABRIC}"

@@ -7,7 +7,6 @@ by gcc. What is bound into the image, and what the kernel then shows in /proc/se
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -16,7 +15,7 @@ import pytest
 
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.image import open_image
-from tests.engine.conftest import LIBFABRIC, built, debian_12, inside, lumiimg, standin_archive
+from tests.engine.conftest import LIBFABRIC, inside, lumiimg
 from tests.shared.fabric_builder import versioned
 from tests.shared.programs import needs, unwrapped
 
@@ -45,14 +44,6 @@ def node(with_plugin: Path, images: Path) -> Path:
     scanned = lumiimg("host", "scan", "-o", snapshot, "--include", fabric, "--include", prefix / "libcxi.so.1")
     assert snapshot.is_file(), scanned.err
     return snapshot
-
-
-@pytest.fixture(scope="module")
-def older(images: Path) -> Path:
-    """Debian 12: its glibc, 2.36, is older than what the machine's libraries need."""
-    needs("debootstrap")
-    layers = images / "layers-of-bind"
-    return built(images / "older.sif", "--layers", layers, "--base", debian_12(layers))
 
 
 def test_apptainer_loads_just_the_predicted_files(
@@ -89,19 +80,14 @@ def test_apptainer_loads_just_the_predicted_files(
         f"{PRIVATE}/libfabric.so.1",
     }
     assert mapped == predicted
+    checked = lumiimg("check", with_plugin, "--host", node, "--json")
+    assert checked.data["path"]["libfabric"] == f"{PRIVATE}/libfabric.so.1"
+    loads = next(finding for finding in checked.data["findings"] if finding["id"] == "plugin.loads")
+    assert (loads["severity"], loads["level"]) == ("ok", "probe")
 
 
-def test_the_check_with_the_host_probes_with_its_binds(with_plugin: Path, node: Path) -> None:
-    result = lumiimg("check", with_plugin, "--host", node, "--json")
-    assert result.data["path"]["libfabric"] == f"{PRIVATE}/libfabric.so.1"
-    assert result.data["path"]["libcxi"] == f"{PRIVATE}/libcxi.so.1"
-    assert result.data["level"] == "probe"
-    plugin = next(finding for finding in result.data["findings"] if finding["id"] == "plugin.loads")
-    assert (plugin["severity"], plugin["level"]) == ("ok", "probe")
-
-
-def test_an_older_c_library_is_refused_as_its_own_loader_refuses_it(engine: Engine, older: Path, node: Path) -> None:
-    result = lumiimg("bind", older, "--host", node, "--json")
+def test_an_older_c_library_is_refused_as_its_own_loader_refuses_it(engine: Engine, small: Path, node: Path) -> None:
+    result = lumiimg("bind", small, "--host", node, "--json")
     assert (result.code, result.data["fabric"]) == (1, "none")
     refusal = result.data["refusals"][-1]
     assert refusal["attempt"].startswith("the host's ")
@@ -111,7 +97,7 @@ def test_an_older_c_library_is_refused_as_its_own_loader_refuses_it(engine: Engi
     # the real loader, with the same library: it stops at the same version
     folder = node.parent / "node" / "cray" / "lib64"
     words = subprocess.run(
-        [engine.path, "exec", "--bind", f"{folder}:{PRIVATE}", older, "ldd", f"{PRIVATE}/libfabric.so.1"],
+        [engine.path, "exec", "--bind", f"{folder}:{PRIVATE}", small, "ldd", f"{PRIVATE}/libfabric.so.1"],
         capture_output=True,
         text=True,
         check=False,
@@ -130,56 +116,22 @@ def test_ldd_says_what_ldd_in_the_container_says(engine: Engine, with_plugin: Pa
         assert pairs.items() <= answer.data["files"][file]["closure"].items()
 
 
-FABRIC = """\
-kind = "layer"
-summary = "Stand-ins of a fabric of the image's own"
-status = "unproved"
-source = "the tests"
-date = 2026-11-24
-files = ["libfabric.so.1", "libcxi.so.1"]
-"""
-
-
-@pytest.fixture(scope="module")
-def with_fabric(with_plugin: Path, node: Path, images: Path) -> Path:
-    """The image with the plugin, and over it a libfabric that needs a libcxi, and that libcxi."""
-    del with_plugin  # its layers are in the cache
-    layer = images / "layers-of-fabric" / "own-fabric"
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(FABRIC)
-    (layer / "post.sh").write_text('cp "$LAYER_FILES"/*.so.1 /usr/local/lib/\nldconfig\n')
-    for name in ("libfabric.so.1", "libcxi.so.1"):
-        shutil.copy(node.parent / "node/cray/lib64" / name, layer / name)
-    source = standin_archive(images / "for-own-fabric.tar")
-    stack = ("--recipe", "demo", "--add", "aws-ofi-nccl", "--source", f"aws-ofi-nccl={source}", "--add", "own-fabric")
-    return built(images / "own-fabric.sif", "--layers", layer.parent, *stack)
-
-
 def test_images_carry_what_they_want_of_the_machine_in_each_form(
-    engine: Engine, with_plugin: Path, with_fabric: Path, node: Path, tmp_path: Path
+    engine: Engine, with_plugin: Path, node: Path, tmp_path: Path
 ) -> None:
     settled, beside = tmp_path / "settled.sif", tmp_path / "manifest.json"
     again = lumiimg("rebuild", with_plugin, "-o", settled, "--host", node, "--manifest", beside)
     assert again.code == 0, again.err
-    expected = {
-        with_plugin: ("host", "nothing", ["libfabric.so.1", "libcxi.so.1"]),
-        settled: ("host", "host", ["libfabric.so.1", "libcxi.so.1"]),
-        with_fabric: ("bundled", "nothing", []),
-    }
-    for image, (fabric, settled_by, names) in expected.items():
-        shown = lumiimg("show", image, "--json").data["bind_manifest"]
-        assert (shown["fabric"], shown["settled_by"], shown["basis"]) == (fabric, settled_by, "image")
-        assert [library["soname"] for library in shown["libraries"]] == names
-        # what the container itself has, and what the engine says of its labels
-        own = inside(engine, image, "cat", "/.lumiimg/bind-manifest.json")
-        assert json.loads(own)["fabric"] == fabric
+    for image, settled_by in ((with_plugin, "nothing"), (settled, "host")):
+        manifest = lumiimg("show", image, "--json").data["bind_manifest"]
+        assert (manifest["fabric"], manifest["settled_by"], manifest["basis"]) == ("host", settled_by, "image")
+        assert [library["soname"] for library in manifest["libraries"]] == ["libfabric.so.1", "libcxi.so.1"]
     labels = subprocess.run([engine.path, "inspect", settled], capture_output=True, text=True, check=True).stdout
     assert "lumiimg.bind-manifest: /.lumiimg/bind-manifest.json" in labels
     assert beside.read_text() == inside(engine, settled, "cat", "/.lumiimg/bind-manifest.json")
     paths = {library["soname"]: library["host_path"] for library in json.loads(beside.read_text())["libraries"]}
     bound = lumiimg("bind", settled, "--host", node, "--json").data["binds"]
     assert paths == {bind["target"].rpartition("/")[2]: bind["source"] for bind in bound}
-    # a job binds them without the snapshot, and nothing for the image that has its own
+    # a job binds them without the snapshot
     job = ("--site", "lumi", "--nodes", "2", "--", "true")
     assert all(f"{path}:{PRIVATE}/{name}" in lumiimg("job", settled, *job).out for name, path in paths.items())
-    assert PRIVATE not in lumiimg("job", with_fabric, *job).out

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spython.main import get_client
 
-from lumiimg.elf.loader import Process
-from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import ExitCode
-from lumiimg.host.carried_manifest import Basis, read_manifest
-from lumiimg.image import Image, open_image
+from lumiimg.image import open_image
 from lumiimg.image.sif import read_sif_file
-from tests.engine.conftest import built, engine_builds, inside, lumiimg
+from tests.engine.conftest import built, inside, lumiimg
+from tests.shared.build_traces import leftovers, strays
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import patient, wait_until
 
@@ -77,22 +74,16 @@ def awkward(images: Path) -> Path:
     return built(place / "an image.sif", "--layers", folder, "--base", "debian-13", "--add", "awkward", *words)
 
 
-@pytest.mark.parametrize("name", AWKWARD)
-def test_an_argument_reaches_the_script_as_it_was_given(engine: Engine, awkward: Path, name: str) -> None:
-    assert inside(engine, awkward, "cat", f"/opt/awkward-{name}") == AWKWARD[name]
-
-
-def test_a_script_and_a_file_reach_the_image_byte_by_byte(engine: Engine, awkward: Path) -> None:
+def test_arguments_scripts_and_files_reach_the_image_byte_by_byte(engine: Engine, awkward: Path) -> None:
+    for name, value in AWKWARD.items():
+        assert inside(engine, awkward, "cat", f"/opt/awkward-{name}") == value
     wanted = SCRIPT.partition("<<'END'\n")[2].partition("END\n")[0]
     assert inside(engine, awkward, "cat", "/opt/heredoc") == wanted
     assert inside(engine, awkward, "cat", "/opt/data") == "data {{ stays }}\n%labels\n"
-
-
-def test_a_script_runs_in_a_folder_of_its_own_that_is_gone_afterwards(engine: Engine, awkward: Path) -> None:
     folder, flags = inside(engine, awkward, "cat", "/opt/where").split()
     assert {"e", "u"} <= set(flags)
-    assert "gone" in inside(engine, awkward, "sh", "-c", f"test -e {folder} || echo gone")
-    assert "gone" in inside(engine, awkward, "sh", "-c", "test -e /opt/lumiimg/build || echo gone")
+    for gone in (folder, "/opt/lumiimg/build"):
+        assert "gone" in inside(engine, awkward, "sh", "-c", f"test -e {gone} || echo gone")
 
 
 @pytest.mark.core
@@ -114,29 +105,6 @@ def test_our_reader_and_the_engine_read_the_same_of_the_image(engine: Engine, aw
     assert hashlib.sha256(data).hexdigest() == digest
 
 
-def test_spython_reads_the_same_labels(
-    engine: Engine, demo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    # spython calls `singularity` by name, whatever the engine is called
-    (tmp_path / "singularity").symlink_to(engine.path)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    seen = get_client(quiet=True).inspect(str(demo), json=True, quiet=True)
-    attributes = json.loads(seen)["attributes"] if isinstance(seen, str) else seen["attributes"]
-    with open_image(demo) as image:
-        assert attributes["labels"] == image.labels
-
-
-def test_the_engine_finds_nothing_else_than_our_loader_model(engine: Engine, demo: Path) -> None:
-    """The same question to both: what does ld.so load for RCCL and for python3 in this image?"""
-    for path in ("/usr/lib/x86_64-linux-gnu/librccl.so.1", "/usr/bin/python3", "/usr/bin/fi_info"):
-        listed = inside(engine, demo, "/lib64/ld-linux-x86-64.so.2", "--list", path)
-        real = {line.split()[0]: line.split()[2] for line in listed.splitlines() if " => " in line}
-        with open_image(demo) as image:
-            started = Process(image.root, LoaderSettings(library_path="/.singularity.d/libs")).start(path)
-        model = {loaded.name: loaded.path for loaded in started.objects[1:] if "ld-linux" not in loaded.name}
-        assert model == {name: file for name, file in real.items() if "ld-linux" not in name}
-
-
 @pytest.mark.core
 def test_a_second_build_of_the_same_builds_nothing(demo: Path, tmp_path: Path) -> None:
     result = lumiimg("build", "--recipe", "demo", "-o", tmp_path / "again.sif", "--json")
@@ -146,7 +114,9 @@ def test_a_second_build_of_the_same_builds_nothing(demo: Path, tmp_path: Path) -
     assert "kept from an earlier build" in result.err
 
 
-def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(engine: Engine, bare: Path, tmp_path: Path) -> None:
+def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(
+    engine: Engine, small: Path, tmp_path: Path
+) -> None:
     env = {"APPTAINER_KEYSDIR": str(tmp_path / "keys"), "SINGULARITY_SYPGPDIR": str(tmp_path / "keys")}
 
     def run(*words: str | Path) -> str:
@@ -158,7 +128,7 @@ def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(engine: Engi
     run("key", "newpair", "-N", "Ann", "-E", "a@example.org", "-C", "", "-P", "", "--push=false", "--bit-length=2048")
     folder = layer_folder(tmp_path / "layers", "small", LAYER, "echo text >/opt/small\n")
     image = tmp_path / "image.sif"
-    words: list[str | Path] = ["build", "--base", bare, "--layers", folder, "--add", "small", "-o", image, "--json"]
+    words: list[str | Path] = ["build", "--base", small, "--layers", folder, "--add", "small", "-o", image, "--json"]
     assert lumiimg(*words).code == 0
     run("sign", image)
     entries = json.loads(run("verify", "--local", "--json", image))["SignerKeys"]
@@ -192,85 +162,39 @@ def test_a_script_that_fails_is_exit_1_with_the_layer_the_line_and_the_log(tmp_p
     assert "\nnever" not in log
     assert not output.exists()
     assert leftovers(tmp_path) == []
+    for script, test, why in (
+        ("exit 3\n", None, "the build stopped at: exit status 3;"),
+        ("true\n", "echo 'not as promised'\nfalse\n", "not as promised"),
+    ):
+        (folder / "broken/post.sh").write_text(script)
+        if test:
+            (folder / "broken/test.sh").write_text(test)
+        result = lumiimg("build", "--layers", folder, "--base", "debian-13", "--add", "broken", "-o", output)
+        assert (result.code, why in result.err) == (ExitCode.NO, True), result.err
+        assert not output.exists()
 
 
-def test_a_test_that_fails_fails_the_build(tmp_path: Path) -> None:
-    folder = layer_folder(tmp_path / "l", "untrue", LAYER, "true\n", test_sh="echo 'not as promised'\nfalse\n")
-    output = tmp_path / "x.sif"
-    result = lumiimg("build", "--layers", folder, "--base", "debian-13", "--add", "untrue", "-o", output)
-    assert result.code == ExitCode.NO
-    assert "not as promised" in result.err
-    assert not output.exists()
-
-
-def test_definitions_are_the_truth_they_build_the_same_image_elsewhere(
-    engine: Engine, demo: Path, tmp_path: Path
-) -> None:
-    """The flat definition, run by the engine alone in its own folder, as the output of --definitions says."""
-    folder = tmp_path / "definitions"
-    assert lumiimg("build", "--recipe", "demo", "--definitions", folder).code == 0
-    engine_builds(engine, folder / "flat.def", folder / "image.sif")
-    with open_image(demo) as chained, open_image(folder / "image.sif") as flat:
-        ours = {name: value for name, value in chained.labels.items() if name.startswith("lumiimg.")}
-        assert {name: value for name, value in flat.labels.items() if name.startswith("lumiimg.")} == ours
-        assert flat.environment == chained.environment
-        planned, found = read_manifest(flat.root), read_manifest(chained.root)
-        assert planned is not None
-        assert found is not None
-        assert (planned.basis, found.basis) == (Basis.PLAN, Basis.IMAGE)
-        assert planned.fabric is found.fabric
-        assert tree(flat) == tree(chained)
-    assert lumiimg("check", folder / "image.sif").code == ExitCode.NO
-
-
-def tree(image: Image) -> set[tuple[str, str]]:
-    """Names and kinds, without what is noted of the build itself, and the devices that a localimage build drops."""
-    passing = (
-        "/.lumiimg",
-        "/.singularity.d",
-        "/dev/",
-        "/var/log",
-        "/var/cache",
-        "/var/lib/dpkg",
-        "/var/lib/apt",
-        "/usr/share/mime",
-        "/root",
-    )
-    return {
-        (entry.path, entry.kind.value)
-        for entry in image.root.walk()
-        if not entry.path.startswith(passing) and "__pycache__" not in entry.path
-    }
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
-def test_a_build_that_is_ended_in_the_middle_leaves_no_half_image_and_the_next_one_works(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_build_that_is_interrupted_leaves_no_half_image_and_the_next_one_works(tmp_path: Path) -> None:
     cache = tmp_path / 'it\'s a "cache"'
     # what was built before, by other names of the same files
     shutil.copytree(real_cache() / "layers", cache / "layers", copy_function=os.link)
-    marker = f"sleep {1000 + number}.{os.getpid()}"  # no other run's
-    folder = layer_folder(tmp_path / "l", "slow", LAYER, f"echo sleeping\n[ -e /opt/never ] || {marker}\n")
+    marker = f"1000.{os.getpid()}"  # no other run's
+    folder = layer_folder(tmp_path / "l", "slow", LAYER, f"echo sleeping\n[ -e /opt/never ] || sleep {marker}\n")
     output = tmp_path / "x.sif"
     argv: list[str | Path] = ["build", "--layers", folder, "--base", "debian-13", "--add", "slow", "-o", output]
     environment = os.environ | {"LUMIIMG_CACHE": str(cache)}
-    with subprocess.Popen(
-        [sys.executable, "-m", "lumiimg", *map(str, argv)], env=environment, stderr=subprocess.PIPE
-    ) as build:
-        wait_until(lambda: processes(marker) != [])
-        build.send_signal(number)
-        build.wait(timeout=patient(60))
-    assert build.returncode != 0
+    with subprocess.Popen([sys.executable, "-m", "lumiimg", *argv], env=environment, stderr=subprocess.PIPE) as child:
+        wait_until(lambda: strays(f"sleep\0{marker}") != [])
+        child.send_signal(signal.SIGINT)
+        child.wait(timeout=patient(60))
+    assert child.returncode != 0
     assert not output.exists()
-    wait_until(lambda: processes(marker) == [])
-    if number != signal.SIGKILL:
-        assert leftovers(cache) == []
+    wait_until(lambda: strays(f"sleep\0{marker}") == [])
+    assert leftovers(cache) == []
     (folder / "slow" / "post.sh").write_text("true\n")
     result = lumiimg(*argv, env={"LUMIIMG_CACHE": str(cache)})
     assert result.code == 0, result.err
-    assert leftovers(cache) == []
-    assert leftovers(tmp_path) == []
+    assert leftovers(cache, tmp_path) == []
 
 
 def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(demo: Path) -> None:
@@ -295,19 +219,3 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(demo: Path) -> None:
 
 def real_cache() -> Path:
     return Path(os.environ.get("LUMIIMG_CACHE") or Path.home() / ".cache" / "lumiimg")
-
-
-def leftovers(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if "lumiimg-partial" in path.name]
-
-
-def processes(marker: str) -> list[str]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b" ".join(words[:2]).decode(errors="replace") == marker:
-            found.append(entry.parent.name)
-    return found

@@ -10,17 +10,17 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.elf.facts import read_elf
-from lumiimg.elf.reader import BytesReader
-from tests.engine.conftest import GPU_SITE, SLURM_CONF_FILE
+from tests.engine.conftest import GPU_SITE, NAMED, SLURM_CONF_FILE, other_libfabric, prolog
 from tests.shared.programs import patient, wait_until
 from tests.shared.validation import validated
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from lumiimg.engine.engine import Engine
@@ -65,6 +65,12 @@ def check_in_job(
     return Told(int((folder / "code").read_text()), validated(said, "check-nodes") if said else {}, text)
 
 
+def login(folder: Path, *words: str | Path, env: dict[str, str], program: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start the check where there is no job: it submits one."""
+    argv = [*program, sys.executable, "-m", "lumiimg", "check", *map(str, words)]
+    return subprocess.Popen(argv, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.fixture
 def operator(slurm: dict[str, str]) -> Any:
     """The pipe; afterwards all four nodes are there again."""
@@ -100,26 +106,13 @@ def test_four_nodes_that_are_the_same_are_told_as_one(slurm: dict[str, str], wit
 def test_outside_of_a_job_one_is_submitted_and_tells_the_same(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "lumiimg",
-        "check",
-        str(with_plugin),
-        "--nodes",
-        "4",
-        "--json",
-        "--sbatch=--partition=four",
-        "--html=page.html",
-        "--junit=result.xml",
-    ]
-    done = subprocess.run(
-        argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patient(300)
-    )
-    assert done.returncode == 3, done.stderr
-    assert [group["nodes"] for group in validated(done.stdout, "check-nodes")["groups"]] == [ALL]
-    assert done.stderr.startswith("job ")
-    assert "4 nodes  nid[000001-000004]" in done.stderr
+    words = ("--nodes", "4", "--json", "--sbatch=--partition=four", "--html=page.html", "--junit=result.xml")
+    program = login(tmp_path, with_plugin, *words, env=slurm)
+    out, said = program.communicate(timeout=patient(300))
+    assert program.returncode == 3, said
+    assert [group["nodes"] for group in validated(out, "check-nodes")["groups"]] == [ALL]
+    assert said.startswith("job ")
+    assert "4 nodes  nid[000001-000004]" in said
     page, junit = (tmp_path / name for name in ("page.html", "result.xml"))
     assert sorted(tmp_path.iterdir()) == [page, junit]
     assert page.read_text().count('<span class="cell unknown" title="nid00000') == len(ALL)
@@ -127,33 +120,12 @@ def test_outside_of_a_job_one_is_submitted_and_tells_the_same(
     assert 'name="network on nid[000001-000004]"' in junit.read_text()
 
 
-def test_a_job_that_slurm_refuses_is_bad_luck_in_one_line(
-    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
-) -> None:
-    argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--sbatch=--partition=nowhere"]
-    done = subprocess.run(
-        argv, env=slurm, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patient(60)
-    )
-    assert done.returncode == 3
-    assert "sbatch does not take the job" in done.stderr
-    assert "nowhere" in done.stderr or "invalid partition" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_a_node_with_another_library_stands_apart(
     slurm: dict[str, str], engine: Engine, with_plugin: Path, tmp_path: Path
 ) -> None:
-    well = check_in_job(slurm, tmp_path, with_plugin)
-    path = well.report["groups"][0]["path"]["libfabric"]
-    show = [engine.path, "exec", with_plugin, "cat", path]
-    data = subprocess.run(show, capture_output=True, check=True).stdout
-    built = bytes.fromhex(read_elf(BytesReader(data)).build_id or "")
-    (tmp_path / "other.so").write_bytes(data.replace(built, bytes(len(built))))
-    prolog = tmp_path / "prolog"
-    bind = f"export {engine.prefix}_BIND={tmp_path}/other.so:{path}"
-    prolog.write_text(f"#!/bin/sh\nif [ $SLURMD_NODENAME = nid000003 ]; then echo '{bind}'; fi\n")
-    prolog.chmod(0o755)
-    told = check_in_job(slurm, tmp_path, with_plugin, SLURM_TASK_PROLOG=str(prolog))
+    bind = f"export {engine.prefix}_BIND={other_libfabric(engine, with_plugin, tmp_path)}"
+    other = prolog(tmp_path, f"if [ $SLURMD_NODENAME = nid000003 ]; then echo '{bind}'; fi")
+    told = check_in_job(slurm, tmp_path, with_plugin, nodes=4, **other)
     assert told.code == 3, told.text
     assert told.groups == [["nid000001", "nid000002", "nid000004"], ["nid000003"]]
     (difference,) = told.report["groups"][1]["differs"]
@@ -183,88 +155,73 @@ def test_a_node_that_never_starts_costs_its_own_answer_alone(
     assert any(line.startswith(("srun: ", "slurmstepd: ")) for line in words), f"Slurm's own words for it: {words}"
 
 
-def test_a_step_that_is_cancelled_is_told_with_what_came_before(
-    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
-) -> None:
-    wait = "until ls .lumiimg-check-*/node-*.started >/dev/null 2>&1; do sleep 0.02; done"
-    told = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; scancel $SLURM_JOB_ID.0) &")
-    assert told.code == 3, told.text
-    assert told.silent, "whoever had not answered by then"
-    assert set(told.silent) <= {"started, but gave no answer", "never started"}
-    assert any("CANCELLED" in line or "aborted" in line for line in told.report["output"])
-
-
 def test_what_has_come_when_the_time_of_the_job_is_up_is_kept(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
     """The shortest limit that Slurm has is a minute; one node answers nothing for longer."""
-    prolog = tmp_path / "prolog"
-    prolog.write_text("#!/bin/sh\nif [ $SLURMD_NODENAME = nid000003 ]; then sleep 90; fi\n")
-    prolog.chmod(0o755)
-    argv = [sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4", "--json"]
-    argv += ["--sbatch=--partition=four --time=1"]
-    env = slurm | {"SLURM_TASK_PROLOG": str(prolog)}
-    done = subprocess.run(
-        argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patient(300)
-    )
-    assert done.returncode == 3, done.stderr
-    report = validated(done.stdout, "check-nodes")
+    env = slurm | prolog(tmp_path, "if [ $SLURMD_NODENAME = nid000003 ]; then sleep 90; fi")
+    program = login(tmp_path, with_plugin, "--nodes", "4", "--json", "--sbatch=--partition=four --time=1", env=env)
+    out, said = program.communicate(timeout=patient(300))
+    assert program.returncode == 3, said
+    report = validated(out, "check-nodes")
     assert [group["nodes"] for group in report["groups"]] == [["nid000001", "nid000002", "nid000004"]]
     assert [(entry["why"], entry["nodes"]) for entry in report["silent"]] == [
         ("never started before the time of the job was up", ["nid000003"])
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def prints_nothing(argv: list[str], env: dict[str, str]) -> bool:
+    return not subprocess.run(argv, env=env, capture_output=True, check=False).stdout.strip()
+
+
 def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
-    slurm: dict[str, str], with_plugin: Path, tmp_path: Path, number: signal.Signals
+    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
     # these tests may run under nohup, which has all programs below it ignore a hang-up
-    argv = ["env", "--default-signal=HUP", sys.executable, "-m", "lumiimg", "check", str(with_plugin), "--nodes", "4"]
-    with subprocess.Popen(argv, env=slurm, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as program:
-        assert program.stderr is not None
-        job = program.stderr.readline().split()[1]
-        program.send_signal(number)
-        assert program.wait(timeout=patient(60)) == 128 + number
-    left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
-    wait_until(lambda: not subprocess.run(left, env=slurm, capture_output=True, text=True, check=False).stdout.strip())
-    assert not list(tmp_path.iterdir())
+    heard = ("env", "--default-signal=HUP")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with login(tmp_path, with_plugin, "--nodes", "4", env=slurm, program=heard) as program:
+            assert program.stderr is not None
+            job = program.stderr.readline().split()[1]
+            program.send_signal(number)
+            assert program.wait(timeout=patient(60)) == 128 + number
+        left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
+        wait_until(partial(prints_nothing, left, slurm))
+        assert not list(tmp_path.iterdir()), number
 
 
-@pytest.mark.parametrize(("network", "code"), [("cxi", 0), ("socket", 1)])
 def test_a_collective_over_two_nodes_tells_which_network_carried_it(
-    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path, network: str, code: int
+    slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:
     """The GPUs, RCCL and the network are stand-ins; Slurm, the containers, the ranks and their logs are real."""
-    prolog = tmp_path / "prolog"
-    # all four nodes are this machine, and RCCL counts nodes by their names
-    prolog.write_text("#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n")
-    prolog.chmod(0o755)
     site = tmp_path / "mine.toml"
     site.write_text(GPU_SITE)
-    variables = gpus | {"STANDIN_NETWORK": network, "STANDIN_GB_S": "60", "SLURM_TASK_PROLOG": str(prolog)}
     options = ("--level", "run", "--site", str(site))
+    variables = gpus | {"STANDIN_GB_S": "60"} | prolog(tmp_path, NAMED)
+    slow = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables, STANDIN_NETWORK="socket")
+    assert (slow.code, findings_of(slow)["run.network"]["severity"]) == (1, "problem"), slow.text
+    variables["STANDIN_NETWORK"] = "cxi"
     told = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables)
     assert told.report is not None, told.text
     assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks"
     assert told.report["groups"][0]["gpus"] == 2
     assert told.report["collective"]["nodes"] == 2
     assert [measured["name"] for measured in told.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
+    found = findings_of(told)
+    assert (found["run.network"]["severity"], found["run.bandwidth"]["severity"]) == ("ok", "ok"), told.text
+    assert told.code == 0
+
+
+def findings_of(told: Told) -> dict[str, Any]:
     (group,) = told.report["groups"]
-    found = {finding["id"]: finding for finding in group["findings"]}
-    assert found["run.network"]["severity"] == {"cxi": "ok", "socket": "problem"}[network], told.text
-    assert found["run.bandwidth"]["severity"] == "ok"
-    assert told.code == code
+    return {finding["id"]: finding for finding in group["findings"]}
 
 
 def test_a_job_that_ends_in_its_collective_leaves_what_the_nodes_said(
     slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:
-    argv = [sys.executable, "-m", "lumiimg", "check", str(demo), "--nodes", "2", "--json", "--sbatch=--partition=four"]
-    environment = slurm | gpus | {"STANDIN_NETWORK": "cxi"}
-    with subprocess.Popen(
-        argv, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as program:
+    env = slurm | gpus | {"STANDIN_NETWORK": "cxi"}
+    with login(tmp_path, demo, "--nodes", "2", "--json", "--sbatch=--partition=four", env=env) as program:
         assert program.stderr is not None
         job = program.stderr.readline().split()[1]
         wait_until(lambda: list(tmp_path.glob(".lumiimg-check-*/report.json")), 120)
@@ -280,23 +237,7 @@ def test_the_gpus_of_a_collective_are_those_of_the_nodes_not_of_where_it_is_star
     slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:
     """As with salloc on LUMI, whose shell is on a login node: here the stand-ins are bound in the tasks of a step only."""
-    prolog = tmp_path / "prolog"
-    prolog.write_text(
-        "#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n"
-        + "".join(f"echo {shlex.quote(f'export {name}={value}')}\n" for name, value in gpus.items())
-    )
-    prolog.chmod(0o755)
-    variables = {"STANDIN_NETWORK": "cxi", "SLURM_TASK_PROLOG": str(prolog)}
+    bound = [f"echo {shlex.quote(f'export {name}={value}')}" for name, value in gpus.items()]
+    variables = {"STANDIN_NETWORK": "cxi"} | prolog(tmp_path, NAMED, *bound)
     told = check_in_job(slurm, tmp_path, demo, nodes=2, **variables)
     assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks", told.text
-
-
-def test_without_a_gpu_a_collective_that_is_asked_for_leaves_it_open_with_what_the_nodes_said(
-    slurm: dict[str, str], with_plugin: Path, tmp_path: Path
-) -> None:
-    told = check_in_job(slurm, tmp_path, with_plugin, "--level", "run", nodes=2)
-    assert told.code == 3, told.text
-    assert told.groups == [ALL[:2]]
-    assert told.report["levels"]["run"].startswith("not taken: HIP finds no GPU in the container: ")
-    assert told.report["levels"]["run"].endswith("--sbatch='--gpus-per-node=8'")
-    assert "level run: not taken: HIP finds no GPU" in told.text

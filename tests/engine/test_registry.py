@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import gzip
 import io
-import shutil
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.catalog.folders import shipped_layers
-from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
-from tests.engine.conftest import built, built_by_engine, engine_builds, lumiimg, only_from_registry
+from tests.engine.conftest import built_by_engine, engine_builds, lumiimg
 from tests.shared.build_traces import shown
-from tests.shared.registries import layer_of, push
+from tests.shared.registries import push
 from tests.shared.small_roots import small_root
 
 if TYPE_CHECKING:
@@ -25,37 +21,6 @@ if TYPE_CHECKING:
 
 KERNEL = {"LUMIIMG_ENGINE": "namespaces"}
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-
-
-@pytest.fixture(scope="module")
-def slim(engine: Engine, mirror: str, images: Path) -> bytes:
-    """A small Debian 13, as `debian:trixie-slim` is: no RCCL, no certificates."""
-    with scratch_folder(images / "slim-work") as folder:
-        definition = folder / "slim.def"
-        definition.write_text(f"Bootstrap: debootstrap\nOSVersion: trixie\nMirrorURL: {mirror}\n")
-        engine_builds(engine, definition, images / "slim.sif")
-    return layer_of(images / "slim.sif")
-
-
-def test_debian_13_comes_from_a_registry_where_debootstrap_is_not_to_be_had(
-    registry: str, mirror: str, slim: bytes, images: Path, tmp_path: Path
-) -> None:
-    push(registry, "library/debian", "trixie-slim", slim)
-    # A base of the user's: the shipped one without its debootstrap, as if this machine had none; and without RCCL, of
-    # which it is large, and for which its test looks.
-    base = tmp_path / "layers" / "debian-13"
-    shutil.copytree(shipped_layers() / "debian-13", base)
-    only_from_registry(base)
-    text = (base / "layer.toml").read_text()
-    for package in ("libamdhip64-5", "libfabric-bin", "libhsa-runtime64-1", "librccl1", "python3"):
-        text = text.replace(f'    "{package}",\n', "")
-    (base / "layer.toml").write_text(text)
-    (base / "test.sh").unlink()
-    argv: list[str | Path] = ["--layers", tmp_path / "layers", "--base", "debian-13"]
-    mirrors = ["--mirror", f"docker.io=http://{registry}", "--mirror", f"debian={mirror}"]
-    with open_image(built(images / "from-registry.sif", *argv, *mirrors)) as image:
-        assert image.root.is_file("/etc/ssl/certs/ca-certificates.crt")
-        assert image.root.is_file("/usr/lib/x86_64-linux-gnu/libfabric.so.1")
 
 
 def small_layer(root: Path) -> bytes:
@@ -73,19 +38,21 @@ def small_layer(root: Path) -> bytes:
     return gzip.compress(buffer.getvalue(), 1, mtime=0)
 
 
+def base_layer(folder: Path, bootstrap: str) -> Path:
+    layer = folder / "layers" / "base"
+    layer.mkdir(parents=True)
+    facts = 'kind = "base"\nsummary = "x"\nsource = "x"\ndate = 2026-11-21\n[[bootstrap]]\n'
+    (layer / "layer.toml").write_text(facts + bootstrap)
+    return layer
+
+
 def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
     engine: Engine, registry: str, tmp_path: Path
 ) -> None:
     config: dict[str, object] = {"Env": ["PATH=/opt/bin:/usr/bin:/bin", "A=b c"], "Labels": {"a": "b"}}
     config["Entrypoint"] = ["/bin/echo", "it's"]
     digest = push(registry, "library/small", "1", small_layer(tmp_path / "root"), config=config)
-    layer = tmp_path / "layers" / "base"
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(
-        'kind = "base"\nsummary = "x"\nsource = "x"\ndate = 2026-11-21\n'
-        '[[bootstrap]]\nagent = "docker"\n'
-        f'from = "small@{digest}"\n'
-    )
+    layer = base_layer(tmp_path, f'agent = "docker"\nfrom = "small@{digest}"\n')
     found = {}
     request: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--mirror", f"docker.io=http://{registry}"]
     for name, env in (("ours", {}), ("kernel", KERNEL)):
@@ -118,15 +85,12 @@ def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
 
 
 def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
-    images: Path, mirror: str, slim: bytes, tmp_path: Path
+    engine: Engine, mirror: str, tmp_path: Path
 ) -> None:
-    del slim  # the engine has made it
-    layer = tmp_path / "layers" / "base"
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(
-        'kind = "base"\nsummary = "x"\nsource = "x"\ndate = 2026-11-21\n'
-        '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n'
-    )
+    definition = tmp_path / "slim.def"
+    definition.write_text(f"Bootstrap: debootstrap\nOSVersion: trixie\nMirrorURL: {mirror}\n")
+    engine_builds(engine, definition, tmp_path / "slim.sif")
+    layer = base_layer(tmp_path, 'agent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n')
     (layer / "post.sh").write_text("true\n")
     image = tmp_path / "x.sif"
     words: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--mirror", f"debian={mirror}", "-o", image]
@@ -136,23 +100,8 @@ def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
     for told in (result.err, (tmp_path / "x.sif.log").read_text()):
         assert "I: Extracting dpkg..." in told
         assert "I: Base system installed successfully." in told
-    found, wanted = shown(image), shown(images / "slim.sif")
+    found, wanted = shown(image), shown(tmp_path / "slim.sif")
     dated = ("/dev/", "/var/log/", "/var/cache/ldconfig/aux-cache", "/.singularity.d/", "/.lumiimg", "/opt/lumiimg")
     paths = {path for path in found.keys() | wanted.keys() if not path.startswith(dated)}
     assert len(paths) > 5000
     assert {path: (found.get(path), wanted.get(path)) for path in paths if found.get(path) != wanted.get(path)} == {}
-
-
-def test_a_registry_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
-    layer = tmp_path / "layers" / "base"
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(
-        'kind = "base"\nsummary = "x"\nsource = "x"\ndate = 2026-11-21\n'
-        '[[bootstrap]]\nagent = "docker"\nfrom = "busybox"\n'
-    )
-    (layer / "post.sh").write_text("true\n")
-    argv: list[str | Path] = ["build", "--layers", tmp_path / "layers", "--base", "base", "-o", tmp_path / "x.sif"]
-    result = lumiimg(*argv, "--mirror", "docker.io=http://127.0.0.1:9")
-    assert result.code == ExitCode.MISSING_HERE
-    assert "could not be reached" in result.err.strip().splitlines()[-1]
-    assert not (tmp_path / "x.sif").exists()

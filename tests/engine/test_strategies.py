@@ -21,7 +21,7 @@ import pytest
 from lumiimg.image import open_image, open_stack, stacked
 from lumiimg.image.squashfs.superblock import Compressor
 from tests.engine.conftest import PACKED_AS_OURS, built_by_engine, inside, lumiimg
-from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
+from tests.shared.build_traces import leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import patient, tenth_of, wait_until
 from tests.shared.validation import validated
@@ -51,7 +51,7 @@ rm -rf /etc/apt; mkdir /etc/apt; echo anew >/etc/apt/conf
 rm -rf /opt/one/gone; echo 'a file now' >/opt/one/gone
 rm /opt/one/soft; mkdir /opt/one/soft; touch /opt/one/soft/inside
 useradd --system lumi; umask 0007; touch /opt/private
-mkdir -p "/opt/$(printf 'n%.0s' {1..200})"
+name=$(printf 'n%.0s' {1..255}); touch "/opt/$name"; mv "/opt/$name" "/opt/${name//n/m}"
 mv /opt/one/folder /opt/moved
 """,
     "three": "cat /opt/one/file >/opt/three; echo three >>/opt/one/file; (sleep 300 &) ; read -r answer || true\n",
@@ -72,7 +72,7 @@ class Stack(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def stack(bare: Path, images: Path) -> Stack:
+def stack(small: Path, images: Path) -> Stack:
     folder = images / "strategies"
     for name, script in SCRIPTS.items():
         layer = folder / "layers" / name
@@ -81,7 +81,7 @@ def stack(bare: Path, images: Path) -> Stack:
         (layer / "post.sh").write_text(script)
         if name in TEST:
             (layer / "test.sh").write_text(TEST[name])
-    return Stack(folder, bare)
+    return Stack(folder, small)
 
 
 def build(
@@ -96,104 +96,85 @@ def build(
 def built_by(stack: Stack, engine: Engine) -> dict[str, Path]:
     """The same image, each time by another way, with another cache."""
     found = {}
-    for way in ("overlay", "sandbox"):
+    for way, strategy, env in (
+        ("overlay", "overlay", {}),
+        ("sandbox", "sandbox", {}),
+        ("kernel-overlay", "overlay", KERNEL),
+        ("kernel-sandbox", "sandbox", KERNEL),
+    ):
         found[way] = stack.folder / f"{way}.sif"
-        told = build(stack, found[way], "--strategy", way, cache=stack.folder / f"cache-{way}")
-        assert (told["strategy"], told["reused_steps"]) == (way, 0)
-    for way in ("overlay", "sandbox"):
-        found[f"{way} of the kernel"] = stack.folder / f"kernel-{way}.sif"
-        words = ["--strategy", way]
-        told = build(
-            stack, found[f"{way} of the kernel"], *words, cache=stack.folder / f"cache-kernel-{way}", env=KERNEL
-        )
-        assert (told["strategy"], told["reused_steps"]) == (way, 0)
-    found["sandbox from overlay"] = stack.folder / "mixed.sif"
-    words = ["--strategy", "sandbox"]
-    told = build(stack, found["sandbox from overlay"], *words, cache=stack.folder / "cache-overlay")
+        told = build(stack, found[way], "--strategy", strategy, cache=stack.folder / f"cache-{way}", env=env)
+        assert (told["strategy"], told["reused_steps"]) == (strategy, 0)
+    found["mixed"] = stack.folder / "mixed.sif"
+    told = build(stack, found["mixed"], "--strategy", "sandbox", cache=stack.folder / "cache-overlay")
     assert told["reused_steps"] == told["steps"], "what one way has built serves the other"
     found["engine"] = built_by_engine(engine, stack.folder / "engine.sif", *stack.argv[1:])
     return found
 
 
+def unlike(one: Path, other: Path) -> dict[str, object]:
+    """What differs between two images, by path."""
+    first, second = shown(one), shown(other)
+    paths = {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)}
+    return {path: (first.get(path, ())[:5], second.get(path, ())[:5]) for path in paths}
+
+
+def packing(image: Path) -> set[tuple[int, int]]:
+    """How the file systems of an image are compressed, and the size of their blocks."""
+    with open_stack([image]) as opened:
+        return {layer.packing for layer in stacked(opened).layers}
+
+
+GZIP = (Compressor.GZIP, 128 << 10)
+"""What every engine starts. SingularityCE 4.1 says `unknown compression algorithm value 6` of zstd."""
+
+
 @pytest.mark.core
-def test_all_ways_make_the_same_image(built_by: dict[str, Path]) -> None:
+def test_all_ways_make_the_same_image(built_by: dict[str, Path], stack: Stack) -> None:
     """The engine alone writes nothing of how an image was built, and notes the definition that it was given."""
-    found = {way: shown(image) for way, image in built_by.items()}
-    ours, engines = found["overlay"], found.pop("engine")
+    ours = shown(built_by["overlay"])
     assert "/opt/one/gone/child" not in ours
     assert "/etc/apt/sources.list.d" not in ours
-    for way, files in found.items():
-        assert unlike(ours, files) == {}, way
-    own = ("/.lumiimg", "/.singularity.d/Singularity")
-    assert {path: seen for path, seen in unlike(engines, ours).items() if not path.startswith(own)} == {}
-
-
-def unlike(one: dict[str, tuple[object, ...]], other: dict[str, tuple[object, ...]]) -> dict[str, object]:
-    """What differs between two images, by path."""
-    paths = {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
-    return {path: (one.get(path, ())[:5], other.get(path, ())[:5]) for path in paths}
-
-
-@pytest.mark.core
-def test_the_kernel_makes_the_same_bytes_as_the_engine(built_by: dict[str, Path]) -> None:
+    assert f"/opt/{'m' * 255}" in ours
+    for way in ("sandbox", "mixed"):
+        assert unlike(built_by["overlay"], built_by[way]) == {}, way
     for way in ("overlay", "sandbox"):
-        assert built_by[f"{way} of the kernel"].read_bytes() == built_by[way].read_bytes(), way
+        assert built_by[f"kernel-{way}"].read_bytes() == built_by[way].read_bytes(), way
+    own = ("/.lumiimg", "/.singularity.d/Singularity")
+    others = unlike(built_by["engine"], built_by["overlay"])
+    assert {path: seen for path, seen in others.items() if not path.startswith(own)} == {}
+    for file in (*built_by.values(), *stack.folder.glob("cache-*/layers/*/data*")):
+        assert packing(file) == {GZIP}, file
 
 
-def packing(image: Path) -> list[tuple[int, int]]:
-    """How each file system of an image is compressed, and the size of its blocks."""
-    with open_stack([image]) as opened:
-        return [layer.packing for layer in stacked(opened).layers]
-
-
-def test_every_way_writes_what_every_engine_starts(stack: Stack, built_by: dict[str, Path]) -> None:
-    """SingularityCE 4.1 takes gzip alone: `unknown compression algorithm value 6` is what it says of zstd."""
-    gzip = (Compressor.GZIP, 128 << 10)
-    for way, image in built_by.items():
-        assert packing(image) == [gzip], way
-    data = {path: packing(path) for path in stack.folder.glob("cache-*/layers/*/data*")}
-    assert {one for found in data.values() for one in found} == {gzip}
-
-
-@pytest.mark.parametrize("way", ["overlay", "sandbox"])
 def test_on_somebody_elses_base_of_zstd_an_image_is_gzip_and_has_the_same_files(
-    way: str, stack: Stack, built_by: dict[str, Path], engine: Engine, tmp_path: Path
+    stack: Stack, built_by: dict[str, Path], engine: Engine, tmp_path: Path
 ) -> None:
     base = tmp_path / "theirs.sif"
     (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {stack.base}\n")
     packed = "--mksquashfs-args=-comp zstd -b 1M"
     subprocess.run([engine.path, "build", "--fakeroot", packed, base, "x.def"], cwd=tmp_path, check=True)
-    assert packing(base) == [(Compressor.ZSTD, 1 << 20)]
-    build(stack._replace(base=base), tmp_path / "x.sif", "--strategy", way, cache=tmp_path / "cache")
-    assert {*packing(tmp_path / "x.sif")} == {(Compressor.GZIP, 128 << 10)}
-    ours, reference = shown(tmp_path / "x.sif"), shown(built_by[way])
+    assert packing(base) == {(Compressor.ZSTD, 1 << 20)}
     of_engines = ("/.singularity.d", "/.lumiimg")  # what their build noted of itself
-    others = {path for path in ours.keys() | reference.keys() if ours.get(path) != reference.get(path)}
-    assert {path for path in others if not path.startswith(of_engines)} == set()
-    assert inside(engine, tmp_path / "x.sif", "sh", "-c", "echo $V_ONE $FROM_SCRIPT") == "1 1\n"
+    for way in ("overlay", "sandbox"):
+        image = tmp_path / f"{way}.sif"
+        build(stack._replace(base=base), image, "--strategy", way, cache=tmp_path / f"cache-{way}")
+        assert packing(image) == {GZIP}, way
+        assert [path for path in unlike(image, built_by[way]) if not path.startswith(of_engines)] == [], way
+        assert inside(engine, image, "sh", "-c", "echo $V_ONE $FROM_SCRIPT") == "1 1\n"
 
 
-def test_an_engine_shows_the_same_of_all(built_by: dict[str, Path], engine: Engine) -> None:
+def test_an_engine_shows_the_same_of_all_and_compiles_no_python_again(
+    built_by: dict[str, Path], engine: Engine
+) -> None:
     script = (
         "cd /opt && find . -xdev | LC_ALL=C sort; ls /etc/apt; env | grep -E '^(V_|FROM_)' | sort; cat /opt/three; "
-        """python3 -c 'import os; print(os.getxattr("/opt/one/file", "user.note"))'"""
+        """python3 -c 'import os; print(os.getxattr("/opt/one/file", "user.note"))'; """
+        "PYTHONPATH=/opt/one python3 -v -c 'import module' 2>&1 | grep -F 'matches /opt/one/module.py'"
     )
     told = {way: inside(engine, image, "sh", "-c", script) for way, image in built_by.items()}
     assert len(set(told.values())) == 1
-    assert "FROM_SCRIPT=1" in told["overlay"]
-    assert "b'kept'" in told["overlay"]
-
-
-def test_compiled_python_is_not_compiled_again(built_by: dict[str, Path], engine: Engine) -> None:
-    script = "import sys; sys.path.insert(0, '/opt/one'); import module; print(module.__cached__)"
-    for way in ("overlay", "sandbox"):
-        said = subprocess.run(
-            [engine.path, "exec", built_by[way], "python3", "-v", "-c", script],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert "matches /opt/one/module.py" in said.stderr, way
+    assert all(text in told["overlay"] for text in ("FROM_SCRIPT=1", "b'kept'", "matches /opt/one/module.py"))
 
 
 def state(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -216,14 +197,14 @@ def test_the_same_again_writes_no_byte(built_by: dict[str, Path], stack: Stack) 
     assert state(stack.folder) == before
 
 
-@pytest.mark.parametrize("way", ["overlay", "sandbox"])
+@pytest.mark.parametrize(("way", "env"), [("overlay", {}), ("sandbox", KERNEL)])
 def test_two_builds_are_the_same_bytes_whatever_the_umask(
-    way: str, stack: Stack, built_by: dict[str, Path], tmp_path: Path
+    way: str, env: dict[str, str], stack: Stack, built_by: dict[str, Path], tmp_path: Path
 ) -> None:
     again = tmp_path / "again.sif"
     mask = os.umask(0o007)  # as on LUMI
     try:
-        told = build(stack, again, "--strategy", way, cache=tmp_path / "cache")
+        told = build(stack, again, "--strategy", way, cache=tmp_path / "cache", env=env)
     finally:
         os.umask(mask)
     assert told["reused_steps"] == 0
@@ -238,35 +219,15 @@ def test_what_changed_is_built_and_why_tells_it(stack: Stack, built_by: dict[str
     layers = tmp_path / "layers"
     shutil.copytree(stack.folder / "layers", layers)
     (layers / "three" / "post.sh").write_text("echo other >/opt/three\n")
-    adds = [word for name in SCRIPTS for word in ("--add", name)]
-    request: list[str | Path] = ["--base", stack.base, "--layers", layers, *adds]
+    changed = Stack(tmp_path, stack.base).argv[1:]
     env = {"LUMIIMG_CACHE": str(stack.folder / "cache-overlay")}
-    miss = lumiimg("build", "--why", "three", *request, env=env)
-    assert miss.code == 1
-    assert "+echo other >/opt/three" in miss.out
-    assert lumiimg("build", "--why", "two", *request, env=env).code == 0
-    built = lumiimg("build", *request, "-o", tmp_path / "x.sif", "--json", env=env)
-    assert json.loads(built.out)["reused_steps"] == 3
+    miss = lumiimg("build", "--why", "three", *changed, env=env)
+    assert (miss.code, "+echo other >/opt/three" in miss.out) == (1, True)
+    assert lumiimg("build", "--why", "two", *changed, env=env).code == 0
+    built = lumiimg("build", *changed, "-o", tmp_path / "x.sif", "--json", env=env)
+    assert built.data["reused_steps"] == 3
     steps = [line for line in built.err.splitlines() if line.startswith("[")]
     assert [line.split(" ")[1] for line in steps if line.endswith(" s the last time)")] == ["04-three"]
-    assert lumiimg("build", "--why", "three", *request, env=env).code == 0
-    listed = lumiimg("cache", "ls", "--json", env=env)
-    assert sum(entry["layers"] == ["three"] for entry in json.loads(listed.out)["entries"]) == 2
-
-
-def test_a_cache_is_carried_to_another_place(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
-    del built_by
-    here, there = stack.folder / "cache-overlay", tmp_path / "there"
-    there.mkdir()
-    subprocess.run(["tar", "-C", here, "-cf", tmp_path / "layers.tar", "layers"], check=True)
-    subprocess.run(["tar", "-C", there, "-xf", tmp_path / "layers.tar"], check=True)
-    carried = len(list((there / "layers").iterdir()))
-    told = build(stack, tmp_path / "x.sif", cache=there)
-    assert told["reused_steps"] == told["steps"]
-    assert lumiimg("cache", "verify", env={"LUMIIMG_CACHE": str(there)}).code == 0
-    gone = lumiimg("cache", "prune", "--keep", "0", "--json", env={"LUMIIMG_CACHE": str(there)})
-    assert len(json.loads(gone.out)["removed"]) == carried
-    assert list((there / "layers").iterdir()) == []
 
 
 @pytest.mark.core
@@ -275,14 +236,14 @@ def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[
     image.write_bytes(built_by["overlay"].read_bytes())
     with open_image(image) as opened:
         definitions = {entry.name for entry in opened.root.list_dir("/.lumiimg/definitions")}
-    assert "01-debian-13.def" not in definitions, "that is how its base was built"
+    assert "01-debian-12-of-tests.def" not in definitions, "that is how its base was built"
     assert len(definitions) == 1 + len(SCRIPTS)
     told = lumiimg("show", image, "--json")
     assert told.code == 0, told.err
     plan = validated(json.dumps(told.data["plan"]), "plan")
     assert [layer["name"] for layer in plan["layers"]][1:] == list(SCRIPTS)
     names = {component["name"] for component in told.data["sbom"]["components"]}
-    assert {"debian", "bash", "librccl1"} <= names
+    assert {"debian", "bash", "python3"} <= names
     (stack.folder / "layers").rename(stack.folder / "hidden")
     try:
         env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
@@ -313,8 +274,7 @@ cp "$KEPT/tool/wheel" /opt/compiled
 """
 
 
-@pytest.mark.parametrize("way", ["overlay", "sandbox"])
-def test_layers_in_another_order_compile_nothing_again(way: str, bare: Path, engine: Engine, tmp_path: Path) -> None:
+def test_layers_in_another_order_compile_nothing_again(small: Path, tmp_path: Path) -> None:
     scripts = {"needed": "touch /etc/needed\n", "allows": "touch /etc/allowed\n", "compiles": COMPILES}
     layers = tmp_path / "layers"
     for name, script in scripts.items():
@@ -323,39 +283,21 @@ def test_layers_in_another_order_compile_nothing_again(way: str, bare: Path, eng
         (layers / name / "layer.toml").write_text(f"{LAYER}{requires}")
         (layers / name / "post.sh").write_text(script)
 
-    def made(output: str, *names: str) -> tuple[int, str]:
+    def made(output: str, way: str, *names: str) -> tuple[int, bool]:
+        words: list[str | Path] = ["--base", small, "--layers", layers, "-o", tmp_path / output, "--strategy", way]
         adds = [word for name in names for word in ("--add", name)]
-        words: list[str | Path] = [
-            "--base",
-            bare,
-            "--layers",
-            layers,
-            *adds,
-            "-o",
-            tmp_path / output,
-            "--strategy",
-            way,
-        ]
-        told = lumiimg("build", *words, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
-        return told.code, (tmp_path / f"{output}.log").read_text()
+        told = lumiimg("build", *words, *adds, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+        return told.code, "compiling" in (tmp_path / f"{output}.log").read_text()
 
-    code, log = made("failed.sif", "needed", "compiles")
-    assert (code, "compiling" in log) == (1, True)
-    code, log = made("one.sif", "needed", "allows", "compiles")
-    assert (code, "compiling" in log) == (0, False), "what a failed build compiled is not lost"
-    code, log = made("two.sif", "allows", "needed", "compiles")
-    assert (code, "compiling" in log) == (0, False)
-    said = {inside(engine, tmp_path / f"{name}.sif", "cat", "/opt/compiled") for name in ("one", "two")}
-    assert len(said) == 1
-    with open_image(tmp_path / "two.sif") as image:
-        assert not image.root.exists("/opt/lumiimg/build")
-        assert not image.root.exists("/.lumiimg.kept")
+    assert made("failed.sif", "overlay", "needed", "compiles") == (1, True)
+    assert made("one.sif", "overlay", "needed", "allows", "compiles") == (0, False), "what a failed build has compiled"
+    assert made("two.sif", "sandbox", "allows", "needed", "compiles") == (0, False)
+    with open_image(tmp_path / "one.sif") as one, open_image(tmp_path / "two.sif") as two:
+        assert len({image.root.read_bytes("/opt/compiled", 99) for image in (one, two)}) == 1
+        assert not two.root.exists("/opt/lumiimg/build")
+        assert not two.root.exists("/.lumiimg.kept")
     (layers / "needed" / "post.sh").write_text("touch /etc/needed /etc/other\n")
-    code, log = made("three.sif", "allows", "needed", "compiles")
-    assert (code, "compiling" in log) == (0, True), "what it needs is another"
-    listed = lumiimg("cache", "ls", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
-    assert listed.out.count("compiles (compiled)") == 2
-    assert lumiimg("cache", "verify", env={"LUMIIMG_CACHE": str(tmp_path / "cache")}).code == 0
+    assert made("three.sif", "overlay", "allows", "needed", "compiles") == (0, True), "what it needs is another"
 
 
 def one_layer(tmp_path: Path, base: Path, script: str) -> list[str | Path]:
@@ -366,65 +308,19 @@ def one_layer(tmp_path: Path, base: Path, script: str) -> list[str | Path]:
     return ["build", "--base", base, "--layers", layer.parent, "--add", "hostile", "-o", tmp_path / "x.sif"]
 
 
-def test_a_script_that_prints_without_end_of_line_and_asks_is_built(bare: Path, tmp_path: Path) -> None:
+def test_a_script_that_prints_without_end_of_line_and_asks_is_built(small: Path, tmp_path: Path) -> None:
     script = (
         "head -c 100000000 /dev/zero | tr '\\0' x; echo; seq 100000; printf '\\033[2Jred\\rx'\n"
         'read -r answer && exit 1; cat >/dev/null; setsid sleep 3000 & disown\necho "$answer" >/opt/asked\n'
     )
     start = time.monotonic()
-    told = lumiimg(*one_layer(tmp_path, bare, script), "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    told = lumiimg(*one_layer(tmp_path, small, script), "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
     assert told.code == 0, told.err[-2000:]
     assert time.monotonic() - start < patient(1500), "the sleep is not waited for"
     assert "\033" not in told.err
     assert (tmp_path / "x.sif.log").stat().st_size > 100_000_000
     assert leftovers(tmp_path) == []
     assert strays(str(tmp_path)) == []
-
-
-@pytest.mark.parametrize("way", ["overlay", "sandbox"])
-def test_a_name_as_long_as_can_be(way: str, bare: Path, engine: Engine, tmp_path: Path) -> None:
-    script = """name=$(printf 'n%.0s' {1..255}); touch "/opt/$name"; mv "/opt/$name" "/opt/${name//n/m}"\n"""
-    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
-    told = lumiimg(*one_layer(tmp_path, bare, script), "--strategy", way, env=env)
-    assert told.code == 0, told.err
-    assert inside(engine, tmp_path / "x.sif", "sh", "-c", "ls /opt | grep -E m{255} | wc -l") == "1\n"
-
-
-def test_a_cache_that_may_only_be_read_is_told(bare: Path, tmp_path: Path) -> None:
-    words = one_layer(tmp_path, bare, "touch /opt/x\n")
-    cache = tmp_path / "cache"
-    env = {"LUMIIMG_CACHE": str(cache)}
-    cache.mkdir()
-    cache.chmod(0o555)
-    refused = lumiimg(*words, env=env)
-    assert refused.code == 1
-    assert refused.err.strip().splitlines()[-1].count("LUMIIMG_CACHE names the folder") == 1
-    cache.chmod(0o755)
-    assert lumiimg(*words, env=env).code == 0
-    for folder in (cache, *(path for path in cache.rglob("*") if path.is_dir())):
-        folder.chmod(0o555)
-    try:
-        again = lumiimg(*words, "--json", env=env)
-        assert (again.code, again.data["is_new"]) == (0, False), "the image is there; nothing is to be written"
-    finally:
-        for folder in (cache, *(path for path in cache.rglob("*") if path.is_dir())):
-            folder.chmod(0o755)
-
-
-def test_a_clock_that_was_set_back_spoils_nothing(bare: Path, tmp_path: Path) -> None:
-    words = one_layer(tmp_path, bare, "touch /opt/x\n")
-    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
-    first = lumiimg(*words, "--json", env=env)
-    assert first.code == 0, first.err
-    tomorrow = time.time() + 86400
-    for path in tmp_path.rglob("*"):
-        os.utime(path, (tomorrow, tomorrow), follow_symlinks=False)
-    content = (tmp_path / "x.sif").read_bytes()
-    (tmp_path / "x.sif").unlink()
-    again = lumiimg(*words, "--json", env=env)
-    assert again.data["reused_steps"] == again.data["steps"]
-    assert (tmp_path / "x.sif").read_bytes() == content
-    assert lumiimg("cache", "verify", env=env).code == 0
 
 
 @pytest.mark.core
@@ -475,58 +371,20 @@ def test_four_builds_at_once_share_one_cache(stack: Stack, tmp_path: Path) -> No
     assert leftovers(tmp_path / "cache", tmp_path) == []
 
 
-def test_singularityce_without_user_namespaces_builds_in_a_sandbox(
-    stack: Stack, engine: Engine, tmp_path: Path
-) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("mksquashfs", "unsquashfs", "sh", "bash", "env", "rm", "python3", "cat", "mkdir", "tar"):
-        (programs / name).symlink_to(str(shutil.which(name)))
-    (programs / "singularity").write_text(SINGULARITY.format(engine=engine.path, path=os.environ["PATH"]))
-    (programs / "singularity").chmod(0o755)
-    layer = tmp_path / "layers" / "plain"
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(f'{LAYER}[environment.set]\nV_PLAIN = "1"\n')
-    (layer / "post.sh").write_text("mkdir /opt/plain; echo text >/opt/plain/file; rm /etc/debian_version\n")
-    (layer / "test.sh").write_text('test "$V_PLAIN" = 1 && test ! -e /etc/debian_version\n')
-    output = tmp_path / "x.sif"
-    words: list[str | Path] = ["--base", stack.base, "--layers", layer.parent, "--add", "plain", "-o", output, "--json"]
-    env = {"LUMIIMG_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
-    told = lumiimg("build", *words, env=env)
-    assert told.code == 0, told.err
-    assert json.loads(told.out)["strategy"] == "sandbox"
-    assert json.loads(told.out)["engine"]["kind"] == "singularity"
-    with open_image(output) as image:
-        seen = image.root.stat("/opt/plain/file")
-        assert (seen.uid, seen.gid) == (0, 0)
-        assert not image.root.exists("/etc/debian_version")
-    assert inside(engine, output, "sh", "-c", "echo $V_PLAIN") == "1\n"
-    (layer / "post.sh").write_text("apt-get update\n")
-    refused = lumiimg("build", *words, "--force", env=env)
-    assert refused.code == 4
-    assert "proot makes a user look like root" in refused.err
-
-
 @pytest.mark.parametrize("way", ["overlay", "sandbox"])
-def test_a_link_that_a_script_leaves_leads_to_no_file_of_this_machine_and_what_fails_silently_is_told(
-    way: str, bare: Path, tmp_path: Path
-) -> None:
+def test_a_link_that_a_script_leaves_leads_to_no_file_of_this_machine(way: str, small: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
-    words = one_layer(tmp_path, bare, f"rm -rf /.singularity.d; ln -s {mine} /.singularity.d\n")
-    env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
-    told = lumiimg(*words, "--strategy", way, env=env)
-    assert told.code == 1
-    assert "/.singularity.d" in told.err
+    words = one_layer(tmp_path, small, f"rm -rf /.singularity.d; ln -s {mine} /.singularity.d\n")
+    told = lumiimg(*words, "--strategy", way, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    assert (told.code, "/.singularity.d" in told.err) == (1, True)
     assert list(mine.iterdir()) == []
     assert not (tmp_path / "x.sif").exists()
-    silent = lumiimg(*one_layer(tmp_path, bare, "exit 3\n"), "--strategy", way, "--force", env=env)
-    assert (silent.code, "layer hostile: the build stopped at: exit status 3;" in silent.err) == (1, True)
 
 
-def test_a_base_whose_root_is_not_roots_fails_with_what_to_do(bare: Path, engine: Engine, tmp_path: Path) -> None:
+def test_a_base_whose_root_is_not_roots_fails_with_what_to_do(small: Path, engine: Engine, tmp_path: Path) -> None:
     base = tmp_path / "base.sif"
-    (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {bare}\n%post\nchown daemon /\n")
+    (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {small}\n%post\nchown daemon /\n")
     subprocess.run([engine.path, "build", "--fakeroot", PACKED_AS_OURS, base, "x.def"], cwd=tmp_path, check=True)
     words = one_layer(tmp_path, base, "touch /opt/x\n")
     env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lumiimg.elf.facts import read_elf
-from lumiimg.elf.reader import BytesReader
+from tests.engine.conftest import NAMED, other_libfabric, prolog
 from tests.shared.programs import patient, wait_until
 from tests.shared.validation import validated
 
@@ -128,19 +127,20 @@ class Rehearsal:
 
 @pytest.fixture
 def rehearsal(slurm: dict[str, str], gpus: dict[str, str], engine: Engine, tmp_path: Path) -> Rehearsal:
-    prolog = tmp_path / "prolog"
-    # all four nodes are this machine, and RCCL counts nodes by their names
-    prolog.write_text("#!/bin/sh\necho export APPTAINER_HOSTNAME=$SLURMD_NODENAME\n")
-    prolog.chmod(0o755)
     (tmp_path / "mine.toml").write_text(SITE.format(engine=engine.name))
     standin = {"STANDIN_NETWORK": "cxi", "STANDIN_GB_S": "4", "STANDIN_SLOW_IF": "TRIAL_BRAKE"}
-    return Rehearsal(tmp_path / "trial", slurm | gpus | standin | {"SLURM_TASK_PROLOG": str(prolog)})
+    return Rehearsal(tmp_path / "trial", slurm | gpus | standin | prolog(tmp_path, NAMED))
 
 
 def test_each_planted_difference_is_found_and_nothing_else(
     rehearsal: Rehearsal, engine: Engine, with_plugin: Path, tmp_path: Path
 ) -> None:
-    other_libfabric_on_the_second_node(rehearsal, engine, with_plugin, tmp_path)
+    bound = f"{rehearsal.environment['APPTAINER_BIND']},{other_libfabric(engine, with_plugin, tmp_path)}"
+    prolog(
+        tmp_path,
+        NAMED,
+        f"[ $SLURMD_NODENAME != nid000002 ] || echo {shlex.quote(f'export APPTAINER_BIND={bound}')}",
+    )
     rehearsal.plan(str(with_plugin), "--site", str(tmp_path / "mine.toml"))
     rehearsal.submit()
     rehearsal.wait()
@@ -170,16 +170,6 @@ def test_each_planted_difference_is_found_and_nothing_else(
     again = rehearsal.run("run", str(rehearsal.folder))
     assert again.returncode == 1, "nothing is left to be done: the table, and its answer"
     assert not rehearsal.jobs()
-
-
-def other_libfabric_on_the_second_node(rehearsal: Rehearsal, engine: Engine, image: Path, folder: Path) -> None:
-    path = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
-    data = subprocess.run([engine.path, "exec", image, "cat", path], capture_output=True, check=True).stdout
-    built = bytes.fromhex(read_elf(BytesReader(data)).build_id or "")
-    (folder / "other.so").write_bytes(data.replace(built, bytes(len(built))))
-    bind = f"export APPTAINER_BIND={rehearsal.environment['APPTAINER_BIND']},{folder}/other.so:{path}"
-    with (folder / "prolog").open("a") as prolog:
-        prolog.write(f"[ $SLURMD_NODENAME != nid000002 ] || echo {shlex.quote(bind)}\n")
 
 
 def test_a_trial_that_is_killed_goes_on_where_it_was_and_leaves_no_job(
