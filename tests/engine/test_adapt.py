@@ -13,7 +13,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import lumiimg, standin_archive
 from tests.shared import oci_builder
-from tests.shared.layer_builder import SITE
+from tests.shared.layer_builder import LAYER, SITE
 from tests.shared.programs import unwrapped
 from tests.shared.registries import layer_of
 
@@ -23,27 +23,6 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-
-LAYER = """\
-kind = "layer"
-summary = "A file of the tests"
-source = "the tests"
-date = 2026-11-21
-requires = ["rccl"]
-"""
-ON_DISK = """\
-kind = "base"
-summary = "An image that lies on the machine"
-source = "the tests"
-date = 2026-11-21
-
-[[variant]]
-name = "on-disk"
-summary = "said to have a newer C library than it has"
-agent = "localimage"
-from = "{path}"
-has = {{ glibc = "2.99", rccl = "2.99" }}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +37,8 @@ def test_an_image_of_others_gets_the_plugin_that_the_handshake_finds(theirs: Pat
     assert before.data["path"]["plugin"] is None
     source = standin_archive(tmp_path / "standin.tar")
     image = tmp_path / "adapted.sif"
-    words: list[str | Path] = [
-        "--site",
-        tmp_path / "site.toml",
-        "--fabric",
-        "host",
-        "--add",
-        "netprobe",
-        "--source",
-        f"aws-ofi-nccl={source}",
-        "-o",
-        image,
-    ]
+    words: list[str | Path] = ["--site", tmp_path / "site.toml", "--fabric", "host", "--add", "netprobe"]
+    words += ["--source", f"aws-ofi-nccl={source}", "-o", image]
     done = lumiimg("adapt", theirs, *words)
     assert done.code == ExitCode.GOOD, done.err
     assert "rccl 2.13.4" in unwrapped(done.err)
@@ -80,23 +49,17 @@ def test_an_image_of_others_gets_the_plugin_that_the_handshake_finds(theirs: Pat
     assert severities["plugin.loads"] == "ok"
 
 
-@pytest.fixture
-def layers(tmp_path: Path) -> Path:
-    """A folder of layers with one that costs nothing."""
+def test_a_sif_in_a_registry_is_read_and_built_on_by_its_digest(
+    engine: Engine, bare: Path, registry: str, tmp_path: Path
+) -> None:
     note = tmp_path / "layers/note"
     note.mkdir(parents=True)
-    (note / "layer.toml").write_text(LAYER)
+    (note / "layer.toml").write_text(f'{LAYER}requires = ["rccl"]\n')
     (note / "post.sh").write_text("echo here > /opt/note\n")
-    return note.parent
-
-
-def test_a_sif_in_a_registry_is_read_and_built_on_by_its_digest(
-    engine: Engine, bare: Path, registry: str, layers: Path, tmp_path: Path
-) -> None:
     push: list[str | Path] = ["push", "--allow-unsigned", "--no-https", bare, f"oras://{registry}/library/theirs:1"]
     done = subprocess.run([engine.path, *push], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    words: list[str | Path] = ["--base", "oras://theirs:1", "--add", "note", "--layers", layers]
+    words: list[str | Path] = ["--base", "oras://theirs:1", "--add", "note", "--layers", note.parent]
     words += ["--mirror", f"docker.io=http://{registry}"]
     locked = lumiimg("lock", *words, cwd=tmp_path)
     assert locked.code == ExitCode.GOOD, locked.err
@@ -108,19 +71,3 @@ def test_a_sif_in_a_registry_is_read_and_built_on_by_its_digest(
     assert built.code == ExitCode.GOOD, built.err
     with open_image(tmp_path / "image.sif") as image:
         assert image.root.read_bytes("/opt/note", 10) == b"here\n"
-
-
-def test_a_base_that_is_a_file_of_the_machine_has_what_is_read_in_it(bare: Path, layers: Path, tmp_path: Path) -> None:
-    family = layers / "family"
-    family.mkdir()
-    (family / "layer.toml").write_text(ON_DISK.format(path=bare))
-    (family / "post.sh").write_text("true\n")
-    words: list[str | Path] = ["--base", "on-disk", "--add", "note", "--layers", layers]
-    locked = lumiimg("lock", *words, cwd=tmp_path)
-    assert locked.code == ExitCode.GOOD, locked.err
-    base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
-    assert (base["has"]["glibc"], len(base["sha256"])) == ("2.41", 64)
-    (family / "layer.toml").write_text(ON_DISK.format(path=tmp_path / "deleted.sif"))
-    gone = lumiimg("lock", *words, cwd=tmp_path)
-    assert gone.code == ExitCode.MISSING_HERE
-    assert "deleted.sif is not on this machine" in gone.err

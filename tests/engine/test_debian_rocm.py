@@ -1,7 +1,4 @@
-"""A RCCL of today with the HIP that it was built for: Debian's packages of ROCm 7.2.4, and JAX on them.
-
-The whole of it (`make test-all`) has the mathematical libraries and JAX with AMD's plugin; without, only RCCL and HIP.
-"""
+"""A RCCL of today with the HIP that it was built for: Debian's packages of ROCm 7.2.4."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
 from tests.engine.conftest import built, lumiimg
 from tests.shared.image_loader import assert_all_as_the_loader
-from tests.shared.programs import EVERYTHING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,12 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
-WHOLE = ("--add", "debian-rocm-libraries", "--add", "jax") if EVERYTHING else ()
-
 
 @pytest.fixture(scope="module")
 def image(images: Path) -> Path:
-    return built(images / "debian-rocm.sif", "--base", "debian-rocm", *WHOLE, "--add", "netprobe")
+    return built(images / "debian-rocm.sif", "--base", "debian-rocm", "--add", "netprobe")
 
 
 def test_check_names_the_rccl_and_opens_it_in_the_container(image: Path) -> None:
@@ -69,28 +63,11 @@ LLVM = "22"
 
 def llvm(folder: Path, program: str, *words: str) -> str:
     """Return what a program of LLVM prints, from Debian's packages, which are unpacked only."""
-    packages = [
-        f"llvm-{LLVM}",
-        f"clang-tools-{LLVM}",
-        f"libclang-cpp{LLVM}",
-        f"libllvm{LLVM}",
-        "libedit2",
-        "libffi8",
-        "libz3-4",
-    ]
+    packages = [f"{name}{LLVM}" for name in ("llvm-", "clang-tools-", "libclang-cpp", "libllvm")]
+    packages += ["libedit2", "libffi8", "libz3-4"]
     subprocess.run(["apt-get", "download", "--quiet", *packages], cwd=folder, check=True, capture_output=True)
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg-deb", "--extract", package, folder / "llvm"], check=True)
     environment = {"LD_LIBRARY_PATH": f"{folder}/llvm/usr/lib/x86_64-linux-gnu"}
     argv = [f"{folder}/llvm/usr/lib/llvm-{LLVM}/bin/{program}", *words]
     return subprocess.run(argv, env=environment, check=True, capture_output=True, text=True).stdout
-
-
-if EVERYTHING:  # JAX is in the whole image alone
-
-    def test_the_plugin_of_jax_is_loaded_with_all_its_libraries(engine: Engine, image: Path) -> None:
-        # without a GPU the plugin ends before it loads them
-        program = "import ctypes, jax_plugins.xla_rocm7 as it; ctypes.CDLL(f'{it.__path__[0]}/xla_rocm_plugin.so')"
-        words = [str(engine.path), "exec", "--cleanenv", str(image), "python3", "-c", program]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr

@@ -40,10 +40,3 @@ def test_each_row_is_as_the_engine_of_this_machine_does_it(engine: Engine, bare:
         found["fakeroot-without-ids"] = own["fakeroot-without-ids"]
     assert len(found) > 10
     assert {*found.values()} == {"same"}
-
-
-def test_a_folder_has_no_path_of_a_sif_and_all_else_is_alike(engine: Engine, bare: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "root"
-    subprocess.run([engine.path, "build", "--sandbox", folder, bare], check=True, capture_output=True)
-    of_sif, of_folder = (shown(sys.executable, "-m", "tools.engine_behaviour", image) for image in (bare, folder))
-    assert of_folder == of_sif | {"image-path": "open"}

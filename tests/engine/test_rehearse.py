@@ -1,7 +1,4 @@
-"""`make rehearse`, for a row that passes and for rows with a fault each, on a real Debian and the package index of this machine.
-
-`make test-all` takes rows with torch, too, on a Debian that claims to have ROCm: torch and its triton are stand-ins.
-"""
+"""`make rehearse`, for a row that passes and rows with a fault each, on a real Debian and the package index of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import pytest
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
-from tests.shared.programs import EVERYTHING
 from tools.rehearsal.archives import Archives
 from tools.rehearsal.bases import Bases
 from tools.rehearsal.index import PackageIndex
@@ -36,43 +32,31 @@ kind = "layer"
 summary = "A row with a fault"
 source = "this test"
 date = 2026-11-23
-requires = [{requires}]
+requires = ["python3"]
 files = ["packages.sh", "python.sh"]
 [[release]]
 version = "1.0"
 date = 2026-11-21
 wheels = [{wheels}]
-indexes = [{indexes}]
+indexes = []
 requires = []
 source = "this test"
 """
-SCRIPT = 'layer=fault\n. "$LAYER_FILES/python.sh"\n{python}\ninstall_wheels\nfinish_python\n'
+SCRIPT = 'layer=fault\n. "$LAYER_FILES/python.sh"\nuse_venv\ninstall_wheels\nfinish_python\n'
 WHEELS = {
     "plain": '"six==1.17.0"',
     "contradicting": '"tokenizers==0.22.1", "transformers==4.30.2"',
     "failing-test": '"six==1.17.0"',
-    "cuda-triton": '"triton==3.6.0"',
 }
-OF_TORCH = ("transformers", "cuda-triton") if EVERYTHING else ()
 
 
 def write_layers(folder: Path) -> Path:
-    """Write the layers of this test and, for those on torch, the base."""
     for name, wheels in WHEELS.items():
-        is_of_torch = name == "cuda-triton"
         layer = folder / name
         shutil.copytree(shipped_layers() / "lightning", layer)
-        requires, indexes = ('"torch", ', '"https://download.pytorch.org/whl"') if is_of_torch else ("", "")
-        facts = LAYER.format(requires=f'{requires}"python3"', wheels=wheels, indexes=indexes)
-        (layer / "layer.toml").write_text(facts)
-        (layer / "post.sh").write_text(SCRIPT.format(python="use_torch" if is_of_torch else "use_venv"))
+        (layer / "layer.toml").write_text(LAYER.format(wheels=wheels))
+        (layer / "post.sh").write_text(SCRIPT)
         (layer / "test.sh").write_text("echo the planted failure; exit 1\n" if name == "failing-test" else "true\n")
-    if OF_TORCH:
-        base = folder / "debian-13"
-        shutil.copytree(shipped_layers() / "debian-13", base)
-        facts = (base / "layer.toml").read_text()
-        assert 'rocm = "5.4.3"' in facts
-        (base / "layer.toml").write_text(facts.replace('rocm = "5.4.3"', 'rocm = "7.2.4"'))
     return folder
 
 
@@ -89,8 +73,7 @@ def outcomes(images: Path) -> Iterator[dict[str, Outcome]]:
         (folder / name).mkdir(parents=True)
     layers = write_layers(folder / "layers")
     catalogue = open_catalogue({"HOME": "/nonexistent"}, [layers])
-    names = dict.fromkeys(("plain", "contradicting", "failing-test", *OF_TORCH))
-    of_row = {name: row_of(catalogue, name) for name in names}
+    of_row = {name: row_of(catalogue, name) for name in WHEELS}
     chosen = [layer.release for row in of_row.values() for plan in row.plans for layer in lock_of(plan).layers]
     index = PackageIndex(folder / "sources")
     shelves = Shelves(wheels=stand_in_wheels(filter(None, chosen), index, folder / "wheels"))
@@ -102,21 +85,16 @@ def outcomes(images: Path) -> Iterator[dict[str, Outcome]]:
         yield {name: rehearsal.row(row) for name, row in of_row.items()}
 
 
-@pytest.mark.parametrize("name", ["plain", *OF_TORCH[:1]])
-def test_a_row_is_resolved_and_built_with_its_own_scripts(outcomes: dict[str, Outcome], name: str) -> None:
-    found = outcomes[name]
+def test_a_row_is_resolved_and_built_with_its_own_scripts(outcomes: dict[str, Outcome]) -> None:
+    found = outcomes["plain"]
     assert (found.failed, found.resolved, found.rehearsed) == ("", True, "debian-13")
-    assert [(trial.name, trial.reach) for trial in trials([found])] == [(name, "resolved"), (name, "rehearsed")]
+    assert [(trial.name, trial.reach) for trial in trials([found])] == [("plain", "resolved"), ("plain", "rehearsed")]
 
 
-FAULTS = [
-    ("contradicting", False, "these do not go together"),
-    ("failing-test", True, "the planted failure"),
-    ("cuda-triton", True, "triton"),
-]
-
-
-@pytest.mark.parametrize(("name", "resolved", "why"), FAULTS if EVERYTHING else FAULTS[:2])
+@pytest.mark.parametrize(
+    ("name", "resolved", "why"),
+    [("contradicting", False, "these do not go together"), ("failing-test", True, "the planted failure")],
+)
 def test_a_row_with_a_fault_is_reported_as_failed(
     outcomes: dict[str, Outcome], name: str, why: str, *, resolved: bool
 ) -> None:
