@@ -19,6 +19,13 @@ FILES = Path(__file__).parents[1] / "fixtures" / "vllm"
 COMMON = ("filelock", "typing-extensions>=4.10.0", "sympy>=1.13.3", "networkx", "jinja2", "fsspec")
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
 def world_of(version: str, torch: str, vision: str, triton: str) -> World:
     """PyTorch's index, and the archive of vLLM."""
     files = {f"requirements/{path.name}": path.read_text() for path in (FILES / version).glob("*.txt")}
@@ -68,13 +75,10 @@ def test_a_release_of_vllm_is_locked_whole(
     triton: str,
     python: str,
     found: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
     words = ["--base", base, "--add", f"vllm=={version}", "--fabric", "bundled", "--site", "lumi"]
-    document, locked = lock(world_of(version, torch, vision, triton), words, tmp_path)
+    document, locked = lock(world_of(version, torch, vision, triton), words, folder)
     assert document["python"]["requires-python"] == f"=={python}.*"
     assert found.items() <= locked.items()
     assert {"transformers", "tokenizers", "xgrammar", "ninja", "torch"} <= locked.keys()
@@ -84,29 +88,10 @@ def test_a_release_of_vllm_is_locked_whole(
     assert not [name for name in locked if name == "triton" or name.startswith(("nvidia-", "cupy-"))]
 
 
-@pytest.mark.parametrize(
-    ("version", "base", "torch", "triton", "beside", "transformers"),
-    [
-        ("0.10.1", "rocm-6.2.4", "2.7.1+rocm6.2.4", "pytorch-triton-rocm==3.3.1", "lightning", "4.55.2"),
-        ("0.12.0", "rocm-6.4.4", "2.9.1+rocm6.4", "pytorch-triton-rocm==3.5.1", "transformers", "4.57.6"),
-    ],
-)
-def test_a_newer_layer_beside_vllm_brings_it_no_transformers_that_it_does_not_run_with(
-    version: str,
-    base: str,
-    torch: str,
-    triton: str,
-    beside: str,
-    transformers: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
-    vision = {"2.7.1": "0.22.1", "2.9.1": "0.24.1"}[torch.partition("+")[0]] + f"+{torch.partition('+')[2]}"
-    words = ["--base", base, "--add", f"vllm=={version}", "--add", beside]
-    _, locked = lock(world_of(version, torch, vision, triton), words, tmp_path)
-    assert locked["transformers"] == transformers
+def test_a_newer_layer_beside_vllm_brings_it_no_transformers_that_it_does_not_run_with(folder: Path) -> None:
+    words = ["--base", "rocm-6.2.4", "--add", "vllm==0.10.1", "--add", "lightning"]
+    world = world_of("0.10.1", "2.7.1+rocm6.2.4", "0.22.1+rocm6.2.4", "pytorch-triton-rocm==3.3.1")
+    assert lock(world, words, folder)[1]["transformers"] == "4.55.2"
 
 
 # Lines of the sources that the layers name: setup.py reads the first three, bitsandbytes' is its pyproject.toml.
@@ -122,15 +107,13 @@ SOURCES = {
 
 
 def test_layers_that_are_compiled_are_locked_whole_and_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
     words = ["--base", "rocm-6.4.4", "--site", "lumi", "--fabric", "bundled"]
     for name, files in SOURCES.items():
-        (tmp_path / f"{name}.tar.gz").write_bytes(archive_of(files))
-        words += ["--add", name, "--source", f"{name}={tmp_path}/{name}.tar.gz"]
+        (folder / f"{name}.tar.gz").write_bytes(archive_of(files))
+        words += ["--add", name, "--source", f"{name}={folder}/{name}.tar.gz"]
     torch = ("2.9.1+rocm6.4", "0.24.1+rocm6.4", "pytorch-triton-rocm==3.5.1")
-    _, locked = lock(world_of("0.12.0", *torch), words, tmp_path)
+    _, locked = lock(world_of("0.12.0", *torch), words, folder)
     assert locked["torch"] == "2.9.1+rocm6.4"
     assert {"ninja", "setuptools", "wheel", "hjson", "pydantic", "cxxfilt", "scikit-build-core"} <= locked.keys()

@@ -227,7 +227,6 @@ def lumiimg_on_path(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("framework", "launch", "robust"),
     [
-        ("ddp", "srun", True),
         ("ddp", "srun", False),
         ("deepspeed", "srun", True),
         ("ddp", "torchrun", True),

@@ -107,14 +107,13 @@ def test_the_demo_is_built_and_checked_in_an_empty_folder_by_a_wheel_in_a_bare_e
 
 def test_uv_and_pipx_install_the_wheel_as_a_program(dist: Path, empty: Path, tmp_path: Path) -> None:
     uv = Path(sys.executable).with_name("uv")
-    places = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "uv")}
-    words: list[str | Path] = ["--quiet", "--python", sys.executable, wheel_in(dist)]
-    subprocess.run([uv, "tool", "install", *words], env=os.environ | places, check=True)
-    assert Installed([str(tmp_path / "uv/lumiimg")], empty, dict(os.environ)).run("--version").stdout == VERSION
-    places = {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
-    pipx: list[str | Path] = [uv, "tool", "run", "--quiet", "pipx", "install", *words]
-    subprocess.run(pipx, env=os.environ | places, check=True)
-    assert Installed([str(tmp_path / "bin/lumiimg")], empty, dict(os.environ)).run("--version").stdout == VERSION
+    places = {"UV_TOOL_DIR": "tools", "UV_TOOL_BIN_DIR": "uv", "PIPX_HOME": "pipx", "PIPX_BIN_DIR": "bin"}
+    env = os.environ | {name: str(tmp_path / folder) for name, folder in places.items()}
+    words: list[str | Path] = ["install", "--quiet", "--python", sys.executable, wheel_in(dist)]
+    for program, folder in (((uv, "tool"), "uv"), ((uv, "tool", "run", "--quiet", "pipx"), "bin")):
+        subprocess.run([*program, *words], env=env, check=True)
+        installed = Installed([str(tmp_path / folder / "lumiimg")], empty, dict(os.environ))
+        assert installed.run("--version").stdout == VERSION
 
 
 # -- the one file --
@@ -142,19 +141,15 @@ def test_the_same_commit_gives_the_same_file(dist: Path, tmp_path: Path) -> None
         assert (tmp_path / name).read_bytes() == (dist / name).read_bytes()
 
 
-def test_eight_first_starts_at_once_end_well_and_leave_one_folder(archive: Installed) -> None:
+def test_eight_first_starts_at_once_leave_one_folder_and_what_a_cleaner_of_tmp_took_is_put_back(
+    archive: Installed,
+) -> None:
     with ThreadPoolExecutor(8) as threads:
         done = list(threads.map(lambda _: archive.run("--version").stdout, range(8)))
     assert done == [VERSION] * 8
-    assert len(unpacked(archive)) == 1
-    place = unpacked(archive)[0].parent
-    assert [path.name for path in place.iterdir()] == [unpacked(archive)[0].name]
-    assert place.stat().st_mode & 0o777 == 0o700
-
-
-def test_what_a_cleaner_of_tmp_took_is_put_back(archive: Installed) -> None:
-    archive.run("--version")
     (folder,) = unpacked(archive)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
     (folder / "lumiimg/report/catalogue.py").unlink()
     shutil.rmtree(folder / "lumiimg/layers/netprobe")
     left = folder.parent / ".new-killed"
@@ -187,16 +182,7 @@ def test_the_one_file_builds_layers_and_probes_images(
     layer.mkdir(parents=True)
     (layer / "layer.toml").write_text(LAYER)
     (layer / "post.sh").write_text(f"echo {tmp_path} >/opt/mine; rm /etc/issue\n")
-    words: list[str | Path] = [
-        "--base",
-        "debian-13",
-        "--layers",
-        tmp_path / "layers",
-        "--add",
-        "mine",
-        "-o",
-        "mine.sif",
-    ]
+    words = f"--base debian-13 --layers {tmp_path}/layers --add mine -o mine.sif".split()
     archive.run("build", *words)
     assert "mine" in archive.run("show", "mine.sif").stdout
     archive.run("check", demo, "--level", "probe", code=ExitCode.NO)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from tests.shared import fabric_builder, pages
 from tests.shared.browser import Browser, browser, program
 
 pytestmark = pytest.mark.engine
-SHOTS = Path(os.environ["LUMIIMG_SHOTS"]) if os.environ.get("LUMIIMG_SHOTS") else None
-"""Where screenshots are left, for whoever wants to look at them."""
 SCRIPT = "<script>window.ran = 1; alert(1); fetch('http://127.0.0.1:9/')</script>"
 EVENTS = "<img src=x onerror=\"window.ran = 1; alert(2)\"><svg onload=alert(3)><a href='javascript:alert(4)'>x</a>"
 
@@ -44,57 +41,30 @@ def judge(one: Browser, page: Path) -> None:
     assert one.ask("document.querySelector('h1').getBoundingClientRect().height") > 20
 
 
-NAMES = (
-    "build",
-    "check-cannot-tell",
-    "check-green",
-    "check-no",
-    "check-with-host",
-    "drift",
-    "explain-alone",
-    "explain-margins",
-    "explain-refused",
-    "log-cxi",
-    "log-glibc",
-    "log-mixed",
-    "nodes",
-    "request",
-    "request-refused",
-    "several-check",
-    "several-explain",
-)
+TOO_WIDE = """
+    [...document.querySelectorAll('svg.path svg text:not(.tag-text)')].filter(text => {
+        const box = text.ownerSVGElement;
+        return text.getBoundingClientRect().width > 0 && text.getBBox().width > box.width.baseVal.value - 14;
+    }).concat([...document.querySelectorAll('svg.path > text')].filter(text => {
+        const box = text.getBBox();
+        return box.width > 0 && box.x + box.width > text.ownerSVGElement.viewBox.baseVal.width - 8;
+    })).map(text => text.textContent)"""
+"""The words that do not stay in their boxes."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_shows_in_light_dark_print_and_on_a_narrow_screen(chromium: Browser, folder: Path, name: str) -> None:
-    page = folder / f"{name}.html"
-    for kind, width in (("light", 1400), ("dark", 1200), ("print", 1000), ("tablet", 800), ("narrow", 360)):
-        chromium.open(page, width=width, dark=kind == "dark", printed=kind == "print")
-        judge(chromium, page)
-        # the sheet was taken, and nothing has to be scrolled sideways, opened or not
-        chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
-        assert chromium.ask("document.documentElement.scrollWidth") <= width, kind
-        background = chromium.ask("getComputedStyle(document.documentElement).backgroundColor")
-        assert background == ("rgb(16, 21, 27)" if kind == "dark" else "rgb(255, 255, 255)")
-        shown = chromium.ask("[...document.querySelectorAll('svg.path')].map(one => getComputedStyle(one).display)")
-        assert shown.count("block") * 2 == len(shown)  # one of the two forms of each picture
-        if SHOTS is not None:
-            chromium.screenshot(SHOTS / f"{name}-{kind}.png")
-
-
-def test_the_words_in_the_boxes_stay_in_them(chromium: Browser, folder: Path) -> None:
-    too_wide = """
-        [...document.querySelectorAll('svg.path svg text:not(.tag-text)')].filter(text => {
-            const box = text.ownerSVGElement;
-            return text.getBoundingClientRect().width > 0 && text.getBBox().width > box.width.baseVal.value - 14;
-        }).concat([...document.querySelectorAll('svg.path > text')].filter(text => {
-            const box = text.getBBox();
-            return box.width > 0 && box.x + box.width > text.ownerSVGElement.viewBox.baseVal.width - 8;
-        })).map(text => text.textContent)"""
+def test_each_page_shows_in_light_dark_print_and_on_a_narrow_screen(chromium: Browser, folder: Path) -> None:
     for page in sorted(folder.glob("*.html")):
-        for width in (1200, 360):
-            chromium.open(page, width=width)
-            assert chromium.ask(too_wide) == [], page.name
+        for kind, width in (("light", 1400), ("dark", 1200), ("print", 1000), ("tablet", 800), ("narrow", 360)):
+            chromium.open(page, width=width, dark=kind == "dark", printed=kind == "print")
+            judge(chromium, page)
+            assert chromium.ask(TOO_WIDE) == [], (page.name, kind)
+            # the sheet was taken, and nothing has to be scrolled sideways, opened or not
+            chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
+            assert chromium.ask("document.documentElement.scrollWidth") <= width, (page.name, kind)
+            background = chromium.ask("getComputedStyle(document.documentElement).backgroundColor")
+            assert background == ("rgb(16, 21, 27)" if kind == "dark" else "rgb(255, 255, 255)")
+            shown = chromium.ask("[...document.querySelectorAll('svg.path')].map(one => getComputedStyle(one).display)")
+            assert shown.count("block") * 2 == len(shown)  # one of the two forms of each picture
 
 
 def test_foreign_text_runs_nothing_in_a_browser(chromium: Browser, tmp_path: Path) -> None:
@@ -150,28 +120,7 @@ def test_findings_open_by_the_keyboard_and_show_where_the_focus_is(chromium: Bro
     assert chromium.ask(closed) == before - 1
 
 
-# -- of real things --
-
-
-def test_the_page_of_a_real_check_and_of_a_real_build(chromium: Browser, demo: Path, tmp_path: Path) -> None:
-    page = tmp_path / "check.html"
-    assert lumiimg("check", demo, "--html", page).code == 1
-    chromium.open(page)
-    judge(chromium, page)
-    states = chromium.ask("[...document.querySelectorAll('svg.wide svg')].map(one => one.getAttribute('class'))")
-    assert states == ["ok", "problem", "unknown", "unknown", "unknown", "unknown"]
-    assert "holds (level probe)" in chromium.ask("document.body.innerText")
-    page = tmp_path / "build.html"
-    built = lumiimg("build", "--recipe", "demo", "-o", tmp_path / "again.sif", "--html", page)
-    assert built.code == 0, built.err
-    chromium.open(page)
-    judge(chromium, page)
-    assert "02-netprobe kept from an earlier build" in chromium.ask("document.body.innerText")
-    if SHOTS is not None:
-        chromium.screenshot(SHOTS / "build-real.png")
-
-
-def test_the_page_of_a_plugin_that_was_probed_names_what_was_seen_and_no_more(
+def test_the_page_of_a_real_check_names_what_was_seen_and_no_more(
     chromium: Browser, with_plugin: Path, tmp_path: Path
 ) -> None:
     page, junit = tmp_path / "check.html", tmp_path / "check.xml"
@@ -184,5 +133,3 @@ def test_the_page_of_a_plugin_that_was_probed_names_what_was_seen_and_no_more(
     assert states[:3] == ["ok", "ok", "ok"]  # opened, with the image's own libfabric
     assert "ok" not in states[3:]  # on a machine without Slingshot
     assert "libfabric · holds (level probe)" in chromium.ask("document.body.innerText")
-    if SHOTS is not None:
-        chromium.screenshot(SHOTS / "plugin-real.png")
