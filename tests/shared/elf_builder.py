@@ -257,7 +257,7 @@ def loader_cache(
     for text in [text for name, path, _ in entries for text in (name, path)] + list(hwcaps):
         if text not in offsets:
             offsets[text] = base + len(texts)
-            texts += text.encode() + b"\0"
+            texts += os.fsencode(text) + b"\0"
     table = b"".join(struct.pack("<iIIIQ", flags, offsets[n], offsets[p], 0, hwcap) for n, p, hwcap in entries)
     texts += bytes(-(base + len(texts)) % 4)
     generator = b"ldconfig (GNU libc) stable release version 2.31"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.system import System
 from lumiimg.host.snapshot_tree import SnapshotTree, host_native
 from lumiimg.image import RootFileSystem
+from tests.shared.elf_builder import loader_cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lumiimg.elf.reader import Native
     from lumiimg.host.snapshot import Snapshot
 
-_CACHE_HEADER = struct.Struct("<20sII20x")
-_CACHE_ENTRY = struct.Struct("<iIIIQ")
 _FLAG_ELF = 1
 _MAX_NAME_BYTES = 1024
 _NUMBER_OR_OTHER = re.compile(rb"([0-9]+)|([^0-9])")
@@ -63,19 +61,12 @@ def cache_file(paths: Mapping[str, str]) -> bytes:
 
     Its entries are for every machine and every CPU: what the host's own loader takes was settled by the scan.
     """
-    encoded = {os.fsencode(name): os.fsencode(path) for name, path in paths.items()}
     # a name that no loader could find in a cache would end the search for others
-    names = [name for name, path in encoded.items() if max(len(name), len(path)) < _MAX_NAME_BYTES]
-    names.sort(key=_cache_order, reverse=True)
-    at = _CACHE_HEADER.size + _CACHE_ENTRY.size * len(names)
-    entries: list[bytes] = []
-    strings: list[bytes] = []
-    for name in names:
-        entries.append(_CACHE_ENTRY.pack(_FLAG_ELF, at, at + len(name) + 1, 0, 0))
-        strings.append(name + b"\0" + encoded[name] + b"\0")
-        at += len(strings[-1])
-    text = b"".join(strings)
-    return _CACHE_HEADER.pack(b"glibc-ld.so.cache1.1", len(names), len(text)) + b"".join(entries) + text
+    names = [
+        name for name, path in paths.items() if max(len(os.fsencode(each)) for each in (name, path)) < _MAX_NAME_BYTES
+    ]
+    names.sort(key=lambda name: _cache_order(os.fsencode(name)), reverse=True)
+    return loader_cache([(name, paths[name], 0) for name in names], flags=_FLAG_ELF)
 
 
 def _cache_order(name: bytes) -> tuple[tuple[int, int], ...]:

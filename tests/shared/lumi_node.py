@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def make_host(root: Path) -> Path:
     (root / "etc").mkdir()
     put_files(root, {"/etc/ld.so.conf": "/usr/lib64\n"})
     ldconfig(root)  # makes the links of the sonames too
-    put_files(root, FILES)
+    put_files(root, NODES["whole"])
     (root / "opt/rocm").symlink_to("rocm-6.3.4")
     for name, target in (("cxi/cxi0", "cxi/cxi0"), ("net/hsn0", "net/hsn0")):
         link = root / f"sys/class/{name}"
@@ -78,29 +79,7 @@ def make_host(root: Path) -> Path:
 
 
 PC = "prefix=${pcfiledir}/../..\nexec_prefix=${prefix}\nlibdir=${exec_prefix}/lib64\n\nName: libfabric\n"
-_DEVICE = "/sys/devices/pci0000:20/0000:21:00.0"
-FILES = {
-    "/etc/os-release": 'ID="sles"\nVERSION_ID="15.6"\nPRETTY_NAME="SUSE Linux Enterprise Server 15 SP6"\n',
-    "/proc/cpuinfo": "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 7A53\nflags\t\t: cx16 lahf_lm popcnt pni sse4_1 "
-    "sse4_2 ssse3 avx avx2 bmi1 bmi2 f16c fma abm movbe xsave\n",
-    "/proc/sys/kernel/hostname": "nid005001.lumi\n",
-    "/proc/sys/kernel/osrelease": "6.4.0-150600.23.73_15.0.14-cray_shasta_c\n",
-    "/sys/module/amdgpu/version": "6.3.60300\n",
-    "/opt/rocm-6.3.4/.info/version": "6.3.4-76\n",
-    "/dev/cxi0": "",
-    "/dev/kfd": "",
-    "/dev/dri/renderD128": "",
-    f"{_DEVICE}/uevent": "DRIVER=cxi_ss1\nPCI_SLOT_NAME=0000:21:00.0\n",
-    f"{_DEVICE}/properties/speed": "200000\n",
-    f"{_DEVICE}/properties/link": "1\n",
-    f"{_DEVICE}/properties/cassini_version": "1.1\n",
-    f"{_DEVICE}/properties/nic_addr": "0x1234\n",
-    f"{_DEVICE}/uc/qspi_blob_version": "2.0.21\n",
-    f"{_DEVICE}/cxi/cxi0/dev": "240:0\n",
-    f"{_DEVICE}/net/hsn0/address": "02:00:00:00:12:34\n",
-}
-
-
+NODES: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nodes.toml").read_text())
 KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
 
 
@@ -108,38 +87,14 @@ def november(root: Path) -> Path:
     """A node before the update."""
     fabric_builder.host(root, glibc=31, needs_glibc=14, json_c="libjson-c.so.3")
     (root / "opt/cray/libfabric/1.22.0").rename(root / "opt/cray/libfabric/1.15.2.0")
-    put_files(
-        root,
-        {
-            "etc/os-release": 'ID=sles\nVERSION_ID=15.5\nPRETTY_NAME="SLES 15 SP5"\n',
-            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
-            "proc/sys/kernel/hostname": "nid005001\n",
-            "proc/sys/kernel/osrelease": "5.14.21-150500.55.49_13.0.56-cray_shasta_c\n",
-            "opt/rocm-6.0.3/.info/version": "6.0.3-91\n",
-            "sys/module/amdgpu/version": "6.3.6\n",
-            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.41\n",
-            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:d5:00.0\n",
-        },
-    )
+    put_files(root, NODES["november"])
     return root
 
 
 def january(root: Path) -> Path:
     """A node of the same kind after it."""
     fabric_builder.host(root, glibc=38)
-    put_files(
-        root,
-        {
-            "etc/os-release": 'ID=sles\nVERSION_ID=15.6\nPRETTY_NAME="SLES 15 SP6"\n',
-            "proc/cpuinfo": "vendor_id : AuthenticAMD\nmodel name : AMD EPYC 7A53\nflags : sse4_2\n",
-            "proc/sys/kernel/hostname": "nid005002\n",
-            "proc/sys/kernel/osrelease": f"{KERNEL}\n",
-            "opt/rocm-6.3.4/.info/version": "6.3.4-101\n",
-            "sys/module/amdgpu/version": "6.3.6\n",
-            "sys/class/cxi/cxi0/device/uc/qspi_blob_version": "1.5.53\n",
-            "sys/class/cxi/cxi0/device/uevent": "PCI_SLOT_NAME=0000:c9:00.0\n",
-        },
-    )
+    put_files(root, NODES["january"])
     return root
 
 

@@ -82,6 +82,7 @@ ATTACKS = {
     "another command": "eval export A='x'",
     "no quotes": "export A=x",
     "half a quote": "export A='x",
+    "an escape": "export A='\x1b[2J'",
 }
 
 
