@@ -10,7 +10,6 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.fabric.names import (
     LAYER_PLUGINS,
     RCCL_OR_PLUGIN,
-    newest_interface,
     part_of,
 )
 from lumiimg.fabric.path import Part
@@ -56,17 +55,3 @@ def test_the_layers_install_a_plugin_under_these_names() -> None:
     names = re.search(r"^plugin_names=\((.*)\)$", script, re.MULTILINE)
     assert names is not None
     assert sorted(names[1].split()) == sorted(LAYER_PLUGINS)
-
-
-NEWEST = [
-    ("/lib/libfabric.so.1.27.0", ("FABRIC_1.9", "FABRIC_1.10", "GLIBC_2.99"), "FABRIC_1.10"),
-    ("libcxi.so.1", ("LIBCXI_1.0", "FABRIC_1.8"), "LIBCXI_1.0"),
-    ("libcxi.so.1", ("FABRIC_1.8",), None),
-    ("librccl.so.1", ("FABRIC_1.8",), None),
-    ("libm.so.6", ("GLIBC_2.38",), None),
-]
-
-
-def test_the_newest_interface_is_of_the_librarys_own_family() -> None:
-    for file, versions, newest in NEWEST:
-        assert newest_interface(file, versions) == newest, (file, versions, newest)

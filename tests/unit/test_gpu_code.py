@@ -263,13 +263,8 @@ def test_the_table_has_each_component_once_and_what_a_site_takes(
         ["vLLM _C", "in part", "1 of 2", "1 of 2 xnack+, xnack-", "1 of 2", "/opt/venv/vllm/_C.abi3.so"],
     ]
     assert {len(line) for line in table} == {len(table[0])}
-
-
-def test_json_has_the_same_and_no_judgement_without_a_site(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = json.loads(shown(capsys, image, "--json")[1])
-    assert said["gpu"] is None
-    assert {file["component"]: file["fit"] for file in said["files"]}.keys() >= {"RCCL", "aiter"}
-    assert {file["fit"] for file in said["files"]} == {None}
+    assert (said["gpu"], {file["fit"] for file in said["files"]}) == (None, {None}), "no judgement without a site"
     (vllm,) = (file for file in said["files"] if file["component"] == "vLLM _C")
     assert vllm["bundles"] == [
         {"targets": ["gfx908", "gfx90a:xnack+", "gfx90a:xnack-"], "count": 1},
@@ -280,29 +275,25 @@ def test_json_has_the_same_and_no_judgement_without_a_site(image: Path, capsys: 
     assert {file["component"]: file["fit"] for file in judged["files"]}["aiter"] == "no"
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "why"),
-    [
-        pytest.param("opt/rocm/lib/librccl.so.1.0", gpu.library(PLAIN, kind=8), "was taken out", id="no code"),
-        pytest.param(
-            "opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco",
-            gpu.code_object("gfx942"),
-            "its name says gfx90a:xnack-, its code is for gfx942",
-            id="a name that lies",
-        ),
-        pytest.param("opt/rocm/share/miopen/db/gfx90a68.kdb", b"", "though its name says so", id="empty database"),
-        pytest.param(
-            "opt/rocm/lib/libhipblaslt.so.1", gpu.library(None, reference=b"lib"), "archives beside it", id="elsewhere"
-        ),
-    ],
-)
-def test_what_cannot_be_read_leaves_the_question_open(
-    image: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, why: str
-) -> None:
-    (image / name).write_bytes(data)
-    code, out = shown(capsys, image)
-    assert code == ExitCode.UNDECIDED
-    assert why in " ".join(out.split())
+UNREADABLE = [
+    ("opt/rocm/lib/librccl.so.1.0", gpu.library(PLAIN, kind=8), "was taken out"),
+    (
+        "opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco",
+        gpu.code_object("gfx942"),
+        "its name says gfx90a:xnack-, its code is for gfx942",
+    ),
+    ("opt/rocm/share/miopen/db/gfx90a68.kdb", b"", "though its name says so"),
+    ("opt/rocm/lib/libhipblaslt.so.1", gpu.library(None, reference=b"lib"), "archives beside it"),
+]
+
+
+def test_what_cannot_be_read_leaves_the_question_open(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, data, why in UNREADABLE:
+        before = (image / name).read_bytes()
+        (image / name).write_bytes(data)
+        code, out = shown(capsys, image)
+        assert (code, why in " ".join(out.split())) == (ExitCode.UNDECIDED, True), name
+        (image / name).write_bytes(before)
 
 
 def test_an_image_without_gpu_code_and_a_site_without_a_gpu_of_amds_are_said(

@@ -10,22 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lumiimg.cluster.job.frameworks import Framework
 from lumiimg.errors import FailedError
 from lumiimg.host import snapshot_file
 from lumiimg.host.codec import decode
 from lumiimg.host.scan import scan_host
-from lumiimg.host.scan_facts import ScanFacts
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import SnapshotError, read_snapshot, to_text, write_snapshot
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-from lumiimg.toml import own_table
 from tests.shared.lumi_node import ENVIRONMENT, make_host
 from tests.shared.programs import examples
 
@@ -182,19 +178,3 @@ def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyP
     for name, words in (("pipe", "is not a file"), ("none", "No such file"), ("a\0b", "null byte")):
         with pytest.raises(SnapshotError, match=words):
             read_snapshot(target.with_name(name))
-
-
-@pytest.mark.parametrize(
-    ("kind", "table"),
-    [
-        (ScanFacts, own_table("lumiimg.host", "scan_facts.toml")),
-        (tuple[Framework, ...], own_table("lumiimg.cluster.job", "frameworks.toml")["framework"]),
-    ],
-)
-def test_no_key_of_a_table_of_ours_is_passed_over(kind: Any, table: Any) -> None:
-    def holds(read: Any, written: Any) -> bool:
-        if isinstance(written, dict):
-            return all(key in read and holds(read[key], inner) for key, inner in written.items())
-        return not isinstance(written, list) or all(map(holds, read, written))
-
-    assert holds(msgspec.to_builtins(decode(kind, table)), table)

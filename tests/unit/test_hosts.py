@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,42 +53,39 @@ def test_another_program_is_tried_anew(world: CountedMachine, name: str) -> None
     assert world.tried == 4
 
 
-@pytest.mark.parametrize("what", ["boot", "user", "kernel", "version", "kind", "path", "temporary", "ranges", "status"])
+def _moved(world: CountedMachine) -> None:
+    other = world.bin.rename(world.bin.with_name("other"))
+    world.bin.symlink_to(other)
+    world.environment = {"PATH": str(other)}
+
+
 def test_another_situation_is_tried_anew(
-    world: CountedMachine, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: CountedMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranges = tmp_path / "subuid"
     ranges.write_text("a:1:2\n")
-    monkeypatch.setattr(capability_cache, "_RANGES", (str(ranges),))
-    world.ask()
-    match what:
-        case "boot":
-            monkeypatch.setattr(
-                capability_cache, "_KERNEL", ("/proc/sys/kernel/random/uuid", *capability_cache._KERNEL[1:])
-            )
-        case "kernel":
-            release = os.uname()
-            monkeypatch.setattr(os, "uname", lambda: os.uname_result((*release[:2], "7.0", *release[3:])))
-        case "user":
-            # the file is still ours
-            depends = capability_cache._depends_on
-            monkeypatch.setattr(capability_cache, "_depends_on", lambda *given: depends(*given) | {"user": [4711]})
-        case "version":
-            world.engine = dataclasses.replace(world.engine, version="1.4.6")
-        case "kind":
-            world.engine = dataclasses.replace(world.engine, kind=EngineKind.SINGULARITY)
-        case "path":
-            (tmp_path / "bin").rename(tmp_path / "other")
-            (tmp_path / "bin").symlink_to(tmp_path / "other")
-            world.environment = {"PATH": str(tmp_path / "other")}
-        case "temporary":
-            world.environment["TMPDIR"] = "/var/tmp"
-        case "ranges":
-            ranges.write_text("a:1:2\nb:3:4\n")
-        case "status":
-            monkeypatch.setattr(capability_cache, "_PRIVILEGES", re.compile("^Name:.*$", re.MULTILINE))
-    world.ask()
-    assert world.tried == 2
+    own = monkeypatch.setattr
+    release, depends = os.uname(), capability_cache._depends_on
+    kernel = ("/proc/sys/kernel/random/uuid", *capability_cache._KERNEL[1:])
+    own(capability_cache, "_RANGES", (str(ranges),))
+    situations: dict[str, Callable[[], object]] = {
+        "kernel": lambda: own(os, "uname", lambda: os.uname_result((*release[:2], "7.0", *release[3:]))),
+        "status": lambda: own(capability_cache, "_PRIVILEGES", re.compile("^Name:.*$", re.MULTILINE)),
+        # the file is still ours
+        "user": lambda: own(capability_cache, "_depends_on", lambda *given: depends(*given) | {"user": [4711]}),
+        "version": lambda: setattr(world, "engine", dataclasses.replace(world.engine, version="1.4.6")),
+        "kind": lambda: setattr(world, "engine", dataclasses.replace(world.engine, kind=EngineKind.SINGULARITY)),
+        "path": lambda: _moved(world),
+        "temporary": lambda: world.environment.update(TMPDIR="/var/tmp"),
+        "ranges": lambda: ranges.write_text("a:1:2\nb:3:4\n"),
+        "boot": lambda: own(capability_cache, "_KERNEL", kernel),
+    }
+    for name, change in situations.items():
+        world.ask()
+        tried = world.tried
+        change()
+        world.ask()
+        assert world.tried == tried + 1, name
 
 
 def test_a_damaged_file_is_as_none(world: CountedMachine) -> None:
