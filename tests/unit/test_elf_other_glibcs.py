@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.elf.hwcaps import ZEN3, platform, subdirectories
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
 from lumiimg.elf.rules import LoaderSettings, expand, origin_of, split_path
 from lumiimg.elf.system import System
 from lumiimg.image import RootFileSystem, open_image
-from tests.shared.elf_builder import NOTES, exe, new_runpath, note_source, so
+from tests.shared.elf_builder import NOTES, exe, loader_cache, new_runpath, note_source, so
 from tests.shared.fabric_builder import c_library
 
 if TYPE_CHECKING:
@@ -123,3 +124,45 @@ def test_the_object_of_the_kernel_is_in_every_process(tmp_path: Path) -> None:
     assert outcome.ok
     assert outcome.closure["linux-vdso.so.1"] == "linux-vdso.so.1"
     assert "linux-vdso.so.1" not in [loaded.name for loaded in outcome.objects]
+
+
+# What is searched for a CPU, and what is said, not followed
+
+
+def test_levels_are_tried_first_where_glibc_knows_them_and_the_platform_is_of_the_vendor() -> None:
+    assert subdirectories(ZEN3, 62, 36) == ("glibc-hwcaps/x86-64-v3/", "glibc-hwcaps/x86-64-v2/", "")
+    assert subdirectories(ZEN3, 62, 32) == subdirectories(ZEN3, 183, 43) == ("",)
+    assert subdirectories(ZEN3, 62, None) == subdirectories(ZEN3, 62, 33) == subdirectories(ZEN3, 62, 43)
+    assert platform(62, ZEN3, intel=False) == platform(62, ("x86-64-v2",), intel=True) == "x86_64"
+    assert platform(62, ZEN3, intel=True) == "haswell"
+    assert (platform(183, (), intel=False), platform(243, (), intel=False)) == ("aarch64", None)
+
+
+@pytest.mark.parametrize(("minor", "is_said"), [(36, True), (37, False)])
+def test_a_legacy_folder_that_a_glibc_may_look_into_is_said(minor: int, is_said: bool, tmp_path: Path) -> None:
+    exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so"), *new_runpath("/opt/a"))
+    so(tmp_path / "opt/a/haswell/liba.so")
+    outcome = started(tmp_path, minor)
+    assert outcome.objects[1].path == "/opt/a/liba.so"
+    assert outcome.warnings == ("/opt/a/haswell/: glibc up to 2.36 may look there first; lumiimg does not",) * is_said
+
+
+@pytest.mark.parametrize(("minor", "is_said"), [(39, True), (40, False)])
+def test_legacy_entries_of_a_cache_are_passed_over_and_that_is_said(minor: int, is_said: bool, tmp_path: Path) -> None:
+    exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so"))
+    (tmp_path / "etc").mkdir()
+    entries = [("liba.so", "/opt/haswell/liba.so", 1 << 50), ("liba.so", "/opt/a/liba.so", 0)]
+    (tmp_path / "etc/ld.so.cache").write_bytes(loader_cache(entries))
+    outcome = started(tmp_path, minor)
+    assert outcome.objects[1].path == "/opt/a/liba.so"
+    warned = "/etc/ld.so.cache: entries for kinds of CPU (tls, haswell), which lumiimg passes over"
+    assert outcome.warnings == (warned,) * is_said
+    if is_said:
+        (tmp_path / "etc/ld.so.cache").write_bytes(struct.pack("<12sI", b"ld.so-1.7.0", 0))
+        (warning,) = started(tmp_path, minor).warnings
+        assert "the loader may find libraries there" in warning
+
+
+def test_a_filter_is_said(tmp_path: Path) -> None:
+    exe(tmp_path / "prog", so(tmp_path / "opt/a/liba.so", "-f", "libx.so", *new_runpath("/")), *new_runpath("/opt/a"))
+    assert started(tmp_path, 41).warnings == ("/opt/a/liba.so: filters libx.so, which lumiimg does not follow",)
