@@ -7,7 +7,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from lumiimg.errors import BadInputError
 
@@ -18,6 +18,9 @@ LIMIT_BYTES = 256 << 20
 HANG_LIMIT_S = 60.0
 """Of the clock: what waits for something takes no time of the processor."""
 INPUT_LIMIT_BYTES = 64 << 10
+
+
+_Call = TypeVar("_Call", bound=Callable[[bytes], str | None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,26 @@ class Target:
     """Makes sums and digests right again, so that a change gets past them."""
     rounds: int = 40
     """Mutations in `make test`; fewer for a parser that takes milliseconds."""
+
+
+TARGETS: dict[str, Target] = {}
+
+
+def target(
+    name: str,
+    *parsers: str,
+    refuses: tuple[type[Exception], ...] = (BadInputError,),
+    form: str = "lines",
+    repair: Callable[[bytes], bytes] | None = None,
+    rounds: int = 40,
+) -> Callable[[_Call], _Call]:
+    """Make a function the `call` of a target, and give it a place among all of them."""
+
+    def add(call: _Call) -> _Call:
+        TARGETS[name] = Target(name, parsers, call, refuses, form, repair, rounds)
+        return call
+
+    return add
 
 
 class FaultError(Exception):

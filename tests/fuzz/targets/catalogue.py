@@ -26,11 +26,20 @@ from lumiimg.definition.docker.substitution import text_of as text_of_value
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError
 from lumiimg.engine.binds import parse_binds
-from lumiimg.errors import BadInputError
-from tests.fuzz.target import Target
+from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 
 
+@target(
+    "layer-toml",
+    "catalog.layers.read_layer",
+    "catalog.toml_table.read_toml",
+    "toml.parse_toml",
+    "catalog.needs.read_needs",
+    refuses=(CatalogError,),
+    form="toml",
+    rounds=15,
+)
 def _layer(data: bytes) -> None:
     toml, script = parts(data, 2)
     folder = written(toml, "layers/one/layer.toml").parent
@@ -38,14 +47,24 @@ def _layer(data: bytes) -> None:
     read_layer(folder)
 
 
+@target(
+    "site-toml",
+    "catalog.sites.read_site",
+    "catalog.launch.read_module",
+    refuses=(CatalogError,),
+    form="toml",
+    rounds=10,
+)
 def _site(data: bytes) -> None:
     read_site(written(data, "site.toml"))
 
 
+@target("recipe-toml", "catalog.catalogue.read_recipe", refuses=(CatalogError,), form="toml")
 def _recipe(data: bytes) -> None:
     read_recipe(written(data, "recipe.toml"))
 
 
+@target("config-toml", "catalog.settings.read_settings", refuses=(CatalogError,), form="toml")
 def _settings(data: bytes) -> None:
     written(data, "config/lumiimg/config.toml")
     read_settings({"HOME": str(scratch()), "XDG_CONFIG_HOME": str(scratch() / "config")})
@@ -56,6 +75,16 @@ def _catalogue() -> Catalogue:
     return open_catalogue({"HOME": str(scratch())})
 
 
+@target(
+    "dockerfile",
+    "definition.docker.dockerfile.read_dockerfile",
+    "definition.docker.draft.make_draft",
+    "definition.docker.instructions.read_instructions",
+    "definition.docker.stages.follow",
+    "definition.docker.recognition.recognise",
+    "definition.docker.script.write_script",
+    rounds=8,
+)
 def _dockerfile(data: bytes) -> None:
     file, folder = written(data, "Dockerfile"), scratch() / "drafted"
     try:
@@ -64,18 +93,21 @@ def _dockerfile(data: bytes) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@target("docker-words", "definition.docker.instructions.split_words", "definition.docker.shell.is_plain")
 def _words(data: bytes) -> None:
     text = text_of(data)
     split_words(text)
     is_plain(text, "E")
 
 
+@target("docker-value", "definition.docker.substitution.expand")
 def _value(data: bytes) -> None:
     for text in text_of(data).split("\n"):
         for keeps in (False, True):
             text_of_value(expand(text, Scope(), "Dockerfile:1", keep_quotes=keeps))
 
 
+@target("definition", "definition.reader.read_sections", "definition.reader.check_definition")
 def _definition_text(data: bytes) -> None:
     """As the definition of each place in a chain of three."""
     text = text_of(data)
@@ -95,6 +127,7 @@ def _definition_text(data: bytes) -> None:
         below = name
 
 
+@target("chain", "build.provenance._definition", form="json")
 def _chain(data: bytes) -> None:
     """One entry of chain.json, and the definition that it names."""
     entry, text = parts(data, 2)
@@ -108,77 +141,12 @@ def _chain(data: bytes) -> None:
         _definition(document, [], carried)
 
 
+@target("bind-option", "engine.binds.parse_binds")
 def _binds(data: bytes) -> None:
     for bind in parse_binds(text_of(data)):
         str(bind)
 
 
+@target("duration", "cluster.job.shape.seconds", refuses=())
 def _duration(data: bytes) -> None:
     seconds(text_of(data))
-
-
-_CATALOG = (CatalogError,)
-TARGETS = (
-    Target(
-        "layer-toml",
-        ("catalog.layers.read_layer", "catalog.toml_table.read_toml", "toml.parse_toml", "catalog.needs.read_needs"),
-        _layer,
-        _CATALOG,
-        "toml",
-        rounds=15,
-    ),
-    Target(
-        "site-toml",
-        ("catalog.sites.read_site", "catalog.launch.read_module"),
-        _site,
-        _CATALOG,
-        "toml",
-        rounds=10,
-    ),
-    Target(
-        "recipe-toml",
-        ("catalog.catalogue.read_recipe",),
-        _recipe,
-        _CATALOG,
-        "toml",
-    ),
-    Target(
-        "config-toml",
-        ("catalog.settings.read_settings",),
-        _settings,
-        _CATALOG,
-        "toml",
-    ),
-    Target(
-        "dockerfile",
-        (
-            "definition.docker.dockerfile.read_dockerfile",
-            "definition.docker.draft.make_draft",
-            "definition.docker.instructions.read_instructions",
-            "definition.docker.stages.follow",
-            "definition.docker.recognition.recognise",
-            "definition.docker.script.write_script",
-        ),
-        _dockerfile,
-        (BadInputError,),
-        rounds=8,
-    ),
-    Target(
-        "docker-words",
-        ("definition.docker.instructions.split_words", "definition.docker.shell.is_plain"),
-        _words,
-    ),
-    Target(
-        "docker-value",
-        ("definition.docker.substitution.expand",),
-        _value,
-    ),
-    Target(
-        "definition",
-        ("definition.reader.read_sections", "definition.reader.check_definition"),
-        _definition_text,
-    ),
-    Target("chain", ("build.provenance._definition",), _chain, (BadInputError,), "json"),
-    Target("bind-option", ("engine.binds.parse_binds",), _binds),
-    Target("duration", ("cluster.job.shape.seconds",), _duration, ()),
-)

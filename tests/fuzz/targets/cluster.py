@@ -9,20 +9,12 @@ from lumiimg.cluster.trial import driver, plan, submit
 from lumiimg.cluster.trial.folder import PLAN, TrialFolder
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import Claim, TrialPlan, TrialStep
-from lumiimg.errors import BadInputError, UndecidedError
+from lumiimg.errors import UndecidedError
 from lumiimg.report.schema import json_text
-from tests.fuzz.target import Target
+from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import answering, parts, scratch, text_of, written
 
 _ENVIRONMENT = {"PATH": "/bin", "USER": "ada", "HOME": "/users/ada"}
-_STEPS = (
-    "nodes",
-    "here",
-    "image-1.run",
-    "nodes-near",
-    "image-1.probe",
-    "image-1.gpus",
-)
 _WORDS = {"image-1.gpus": ("node", "--gpus-in", "x")}
 _CLAIMS = {
     "nodes": ("site.cores", "64"),
@@ -44,7 +36,7 @@ _PLAN = TrialPlan(
     images=(),
     steps=tuple(
         TrialStep(name=name, about=name, words=_WORDS.get(name, ("check",)), nodes=2, minutes=1, limit=2)
-        for name in _STEPS
+        for name in _CLAIMS
     ),
     claims=tuple(
         Claim(id=key, about=key, predicted=told, source="x", step=step) for step, (key, told) in _CLAIMS.items()
@@ -52,6 +44,15 @@ _PLAN = TrialPlan(
 )
 
 
+@target(
+    "trial-folder",
+    "cluster.trial.folder.TrialFolder",
+    "cluster.trial.case.read_case",
+    "cluster.trial.look.looks_in",
+    "cluster.trial.table.report_of",
+    form="json",
+    rounds=15,
+)
 def _folder(data: bytes) -> str:
     """A plan, a record, a look, and what a step printed."""
     made, record, look, output = parts(data, 4)
@@ -59,12 +60,13 @@ def _folder(data: bytes) -> str:
     shutil.rmtree(folder.path, ignore_errors=True)
     written(made, f"trial/{PLAN}")
     written(look, "trial/looks/node-a.look.json")
-    for step in _STEPS:
+    for step in _CLAIMS:
         written(record, f"trial/steps/{step}.json")
         written(output, f"trial/steps/{step}.out")
     return json_text("trial", report_of(folder, folder.plan(), _ENVIRONMENT))
 
 
+@target("trial-slurm", "cluster.trial.driver._slurm", "cluster.trial.submit.queued", refuses=(UndecidedError,))
 def _slurm(data: bytes) -> None:
     """What scontrol and srun, squeue, and sacct say."""
     partitions, queue, accounts = parts(data, 3)
@@ -78,30 +80,7 @@ def _slurm(data: bytes) -> None:
         submit._settle(folder, _PLAN, _ENVIRONMENT)
 
 
+@target("trial-lock", "cluster.trial.plan.rows_in", refuses=(), form="toml", rounds=15)
 def _lock(data: bytes) -> None:
     with mock.patch.object(plan, "read_plan", return_value={"lock": text_of(data)}):
         plan.rows_in(scratch() / "image.sif")
-
-
-TARGETS = (
-    Target(
-        "trial-folder",
-        (
-            "cluster.trial.folder.TrialFolder",
-            "cluster.trial.case.read_case",
-            "cluster.trial.look.looks_in",
-            "cluster.trial.table.report_of",
-        ),
-        _folder,
-        (BadInputError,),
-        "json",
-        rounds=15,
-    ),
-    Target(
-        "trial-slurm",
-        ("cluster.trial.driver._slurm", "cluster.trial.submit.queued"),
-        _slurm,
-        (UndecidedError,),
-    ),
-    Target("trial-lock", ("cluster.trial.plan.rows_in",), _lock, (), "toml", rounds=15),
-)

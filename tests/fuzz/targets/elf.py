@@ -14,28 +14,41 @@ from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.report.ldd import print_ldd
-from tests.fuzz.target import Target
+from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, printed, text_of
 from tests.shared.memory_root import MemoryRoot
 
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
 
 
+@target("elf-facts", "elf.facts.read_elf", "elf.segments.Segments", refuses=(ElfError,), form="bytes")
 def _facts(data: bytes) -> None:
     read_elf(BytesReader(data))
 
 
+@target(
+    "elf-symbols",
+    "elf.facts.exported_symbols",
+    "elf.facts.undefined_symbols",
+    "elf.facts.defined_symbols",
+    "elf.relocations.symbols_looked_up",
+    "elf.symbols.defined_names",
+    refuses=(ElfError,),
+    form="bytes",
+)
 def _symbols(data: bytes) -> None:
     exported_symbols(BytesReader(data), "ncclNet")
     wanted = undefined_symbols(BytesReader(data)) | undefined_symbols(BytesReader(data), lazily=True)
     defined_symbols(BytesReader(data), wanted)
 
 
+@target("elf-notes", "elf.notes.read_notes", refuses=(ElfError,), form="bytes")
 def _notes(data: bytes) -> None:
     with contextlib.suppress(ElfError):
         read_notes(Segments(BytesReader(data)))
 
 
+@target("ld-so-cache", "elf.cache.parse_cache", refuses=(ElfError,), form="bytes")
 def _cache(data: bytes) -> None:
     cache = parse_cache(data)
     for name in ("libc.so.6", "liba.so.10", "libz.so.1", "", "\udcff", "9" * 400):
@@ -44,6 +57,18 @@ def _cache(data: bytes) -> None:
     str(cache.glibc_version)
 
 
+@target(
+    "elf-process",
+    "elf.loader.Process",
+    "elf.system.glibc_version",
+    "elf.system.libc_kind",
+    "elf.rules.split_path",
+    "elf.versions.read_version_needs",
+    "elf.versions.read_version_definitions",
+    refuses=(),
+    form="bytes",
+    rounds=10,
+)
 def _process(data: bytes) -> str:
     """A program, its libraries, the loader and its cache: what `ldd` says of them."""
     program, one, two, loader, cache, path = parts(data, 6)
@@ -59,47 +84,6 @@ def _process(data: bytes) -> str:
     return printed(print_ldd, {"/prog": outcome}, {"/prog": outcome}, None, (), verbose=True, stderr=False)
 
 
+@target("rccl-strings", "fabric.rccl.read_rccl", refuses=(), form="bytes")
 def _rccl(data: bytes) -> None:
     read_rccl(BytesReader(data))
-
-
-TARGETS = (
-    Target("elf-facts", ("elf.facts.read_elf", "elf.segments.Segments"), _facts, (ElfError,), "bytes"),
-    Target(
-        "elf-symbols",
-        (
-            "elf.facts.exported_symbols",
-            "elf.facts.undefined_symbols",
-            "elf.facts.defined_symbols",
-            "elf.relocations.symbols_looked_up",
-            "elf.symbols.defined_names",
-        ),
-        _symbols,
-        (ElfError,),
-        "bytes",
-    ),
-    Target(
-        "elf-notes",
-        ("elf.notes.read_notes",),
-        _notes,
-        (ElfError,),
-        "bytes",
-    ),
-    Target("ld-so-cache", ("elf.cache.parse_cache",), _cache, (ElfError,), "bytes"),
-    Target(
-        "elf-process",
-        (
-            "elf.loader.Process",
-            "elf.system.glibc_version",
-            "elf.system.libc_kind",
-            "elf.rules.split_path",
-            "elf.versions.read_version_needs",
-            "elf.versions.read_version_definitions",
-        ),
-        _process,
-        (),
-        "bytes",
-        rounds=10,
-    ),
-    Target("rccl-strings", ("fabric.rccl.read_rccl",), _rccl, (), "bytes"),
-)

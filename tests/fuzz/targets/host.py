@@ -33,7 +33,7 @@ from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
-from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
+from lumiimg.errors import FailedError, UndecidedError, printable
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.carried_manifest import ManifestError, from_bytes
 from lumiimg.host.carried_manifest import differences as carried_differences
@@ -49,13 +49,16 @@ from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from lumiimg.resolve.rocm_of_image import rocm_of
 from lumiimg.wording import size
-from tests.fuzz.target import Target
+from tests.fuzz.target import target
 from tests.fuzz.targets.image import make_sif, sums
 from tests.fuzz.targets.logs import ENGINE
 from tests.fuzz.targets.scratch import parts, printed, root_of, scratch, text_of, written
 from tests.shared.host_model import host_files, host_settings
 
 
+@target(
+    "snapshot", "host.snapshot_file.read_snapshot", "host.codec.decode", refuses=(SnapshotError,), form="json", rounds=5
+)
 def _snapshot(data: bytes) -> str:
     snapshot = read_snapshot(written(data, "host.json"))
     files, own = host_files(snapshot), host_settings(snapshot)
@@ -75,6 +78,16 @@ _NODE_FILES = (
 )
 
 
+@target(
+    "node-files",
+    "host.node_facts.operating_system",
+    "host.node_facts.cpu",
+    "host.node_facts.nics",
+    "host.node_facts.rocm_versions",
+    "host.root_queries.read_text",
+    refuses=(),
+    rounds=15,
+)
 def _node(data: bytes) -> None:
     """The files of /etc, /proc and /sys that a scan reads."""
     root = root_of("node", dict(zip(_NODE_FILES, parts(data, len(_NODE_FILES)), strict=True)))
@@ -85,12 +98,14 @@ def _node(data: bytes) -> None:
     host_node.devices(root)
 
 
+@target("host-texts", "host.library_search.package_variable", "host.node_facts.engine_settings", refuses=())
 def _texts(data: bytes) -> None:
     package, engine = parts(data, 2)
     package_variable(text_of(package), "libdir", "/usr/lib64/pkgconfig")
     host_node.engine_settings(text_of(engine))
 
 
+@target("image-contents", "resolve.inventory.read_contents", "fabric.rccl.read_conf", refuses=(ImageError,), rounds=10)
 def _contents(data: bytes) -> None:
     """What an image has: os-release, ROCm's version, the name of a distribution and of a plugin, that, an RCCL."""
     release, rocm, name, plugin, rccl = parts(data, 5)
@@ -110,6 +125,7 @@ def _contents(data: bytes) -> None:
     bill(root, (), "x")
 
 
+@target("dpkg-status", "build.sbom.bill", "image.dpkg.installed", "resolve.rocm_of_image.rocm_of", refuses=())
 def _bill(data: bytes) -> None:
     status, release = parts(data, 2)
     files = {"/var/lib/dpkg/status": status, "/etc/os-release": release, "/var/lib/rpm/rpmdb.sqlite": release}
@@ -118,11 +134,21 @@ def _bill(data: bytes) -> None:
     rocm_of(root, ())
 
 
+@target("engine-labels", "build.engine_metadata.date_labels", refuses=(FailedError,), form="json")
 def _labels(data: bytes) -> None:
     written(data, "labels/.singularity.d/labels.json")
     date_labels(scratch() / "labels")
 
 
+@target(
+    "engine-metadata",
+    "build.inspection.inspected",
+    "build.engine_metadata.begin_base",
+    "build.engine_metadata.write_facts",
+    refuses=(ImageError, FailedError),
+    form="json",
+    rounds=10,
+)
 def _image(data: bytes) -> None:
     """What an image, or its config, says of itself, in the files that are read for it."""
     root = scratch() / "of-an-engine"
@@ -140,12 +166,14 @@ def _image(data: bytes) -> None:
     write_facts(LayerRoot(root), read_definition("Bootstrap: x\n%environment\n    export A=1\n"))
 
 
+@target("bind-manifest", "host.carried_manifest.from_bytes", refuses=(ManifestError,), form="json", rounds=20)
 def _carried(data: bytes) -> None:
     manifest = from_bytes(data)
     printable(manifest_text(manifest))
     list(carried_differences(manifest, manifest))
 
 
+@target("sif-documents", "build.provenance.read_document", refuses=(), form="json")
 def _documents(data: bytes) -> None:
     path = written(make_sif((0x4006, b"", data, PLAN), (0x4006, b"", data, SBOM)), "documents.sif")
     read_document(path, PLAN)
@@ -155,6 +183,15 @@ def _documents(data: bytes) -> None:
 _KEY = "0" * 64
 
 
+@target(
+    "cache-entry",
+    "build.cache.LayerCache",
+    "build.cache.read_object",
+    "build.cache_miss.differences",
+    refuses=(),
+    form="json",
+    rounds=20,
+)
 def _entry(data: bytes) -> None:
     """Entry, key and owner of a cache that others may write to."""
     entry, key, owner = parts(data, 3)
@@ -171,6 +208,7 @@ def _entry(data: bytes) -> None:
         layer_cache._is_gone(holder)
 
 
+@target("machine", "build.capability_cache._recall", refuses=(), form="json", rounds=15)
 def _recalled(data: bytes) -> None:
     path = capability_cache._path(scratch() / "own", ENGINE.kind)
     written(data, str(path.relative_to(scratch())))
@@ -179,12 +217,14 @@ def _recalled(data: bytes) -> None:
         capability_cache.recall(ENGINE.path, {"PATH": "/bin"}, scratch() / "own")
 
 
+@target("unpacked-image", "engine.namespaces.unpacked.unpacked_images", refuses=(), form="json", rounds=15)
 def _unpacked(data: bytes) -> str:
     written(data, f"cache/unpacked/{'0' * 64}/entry.json")
     (found,) = unpacked_images(scratch() / "cache")
     return f"{printable(found.image)} {size(found.size_bytes)}"
 
 
+@target("kept-files", "build.compile_cache.unpack_kept", refuses=(), form="bytes", repair=sums, rounds=15)
 def _kept(data: bytes) -> None:
     folder = scratch() / "kept"
     shutil.rmtree(folder, ignore_errors=True)
@@ -193,34 +233,46 @@ def _kept(data: bytes) -> None:
         unpack_kept(written(data, "kept.tar"), folder)
 
 
+@target("compiled-python", "build.userns_helper._date", refuses=(), form="bytes", rounds=15)
 def _compiled(data: bytes) -> None:
     path = written(data, "upper/__pycache__/a.cpython-312.pyc")
     written(b"", "upper/a.py")
     _date(scratch() / "upper", path)
 
 
+@target("woven-layers", "image.squashfs.weave.weave", refuses=(ImageError,), form="bytes", rounds=8)
 def _woven(data: bytes) -> None:
     """A layer of the cache, over itself."""
     layers = [written(data, name) for name in ("below.sqfs", "above.sqfs")]
     weave(layers, scratch() / "woven.sqfs", 0)
 
 
+@target(
+    "node-answer",
+    "cluster.nodes.answers.read_raw",
+    "cluster.nodes.answers.read_part",
+    refuses=(AnswerError,),
+    form="json",
+)
 def _answer(data: bytes) -> None:
     raw = read_raw(written(data, "answer"))
     read_part(Fingerprint, raw.fingerprint)
     read_part(Details, raw.details)
 
 
+@target("node-task", "cluster.nodes.node_task.read_task", form="json")
 def _task(data: bytes) -> None:
     written(data, f"task/{TASK}")
     read_task(scratch() / "task", "nid1")
 
 
+@target("module-record", "cluster.module.folder._record_in", refuses=(), form="json")
 def _record(data: bytes) -> None:
     written(data, f"module/{RECORD}")
     _record_in(scratch() / "module")
 
 
+@target("apt-sources", "resolve.network.mirrors.apt_mirror", "resolve.network.mirrors.parse_mirrors")
 def _sources(data: bytes) -> None:
     one, two, words = parts(data, 3)
     written(one, "apt/sources.list")
@@ -229,6 +281,7 @@ def _sources(data: bytes) -> None:
     parse_mirrors({}, text_of(words).split())
 
 
+@target("nodes-report", "cluster.nodes.submit.check_by_job", refuses=(UndecidedError,), form="json", rounds=15)
 def _report(data: bytes) -> str:
     """What a job of `check --nodes` left for who submitted it."""
 
@@ -243,142 +296,3 @@ def _report(data: bytes) -> str:
     ):
         report = submit.check_by_job(["check"], 2, (), {}, lambda _: None)
     return printed(print_nodes, report, verbose=True)
-
-
-TARGETS = (
-    Target(
-        "snapshot",
-        ("host.snapshot_file.read_snapshot", "host.codec.decode"),
-        _snapshot,
-        (SnapshotError,),
-        "json",
-        rounds=5,
-    ),
-    Target(
-        "node-files",
-        (
-            "host.node_facts.operating_system",
-            "host.node_facts.cpu",
-            "host.node_facts.nics",
-            "host.node_facts.rocm_versions",
-            "host.root_queries.read_text",
-        ),
-        _node,
-        (),
-        rounds=15,
-    ),
-    Target(
-        "host-texts",
-        ("host.library_search.package_variable", "host.node_facts.engine_settings"),
-        _texts,
-        (),
-    ),
-    Target(
-        "image-contents",
-        ("resolve.inventory.read_contents", "fabric.rccl.read_conf"),
-        _contents,
-        (ImageError,),
-        rounds=10,
-    ),
-    Target(
-        "dpkg-status",
-        ("build.sbom.bill", "image.dpkg.installed", "resolve.rocm_of_image.rocm_of"),
-        _bill,
-        (),
-    ),
-    Target(
-        "engine-labels",
-        ("build.engine_metadata.date_labels",),
-        _labels,
-        (FailedError,),
-        "json",
-    ),
-    Target(
-        "engine-metadata",
-        ("build.inspection.inspected", "build.engine_metadata.begin_base", "build.engine_metadata.write_facts"),
-        _image,
-        (ImageError, FailedError),
-        "json",
-        rounds=10,
-    ),
-    Target(
-        "bind-manifest",
-        ("host.carried_manifest.from_bytes",),
-        _carried,
-        (ManifestError,),
-        "json",
-        rounds=20,
-    ),
-    Target(
-        "sif-documents",
-        ("build.provenance.read_document",),
-        _documents,
-        (),
-        "json",
-    ),
-    Target(
-        "cache-entry",
-        ("build.cache.LayerCache", "build.cache.read_object", "build.cache_miss.differences"),
-        _entry,
-        (),
-        "json",
-        rounds=20,
-    ),
-    Target("machine", ("build.capability_cache._recall",), _recalled, (), "json", rounds=15),
-    Target(
-        "unpacked-image",
-        ("engine.namespaces.unpacked.unpacked_images",),
-        _unpacked,
-        (),
-        "json",
-        rounds=15,
-    ),
-    Target("kept-files", ("build.compile_cache.unpack_kept",), _kept, (), "bytes", repair=sums, rounds=15),
-    Target(
-        "compiled-python",
-        ("build.userns_helper._date",),
-        _compiled,
-        (),
-        "bytes",
-        rounds=15,
-    ),
-    Target(
-        "woven-layers",
-        ("image.squashfs.weave.weave",),
-        _woven,
-        (ImageError,),
-        "bytes",
-        rounds=8,
-    ),
-    Target(
-        "node-answer",
-        (
-            "cluster.nodes.answers.read_raw",
-            "cluster.nodes.answers.read_part",
-        ),
-        _answer,
-        (AnswerError,),
-        "json",
-    ),
-    Target("node-task", ("cluster.nodes.node_task.read_task",), _task, (BadInputError,), "json"),
-    Target(
-        "nodes-report",
-        ("cluster.nodes.submit.check_by_job",),
-        _report,
-        (UndecidedError,),
-        "json",
-        rounds=15,
-    ),
-    Target(
-        "module-record",
-        ("cluster.module.folder._record_in",),
-        _record,
-        (),
-        "json",
-    ),
-    Target(
-        "apt-sources",
-        ("resolve.network.mirrors.apt_mirror", "resolve.network.mirrors.parse_mirrors"),
-        _sources,
-    ),
-)

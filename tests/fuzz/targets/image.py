@@ -18,7 +18,7 @@ from lumiimg.image.oci.tree import LayeredTree
 from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, read_sif
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
-from tests.fuzz.target import Target
+from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
 from tests.shared import oci_builder
 from tests.shared.oci_builder import LAYER, MANIFEST, Layout, make_config, member, tar
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 _MOST_FILES = 500
 _READ_BYTES = 65536
+
+
+def sums(data: bytes) -> bytes:
+    """Return a tar whose headers have the sums that they should have."""
+    changed = bytearray(data)
+    for at in range(0, len(changed) - 511, 512):
+        if changed[at + 257 : at + 262] == b"ustar":
+            changed[at + 148 : at + 156] = b" " * 8
+            changed[at + 148 : at + 156] = b"%06o\0 " % sum(changed[at : at + 512])
+    return bytes(changed)
 
 
 def _visit(root: RootFileSystem) -> None:
@@ -43,12 +53,34 @@ def _visit(root: RootFileSystem) -> None:
                 root.resolve(entry.path)
 
 
+@target(
+    "image-file",
+    "image.image.open_image",
+    refuses=(ImageError,),
+    form="bytes",
+    repair=lambda data: sums(data) if data[257:262] == b"ustar" else data,
+    rounds=8,
+)
 def _image(data: bytes) -> None:
     with open_image(written(data, "image")) as image:
         _ = (image.labels, image.environment, image.definition, image.warnings, image.architecture)
         _visit(image.root)
 
 
+@target(
+    "squashfs",
+    "image.squashfs.tree.SquashfsTree",
+    "image.squashfs.superblock.read_superblock",
+    "image.squashfs.inodes.read_inode",
+    "image.squashfs.inodes.read_listing",
+    "image.squashfs.metadata.Metadata",
+    "image.squashfs.xattrs.Xattrs",
+    "image.squashfs.compression.decompressor",
+    "image.stack.StackedTree",
+    refuses=(ImageError,),
+    form="bytes",
+    rounds=12,
+)
 def _squashfs(data: bytes) -> None:
     with contextlib.closing(ByteSource.open(written(data, "squashfs"))) as source:
         tree = SquashfsTree(source)
@@ -58,6 +90,7 @@ def _squashfs(data: bytes) -> None:
         _visit(RootFileSystem(tree))
 
 
+@target("sif", "image.sif.read_sif", refuses=(ImageError,), form="bytes")
 def _sif(data: bytes) -> None:
     with contextlib.closing(ByteSource.open(written(data, "sif"))) as source:
         sif = read_sif(source)
@@ -65,6 +98,17 @@ def _sif(data: bytes) -> None:
         sif.root_partition("sif")
 
 
+@target(
+    "oci-layer",
+    "image.oci.tar.read_members",
+    "image.oci.layer.Unpacking",
+    "image.oci.decoding.unpack",
+    "image.oci.tree.LayeredTree",
+    refuses=(ImageError,),
+    form="bytes",
+    repair=sums,
+    rounds=12,
+)
 def _layer(data: bytes) -> None:
     """One layer in each packing: its digest is right, so that every byte gets to the reader."""
     layout = Layout()
@@ -87,6 +131,17 @@ def _stored(layout: Layout) -> None:
             _layers(read_oci_layout(files)[1])
 
 
+@target(
+    "oci-documents",
+    "image.oci.archive.read_oci_layout",
+    "image.oci.choice.choose_manifest",
+    "image.oci.document.config_of",
+    "image.oci.document.read_document",
+    "image.oci.document.Digest",
+    refuses=(ImageError,),
+    form="json",
+    rounds=12,
+)
 def _documents(data: bytes) -> None:
     """Index, manifest and config of a layout, which name each other by digest whatever they say."""
     index, manifest, config = parts(data, 3)
@@ -105,6 +160,14 @@ def _hex(data: bytes) -> bytes:
     return hashlib.sha256(data).hexdigest().encode()
 
 
+@target(
+    "docker-archive",
+    "image.oci.archive.read_docker_archive",
+    "image.oci.files.StoredArchive",
+    refuses=(ImageError,),
+    form="json",
+    rounds=20,
+)
 def _docker(data: bytes) -> None:
     """manifest.json and config of a `docker save`, in a tar."""
     manifest, config, layer = parts(data, 3)
@@ -117,6 +180,7 @@ def _docker(data: bytes) -> None:
         _layers(read_docker_archive(archive)[1])
 
 
+@target("image-environment", "image.environment.ShellEnvironment", "image.shell.parser.parse", refuses=())
 def _environment(data: bytes) -> str:
     environment = ShellEnvironment()
     environment.read(text_of(data), "90-environment.sh")
@@ -124,6 +188,7 @@ def _environment(data: bytes) -> str:
     return ""
 
 
+@target("python", "image.python.read_python", "host.job_process.jobs_of", refuses=(ImageError,), rounds=20)
 def _python(data: bytes) -> None:
     """An interpreter of a virtual environment, and what decides where it looks for modules."""
     program, configuration, lines = parts(data, 3)
@@ -142,6 +207,7 @@ def _python(data: bytes) -> None:
         jobs_of(image, {"SINGULARITYENV_PATH": "/opt/venv/bin"})
 
 
+@target("image-description", "image.description.SingularityDescription", refuses=(ImageError,), rounds=20)
 def _description(data: bytes) -> None:
     """A sandbox's environment script, labels and definition."""
     script, labels, definition = parts(data, 3)
@@ -153,16 +219,6 @@ def _description(data: bytes) -> None:
     root_of("sandbox", files)
     with open_image(scratch() / "sandbox") as image:
         _ = (image.labels, image.environment, image.definition, image.warnings)
-
-
-def sums(data: bytes) -> bytes:
-    """Return a tar whose headers have the sums that they should have."""
-    changed = bytearray(data)
-    for at in range(0, len(changed) - 511, 512):
-        if changed[at + 257 : at + 262] == b"ustar":
-            changed[at + 148 : at + 156] = b" " * 8
-            changed[at + 148 : at + 156] = b"%06o\0 " % sum(changed[at : at + 512])
-    return bytes(changed)
 
 
 def make_sif(*objects: tuple[int, bytes, bytes, str]) -> bytes:
@@ -182,89 +238,3 @@ def make_sif(*objects: tuple[int, bytes, bytes, str]) -> bytes:
 
 
 _ABOVE = tar(member("d/.wh.file", b""), member("e/.wh..wh..opq", b""), member("e/new", b"x"))
-_ONLY = (ImageError,)
-TARGETS = (
-    Target(
-        "image-file",
-        ("image.image.open_image",),
-        _image,
-        _ONLY,
-        "bytes",
-        rounds=8,
-        repair=lambda data: sums(data) if data[257:262] == b"ustar" else data,
-    ),
-    Target(
-        "squashfs",
-        (
-            "image.squashfs.tree.SquashfsTree",
-            "image.squashfs.superblock.read_superblock",
-            "image.squashfs.inodes.read_inode",
-            "image.squashfs.inodes.read_listing",
-            "image.squashfs.metadata.Metadata",
-            "image.squashfs.xattrs.Xattrs",
-            "image.squashfs.compression.decompressor",
-            "image.stack.StackedTree",
-        ),
-        _squashfs,
-        _ONLY,
-        "bytes",
-        rounds=12,
-    ),
-    Target("sif", ("image.sif.read_sif",), _sif, _ONLY, "bytes"),
-    Target(
-        "oci-layer",
-        (
-            "image.oci.tar.read_members",
-            "image.oci.layer.Unpacking",
-            "image.oci.decoding.unpack",
-            "image.oci.tree.LayeredTree",
-        ),
-        _layer,
-        _ONLY,
-        "bytes",
-        repair=sums,
-        rounds=12,
-    ),
-    Target(
-        "oci-documents",
-        (
-            "image.oci.archive.read_oci_layout",
-            "image.oci.choice.choose_manifest",
-            "image.oci.document.config_of",
-            "image.oci.document.read_document",
-            "image.oci.document.Digest",
-        ),
-        _documents,
-        _ONLY,
-        "json",
-        rounds=12,
-    ),
-    Target(
-        "docker-archive",
-        ("image.oci.archive.read_docker_archive", "image.oci.files.StoredArchive"),
-        _docker,
-        _ONLY,
-        "json",
-        rounds=20,
-    ),
-    Target(
-        "image-environment",
-        ("image.environment.ShellEnvironment", "image.shell.parser.parse"),
-        _environment,
-        (),
-    ),
-    Target(
-        "python",
-        ("image.python.read_python", "host.job_process.jobs_of"),
-        _python,
-        _ONLY,
-        rounds=20,
-    ),
-    Target(
-        "image-description",
-        ("image.description.SingularityDescription",),
-        _description,
-        _ONLY,
-        rounds=20,
-    ),
-)

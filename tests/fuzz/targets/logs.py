@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from unittest import mock
 
 from lumiimg.check import startup, strace
@@ -25,19 +24,26 @@ from lumiimg.report.log import json_keys, print_log
 from lumiimg.report.schema import json_text
 from lumiimg.resolve.network import mirrors
 from lumiimg.resolve.network.mirrors import Mirrors, general_index
-from tests.fuzz.target import Target
+from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import FIXTURES, answering, parts, printed, scratch, text_of, written
-
-if sys.version_info >= (3, 14):
-    pass
-else:
-    pass
-
 
 _WELL = (FIXTURES / "flight/nccl_trace_rank_0").read_bytes()
 _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
 
 
+@target(
+    "log",
+    "nccl.reader.LogReader",
+    "nccl.records.unpacked",
+    "nccl.prefilter.Prefilter",
+    "nccl.vocabulary.vocabulary",
+    "nccl.verdict",
+    "nccl.causes",
+    "nccl.summary",
+    "nccl.job",
+    refuses=(),
+    rounds=6,
+)
 def _log(data: bytes) -> str:
     """A log, in two blocks: what is printed of it, and its JSON."""
     reader = LogReader()
@@ -50,18 +56,21 @@ def _log(data: bytes) -> str:
     return printed(print_log, report, (), None, verbose=True)
 
 
+@target("bandwidth", "nccl.bandwidth.BandwidthReader", refuses=(), rounds=20)
 def _tables(data: bytes) -> None:
     reader = BandwidthReader()
     reader.feed("job.out", data, lambda number: number)
     reader.measurements(lambda position: ("job.out", position))
 
 
+@target("log-lines", "nccl.lines.messages", "nccl.lines.probe_event", refuses=())
 def _line(data: bytes) -> None:
     for line in data.split(b"\n"):
         messages(line)
         probe_event(text_of(line))
 
 
+@target("log-file", "nccl.sources.blocks", "nccl.sources.refuse_binary", form="bytes")
 def _source(data: bytes) -> None:
     path = str(written(data, "job.out"))
     refuse_binary(path)
@@ -69,6 +78,7 @@ def _source(data: bytes) -> None:
         pass
 
 
+@target("flight-dump", "nccl.flight.parsed", "nccl.flight.stalled", "nccl.pickled.unpickled", form="bytes")
 def _flight(data: bytes) -> None:
     """A dump of a flight recorder, beside one that is well."""
     dump = parsed(data, "nccl_trace_rank_1")
@@ -76,22 +86,26 @@ def _flight(data: bytes) -> None:
     progress([dump])
 
 
+@target("log-growing", "nccl.follow.Tail", form="bytes")
 def _tail(data: bytes) -> None:
     tail = Tail(str(written(data, "grows.out")))
     for _ in tail.read():
         pass
 
 
+@target("node-names", "nccl.node_names.folded", refuses=())
 def _nodes(data: bytes) -> None:
     folded(text_of(data).split())
 
 
+@target("strace", "check.strace.read_traces")
 def _strace(data: bytes) -> None:
     calls = strace.read_traces([written(data, "trace")])
     assert all(call.path.startswith("/") for call in calls)
     strace.count(calls)
 
 
+@target("import-answer", "check.startup._answer", "check.startup._bound", form="json")
 def _startup(data: bytes) -> None:
     """What Python answers in a container: an answer of JSON in its line, with the mounts."""
     bench = startup._Bench(scratch(), "torch", "strace", _ENVIRONMENT)
@@ -100,6 +114,14 @@ def _startup(data: bytes) -> None:
     startup._bound(answer.mounts)("/usr/lib/x")
 
 
+@target(
+    "probe-output",
+    "check.probe.container.read_events",
+    "check.probe.simulation.judge",
+    "check.probe.container.tail",
+    refuses=(),
+    rounds=10,
+)
 def _probe(data: bytes) -> None:
     output = text_of(data)
     run = ProbeRun("probe", 0, timed_out=False, output=output, events=read_events(output))
@@ -107,11 +129,13 @@ def _probe(data: bytes) -> None:
     run.mapped(Part.PLUGIN)
 
 
+@target("engine-version", "engine.engine.find_engine", refuses=(MissingHereError,))
 def _engine(data: bytes) -> None:
     with answering(engine, data):
         engine.find_engine({"PATH": "/bin", "LUMIIMG_ENGINE": "sh"})
 
 
+@target("engine-failure", "engine.failures.explain", "engine.failures.telling_line", refuses=())
 def _failure(data: bytes) -> None:
     output = text_of(data)
     failures.explain(output)
@@ -121,6 +145,9 @@ def _failure(data: bytes) -> None:
 ENGINE = Engine(scratch() / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
 
 
+@target(
+    "slurm-nodes", "cluster.nodes.slurm.find_allocation", "cluster.nodes.slurm.is_job_number", refuses=(UndecidedError,)
+)
 def _slurm(data: bytes) -> None:
     nodes, job = parts(data, 2)
     environment = {"PATH": "/bin", "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "nid[1-2]"}
@@ -129,66 +156,13 @@ def _slurm(data: bytes) -> None:
         slurm.find_allocation(environment)
 
 
+@target("slurm-version", "host.node_facts.slurm_version", refuses=())
 def _slurm_version(data: bytes) -> None:
     with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
         host_node.slurm_version(_ENVIRONMENT)
 
 
+@target("pip-help", "resolve.network.mirrors.general_index", refuses=(BadInputError, MissingHereError))
 def _pip(data: bytes) -> None:
     with answering(mirrors, data):
         general_index(Mirrors({}), {})
-
-
-TARGETS = (
-    Target(
-        "log",
-        (
-            "nccl.reader.LogReader",
-            "nccl.records.unpacked",
-            "nccl.prefilter.Prefilter",
-            "nccl.vocabulary.vocabulary",
-            "nccl.verdict",
-            "nccl.causes",
-            "nccl.summary",
-            "nccl.job",
-        ),
-        _log,
-        (),
-        rounds=6,
-    ),
-    Target("bandwidth", ("nccl.bandwidth.BandwidthReader",), _tables, (), rounds=20),
-    Target("log-lines", ("nccl.lines.messages", "nccl.lines.probe_event"), _line, ()),
-    Target("log-file", ("nccl.sources.blocks", "nccl.sources.refuse_binary"), _source, form="bytes"),
-    Target(
-        "flight-dump",
-        ("nccl.flight.parsed", "nccl.flight.stalled", "nccl.pickled.unpickled"),
-        _flight,
-        form="bytes",
-    ),
-    Target("log-growing", ("nccl.follow.Tail",), _tail, form="bytes"),
-    Target("node-names", ("nccl.node_names.folded",), _nodes, ()),
-    Target("strace", ("check.strace.read_traces",), _strace),
-    Target("import-answer", ("check.startup._answer", "check.startup._bound"), _startup, form="json"),
-    Target(
-        "probe-output",
-        ("check.probe.container.read_events", "check.probe.simulation.judge", "check.probe.container.tail"),
-        _probe,
-        (),
-        rounds=10,
-    ),
-    Target("engine-version", ("engine.engine.find_engine",), _engine, (MissingHereError,)),
-    Target("engine-failure", ("engine.failures.explain", "engine.failures.telling_line"), _failure, ()),
-    Target(
-        "slurm-nodes",
-        ("cluster.nodes.slurm.find_allocation", "cluster.nodes.slurm.is_job_number"),
-        _slurm,
-        (UndecidedError,),
-    ),
-    Target("slurm-version", ("host.node_facts.slurm_version",), _slurm_version, ()),
-    Target(
-        "pip-help",
-        ("resolve.network.mirrors.general_index",),
-        _pip,
-        (BadInputError, MissingHereError),
-    ),
-)

@@ -36,10 +36,17 @@ from lumiimg.resolve.releases.kept import kept_rows
 from lumiimg.resolve.releases.reading import needs_of, value_of
 from lumiimg.resolve.requirement_files import project_in, requirements_in
 from lumiimg.resolve.venv import RECORD, faults_of, open_venv
-from tests.fuzz.target import Target
+from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, text_of, written
 
 _NO_MIRRORS = Mirrors({})
+
+
+def signed(data: bytes) -> bytes:
+    """Return a lock with the digest of what stands in it."""
+    head, border, body = data.partition(b"\n\n")
+    line = b'digest = "sha256:%s"' % hashlib.sha256(body).hexdigest().encode()
+    return re.sub(rb'(?m)^digest = "[^"]*"$', line, head, count=1) + border + body
 
 
 class _Served(Web):
@@ -57,11 +64,13 @@ class _Served(Web):
         return Response(url, 404 if found is None else 200, self._answer.headers, found or b"")
 
 
+@target("requirement-file", "resolve.requirement_files.requirements_in", refuses=(FailedError,))
 def _requirement_file(data: bytes) -> None:
     texts = {"a/b.txt": text_of(data), "a/c.txt": "egg>=1"}
     list(requirements_in("a/b.txt", texts, "archive"))
 
 
+@target("own-requirements", "resolve.own_requirements.read_own")
 def _own_requirements(data: bytes) -> str:
     """A requirement file that includes a second one."""
     own, more = parts(data, 2)
@@ -69,6 +78,7 @@ def _own_requirements(data: bytes) -> str:
     return read_own([f"{written(own, 'own/own.txt')}"], ["pip:egg==1"]).told
 
 
+@target("venv", "resolve.venv.open_venv", "resolve.venv.faults_of", "build.venv._listed")
 def _venv(data: bytes) -> str:
     """An environment that somebody hands over: its record and configuration; and what its Python says of it."""
     record, configuration, said = parts(data, 3)
@@ -80,6 +90,7 @@ def _venv(data: bytes) -> str:
     return " ".join(text for _, text in faults_of(open_venv(folder), folder, {"python": "3.12", "torch": "2.9.1"}))
 
 
+@target("uv-answer", "resolve.uv.in_one_line", "resolve.closure._parents", refuses=())
 def _of_uv(data: bytes) -> str:
     """What it says of a failure, which is shown, and what it notes of who requires what."""
     text = text_of(data)
@@ -88,6 +99,7 @@ def _of_uv(data: bytes) -> str:
     return uv.in_one_line(text)
 
 
+@target("registry", "resolve.network.registry.resolve_image", refuses=(FailedError, UndecidedError), form="json")
 def _registry(data: bytes) -> None:
     """Config, image and index, which name each other by digest whatever they say; and headers."""
     config, image, index, headers = parts(data, 4)
@@ -113,6 +125,7 @@ _OF_SIF = json.dumps(
 ).encode()
 
 
+@target("registry-token", "resolve.network.registry.Repository", refuses=(FailedError,))
 def _token(data: bytes) -> None:
     """What a registry answers to who has no token, and what its token server does."""
     challenge, retry, token = parts(data, 3)
@@ -127,6 +140,7 @@ def _token(data: bytes) -> None:
         resolve_image(parse_reference("host.test/a", _NO_MIRRORS), web)
 
 
+@target("image-reference", "resolve.network.registry.parse_reference")
 def _reference(data: bytes) -> None:
     text = text_of(data)
     mirrors = Mirrors({"docker.io": "http://near.test:5000/hub", "host.test": "near.test"})
@@ -134,6 +148,7 @@ def _reference(data: bytes) -> None:
         str(reference)
 
 
+@target("web-address", "resolve.network.mirrors.checked")
 def _address(data: bytes) -> None:
     checked(text_of(data), "the address")
 
@@ -154,6 +169,12 @@ class _Rest(Web):
         yield self._stream
 
 
+@target(
+    "download-headers",
+    "resolve.network.download.download",
+    "resolve.network.resume.Partial",
+    refuses=(FailedError, BadInputError),
+)
 def _download(data: bytes) -> None:
     """The note of a partial download, and the headers of the answer that goes on with it."""
     note, headers = parts(data, 2)
@@ -172,17 +193,25 @@ def _catalogue() -> Catalogue:
     return open_catalogue({"HOME": "/nonexistent"})
 
 
+@target(
+    "lock",
+    "resolve.lockfile.read_lock",
+    refuses=(BadInputError, RefusedError, MissingHereError),
+    form="toml",
+    repair=signed,
+    rounds=8,
+)
 def _lock(data: bytes) -> None:
     read_lock(written(data, "lumiimg.lock"), _catalogue(), _NO_MIRRORS, None, check_layers=False)
 
 
-def signed(data: bytes) -> bytes:
-    """Return a lock with the digest of what stands in it."""
-    head, border, body = data.partition(b"\n\n")
-    line = b'digest = "sha256:%s"' % hashlib.sha256(body).hexdigest().encode()
-    return re.sub(rb'(?m)^digest = "[^"]*"$', line, head, count=1) + border + body
-
-
+@target(
+    "index-page",
+    "resolve.network.index.files_in_json",
+    "resolve.network.index.files_in_html",
+    refuses=(FailedError,),
+    form="json",
+)
 def _index_page(data: bytes) -> str:
     """A page of an index, as what it is and as what it is not."""
     found = list[IndexFile]()
@@ -194,6 +223,7 @@ def _index_page(data: bytes) -> str:
     return " ".join(f"{one.name} {one.version} {one.url} {one.requires_python} {one.yanked}" for one in found[:20])
 
 
+@target("source-archive", "resolve.network.distribution.texts_in", refuses=(FailedError,), form="bytes")
 def _source_archive(data: bytes) -> None:
     texts_in(io.BytesIO(data), ["CMakeLists.txt"], "archive")  # type: ignore[arg-type]
 
@@ -210,6 +240,7 @@ class _Whole(Web):
         yield Stream(200, {}, iter([self._data]), url)
 
 
+@target("wheel", "resolve.network.distribution.metadata_of", refuses=(FailedError,), form="bytes")
 def _wheel(data: bytes) -> None:
     metadata_of(IndexFile("a-1-py3-none-any.whl", Version("1"), "https://h.test/a", "py3-none-any"), _Whole(data))
 
@@ -217,6 +248,7 @@ def _wheel(data: bytes) -> None:
 _FACT = ReadFact("fact", ("file",), re.compile(r"^fact (.*)$", re.MULTILINE))
 
 
+@target("release-facts", "resolve.releases.reading.needs_of")
 def _release_facts(data: bytes) -> str | None:
     value = value_of(_FACT, {"file": data.decode("utf-8", "replace")})
     if value is None:
@@ -224,6 +256,7 @@ def _release_facts(data: bytes) -> str | None:
     return " ".join(map(str, needs_of(("torch=={fact}", "python{fact}"), {"fact": value}))) or None
 
 
+@target("kept-rows", "resolve.releases.kept.kept_rows", refuses=(), form="toml", rounds=8)
 def _kept_rows(data: bytes) -> str:
     path = written(data, "kept/releases/vllm.toml")
     path.parent.parent.chmod(0o700)
@@ -231,89 +264,6 @@ def _kept_rows(data: bytes) -> str:
     return f"{note} {[row_of(row) for row in rows]}"
 
 
+@target("project-file", "resolve.requirement_files.project_in", refuses=(FailedError,))
 def _project_file(data: bytes) -> None:
     list(project_in("a.toml", "hip,test", {"a.toml": text_of(data)}, "archive"))
-
-
-_FAILED = (FailedError, BadInputError)
-TARGETS = (
-    Target(
-        "requirement-file",
-        ("resolve.requirement_files.requirements_in",),
-        _requirement_file,
-        (FailedError,),
-    ),
-    Target(
-        "project-file",
-        ("resolve.requirement_files.project_in",),
-        _project_file,
-        (FailedError,),
-    ),
-    Target("own-requirements", ("resolve.own_requirements.read_own",), _own_requirements, (BadInputError,)),
-    Target(
-        "venv",
-        ("resolve.venv.open_venv", "resolve.venv.faults_of", "build.venv._listed"),
-        _venv,
-    ),
-    Target("uv-answer", ("resolve.uv.in_one_line", "resolve.closure._parents"), _of_uv, ()),
-    Target(
-        "registry",
-        ("resolve.network.registry.resolve_image",),
-        _registry,
-        (FailedError, UndecidedError),
-        "json",
-    ),
-    Target("registry-token", ("resolve.network.registry.Repository",), _token, (FailedError,)),
-    Target(
-        "image-reference",
-        ("resolve.network.registry.parse_reference",),
-        _reference,
-    ),
-    Target(
-        "web-address",
-        ("resolve.network.mirrors.checked",),
-        _address,
-    ),
-    Target(
-        "download-headers",
-        ("resolve.network.download.download", "resolve.network.resume.Partial"),
-        _download,
-        _FAILED,
-    ),
-    Target(
-        "index-page",
-        ("resolve.network.index.files_in_json", "resolve.network.index.files_in_html"),
-        _index_page,
-        (FailedError,),
-        "json",
-    ),
-    Target(
-        "source-archive",
-        ("resolve.network.distribution.texts_in",),
-        _source_archive,
-        (FailedError,),
-        "bytes",
-    ),
-    Target(
-        "wheel",
-        ("resolve.network.distribution.metadata_of",),
-        _wheel,
-        (FailedError,),
-        "bytes",
-    ),
-    Target(
-        "release-facts",
-        ("resolve.releases.reading.needs_of",),
-        _release_facts,
-    ),
-    Target("kept-rows", ("resolve.releases.kept.kept_rows",), _kept_rows, (), "toml", rounds=8),
-    Target(
-        "lock",
-        ("resolve.lockfile.read_lock",),
-        _lock,
-        (BadInputError, RefusedError, MissingHereError),
-        "toml",
-        repair=signed,
-        rounds=8,
-    ),
-)
