@@ -34,6 +34,8 @@ def serving(first: bytes, again: bytes) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=accept, args=(listening,), daemon=True).start()
         scheme = "https" if first.startswith(b"\x16") else "http"
-        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
-        over.set()
-        listening.shutdown(socket.SHUT_RDWR)
+        try:
+            yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)

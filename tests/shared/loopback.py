@@ -98,5 +98,7 @@ def listening(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         # often, because shutdown() waits for it
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        try:
+            yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+        finally:  # else its thread would find the closed socket ready, again and again, until the end of all tests
+            server.shutdown()

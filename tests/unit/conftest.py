@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def _no_server_but_those_of_tests() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", getaddrinfo)
         yield
+    # one that goes on takes the processor from all tests behind it
+    assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
 
 
 @pytest.fixture
