@@ -116,43 +116,29 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 # ---- what is read
 
 
-def test_lines_are_continued_over_comments_and_empty_lines() -> None:
-    path = build_path("FROM a\nRUN one \\\n# no\n\n  # nor this\n  two\\\nthree\n")
-    assert commands(path) == ["one   twothree"]
-
-
-def test_a_file_of_windows_is_read_the_same() -> None:
-    path = build_path("\ufefffrom a as B\r\nrun one \\\r\n  two\r\n")
-    assert (path.base, path.target.name, commands(path)) == ("a", "B", ["one   two"])
-
-
-def test_an_escape_directive_makes_the_backslash_plain() -> None:
-    path = build_path("# escape=`\nFROM a\nRUN dir C:\\ `\n  /w\nENV A=C:\\x B=`$A\n")
-    assert commands(path) == ["dir C:\\   /w"]
-    assert text_of(path.environment["A"]) == "C:\\x"
-    assert text_of(path.environment["B"]) == "$A"
-
-
-@pytest.mark.parametrize(
-    ("text", "contents"),
-    [
-        ("RUN <<EOF\necho $A\nEOF\n", ["echo $A\n"]),
-        ("RUN cat <<A >x && cat <<'B' >y\none\nA\ntwo\nB\n", ["one\n", "two\n"]),
-        ("RUN <<-EOF\n\techo\n\tEOF\n", ["\techo\n"]),
-        ("RUN cat <<< word\n", []),
-    ],
-    ids=["one", "two", "tabs", "a here-string is none"],
-)
-def test_heredocs(text: str, contents: list[str]) -> None:
-    path = build_path(f"FROM a\n{text}RUN last\n")
-    assert [heredoc.content for heredoc in path.steps[0].instruction.heredocs] == contents
-    assert commands(path)[1:] == ["last"]
-
-
-def test_instructions_in_a_heredoc_are_none() -> None:
-    path = build_path("FROM a\nRUN cat <<EOF >x\nFROM b\nENV A=1\nEOF\n")
-    assert path.base == "a"
-    assert not path.environment
+def test_steps_are_read_as_docker_reads_them() -> None:
+    for text, steps, contents in (
+        ("FROM a\nRUN one \\\n# no\n\n  # nor this\n  two\\\nthree\n", ["one   twothree"], []),
+        ("\ufefffrom a as B\r\nrun one \\\r\n  two\r\n", ["one   two"], []),
+        ("# escape=`\nFROM a\nRUN dir C:\\ `\n  /w\n", ["dir C:\\   /w"], []),
+        ("FROM a\nRUN <<EOF\nFROM b\nENV A=$A\nEOF\nRUN last\n", ["<<EOF", "last"], ["FROM b\nENV A=$A\n"]),
+        (
+            "FROM a\nRUN cat <<A >x && cat <<'B' >y\none\nA\ntwo\nB\n",
+            ["cat <<A >x && cat <<'B' >y"],
+            ["one\n", "two\n"],
+        ),
+        ("FROM a\nRUN <<-EOF\n\techo\n\tEOF\n", ["<<-EOF"], ["\techo\n"]),
+        ("FROM a\nRUN cat <<< word\n", ["cat <<< word"], []),
+        # a trigger runs in the stage that starts there, and not again
+        (
+            "FROM a AS one\nONBUILD RUN trigger\nFROM one AS two\nRUN own\nFROM two\nRUN last\n",
+            ["trigger", "own", "last"],
+            [],
+        ),
+    ):
+        path = build_path(text)
+        found = [heredoc.content for step in path.steps for heredoc in step.instruction.heredocs]
+        assert (path.base, commands(path), found) == ("a", steps, contents), text
 
 
 @pytest.mark.parametrize(
@@ -174,25 +160,17 @@ def test_instructions_in_a_heredoc_are_none() -> None:
         ("ENV X=${F#*.}", "tar.gz"),
         ("ENV X=${F##*.}", "gz"),
         ("ENV X=${F/tar/zip}", "a.zip.gz"),
+        ("ENV A=bye X=$A", "value"),  # all of one ENV see what was before it
     ],
 )
 def test_variables_are_replaced_as_docker_does(line: str, value: str) -> None:
     assert environment(f"FROM scratch\nENV A=value EMPTY= F=a.tar.gz\n{line}\n")["X"] == value
 
 
-def test_all_of_one_env_see_what_was_before_it() -> None:
-    assert environment("FROM scratch\nENV abc=hello\nENV abc=bye def=$abc\n")["def"] == "hello"
-
-
 def test_a_global_argument_is_seen_where_it_is_declared_again() -> None:
     text = "ARG V=1\nFROM a AS x\nENV BEFORE=$V\nARG V\nENV AFTER=$V\nFROM x\nENV INHERITED=$V\n"
     assert environment(text) == {"BEFORE": "${V}", "AFTER": "1", "INHERITED": "1"}
     assert environment(text, V="2")["INHERITED"] == "2"
-
-
-def test_what_only_the_base_can_know_stays_a_reference() -> None:
-    found = environment("FROM a\nENV PATH=/x/bin:$PATH\nENV LD_LIBRARY_PATH=/x${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\n")
-    assert found == {"PATH": "/x/bin:${PATH}", "LD_LIBRARY_PATH": "/x:${LD_LIBRARY_PATH}"}
 
 
 def test_the_way_goes_through_stages_that_arguments_choose() -> None:
@@ -226,12 +204,6 @@ def test_folders_and_shells_go_on() -> None:
     path = build_path('FROM a\nWORKDIR /x\nWORKDIR y/../z\nSHELL ["/bin/bash", "-c"]\nRUN one\n')
     assert text_of(path.steps[1].values[0][1] or ()) == "/x/z"
     assert path.steps[-1].shell == ("/bin/bash", "-c")
-
-
-def test_a_form_that_is_no_json_is_the_shell_form() -> None:
-    path = build_path('FROM a\nRUN ["a", "b c"]\nRUN [ -d x ] && y\n')
-    assert path.steps[0].instruction.words == ("a", "b c")
-    assert path.steps[1].instruction.words is None
 
 
 # ---- what is refused
@@ -305,16 +277,6 @@ def test_a_copy_that_docker_refuses_is_refused(copy: str, tmp_path: Path, capsys
     assert "without an open quote" in error
 
 
-def test_a_blank_variable_is_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "Dockerfile").write_text("FROM ubuntu:24.04\nENV A=' '\nRUN true\n")
-    assert main(["draft", str(tmp_path / "Dockerfile")]) == ExitCode.GOOD
-    assert "A: empty in the Dockerfile's image" in " ".join(capsys.readouterr().out.split())
-    folder = tmp_path / "new" / "blank"
-    assert main(["draft", str(tmp_path / "Dockerfile"), "-o", str(folder)]) == ExitCode.GOOD
-    capsys.readouterr()
-    assert shown(folder, capsys)["name"] == "blank"
-
-
 def test_scratch_is_told_and_makes_no_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text("FROM scratch\nCOPY a /\n")
@@ -372,8 +334,9 @@ def test_a_tag_that_the_catalogue_lacks_leads_to_the_base_of_its_version(
     assert main(["draft", str(file), "-o", str(tmp_path / "mine")]) == ExitCode.GOOD
     text = unwrapped(capsys.readouterr().out)
     assert "the layer vllm brings part of it (line 2): take that out and --add vllm==0.10.1" in text
-    file.write_text("FROM rocm/dev-ubuntu-24.04:6.9-complete\nRUN pip install vllm\n")
-    assert told(capsys, str(file))["base"]["near"][0] == "rocm-7.2.4"  # the newest
+    for tag, near in (("6.9-complete", "rocm-6.4.4"), ("7.0.2-complete", "rocm-7.0"), ("latest", "rocm-10.0.0")):
+        file.write_text(f"FROM rocm/dev-ubuntu-24.04:{tag}\nRUN pip install vllm\n")
+        assert told(capsys, str(file))["base"]["near"][0] == near, tag
 
 
 def test_what_the_base_has_is_not_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -563,6 +526,7 @@ STEPS = {
     "heredoc alone": ("<<EOF\necho $X\necho two\nEOF", "value\ntwo"),
     "heredoc with an interpreter": ("<<EOF\n#!/usr/bin/env bash\necho ${BASH_VERSION:+bash}\nEOF", "bash"),
     "heredoc that ends as ours does": ("<<EOF\n: <<'RUN_4'\nRUN_4\necho one\nEOF", "one"),
+    "no JSON": ("[ -d / ] && echo y", "y"),
     "JSON": ('["printf", "%s,", "$X", "a b"]', "$X,a b,"),
     "no -e": ("false; echo on", "on"),
     "bash's own variable": ("cat; echo uid $UID", "uid 77"),
@@ -628,6 +592,19 @@ RUN echo "$FLAGS|$SAVED|$ONE|$LATER|${none-unset}"
 """
     folder = drafted(tmp_path, text)
     assert outcome(folder / "post.sh", ONE="9", FLAGS="-O") == '-O -a -b|9|env|9 it\'s "quoted" $HOME `x`|unset\n'
+
+
+def test_the_path_of_the_fabric_is_added_to_and_never_replaced(tmp_path: Path) -> None:
+    text = "FROM a\nENV LD_LIBRARY_PATH=/x/lib PATH=/x/bin BLANK=' '\nRUN echo $LD_LIBRARY_PATH\nENV LD_LIBRARY_PATH=$ELSE/lib\n"
+    folder = drafted(tmp_path, f"{text}RUN echo $LD_LIBRARY_PATH\n")
+    path = os.environ["PATH"]
+    done = outcome(folder / "post.sh", LD_LIBRARY_PATH="/fabric", PATH=path, ELSE="/y")
+    assert done == "/x/lib:/fabric\n/y/lib:/x/lib:/fabric\n"
+    layer = (folder / "layer.toml").read_text()
+    assert '[environment.prepend]\nPATH = "/x/bin"' in layer
+    assert "[environment.set]" not in layer
+    assert "# LD_LIBRARY_PATH: set while this is built only" in layer
+    assert "# BLANK: empty in the Dockerfile's image" in layer
 
 
 def test_files_in_the_dockerfile_are_carried_over(tmp_path: Path) -> None:

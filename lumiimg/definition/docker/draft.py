@@ -18,7 +18,7 @@ from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
 from lumiimg.definition.docker.dockerfile import read_dockerfile
 from lumiimg.definition.docker.leftovers import is_download, left_out, sources_of
 from lumiimg.definition.docker.recognition import Recognised, recognise
-from lumiimg.definition.docker.script import usable_arguments, write_script
+from lumiimg.definition.docker.script import FOLDERS, usable_arguments, write_script
 from lumiimg.definition.docker.shell import comment_text
 from lumiimg.definition.docker.stages import follow
 from lumiimg.definition.docker.substitution import Piece, PieceKind, Value, text_of
@@ -239,6 +239,9 @@ def _environment(path: BuildPath) -> DraftEnvironment:
             note = "no name of a variable"
         elif not text.isprintable() or any(_PLACEHOLDER.search(piece.text) for piece in value):
             note = "set while this is built only, as layer.toml cannot hold the value"
+        elif not opened and name in FOLDERS and text.strip(": "):
+            before[name] = text.strip(": ")
+            note = "put in front of what the base has, where the Dockerfile replaces it"
         elif not opened and text.strip():
             put[name] = text
         elif not opened:

@@ -46,7 +46,7 @@ _REPOSITORY = re.compile(
 _ARCHIVE = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:archive|releases)/")
 _GFX = re.compile(r"\bgfx[0-9a-f]{3,4}\b")
 _ASSIGNED = re.compile(r"(?<!\w)(?:-D)?([A-Za-z_]\w*)=['\"]?([^\s'\"]{0,500})")
-_TAG_VERSION = re.compile(r"[a-z]*(\d+(?:\.\d+)*)")
+_TAG_VERSION = re.compile(r"[a-z]*(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 _WHOLE_CONTEXT = frozenset({".", "./", "*", "/"})
 
 
@@ -63,7 +63,7 @@ class Base:
     name: str | None
     """Of the base in the catalogue that is this image."""
     near: tuple[str, ...]
-    """Bases that are other tags of the same repository: those of the same version first, else the newest."""
+    """Bases that are other tags of the same repository, the nearest version first."""
     has: frozenset[str] = frozenset()
     """Components of the base in the catalogue."""
 
@@ -155,7 +155,7 @@ def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
         where = path.dockerfile.where(path.stages[0].line)
         raise BadInputError(f"FROM: {error.what}", where=where, hint="an argument in it: --arg NAME=VALUE") from error
     found: Layer | None = None
-    near: list[tuple[bool, str]] = []
+    near: list[tuple[int, str]] = []
     for base in bases:
         for way in base.bootstraps:
             if way.agent != "docker":
@@ -164,17 +164,19 @@ def _base(path: BuildPath, image: str, bases: Iterable[Layer]) -> Base:
             if str(have) == str(wanted):
                 found = base
             elif have.repository == wanted.repository:
-                near.append((_version(have.tag) == _version(wanted.tag), base.name))
-    near.sort(key=lambda entry: entry[0])
-    near.reverse()
+                near.append((_version(have.tag), base.name))
+    near.sort(reverse=True)  # of two that are as near, the newer; where no version is asked for, the newest
+    if asked := _version(wanted.tag):
+        near.sort(key=lambda entry: abs(entry[0] - asked))
     has = frozenset({*found.has, *found.provides}) if found else frozenset()
     return Base(str(wanted), found.name if found else None, tuple(name for _, name in near), has)
 
 
-def _version(tag: str | None) -> str | None:
-    """Return the number at the beginning of a tag: of `6.2.4-complete`, of `rocm7.2_ubuntu22.04_py3.10`."""
+def _version(tag: str | None) -> int:
+    """Return the number that a tag begins with: 6002004 of `6.2.4-complete`, 7002000 of `rocm7.2_py3.10`; else 0."""
     found = _TAG_VERSION.match(tag or "")
-    return found and found[1]
+    numbers = [int(number) for number in found[1].split(".")[:3]] if found else []
+    return sum(number * 1000**place for number, place in zip(numbers, (2, 1, 0), strict=False))
 
 
 def _known(steps: Iterable[DockerStep], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[KnownSoftware]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
 """Variables that bash lets nobody set."""
+FOLDERS = frozenset({"LD_LIBRARY_PATH", "PATH"})
+"""Lists that a layer adds to and never replaces: the fabric's libraries, and /opt/venv, are found by them."""
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTIONS = """\
 # Texts hold $NAMES as the Dockerfile has them.
@@ -144,7 +146,10 @@ class _Writer:
         if name in READ_ONLY:
             self._passed[name] = self._word(value)
             return comment(f"  {name} is bash's own; it is given to each RUN")
-        return f"export {name}={self._word(value)}"
+        word = self._word(value)
+        if name in FOLDERS and not any(piece.kind is PieceKind.BASE and piece.name == name for piece in value):
+            word += f'"${{{name}:+:${name}}}"'
+        return f"export {name}={word}"
 
     def _argument(self, name: str, value: Value | None, line: int) -> Iterator[str]:
         head = f"line {line}: ARG {name}"

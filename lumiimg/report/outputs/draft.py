@@ -27,7 +27,7 @@ class Base(Shape):
     name: str | None
     """In the catalogue; null where it has none."""
     near: tuple[str, ...]
-    """Bases of the catalogue with other tags of that image: those of the same version first, else the newest."""
+    """Bases of the catalogue with other tags of that image: the nearest version first."""
 
 
 class Argument(Shape):
