@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +28,8 @@ class Ask(NamedTuple):
     cwd: Path | None = None
 
 
-def compare(build: Callable[[Path], Ask], tmp_path: Path) -> None:
+def compare(ask: Ask) -> None:
     """Ask both."""
-    ask = build(tmp_path)
     with open_image(Path("/")) as image:
         outcome = Process(image.root, settings_here(ask.environment, ask.cwd)).start(str(ask.program))
     assert_same(outcome, trace(ask.program, ask.environment, cwd=ask.cwd))

@@ -61,8 +61,7 @@ def test_the_text_of_a_search_path_is_read_as_ld_so_reads_it(way: str, tmp_path:
         path = text.replace("T", str(tmp_path))
         environment = {way: path} if way == "LD_LIBRARY_PATH" else {}
         tags = new_runpath(path) if way == "DT_RUNPATH" else old_rpath(path) if way == "DT_RPATH" else ()
-        ask = Ask(exe(tmp_path / "d/prog", libraries[0], *tags), environment, tmp_path / "here")
-        compare(lambda _, ask=ask: ask, tmp_path)
+        compare(Ask(exe(tmp_path / "d/prog", libraries[0], *tags), environment, tmp_path / "here"))
 
 
 # Rules of one line
@@ -369,14 +368,14 @@ def origin_of_a_library_is_the_directory_as_it_was_opened(tmp: Path) -> Ask:
 
 @pytest.mark.parametrize("build", _RULES.values(), ids=_RULES.keys())
 def test_the_model_says_what_ld_so_says(build: Callable[[Path], Ask], tmp_path: Path) -> None:
-    compare(build, tmp_path)
+    compare(build(tmp_path))
 
 
 @pytest.mark.parametrize("present", [("v2",), ("v2", "v3"), ("v2", "v3", "v4"), ("v9",)], ids=" ".join)
 def test_the_best_level_of_the_cpu_comes_first(present: tuple[str, ...], tmp_path: Path) -> None:
     for level in present:
         so(tmp_path / f"glibc-hwcaps/x86-64-{level}/liba.so")
-    compare(lambda t: _program(t, so(t / "liba.so"), *new_runpath(t)), tmp_path)
+    compare(_program(tmp_path, so(tmp_path / "liba.so"), *new_runpath(tmp_path)))
 
 
 # What is known beside the loader's words

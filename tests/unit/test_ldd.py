@@ -212,7 +212,7 @@ def test_a_part_of_the_c_library_that_a_bind_brings_is_said_to_be_of_another_bui
     node = fabric_builder.host(root.parent / "node")
     library(node / "usr/lib64/libm.so.6", node / "lib64/libc.so.6")
     host = fabric_builder.snapshot(node, "/usr/lib64/libm.so.6")
-    options = ["--host", host, "--bind", "/usr/lib64/libm.so.6:/lib64/libm.so.6"]
+    options: list[str | Path] = ["--host", host, "--bind", "/usr/lib64/libm.so.6:/lib64/libm.so.6"]
     (note,) = (note for note in notes(capsys, root, "/app/sums", *options) if "two builds" in note)
     assert "/lib64/libm.so.6: the one is of the host, the other of the image" in note
 

@@ -139,10 +139,11 @@ class Machine:
         if key not in self._bases:
             name = f"{case.base}{'' if case.bundled else '-alone'}"
             self._bases[key] = make(case.base, self._folder / name, self._ground, bundled=case.bundled)
-        world: World | None = clone(self._bases[key], self._folder / "image")
+        made = clone(self._bases[key], self._folder / "image")
+        world: World | None = made
         try:
             for change in case.changes:
-                CHANGES[change](world)
+                CHANGES[change](made)
         except (NotHereError, FileNotFoundError) as error:
             if isinstance(error, FileNotFoundError) and len(case.changes) < 2:
                 raise  # of two changes, the first may have taken what the second is about
