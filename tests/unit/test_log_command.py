@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -15,11 +16,11 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot_file import write_snapshot
-from lumiimg.image import open_image
+from lumiimg.nccl import sources
 from lumiimg.report.junit import Case, to_junit
+from lumiimg.report.reading import Reading
 from tests.shared import fabric_builder
+from tests.shared.job_deaths import died, job
 from tests.shared.joblog import job_log
 from tests.shared.programs import patient, unwrapped
 
@@ -125,6 +126,10 @@ def test_junit_fails_what_is_slow_and_does_not_pass_what_is_not_known(tmp_path: 
     code, _, _ = ask(tmp_path, capsys, b"hello\n", "--junit", str(results))
     suite = ET.fromstring(results.read_text())  # noqa: S314 - our own
     assert (code, suite.get("failures"), suite.get("errors")) == (ExitCode.UNDECIDED, "0", "1")
+    selected = b"nid000001:1:1 [0] NCCL INFO NET/OFI Selected Provider is cxi\n"
+    for log in (selected, selected + b"nid000001:1:1 [0] NCCL INFO comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8\n"):
+        ask(tmp_path, capsys, log, "--junit", str(results))
+        assert "the traffic went over Slingshot" not in results.read_text(), "as on the page"
 
 
 @pytest.mark.threat
@@ -138,44 +143,24 @@ def test_junit_holds_hostile_text_as_text(tmp_path: Path, capsys: Capture) -> No
         assert [case.tag for case in ET.fromstring(text)] == ["testcase"]  # noqa: S314
 
 
-@pytest.mark.parametrize(
-    ("bus", "wrong", "code", "severity"),
-    [(84.2, 0, ExitCode.GOOD, "ok"), (9.1, 0, ExitCode.NO, "problem"), (84.2, 3, ExitCode.NO, "problem")],
-    ids=["well", "slow", "wrong data"],
-)
-def test_bandwidth_is_held_against_the_site(
-    bus: float, wrong: int, code: int, severity: str, tmp_path: Path, capsys: Capture
-) -> None:
-    named = CXI + b"# Collective test starting: all_reduce_perf\n" + table(bus, wrong)
-    answered, data, page = ask(tmp_path, capsys, named, "--site", "lumi")
-    assert answered == code
-    assert (data["measurements"][0]["best_gb_s"], data["measurements"][0]["nodes"]) == (bus, 2)
-    assert data["findings"][0]["severity"] == severity
-    assert "wrong results" in page if wrong else f"{bus} GB/s at 128 MiB" in page
-
-
-@pytest.mark.parametrize(
-    "other", [{"nodes": 1, "ranks": 8}, {"ranks": 2}, {"nodes": 4, "ranks": 32}, {"size": 1 << 20}], ids=str
-)
-def test_a_benchmark_of_another_kind_than_the_reference_is_not_judged(
-    other: dict[str, int], tmp_path: Path, capsys: Capture
-) -> None:
-    named = CXI + b"# Collective test starting: all_reduce_perf\n" + table(9.1, **other)
-    code, data, _ = ask(tmp_path, capsys, named, "--site", "lumi")
-    assert (code, data["findings"][0]["severity"]) == (ExitCode.GOOD, "info")
-
-
-def test_an_answer_of_no_is_in_the_json_though_the_network_is_fast(tmp_path: Path, capsys: Capture) -> None:
-    _, data, _ = ask(tmp_path, capsys, CXI + b"# Collective test starting: all_reduce_perf\n" + table(84.2, 3))
-    assert (data["verdict"], data["confidence"], data["answer"]) == ("ofi-cxi", "proved", "no")
-
-
-def test_junit_says_of_a_node_what_the_page_says(tmp_path: Path, capsys: Capture) -> None:
-    results = tmp_path / "log.xml"
-    selected = b"nid000001:1:1 [0] NCCL INFO NET/OFI Selected Provider is cxi\n"
-    for log in (selected, selected + b"nid000001:1:1 [0] NCCL INFO comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8\n"):
-        ask(tmp_path, capsys, log, "--junit", str(results))
-        assert "the traffic went over Slingshot" not in results.read_text()
+def test_bandwidth_is_held_against_the_site_where_it_is_of_the_same_kind(tmp_path: Path, capsys: Capture) -> None:
+    named, lumi = CXI + b"# Collective test starting: all_reduce_perf\n", ("--site", "lumi")
+    for measured, words, code, severity, told in (
+        (table(84.2), lumi, ExitCode.GOOD, "ok", "84.2 GB/s at 128 MiB"),
+        (table(9.1), lumi, ExitCode.NO, "problem", "9.1 GB/s at 128 MiB"),
+        (table(84.2, 3), lumi, ExitCode.NO, "problem", "wrong results"),
+        (table(9.1), (), ExitCode.GOOD, "info", ""),
+        (table(9.1, nodes=1, ranks=8), lumi, ExitCode.GOOD, "info", ""),
+        (table(9.1, ranks=2), lumi, ExitCode.GOOD, "info", ""),
+        (table(9.1, nodes=4, ranks=32), lumi, ExitCode.GOOD, "info", ""),
+        (table(9.1, size=1 << 20), lumi, ExitCode.GOOD, "info", ""),
+    ):
+        answered, data, page = ask(tmp_path, capsys, named + measured, *words)
+        assert (answered, data["findings"][0]["severity"]) == (code, severity), measured
+        assert (data["verdict"], data["confidence"]) == ("ofi-cxi", "proved"), measured
+        assert data["answer"] == ("no" if code else "good"), measured
+        assert told in page, measured
+        assert severity == "info" or data["measurements"][0]["nodes"] == 2, measured
 
 
 def test_options_may_stand_between_files(tmp_path: Path, capsys: Capture) -> None:
@@ -186,50 +171,27 @@ def test_options_may_stand_between_files(tmp_path: Path, capsys: Capture) -> Non
     assert "mixed" in capsys.readouterr().out
 
 
-def test_without_a_site_bandwidth_is_told_and_not_judged(tmp_path: Path, capsys: Capture) -> None:
-    code, data, _ = ask(tmp_path, capsys, CXI + b"# Collective test starting: all_reduce_perf\n" + table(9.1))
-    assert (code, data["findings"][0]["severity"]) == (ExitCode.GOOD, "info")
-
-
-def test_the_image_beside_the_log_names_the_library(tmp_path: Path, capsys: Capture) -> None:
-    image = fabric_builder.image(tmp_path / "image", glibc=35)
-    root = fabric_builder.host(tmp_path / "host")
-    with open_image(root) as host:
-        write_snapshot(scan_host({}, root=host.root), tmp_path / "host.json")
-    words = ["--image", str(image), "--host", str(tmp_path / "host.json")]
-    _, data, page = ask(tmp_path, capsys, SOCKET, *words)
-    assert data["image"]["agreement"] == "explained"
-    assert any("GLIBC_2.38" in f["summary"] for f in data["image"]["findings"])
-    assert "GLIBC_2.38" in page
-    _, data, _ = ask(tmp_path, capsys, CXI, *words)
-    assert data["image"]["agreement"] == "contradicted"
-    _, data, page = ask(tmp_path, capsys, SOCKET.replace(b"2.20.5", b"2.22.3"), *words)
-    assert data["image"]["agreement"] == "other-image"
-    assert "the log is of RCCL 2.22.3, the image has RCCL 2.20.5" in page
-    _, data, _ = ask(tmp_path, capsys, b"hello\n", *words)
-    assert data["image"]["agreement"] == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("log", "glibc", "agreement"),
-    [
-        (SOCKET, 35, "explained"),
-        (SOCKET, 39, "no-obstacle"),
-        (CXI, 35, "contradicted"),
-        (CXI, 39, "agreed"),
-        (CXI[: CXI.index(b"n1:7:7 [0] NCCL INFO Channel")], 35, "explained"),
-        (SOCKET.replace(b"2.20.5", b"2.22.3"), 39, "other-image"),
-        (b"hello\n", 35, "unknown"),
-    ],
-)
-def test_log_and_image_are_held_against_each_other(
-    log: bytes, glibc: int, agreement: str, tmp_path: Path, capsys: Capture
-) -> None:
-    image = fabric_builder.image(tmp_path / "image", glibc=glibc)
-    with open_image(fabric_builder.host(tmp_path / "host")) as host:
-        write_snapshot(scan_host({}, root=host.root), tmp_path / "host.json")
-    _, data, _ = ask(tmp_path, capsys, log, "--image", str(image), "--host", str(tmp_path / "host.json"))
-    assert data["image"]["agreement"] == agreement
+def test_log_and_image_are_held_against_each_other(tmp_path: Path, capsys: Capture) -> None:
+    host = fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))
+    images = {glibc: fabric_builder.image(tmp_path / f"image-{glibc}", glibc=glibc) for glibc in (35, 39)}
+    for log, glibc, agreement, told in (
+        (SOCKET, 35, "explained", "GLIBC_2.38"),
+        (SOCKET, 39, "no-obstacle", ""),
+        (CXI, 35, "contradicted", ""),
+        (CXI, 39, "agreed", ""),
+        (CXI[: CXI.index(b"n1:7:7 [0] NCCL INFO Channel")], 35, "explained", "GLIBC_2.38"),
+        (
+            SOCKET.replace(b"2.20.5", b"2.22.3"),
+            39,
+            "other-image",
+            "the log is of RCCL 2.22.3, the image has RCCL 2.20.5",
+        ),
+        (b"hello\n", 35, "unknown", ""),
+    ):
+        words = ["--image", str(images[glibc]), "--host", str(host), "--verbose"]
+        _, data, page = ask(tmp_path, capsys, log, *words)
+        assert data["image"]["agreement"] == agreement, (log, glibc)
+        assert told in unwrapped(page), (log, glibc)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NCCL_NET", "Socket"), ("NCCL_NET_PLUGIN", "none-such")])
@@ -238,6 +200,31 @@ def test_variables_of_the_job_are_those_of_the_model(name: str, value: str, tmp_
     set_by_job = f"n1:7:7 [0] NCCL INFO {name} set by environment to {value}\n".encode()
     _, data, _ = ask(tmp_path, capsys, set_by_job + SOCKET, "--image", str(image))
     assert value in json.dumps(data["image"]["findings"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_how_far_a_long_log_was_read_is_shown_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(stream: io.StringIO, total: int | None = 1_000_000_000, *, quiet: bool = False) -> str:
+        clock = iter(range(100))
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+        seen = Reading(total, quiet=quiet)
+        for part in range(1, 6):
+            seen(part * 200_000_000)
+        seen.close()
+        return stream.getvalue()
+
+    lines = shown(Terminal()).split("\r\x1b[K")  # from the third second on
+    assert [line.rpartition(", ")[2] for line in lines[1:4]] == ["60 %", "80 %", "100 %"]
+    assert lines[1].startswith("read ")
+    assert lines[4:] == [""], "then it is gone"
+    assert "read " in (of_a_pipe := shown(Terminal(), None))
+    assert "%" not in of_a_pipe
+    assert (shown(io.StringIO()), shown(Terminal(), quiet=True)) == ("", "")
 
 
 def test_the_list_of_what_is_known(capsys: Capture) -> None:
@@ -271,3 +258,69 @@ def test_following_tells_each_change_and_the_whole_answer_at_the_end(tmp_path: P
     assert program.wait(max(1, deadline - time.monotonic())) == ExitCode.NO
     program.stderr.close()
     program.stdout.close()
+
+
+def test_an_excerpt_and_two_runs_are_said_in_the_text_and_on_the_page(tmp_path: Path, capsys: Capture) -> None:
+    log, page = tmp_path / "job.out", tmp_path / "job.html"
+    again = [line.replace(":10", ":20") for line in job("cxi", 0, 3)]
+    excerpt = "an excerpt: no line of it that counts here names its process"
+    runs = "the log holds 2 runs; this is about the last one, from line 14 on"
+    for lines, code, told in (
+        (["NCCL INFO Using network Socket"], ExitCode.NO, {excerpt}),
+        (job("tcp", 0), ExitCode.NO, set()),
+        (
+            [*job("tcp", 0, 3), *died("oom kill", 3), *again],
+            ExitCode.GOOD,
+            {runs, "from line 1 on socket, ended by out-of-memory"},
+        ),
+    ):
+        log.write_text("".join(f"{line}\n" for line in lines))
+        assert main(["log", str(log), "--html", str(page)]) == code
+        text = capsys.readouterr().out
+        for shown in (" ".join(text.split()), page.read_text()):
+            assert {words for words in (excerpt, runs) if words in shown} == told & {excerpt, runs}
+            assert all(words in shown for words in told)
+    assert "next:" not in text, "a good answer needs no command"
+
+
+@pytest.mark.threat
+def test_a_stream_of_one_line_without_end_is_left_and_that_is_said(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless(io.RawIOBase):
+        def __init__(self, line: bytes, step: int) -> None:
+            self.given, self._line, self._step, self._rest = 0, line, step, b""
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            while len(self._rest) < len(buffer):
+                self._rest += self._line % self.given * 8192
+                self.given += self._step
+            buffer[:], self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+            return len(buffer)
+
+    monkeypatch.setattr(sources, "REPEATED_BYTES", 4 << 20)
+    monkeypatch.setattr(sources, "STREAM_BYTES", 16 << 20)
+    for step, said in ((0, "repeats one line without an end"), (1, "goes on without an end")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless(b"step %d\n", step))))
+        assert main(["log", "-"]) == ExitCode.UNDECIDED
+        assert f"-: {said}; the first " in capsys.readouterr().err
+
+
+NAMELESS = """\
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+     1048576        262144     float     sum      -1    95.20   11.01   20.65      0    95.10   11.03   20.67      0
+     2097152        524288     float     sum      -1   140.20   14.96   28.05      0   140.10   14.97   28.07      0
+"""
+
+
+def test_what_a_table_lacks_to_be_compared_is_said(tmp_path: Path, capsys: Capture) -> None:
+    log = tmp_path / "job.out"
+    log.write_text(NAMELESS)
+    main(["log", str(log), "--site", "lumi"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "not compared with lumi: the log does not say the name of its test and its number of nodes" in shown
+    main(["log", str(log)])
+    assert "not compared" not in capsys.readouterr().out

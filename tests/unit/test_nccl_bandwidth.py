@@ -81,26 +81,16 @@ def test_every_layout_is_read() -> None:
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
-def test_any_division_into_blocks_gives_the_same_tables(data: st.DataObject) -> None:
+def test_blocks_labels_and_lines_of_nccl_between_change_nothing(data: st.DataObject) -> None:
     log = b"".join(data.draw(st.lists(logs, min_size=1, max_size=3)))
     lines = log.splitlines(keepends=True)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(lines)), max_size=8)))
     blocks = [b"".join(lines[a:b]) for a, b in itertools.pairwise([0, *cuts, len(lines)])]
     assert read(*blocks) == read(log) == read(*lines)
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(logs, st.sampled_from(LABELS))
-def test_a_label_before_all_lines_changes_nothing(log: bytes, label: bytes) -> None:
-    assert read(b"".join(label + line for line in log.splitlines(keepends=True))) == read(log)
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(st.data())
-def test_lines_of_nccl_between_change_nothing(data: st.DataObject) -> None:
-    log = data.draw(logs)
+    label = data.draw(st.sampled_from(LABELS))
+    assert read(b"".join(label + line for line in lines)) == read(log)
     between = st.lists(st.sampled_from(NCCL_LINES), max_size=3)
-    mixed = b"".join(b"".join(data.draw(between)) + line for line in log.splitlines(keepends=True))
+    mixed = b"".join(b"".join(data.draw(between)) + line for line in lines)
     assert nowhere(read(mixed)) == nowhere(read(log))
 
 
@@ -113,21 +103,6 @@ def test_tables_of_two_labelled_processes_do_not_mix(data: st.DataObject) -> Non
     mixed = b"".join(b"%d: " % turn + next(rest[turn]) for turn in turns)
     expected = nowhere(read(b"".join(one))) + nowhere(read(b"".join(two)))
     assert sorted(map(repr, nowhere(read(mixed)))) == sorted(map(repr, expected))
-
-
-cut_lines = st.builds(
-    lambda log, at, end, tail: b"\n".join(log.splitlines())[at : at + end] + tail,
-    logs, st.integers(0, 3000), st.integers(0, 300), st.binary(max_size=20),
-)  # fmt: skip
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=60), cut_lines, st.sampled_from(TABLE_HEADERS), logs), max_size=12))
-def test_any_bytes_are_read(parts: list[bytes]) -> None:
-    tables = read(*(part + b"\n" for part in parts))
-    assert tables == read(b"".join(part + b"\n" for part in parts))
-    assert len(tables) <= TABLE_LIMIT
-    assert list(tables) == sorted(tables, key=lambda t: t.line)
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -143,38 +118,29 @@ def test_a_cut_row_never_tells_more_than_the_row(log: bytes, data: st.DataObject
     assert (table.best_gb_s or 0) <= (whole.best_gb_s or 0)
 
 
-def test_a_row_printed_in_parts_with_lines_of_nccl_between() -> None:
-    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
-    info = b"nid005101:40100:40222 [0] NCCL INFO Connected all rings\n"
-    parts = log.replace(b"-1    170.5", b"-1" + info + info + b"    170.5").replace(
-        b"0    167.9", b"0" + info + b"    167.9"
-    )
-    assert nowhere(read(parts)) == nowhere(read(log))
-
-
-def test_joined_rows_are_told_apart() -> None:
+def test_rows_in_parts_joined_or_cut_off_are_told_apart() -> None:
     log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
     lines = log.splitlines(keepends=True)
+    info = b"nid005101:40100:40222 [0] NCCL INFO Connected all rings\n"
+    parts = log.replace(b"-1    170.5", b"-1" + info + info + b"    170.5")
+    parts = parts.replace(b"0    167.9", b"0" + info + b"    167.9")
+    assert nowhere(read(parts)) == nowhere(read(log))
     joined = b"".join(line.removesuffix(b"\n") if b"float" in line else line for line in lines)
     assert nowhere(read(joined)) == nowhere(read(log))
     garbage = log.replace(b"87.43      0\n", b"87.43      0nid1:1:1 [0] NCCL INFO comm 0x1 destroyed\n")
     assert read(garbage) == read(log)
-
-
-def test_an_aborted_test_and_a_summary_alone_are_told() -> None:
-    lines = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes().splitlines(keepends=True)
     (aborted,) = read(b"".join(lines[:-6]))
     assert (aborted.best_gb_s, aborted.average_gb_s, aborted.wrong) == (25.29, None, 0)
     (end,) = read(b"".join(lines[-4:]))
-    assert (end.best_gb_s, end.average_gb_s, end.wrong) == (None, 35.6013, None)
-
-
-def test_another_file_ends_the_table() -> None:
-    lines = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes().splitlines(keepends=True)
+    assert (end.best_gb_s, end.average_gb_s, end.wrong) == (None, 35.6013, None), "a summary alone"
+    rows = [line for line in lines if line.strip()[:1].isdigit()]
+    assert len(rows) > 3
+    assert read(b"".join(rows)) == (), "a table without its head is none"
     reader = BandwidthReader()
     reader.feed("a", b"".join(lines[:16]), lambda n: n)
     reader.feed("b", b"".join(lines[16:]), lambda n: 100 + n)
-    assert [t.best_gb_s for t in reader.measurements(lambda line: ("job.out", line))] == [None, None]
+    told = reader.measurements(lambda line: ("job.out", line))
+    assert [table.best_gb_s for table in told] == [None, None], "another file ends the table"
 
 
 def test_the_number_of_tables_and_names_is_bounded() -> None:
@@ -215,10 +181,3 @@ def test_a_hostile_line_takes_time_that_grows_with_its_length_only() -> None:
         start = time.process_time()
         read(table_open, line + b"\n", b"0: " + line + b"\n", line.replace(b" ", b"\n") + b"\n")
         assert time.process_time() - start < 1, line
-
-
-def test_a_table_without_its_head_is_none() -> None:
-    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
-    rows = [line for line in log.splitlines(keepends=True) if line.strip()[:1].isdigit()]
-    assert len(rows) > 3
-    assert read(b"".join(rows)) == ()

@@ -85,29 +85,22 @@ def _said(*dumps: FlightDump) -> tuple[str, str] | None:
     return (stall.ranks, stall.reason) if stall else None
 
 
-def test_a_rank_that_calls_something_else_is_named() -> None:
-    reduce, gather = "nccl:all_reduce", "nccl:all_gather"
+def test_the_rank_that_differs_never_began_or_wrote_no_dump_is_named() -> None:
+    reduce, gather, ranks = "nccl:all_reduce", "nccl:all_gather", "[0, 1, 2]"
     same = [_dump(rank, reduce, reduce, done=1) for rank in (0, 1, 3)]
     assert _said(*same, _dump(2, reduce, gather, done=1)) == (
         "2",
         "called nccl:all_gather as collective 2 of process group 0 (default_pg), others nccl:all_reduce",
     )
-
-
-def test_a_rank_that_never_began_and_one_without_a_dump_are_named() -> None:
-    ranks = "[0, 1, 2]"
-    waiting = [_dump(rank, "nccl:all_reduce", done=0, members=ranks) for rank in (0, 1)]
+    waiting = [_dump(rank, reduce, done=0, members=ranks) for rank in (0, 1)]
     assert _said(*waiting, _dump(2, done=0, members=ranks)) == (
         "2",
         "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, as the others did",
     )
     assert _said(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
-
-
-def test_dumps_of_a_job_that_goes_on_are_no_stall() -> None:
-    calls = ["nccl:all_reduce"] * 9
-    assert _said(_dump(0, *calls, done=9), _dump(1, *calls[:7], done=7)) is None
-    assert _said(_dump(0, *calls, done=9), _dump(1, *calls, done=9)) is None
+    # a job that goes on has no stall
+    assert _said(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 7, done=7)) is None
+    assert _said(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 9, done=9)) is None
 
 
 def test_beside_the_log_of_a_fast_network_dumps_leave_a_green_answer_only_where_all_had_ended() -> None:
@@ -192,25 +185,14 @@ def test_a_hostile_pickle_is_refused_in_one_line_and_soon() -> None:
         assert time.process_time() - begun < 5, body
 
 
-def test_json_of_something_else_is_refused() -> None:
+def test_dumps_of_another_form_are_refused_or_say_nothing(tmp_path: Path, capsys: Capture) -> None:
     for value in ["{}", "[]", "3", '{"version": "2.10"}']:
         with pytest.raises(BadInputError, match="flight recorder"):
             parsed(value.encode(), "nccl_trace_rank_0")
-
-
-def test_json_of_another_form_says_nothing() -> None:
     for value in ['{"entries": 3, "pg_status": [], "pg_config": {"0": 1}}', '{"entries": [{"pg_id": {}}]}']:
         assert stalled([parsed(value.encode(), "nccl_trace_rank_0")]) is None, value
-
-
-def test_a_list_that_holds_itself_is_read_without_end() -> None:
-    data = b"\x80\x02}q\0(X\x07\0\0\0entries]q\1(h\1h\0eX\x09\0\0\0pg_statush\0u."
-    dump = parsed(data, "nccl_trace_rank_0")
-    assert dump.groups["pg_status"].calls == {}
-    assert stalled([dump]) is None
-
-
-def test_json_that_is_cut_off_is_read_as_text_and_that_is_said(tmp_path: Path, capsys: Capture) -> None:
+    holds_itself = b"\x80\x02}q\0(X\x07\0\0\0entries]q\1(h\1h\0eX\x09\0\0\0pg_statush\0u."
+    assert stalled([parsed(holds_itself, "nccl_trace_rank_0")]) is None
     dump = tmp_path / "nccl_trace_rank_0"
     dump.write_text('{"entries":[{"pg_id":\nn1:1:1 [0] NCCL INFO Using network Socket\n')
     assert main(["log", str(dump)]) == ExitCode.NO

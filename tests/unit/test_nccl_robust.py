@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lumiimg.nccl import job, prefilter
 from lumiimg.nccl.events import COMMUNICATOR_LIMIT, VALUE_LIMIT
 from lumiimg.nccl.reader import LogReader, read_lines
-from lumiimg.nccl.vocabulary import vocabulary
 from tests.shared.programs import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nccl"
@@ -43,14 +42,11 @@ def test_memory_is_bounded_for_one_process() -> None:
     assert len(report.communicators) <= COMMUNICATOR_LIMIT
 
 
+@pytest.mark.threat
 def test_shapes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefilter, "_SHAPES_KEPT", 3)
-    one = prefilter.Prefilter(vocabulary())
-    found = [hit[0] for hit in one.select(b"".join(b"%b Using network X\n" % (b"z" * n) for n in range(50)))[1]]
-    assert found == list(range(50))
-    assert len(one._known) <= 3
-    one.select(b"".join(b"q" * n + b"\n" for n in range(50)))
-    assert len(one._boring) <= 3
+    lines = [f"n1:1:1 [0] NCCL INFO {'z' * n} Using network Socket" for n in range(50)]
+    assert len(read_lines("j", [*lines, *("q" * n for n in range(50))]).ranks) == 1
 
 
 def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +57,3 @@ def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPa
     again = read_lines("j", [*lines, *lines[:3], "n1:1:1 [0] NCCL INFO Using network IB"])
     assert len(again.ranks) == 4
     assert {rank.process: rank.verdict.value for rank in again.ranks}["n1:1"] == "mixed"
-
-
-def test_digits_of_other_scripts_are_no_numbers() -> None:
-    assert read_lines("j", ["comm 0xa rank ² nranks ٣", "n1:²:1 [0] Using network Socket"]).communicators == ()

@@ -55,41 +55,27 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
-def test_a_compressed_log_is_read_as_the_plain_one(
-    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_compressed_log_is_read_as_the_plain_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "job.out"
-    log.write_bytes(pack(JOB))
-    assert main(["log", str(log), "--json"]) == ExitCode.NO
-    report = json.loads(capsys.readouterr().out)
-    assert report["verdict"] == "mixed"
-    assert report["proof"][0]["line"] == JOB[: JOB.index(b"via NET/Libfabric")].count(b"\n") + 1
-
-
-@pytest.mark.parametrize("pack", [p for name, p in PACKERS.items() if name != "plain"])
-def test_a_compressed_log_that_is_cut_off_is_read_to_there_and_that_is_said(
-    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "job.out.packed"
-    packed = pack(SOCKET + os.urandom(400_000))
-    log.write_bytes(packed[: len(packed) * 3 // 4])
-    main(["log", str(log)])
-    assert "ends too early" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("pack", [p for name, p in PACKERS.items() if name != "plain"])
-def test_a_compressed_log_that_is_damaged_is_bad_input(
-    pack: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "job.out.packed"
-    packed = bytearray(pack(SOCKET + os.urandom(4000)))
-    packed[len(packed) // 2] ^= 255
-    packed[-6] ^= 255
-    log.write_bytes(packed)
-    assert main(["log", str(log)]) == ExitCode.BAD_INPUT
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"lumiimg: {log}: cannot be ")
+    for name, pack in PACKERS.items():
+        log.write_bytes(pack(JOB))
+        assert main(["log", str(log), "--json"]) == ExitCode.NO
+        report = json.loads(capsys.readouterr().out)
+        assert report["verdict"] == "mixed", name
+        assert report["proof"][0]["line"] == JOB[: JOB.index(b"via NET/Libfabric")].count(b"\n") + 1, name
+        if name == "plain":
+            continue
+        packed = pack(SOCKET + os.urandom(400_000))
+        log.write_bytes(packed[: len(packed) * 3 // 4])
+        main(["log", str(log)])
+        assert "ends too early" in capsys.readouterr().err, name
+        damaged = bytearray(pack(SOCKET + os.urandom(4000)))
+        damaged[len(damaged) // 2] ^= 255
+        damaged[-6] ^= 255
+        log.write_bytes(damaged)
+        assert main(["log", str(log)]) == ExitCode.BAD_INPUT, name
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"lumiimg: {log}: cannot be "), name
 
 
 def test_standard_input_may_be_compressed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,22 +119,14 @@ def test_an_answer_of_lumiimg_quotes_logs_and_is_none(tmp_path: Path, capsys: py
     assert log_files([str(tmp_path)]) == [str(log)]
 
 
-def test_a_folder_without_a_log_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="no log in this folder"):
-        log_files([str(tmp_path)])
-
-
-def test_a_log_whose_start_was_cut_off_while_it_grew_is_read(tmp_path: Path) -> None:
+def test_holes_and_progress_bars_without_end_hide_no_message(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
-    log.write_bytes(b"\0" * 5000 + b"\n" + SOCKET)
-    assert log_files([str(log)]) == [str(log)]
-    assert verdict_of(log) == "socket"
-
-
-def test_a_message_behind_a_progress_bar_without_end_is_read(tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(b"".join(b"\r%3d%%|####   | %d/100" % (n % 100, n) for n in range(20_000)) + b"\r" + SOCKET)
-    assert verdict_of(log) == "socket"
+    bar = b"".join(b"\r%3d%%|####   | %d/100" % (n % 100, n) for n in range(20_000)) + b"\r"
+    for before in (b"\0" * 5000 + b"\n", bar, b"step " * 20 + b"\n\0\0\n"):
+        log.write_bytes(before + SOCKET)
+        assert verdict_of(*map(Path, log_files([str(tmp_path)]))) == "socket"
+    log.write_bytes(SOCKET + b"  \t")
+    assert verdict_of(log) == "socket", "blanks without an end are no line"
 
 
 def pieces(data: bytes) -> list[bytes]:
@@ -181,47 +159,30 @@ def test_an_overlong_line_costs_neither_memory_nor_the_next_line() -> None:
     assert proof.line == 2
 
 
-def test_a_growing_log_is_followed_line_by_line_and_from_the_start_when_it_is_written_anew(tmp_path: Path) -> None:
+def test_a_growing_log_is_followed_line_by_line_and_from_the_start_where_it_is_another(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     reader = LogReader()
     told: list[str] = []
-    steps = [SOCKET[:20], SOCKET, b"n2:1:1 [0] NCCL INFO Using network IB\n"]
+    again = [b"n2:1:1 [0] NCCL INFO Using network IB\n", b"step\n" * 9 + SOCKET.replace(b"n1", b"n3")]
+    steps = [SOCKET[:20], SOCKET, *again]  # written anew, and then another file under the name
 
     def sleep(_: float) -> None:
         if not steps:
             raise KeyboardInterrupt
+        if len(steps) == 1:
+            log.rename(tmp_path / "job.out.1")
         log.write_bytes(steps.pop(0))
 
     changes = follow(reader, [str(log)], sleep)
     with pytest.raises(KeyboardInterrupt):
         told.extend(",".join(rank.process for rank in reader.report().ranks) for _ in changes)
-    assert told == ["n1:1", "n2:1"]
-    assert reader.report().proof[0].line == 1
-
-
-def test_a_line_of_a_long_log_is_followed_once(tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(b"progress\n" * 40_000 + SOCKET)
-    reader = LogReader()
-    next(follow(reader, [str(log)]))
-    assert reader.report().proof[0].line == 40_001
-
-
-def test_another_file_under_the_name_is_followed_from_its_start(tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(b"progress\n" * 3 + SOCKET)
-    reader = LogReader()
-
-    def sleep(_: float) -> None:
-        if (tmp_path / "job.out.1").exists():
-            raise KeyboardInterrupt
-        log.rename(tmp_path / "job.out.1")
-        log.write_bytes(b"progress\n" * 9 + SOCKET.replace(b"Socket", b"IB"))
-
-    with pytest.raises(KeyboardInterrupt):
-        list(follow(reader, [str(log)], sleep))
-    report = reader.report()
-    assert (report.verdict.value, report.proof[0].line) == ("ib", 10)
+    assert told == ["n1:1", "n2:1", "n3:1"]
+    assert reader.report().proof[0].line == 10
+    for before, line in ((b"progress\n" * 40_000, 40_001), (b"x" * (3 * sources.LINE_LIMIT_BYTES) + b"\n", 2)):
+        log.write_bytes(before + SOCKET)
+        reader = LogReader()
+        next(follow(reader, [str(log)]))
+        assert reader.report().proof[0].line == line, "once, and a line of any length is one"
 
 
 @pytest.mark.parametrize("follows", [False, True])
@@ -252,58 +213,32 @@ def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, c
     assert (report.verdict.value, report.answer, report.provider) == ("ofi-cxi", ExitCode.UNDECIDED, "cxi")
 
 
-def test_blanks_without_an_end_are_no_line(tmp_path: Path) -> None:
+def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
-    log.write_bytes(SOCKET + b"  \t")
-    assert read_logs([str(log)], unexpected).report().verdict.value == "socket"
-
-
-@pytest.mark.parametrize(
-    ("data", "fault"),
-    [
-        pytest.param(gzip.compress(SOCKET), "compressed", id="gzip"),
-        pytest.param(b"\x7fELF\0\0", "is not text", id="elf"),
-    ],
-)
-def test_what_does_not_grow_line_by_line_is_not_followed(data: bytes, fault: str, tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(data)
-    with pytest.raises(BadInputError, match=fault):
-        next(follow(LogReader(), [str(log)]))
-
-
-@pytest.mark.threat
-def test_an_overlong_line_of_a_growing_log_is_one_line(tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(b"x" * (3 * sources.LINE_LIMIT_BYTES) + b"\n" + SOCKET)
-    reader = LogReader()
-    next(follow(reader, [str(log)]))
-    assert reader.report().proof[0].line == 2
-
-
-def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes(SOCKET)
-    assert log_files([str(log), str(tmp_path), str(log), "-", "-"]) == [str(log), "-"]
-
-
-def test_folders_are_searched_to_a_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    for folder in (tmp_path / "a", tmp_path / "a" / "b"):
-        (folder / "job.out").write_bytes(SOCKET)
-    assert len(log_files([str(tmp_path)])) == 2
-    monkeypatch.setattr(sources, "DEPTH_LIMIT", 1)
-    assert log_files([str(tmp_path)]) == [str(tmp_path / "a" / "job.out")]
-
-
-def test_following_a_file_that_cannot_be_read_ends() -> None:
+    with pytest.raises(BadInputError, match="no log in this folder"):
+        log_files([str(tmp_path)])
+    log.write_bytes("nid005101:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"))
+    with pytest.raises(BadInputError, match=r"UTF-16.*iconv"):
+        log_files([str(log)])
+    for data, fault in ((gzip.compress(SOCKET), "compressed"), (b"\x7fELF\0\0", "is not text")):
+        log.write_bytes(data)
+        with pytest.raises(BadInputError, match=fault):
+            next(follow(LogReader(), [str(log)]))
     with pytest.raises(BadInputError, match="cannot be read"):
         next(follow(LogReader(), ["/proc/self/mem"]))
-
-
-def test_blocks_of_a_file_that_is_not_there_are_bad_input() -> None:
     with pytest.raises(BadInputError, match="No such file"):
         next(blocks("/no/such.log", unexpected))
+
+
+def test_a_file_is_read_once_and_folders_to_a_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    logs = [str(tmp_path / "a" / "job.out"), str(tmp_path / "a" / "b" / "job.out")]
+    for log in logs:
+        Path(log).write_bytes(SOCKET)
+    assert log_files([logs[0], str(tmp_path), logs[0], "-", "-"]) == [*logs, "-"]
+    monkeypatch.setattr(sources, "DEPTH_LIMIT", 1)
+    assert log_files([str(tmp_path)]) == logs[:1]
 
 
 FOLDED = [
@@ -320,17 +255,3 @@ FOLDED = [
 def test_names_of_nodes_are_folded_as_slurm_does() -> None:
     for names, text in FOLDED:
         assert folded(names) == text, (names, text)
-
-
-def test_a_log_in_utf_16_is_refused_with_the_command_that_turns_it(tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_bytes("nid005101:1:1 [0] NCCL INFO Using network Socket\n".encode("utf-16"))
-    with pytest.raises(BadInputError, match=r"UTF-16.*iconv"):
-        log_files([str(log)])
-
-
-def test_zeros_in_a_line_and_a_folder_that_leads_back_to_itself_are_read(tmp_path: Path) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "again").symlink_to(tmp_path)
-    (tmp_path / "jobs" / "job.out").write_bytes(b"step " * 20 + b"\n\0\0\n" + SOCKET)
-    assert read_logs(log_files([str(tmp_path)]), unexpected).report().verdict.value == "socket"

@@ -1,24 +1,42 @@
-"""An answer has room on a screen of 24 lines of 80 columns; --verbose has the rest, and one line says so."""
+"""An answer has room on a terminal of 24 lines of 80 columns, what counts most first; --verbose has the rest, and one line says so."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.sites import site_names
 from lumiimg.cli.main import main
-from lumiimg.report.console import Priority, _fitting, _Text
 from tests.shared import fabric_builder
-from tests.shared.job_deaths import DEATHS, died, job
+from tests.shared.job_deaths import DEATHS, NETWORKS, died, job
 from tests.shared.joblog import job_log
+from tests.shared.programs import sampled
+from tests.shared.remedies import COMMAND
 
 Capture = pytest.CaptureFixture[str]
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MORE = re.compile(r"\((\d+) more lines? with --verbose\)")
+MAY_BE_WIDER = re.compile(
+    r"""
+      \s+>\ .*                                # evidence, as it was printed
+    | \s+(do|or):\ \ .*                       # a remedy, to be copied
+    | (next|[A-Za-z ,]+)[^:]*:\ \ \S.*           # a command to go on with, to be copied
+    | \s+(export|lumiimg|apptainer|module)\ .*  # the same, below its title
+    | \s*(\S+\s+)?\S+                         # one long word, behind its title
+    """,
+    re.VERBOSE,
+)
+
+
+def too_wide(text: str, columns: int = 80) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > columns and not MAY_BE_WIDER.fullmatch(line)]
 
 
 def rows(text: str) -> int:
@@ -26,13 +44,18 @@ def rows(text: str) -> int:
     return sum(-(-len(line) // 80) or 1 for line in text.splitlines())
 
 
+def said(argv: list[str], capsys: Capture) -> str:
+    with contextlib.suppress(SystemExit):
+        main(argv)
+    captured = capsys.readouterr()
+    assert too_wide(captured.out + captured.err) == [], argv
+    return captured.out
+
+
 def held_to_a_screen(words: list[str], capsys: Capture) -> str:
     """Return what a command prints, which must have room on a screen with a line for the prompt."""
-    main(words)
-    text = capsys.readouterr().out
+    text, whole = said(words, capsys), said([*words, "--verbose"], capsys)
     assert rows(text) <= 23, text
-    main([*words, "--verbose"])
-    whole = capsys.readouterr().out
     if found := MORE.search(text):
         assert text.rstrip().endswith(found[0])
         assert rows(whole) > 23
@@ -41,67 +64,11 @@ def held_to_a_screen(words: list[str], capsys: Capture) -> str:
     return text
 
 
-@pytest.fixture(autouse=True)
-def _no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def place(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with images that fit its node and that do not, and snapshots: stand-ins of tests/shared/fabric_builder.py."""
+    del clean_home
     monkeypatch.delenv("COLUMNS", raising=False)
-
-
-def test_what_is_said_of_every_log_has_room_on_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    logs = sorted((*(FIXTURES / "nccl").glob("*.log"), *(FIXTURES / "bandwidth").glob("*.out")))
-    for log in logs:
-        monkeypatch.chdir(log.parent)
-        held_to_a_screen(["log", log.name], capsys)
-
-
-@pytest.mark.parametrize("network", ["cxi", "tcp", "none"])
-def test_what_is_said_of_every_death_has_room_on_a_screen(
-    network: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in DEATHS:
-        Path("job.out").write_text("".join(f"{line}\n" for line in [*job(network, 0, 3, 9), *died(name, 3)]))
-        text = held_to_a_screen(["log", "job.out"], capsys)
-        assert "\nwhy: " in text
-        assert "\nnext" in text
-
-
-def test_a_large_job_with_bad_nodes_has_room_and_names_them_first(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("job.out").write_bytes(b"".join(job_log(512, 1 << 20, sick=frozenset({3, 17, 18, 19, 40}))))
-    text = held_to_a_screen(["log", "job.out"], capsys)
-    assert text.index("5 nodes  socket") < text.index("59 nodes  ofi-cxi")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "check fits --level static --site lumi",
-        "check bare --level static --site lumi",
-        "check old --level static --host host.json --site lumi",
-        "check rocm --level static --site lumi",
-        "explain fits --host host.json",
-        "explain old --host host.json",
-        "explain bare",
-        "explain fits",
-        "explain rocm --site lumi",
-        "explain fits old bare rocm --host host.json",
-        "explain --base rocm-6.2.4 --add vllm --site lumi",
-        "explain --add vllm --site lumi",
-        "explain --add sglang==0.4.1 --site lumi",
-        "explain --base rocm-6.2.4 --add sglang --site lumi",
-        "explain --base rocm-7.2.1 --add pytorch --fabric bundled --site lumi",
-        "drift host.json now.json --image fits old bare rocm --site lumi",
-        "drift now.json host.json",
-        "build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi --dry-run",
-        "adapt bare --site lumi --dry-run",
-    ],
-)
-@pytest.mark.usefixtures("clean_home")
-def test_what_is_said_of_images_and_requests_has_room_on_a_screen(
-    words: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
     for name, glibc in (("host", 38), ("now", 41)):
         host = fabric_builder.host(tmp_path / f"{name}-root", glibc=glibc, needs_glibc=glibc)
@@ -110,56 +77,127 @@ def test_what_is_said_of_images_and_requests_has_room_on_a_screen(
     fabric_builder.image(tmp_path / "old", glibc=28)
     fabric_builder.image(tmp_path / "bare", plugin=False)
     fabric_builder.rocm_image(tmp_path / "rocm", "7.2.0")
-    held_to_a_screen(words.split(), capsys)
+    command = "FROM rocm/pytorch:latest\nARG A=1\nRUN pip install vllm==0.10.1 "
+    (tmp_path / "Dockerfile").write_text(f"{command}{'x' * 90}\n")
+    return tmp_path
 
 
-def test_on_a_higher_terminal_more_is_shown(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(FIXTURES / "nccl")
-    log = "rccl-2.16.5-rc38.log"
-    main(["log", log])
-    small = capsys.readouterr().out
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("LINES", "60")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "dumb")
-    main(["log", log])
-    high = capsys.readouterr().out
-    assert MORE.search(small)
-    assert not MORE.search(high)
-
-
-def test_json_is_whole(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(FIXTURES / "nccl")
-    main(["log", "rccl-2.16.5-rc38.log", "--json"])
-    captured = capsys.readouterr()
-    assert len(json.loads(captured.out)["causes"][0]["remedy"]) == 7
-    assert MORE.search(captured.err)
-
-
-TEXTS = st.lists(
-    st.builds(
-        lambda text, priority, rows: _Text(text, None, priority, rows if text else 1),
-        st.sampled_from(["", "a", "b"]),
-        st.sampled_from(Priority),
-        st.integers(1, 4),
-    ),
-    max_size=60,
+ANSWERS = (
+    "check fits --level static --site lumi",
+    "check bare --level static --site lumi",
+    "check old --level static --host host.json --site lumi",
+    "check rocm --level static --site lumi",
+    "explain fits --host host.json",
+    "explain old --host host.json",
+    "explain bare",
+    "explain rocm --site lumi",
+    "explain fits old bare rocm --host host.json",
+    "explain --base rocm-6.2.4 --add vllm --site lumi",
+    "explain --add vllm --site lumi",
+    "explain --add sglang==0.4.1 --site lumi",
+    "explain --base rocm-6.2.4 --add sglang --site lumi",
+    "explain --base rocm-7.2.1 --add pytorch --fabric bundled --site lumi",
+    "drift host.json now.json --image fits old bare rocm --site lumi",
+    "drift now.json host.json",
+    "build --base rocm-6.4.4 --add vllm --fabric bundled --site lumi --dry-run",
+    "adapt bare --site lumi --dry-run",
+)
+DOCUMENTS = (
+    "bind old --host host.json",
+    "ldd fits /usr/lib64/librccl-net.so",
+    "ldd old --all --verbose",
+    "module fits -o modules --host host.json --site lumi --force",
+    "job fits --site lumi --nodes 2 --explain -- true",
+    "job fits --site lumi --nodes 2 -o job.sh -- python train.py",
+    "host scan",
+    "draft Dockerfile",
+    "draft Dockerfile -o drafts/mine",
+    "build --base debian-13 --add netprobe --definitions defs --force",
+    "list",
+    "cache ls",
+    "cache verify",
+    "log --signatures",
+    "",
+    "--help",
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
-@given(held=TEXTS, room=st.integers(2, 30))
-def test_what_counts_most_is_left_out_last(held: list[_Text], room: int) -> None:
-    shown, left = _fitting(held, room)
-    always = [one for one in held if one.text and one.priority is Priority.ALWAYS]
-    assert [one for one in shown if one.priority is Priority.ALWAYS and one.text] == always
-    total = sum(one.rows for one in held if one.text)
-    assert left == total - sum(one.rows for one in shown if one.text)
-    gone = {
-        p: sum(o.priority is p for o in held if o.text) - sum(o.priority is p for o in shown if o.text)
-        for p in Priority
-    }
-    if left:
-        assert sum(one.rows for one in shown) < room or not any(one.priority for one in shown if one.text)
-        worst = min(priority for priority, number in gone.items() if number)
-        assert not [one for one in shown if one.text and one.priority > worst]
+@pytest.mark.usefixtures("place")
+def test_what_is_said_of_images_and_requests_has_room_on_a_screen(capsys: Capture) -> None:
+    for words in sampled(ANSWERS, 9):
+        held_to_a_screen(words.split(), capsys)
+    for words in DOCUMENTS:
+        said(words.split(), capsys)
+    catalogue = open_catalogue(os.environ)
+    names = [*catalogue.layer_names(), *catalogue.recipe_names(), *site_names(os.environ)]
+    for name in sampled(names, 12):
+        said(["show", name], capsys)
+
+
+def test_what_is_said_of_every_log_has_room_on_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    logs = sorted((*(FIXTURES / "nccl").glob("*.log"), *(FIXTURES / "bandwidth").glob("*.out")))
+    assert len(logs) > 50
+    for log in sampled(logs, 16):
+        monkeypatch.chdir(log.parent)
+        held_to_a_screen(["log", log.name], capsys)
+
+
+def test_of_each_death_verdict_reason_and_one_command_come_first(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for name, network in sampled(product(DEATHS, NETWORKS), 30):
+        Path("job.out").write_text("".join(f"{line}\n" for line in [*job(network, 0, 3, 9), *died(name, 3)]))
+        shown = held_to_a_screen(["log", "job.out"], capsys).splitlines()
+        assert shown[0].startswith(f"{DEATHS[name].id}: "), (name, network)
+        (why,) = [number for number, row in enumerate(shown) if row.startswith("why: ")]
+        (next_,) = [number for number, row in enumerate(shown) if re.match("next(, [^:]+)?:  ", row)]
+        assert 0 < why < next_ <= 6, (name, network)
+        command = shown[next_].partition(":  ")[2]
+        assert COMMAND.match(command), (name, network)
+        assert any(row.startswith("network: ") for row in shown), (name, network)
+        main(["log", "job.out", "--json"])
+        captured = capsys.readouterr()
+        cause, advice = (json.loads(captured.out)[key] for key in ("causes", "advice"))
+        first: str = cause[0]["remedy"][0]
+        assert first.endswith(advice["next"]), (name, network)
+        assert captured.err.count(advice["next"]) == 1, "the first cure is printed once"
+        purpose = first.removesuffix(advice["next"]).removesuffix(": ")
+        assert (advice["where"] or "").lower() == purpose.lower(), (name, network)
+
+
+def test_a_large_job_with_bad_nodes_has_room_and_names_them_first(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    Path("job.out").write_bytes(b"".join(job_log(512, 0, sick=frozenset({3, 17, 18, 19, 40}))))
+    text = held_to_a_screen(["log", "job.out"], capsys)
+    assert text.index("5 nodes  socket") < text.index("59 nodes  ofi-cxi")
+
+
+def test_on_other_terminals_more_or_less_is_shown_and_json_is_whole(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FIXTURES / "nccl")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    words = ["log", "rccl-2.16.5-rc38.log"]
+    assert MORE.search(said(words, capsys))
+    main([*words, "--json"])
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["causes"][0]["remedy"]) == 7
+    assert MORE.search(captured.err)
+    monkeypatch.setenv("COLUMNS", "60")
+    main(words)
+    assert too_wide(capsys.readouterr().out, 60) == []
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("LINES", "60")
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("TERM", "dumb")
+    main(words)
+    wide = capsys.readouterr().out
+    assert not MORE.search(wide)
+    assert any(80 < len(line) <= 100 and not MAY_BE_WIDER.fullmatch(line) for line in wide.splitlines())
+    assert too_wide(wide, 100) == [], "longer lines are hard to read"
