@@ -2,75 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from tests.shared.programs import needs
+from tests.shared.job_scripts import Capture, job, refused, told
 
-SITES = ("frontier", "aurora")
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md
 FOR_TORCH = "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
 FULL = "list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
-HOSTILE = ("it's", 'a "b" `id`', "$(id) $HOME", "x\ny", "END_OF_RANK_SH", "--", "*", "\\", "é")
-Capture = pytest.CaptureFixture[str]
 
 
-def root(folder: Path) -> Path:
-    """Return a folder that is an image."""
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """A folder that is an image."""
+    folder = tmp_path / "image"
     (folder / "bin").mkdir(parents=True)
     (folder / "etc").mkdir()
-    (folder / "etc" / "os-release").write_text("ID=debian\nVERSION_ID=13\n")
-    shutil.copy("/bin/true", folder / "bin" / "true")
+    (folder / "etc/os-release").write_text("ID=debian\nVERSION_ID=13\n")
+    shutil.copy("/bin/true", folder / "bin/true")
     return folder
-
-
-def job(capsys: Capture, image: Path, site: str, *options: str, words: tuple[str, ...] = ("true",)) -> dict[str, Any]:
-    """Return what `job --json` says."""
-    assert main(["job", str(image), "--site", site, "--robust", *options, "--json", "--", *words]) == ExitCode.GOOD
-    data: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return data
-
-
-def refused(capsys: Capture, *words: str) -> tuple[int, str]:
-    code = main(["job", *words])
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    return code, told
-
-
-def test_a_script_is_clean_whatever_the_words(tmp_path: Path, capsys: Capture) -> None:
-    needs("shellcheck")
-    image, scripts = root(tmp_path / "image"), []
-    for number, (site, framework, nodes) in enumerate(product(SITES, ("ddp", "plain", "vllm"), ("1", "2"))):
-        if (site, framework, nodes) == ("aurora", "vllm", "2"):
-            continue  # Ray over nodes is refused under PBS: a test of its own
-        options = ("--framework", framework, "--nodes", nodes)
-        scripts.append(tmp_path / f"{number}.sh")
-        scripts[-1].write_text(job(capsys, image, site, *options, words=("python3", *HOSTILE))["script"])
-    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
 
 
 FILE_SYSTEMS = {"frontier": {"/lustre/orion", "/ccs/home", "/ccs/proj"}, "aurora": {"/lus/flare", "/home"}}
 
 
 def test_a_script_says_that_it_never_ran_there_and_binds_the_file_systems_of_its_site(
-    tmp_path: Path, capsys: Capture
+    image: Path, capsys: Capture
 ) -> None:
-    image = root(tmp_path / "image")
     for site, folders in FILE_SYSTEMS.items():
-        data = job(capsys, image, site, "--bind", "/data:/in:ro")
+        data = told(image, capsys, "--bind", "/data:/in:ro", site=site)
         head = re.split(r"^#(?:SBATCH|PBS)", data["script"], flags=re.MULTILINE)[0]
         assert f"never run on {site} by the project" in " ".join(head.replace("\n#", " ").split())
         assert folders <= {bind["target"] for bind in data["binds"]}
@@ -79,25 +47,23 @@ def test_a_script_says_that_it_never_ran_there_and_binds_the_file_systems_of_its
             assert f"    --bind {word}\n" in data["script"]
 
 
-def test_a_site_of_ones_own_is_not_spoken_of(tmp_path: Path, capsys: Capture) -> None:
+def test_a_site_of_ones_own_is_not_spoken_of(image: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(
         'title = "mine"\nsource = "me"\ndate = 2026-11-22\narch = "gfx90a"\n'
         '[binding]\ncores = 8\ngroup = 4\nnear = [0, 1]\nsource = "me"\n'
     )
-    script = job(capsys, root(tmp_path / "image"), str(mine))["script"]
-    assert "never run" not in script
+    assert "never run" not in job(image, site=str(mine))
 
 
 # ------------------------------------------------------------------------------------------------------------- Frontier
 
 
-def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(tmp_path: Path, capsys: Capture) -> None:
-    image = root(tmp_path / "image")
-    several = job(capsys, image, "frontier", "--nodes", "2")["script"]
+def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(image: Path) -> None:
+    several = job(image, "--nodes", "2", site="frontier")
     assert "#SBATCH --network=disable_rdzv_get\n" in several
     assert 'export FI_CXI_RDZV_PROTO="alt_read"' in several
-    one = job(capsys, image, "frontier")["script"]
+    one = job(image, site="frontier")
     assert "disable_rdzv_get\n" not in one
     assert "alt_read" not in one
     assert "apptainer exec" in several
@@ -106,11 +72,10 @@ def test_frontier_is_asked_for_the_rendezvous_that_its_variables_use(tmp_path: P
 # ----------------------------------------------------------------------------------------------------------------- Alps
 
 
-def test_no_job_script_is_written_for_alps_and_its_hooks_are_listed(tmp_path: Path, capsys: Capture) -> None:
-    code, told = refused(capsys, str(root(tmp_path / "image")), "--site", "alps", "--", "true")
-    assert code == ExitCode.BAD_INPUT
-    assert "no job scripts are written" in told
-    assert "lumiimg show alps" in told
+def test_no_job_script_is_written_for_alps_and_its_hooks_are_listed(image: Path, capsys: Capture) -> None:
+    said = refused(image, capsys, site="alps", code=ExitCode.BAD_INPUT)
+    assert "no job scripts are written" in said
+    assert "lumiimg show alps" in said
     assert main(["show", "alps"]) == ExitCode.GOOD
     assert "com.hooks.aws_ofi_nccl.enabled" in capsys.readouterr().out
 
@@ -123,24 +88,22 @@ def cores_of(script: str) -> str:
     return "list:" + ":".join(line.split()[0] for line in listed.splitlines())
 
 
-def test_auroras_cores_are_the_lists_that_alcf_prints(tmp_path: Path, capsys: Capture) -> None:
-    image = root(tmp_path / "image")
+def test_auroras_cores_are_the_lists_that_alcf_prints(image: Path, capsys: Capture) -> None:
     for framework, expected in (("ddp", FOR_TORCH), ("plain", FULL)):
-        data = job(capsys, image, "aurora", "--framework", framework)
+        data = told(image, capsys, "--framework", framework, site="aurora")
         assert cores_of(data["script"]) == expected
         assert data["launch"] == "mpiexec"
 
 
-def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(tmp_path: Path, capsys: Capture) -> None:
-    shape = job(capsys, root(tmp_path / "image"), "aurora", "--nodes", "2")["shape"]
+def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(image: Path, capsys: Capture) -> None:
+    shape = told(image, capsys, "--nodes", "2", site="aurora")["shape"]
     assert shape["partition"] == "capacity"
     assert "prod gives at least 256 nodes, not 2" in shape["because"]
 
 
-def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
+def test_aurora_is_asked_through_pbs(image: Path) -> None:
     options = ("--nodes", "4", "--time", "00:30:00", "--account", "mine", "--partition", "debug-scaling")
-    image = root(tmp_path / "image")
-    script = job(capsys, image, "aurora", *options)["script"]
+    script = job(image, *options, site="aurora")
     asked = re.findall(r"^#PBS (.*)$", script, re.MULTILINE)
     assert asked == [
         "-A mine",
@@ -154,33 +117,13 @@ def test_aurora_is_asked_through_pbs(tmp_path: Path, capsys: Capture) -> None:
     assert script.index("module load apptainer") < script.index("set -euo pipefail")
     assert "Copper" in script
     assert "NCCL_DEBUG" not in script
-    days = job(capsys, image, "aurora", "--partition", "capacity", "--time", "3-00:00:00")["script"]
+    days = job(image, "--partition", "capacity", "--time", "3-00:00:00", site="aurora")
     assert "walltime=72:00:00" in days, "days are hours to PBS"
 
 
-NOT_GIVEN: list[tuple[str, ExitCode, str]] = [
-    ("--nodes 300 --time 20:00:00", ExitCode.NO, "prod gives at most 12 h to jobs of 300 nodes"),
-    ("--partition prod", ExitCode.NO, "prod gives at least 256 nodes, not 1; the nearest: --nodes 256"),
-    ("--nodes 32", ExitCode.NO, "or --partition debug-scaling\n"),
-    ("--gpus 13", ExitCode.NO, "a node of aurora has 12 GPUs"),
-    ("--framework ddp --launch torchrun", ExitCode.BAD_INPUT, "torchrun's ranks are its own"),
-    ("--framework ray", ExitCode.BAD_INPUT, "ray needs a Ray cluster"),
-    ("--framework vllm --nodes 2", ExitCode.BAD_INPUT, "on one node it needs none: --nodes 1"),
-]
-
-
-def test_what_aurora_cannot_give_is_named(tmp_path: Path, capsys: Capture) -> None:
-    image = str(root(tmp_path / "image"))
-    for options, code, fault in NOT_GIVEN:
-        answer, line = refused(capsys, image, "--site", "aurora", *options.split(), "--", "true")
-        assert answer == code, options
-        assert fault in line, options
-
-
-def test_what_is_for_mpis_ranks_is_not_set_for_others(tmp_path: Path, capsys: Capture) -> None:
-    image = root(tmp_path / "image")
-    assert "CCL_KVS_MODE" in job(capsys, image, "aurora", "--nodes", "2", "--framework", "ddp")["script"]
-    assert "CCL_PROCESS_LAUNCHER" not in job(capsys, image, "aurora", "--framework", "vllm")["script"]
+def test_what_is_for_mpis_ranks_is_not_set_for_others(image: Path) -> None:
+    assert "CCL_KVS_MODE" in job(image, "--nodes", "2", "--framework", "ddp", site="aurora")
+    assert "CCL_PROCESS_LAUNCHER" not in job(image, "--framework", "vllm", site="aurora")
 
 
 STAND_INS = Path("tests/fixtures/jobs/pbs").resolve()
@@ -207,11 +150,11 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
 
 
-def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(tmp_path: Path, capsys: Capture) -> None:
+def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(image: Path, tmp_path: Path) -> None:
     line = "$RANK $LOCAL_RANK $WORLD_SIZE $CORES $MASTER_ADDR $CCL_LOG_LEVEL|$1"
-    words = ("sh", "-c", f'echo "{line}"; exit 7', "sh", *HOSTILE[:1])
+    words = ("sh", "-c", f'echo "{line}"; exit 7', "sh", "it's")
     options = ("--nodes", "2", "--framework", "ddp")
-    done = submitted(job(capsys, root(tmp_path / "image"), "aurora", *options, words=words)["script"], tmp_path)
+    done = submitted(job(image, *options, site="aurora", command=words), tmp_path)
     assert done.returncode == 7, done.stderr
     address = "x4117c4s0b0n0.hsn.cm.aurora.alcf.anl.gov"
     cores = FOR_TORCH.removeprefix("list:").split(":")
@@ -221,9 +164,9 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(tmp_path: Pa
     assert f"read: log {log}" in done.stdout
 
 
-def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(tmp_path: Path, capsys: Capture) -> None:
+def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(image: Path, tmp_path: Path) -> None:
     words = ("sh", "-c", 'echo "$MASTER_PORT $LUMIIMG_JOB"')
-    script = job(capsys, root(tmp_path / "image"), "aurora", "--nodes", "2", words=words)["script"]
+    script = job(image, "--nodes", "2", site="aurora", command=words)
     told = {}
     for job_id in ("4711.aurora-pbs", "4711[12].aurora-pbs", "4711[13]"):
         done = submitted(script, tmp_path, job_id)
@@ -234,12 +177,11 @@ def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(tmp_path: P
     assert (tmp_path / "lumiimg-4711-12" / "ranks.log").is_file()
 
 
-def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(tmp_path: Path, capsys: Capture) -> None:
+def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(image: Path, tmp_path: Path) -> None:
     """As LightningEnvironment and its DDP strategy have it: node_rank * devices + local_rank."""
     words = ("sh", "-c", 'echo "$RANK $((NODE_RANK * 12 + LOCAL_RANK)) $MASTER_PORT"')
-    image = root(tmp_path / "image")
-    script = job(capsys, image, "aurora", "--nodes", "2", "--framework", "lightning", words=words)["script"]
+    script = job(image, "--nodes", "2", "--framework", "lightning", site="aurora", command=words)
     assert said(submitted(script, tmp_path)) == [f"{rank} {rank} 29422" for rank in range(24)]
     assert "SLURM" not in script
-    assert "NODE_RANK" not in job(capsys, image, "aurora", "--framework", "ddp")["script"]
-    assert "NODE_RANK" not in job(capsys, image, "lumi", "--framework", "lightning")["script"]
+    assert "NODE_RANK" not in job(image, "--framework", "ddp", site="aurora")
+    assert "NODE_RANK" not in job(image, "--framework", "lightning", site="lumi")
