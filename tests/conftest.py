@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.catalog import layers
+from lumiimg.catalog import layers, sites
 from lumiimg.catalog.folders import shipped_layers
 from tests.shared.programs import EVERYTHING
 from tests.shared.validation import outputs_validated
@@ -82,13 +82,16 @@ def _outputs_are_of_their_schemas() -> Generator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _shipped_layers_are_read_once() -> Generator[None]:
+def _shipped_layers_and_sites_are_read_once() -> Generator[None]:
     """They stay as they are while tests run, and reading them was half of what commands cost here."""
-    shipped, read_once = shipped_layers(), cache(layers.read_layer)
-
-    def read_layer(folder: Path) -> layers.Layer:
-        return read_once(folder) if folder.parent == shipped else layers.read_layer(folder)
+    layer_once, site_once = cache(layers.read_layer), cache(sites.read_site)
+    folders = {shipped_layers(), Path(sites.__file__).with_name("sites")}
+    read_layer, read_site = layers.read_layer, sites.read_site
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lumiimg.catalog.catalogue.read_layer", read_layer)
+        patch.setattr(
+            "lumiimg.catalog.catalogue.read_layer",
+            lambda one: (layer_once if one.parent in folders else read_layer)(one),
+        )
+        patch.setattr(sites, "read_site", lambda one: (site_once if one.parent in folders else read_site)(one))
         yield
