@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -334,16 +333,6 @@ def test_only_what_is_ours_and_of_this_image_is_replaced(tmp_path: Path, image: 
     assert capsys.readouterr().err.count("exists, and was not written by lumiimg") == 2
     assert (folder / "modulefiles/c/1.lua").read_text() == "-- mine\n"
     assert [path.name for path in (folder / "software/a").iterdir()] == ["1"]
-
-
-def test_the_text_for_people_ends_with_what_to_type(tmp_path: Path, image: Path, site: Path, capsys: Capture) -> None:
-    folder = tmp_path / "my mods"
-    assert main(["module", str(image), "-o", str(folder), "--name", "vllm/1", "--site", str(site)]) == 0
-    out = capsys.readouterr().out
-    assert "no snapshot of a node was given (--host)" in " ".join(out.split())
-    assert out.endswith(
-        f"    module use {shlex.quote(str(folder / 'modulefiles'))}\n    module load vllm/1\n    python …\n"
-    )
 
 
 # -- the wrappers --

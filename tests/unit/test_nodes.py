@@ -23,10 +23,9 @@ from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, w
 from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S, shared_gpus, without_nic
 from lumiimg.cluster.nodes.differences import differences
 from lumiimg.cluster.nodes.groups import NodeAnswers, gather
-from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, read_task, take_part, write_task
+from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, take_part, write_task
 from lumiimg.cluster.nodes.request import NodesRequest
 from lumiimg.cluster.nodes.watch import Waiting, Watch
-from lumiimg.elf.objects import FoundBy
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -133,15 +132,10 @@ def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(
     assert [group.nodes for group in gathered.groups] == [("b", "c")]
     assert told(gathered) == {"its answer contradicts itself": ("a",)}
     assert summed(tmp_path, ["a", "b", "c"]).answer is Answer.NO
-
-
-def test_the_first_node_with_broken_evidence_does_not_take_the_others_with_it(tmp_path: Path) -> None:
-    for node in "abc":
-        answer(tmp_path, node)
+    # so is evidence that is broken, also that of the node that is read first
     (first,) = tmp_path.glob("node-a.*")
-    lines = first.read_bytes().split(b"\n")
-    first.write_bytes(b"\n".join([*lines[:2], b"{", b""]))
-    gathered = gather(tmp_path, RUN, [*"abc"], started=[*"abc"])
+    first.write_bytes(b"\n".join([*first.read_bytes().split(b"\n")[:2], b"{", b""]))
+    gathered = gather(tmp_path, RUN, ["a", "b", "c"], started=[])
     assert [group.nodes for group in gathered.groups] == [("b", "c")]
     assert told(gathered) == {"its answer is not JSON": ("a",)}
 
@@ -233,17 +227,12 @@ def test_a_node_that_never_starts_is_waited_for_from_when_the_first_one_did(tmp_
     clock.now += watch.start_limit_s(2) + 10
     assert seen.is_over()
     assert seen.started == {"a"}
-
-
-def test_many_nodes_have_more_time_to_start(tmp_path: Path) -> None:
+    # a thousand nodes read the same files at once
     seen, clock, _ = watching(tmp_path, *names(1, 1000))
     (tmp_path / "node-nid000001.1.started").touch()
     assert not seen.is_over()
     clock.now += watch.START_LIMIT_S + 30
-    assert not seen.is_over(), "a thousand nodes read the same files at once"
-    clock.now += 40
-    answer(tmp_path, "nid000001")
-    assert seen.is_over()
+    assert not seen.is_over()
 
 
 def test_a_step_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
@@ -391,25 +380,6 @@ def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path:
     assert "nid000009" in str(caught.value)
 
 
-def test_a_task_that_is_none_is_bad_input(tmp_path: Path) -> None:
-    for text in ("", "{", "[]", '{"schema": 1}', "[" * 100_000):
-        (tmp_path / "task").write_text(text)
-        with pytest.raises(BadInputError, match="is not the task of a check"):
-            read_task(tmp_path, "a")
-
-
-def test_a_task_survives_being_written(image: Path, tmp_path: Path) -> None:
-    finding = Finding(
-        Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no plugin", evidence=("line",), chain=("a", "b")
-    )
-    probes = task(image).probes
-    static = replace(probes.static, findings=(finding,), plugin_found_by=FoundBy.CACHE)
-    probes = replace(probes, static=static, binds=(("/a,b", "/c d"),))
-    given = replace(task(image), probes=probes, counter=TOOLS)
-    write_task(tmp_path, given)
-    assert read_task(tmp_path, "a") == given
-
-
 def test_a_check_that_was_killed_leaves_nothing_behind_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,9 +465,13 @@ def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) ->
 
 
 def test_nodes_that_were_cut_off_by_another_are_asked_once_more(
-    stand_in: Path, image: Path, folder: Path, tmp_path: Path
+    stand_in: Path, image: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm ends a step in which one node cannot be reached; the stand-in of srun does, and then answers for `b`."""
+    monkeypatch.setattr("secrets.token_hex", lambda _: RUN)
+    for node in "ab":
+        (tmp_path / node).mkdir()
+        answer(tmp_path / node, node)
     program(
         stand_in,
         "srun",
@@ -505,9 +479,8 @@ def test_nodes_that_were_cut_off_by_another_are_asked_once_more(
         for word; do case $word in --nodelist=*) list=${{word#--nodelist=}};; esac; done
         echo "$list" >>{tmp_path}/steps
         touch {folder}/node-a.1.started {folder}/node-b.1.started
-        while [ "$1" != {sys.executable} ]; do shift; done
-        if [ "$list" = a,b,c ]; then SLURMD_NODENAME=a "$@"; exit 1; fi
-        SLURMD_NODENAME=b "$@"
+        if [ "$list" = a,b,c ]; then cp {tmp_path}/a/* {folder}; exit 1; fi
+        cp {tmp_path}/b/* {folder}
         """,
     )
     gathered, _ = nodes._ask(folder, ("a", "b", "c"), task(image).probes, None, in_job(stand_in), lambda _: None)
