@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.catalog.catalogue import Catalogue, UnknownNameError, open_catalogue
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import default_cache, read_settings
@@ -113,22 +113,6 @@ def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> No
     (folder / "post.sh").unlink()
     with pytest.raises(CatalogError, match=r"post\.sh is missing"):
         read_layer(folder)
-
-
-def test_an_unknown_name_brings_the_nearest(layers: Path, make_layer: MakeLayer) -> None:
-    make_layer("netprobe")
-    make_layer("debian-13", BASE)
-    catalogue = Catalogue((layers,), ())
-    with pytest.raises(UnknownNameError, match=r"did you mean debian-13\?"):
-        catalogue.base("debian13")
-    with pytest.raises(UnknownNameError, match=r"there is no layer 'netprob'; did you mean netprobe\?"):
-        catalogue.layer("netprob")
-    with pytest.raises(UnknownNameError, match="known: debian-13"):
-        catalogue.base("zzz")
-    with pytest.raises(BadInputError, match="'netprobe' is not a base; write --add netprobe"):
-        catalogue.base("netprobe")
-    with pytest.raises(UnknownNameError):
-        catalogue.entry("../debian-13")
 
 
 def test_a_users_own_folder_comes_first(tmp_path: Path, make_layer: MakeLayer) -> None:

@@ -248,31 +248,3 @@ def test_code_for_other_gpus_is_refused_with_what_works(tmp_path: Path, capsys: 
     assert main(["explain", *VLLM, "--arg", "vllm.ARCH=gfx942;gfx90a", "--site", "lumi"]) == ExitCode.GOOD
     assert main(["explain", *words, "--site", mi300(tmp_path)]) == ExitCode.GOOD
     assert "with doubts" not in capsys.readouterr().out.splitlines()[0]
-
-
-def test_the_answer_as_json_and_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["explain", "--base", "rocm-6.2.4", "--add", "sglang", "--site", "lumi"]
-    assert main([*words, "--json"]) == ExitCode.NO
-    out, err = capsys.readouterr()
-    data = json.loads(out)
-    assert (data["schema"], data["decision"], data["fabric"]) == (1, "refused", "bundled")
-    assert data["nearest"] == {"base": "rocm-6.2.4", "add": ["vllm"], "fabric": "auto"}
-    assert "lumiimg build --base rocm-6.2.4 --add vllm --site lumi" in err
-    assert main(words) == ExitCode.NO
-    assert "gfx90a" in capsys.readouterr().out
-
-
-def test_what_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, fault in (
-        ([], "either an image or a request"),
-        (["image.sif", "--base", "rocm-6.4.4"], "either an image or a request"),
-        (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
-        (["--base", "rocm-6.2.4", "--add", "vlm"], "did you mean vllm"),
-        (["--base", "rocm-6.2.4", "--add", "vllm=x"], "is not a layer"),
-        (["--base", "vllm"], "write --add vllm"),
-        (["--base", "rocm-6.2.4", "--site", "lumy"], "lumi"),
-        (["--base", "rocm-6.2.4", "--host", "h.json"], "h.json"),
-    ):
-        assert main(["explain", *words]) == ExitCode.BAD_INPUT
-        error = capsys.readouterr().err
-        assert (fault in error, error.count("\n")) == (True, 1), error

@@ -133,6 +133,8 @@ KINDS: dict[str, Callable[[str, Path], None]] = {
     "a source whose digest nobody knows": _new_source,
     "an image as a SIF": _sif,
 }
+OF_UV = {_index, _general_index}
+"""Each starts a program: they take every fourth server."""
 HARMLESS = {
     "more than it says": GOOD,
     "what nobody asked for behind it": GOOD,
@@ -160,6 +162,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path) -> None:
     with serving(*SERVERS[server]) as url:
         for number, (kind, fetch) in enumerate(KINDS.items()):
+            if fetch in OF_UV and not EVERYTHING and list(SERVERS).index(server) % 4:
+                continue
             folder = tmp_path / str(number)
             folder.mkdir()
             start = time.monotonic()

@@ -44,7 +44,9 @@ def test_every_fact_has_a_source_and_a_date_and_what_a_layer_needs_is_to_be_had(
     for layer in entries:
         assert len(layer.source) > 10, layer.name
         assert layer.date.year >= 2026, layer.name
-        assert all(fact.source for fact in (*layer.releases, *layer.troubles)), layer.name
+        assert all([*(release.source for release in layer.releases), *(one.source for one in layer.troubles)]), (
+            layer.name
+        )
         offered |= {*layer.provides, *layer.has}
         offered |= {component for release in layer.releases for component in release.has}
     for layer in entries:

@@ -233,19 +233,6 @@ def test_an_entry_that_is_stale_is_listed_and_does_not_count(written: Path, caps
     assert [entry.name for entry in read_ledger(written)] == ["jax"]
 
 
-def test_a_new_trial_takes_the_place_of_the_old_one(written: Path) -> None:
-    """But two rows of one version, for two releases of ROCm, have an entry each."""
-    two = [one for one in ROWS if one[0].name == "pytorch" and one[1] and one[1].version == "2.10.0"]
-    assert len(two) == 2
-    tool.record([trial(*one, "resolved", "first") for one in two], written)
-    tool.record([trial(*two[1], "resolved", "second"), trial(*two[1], "built")], written)
-    assert sorted((entry.reach, entry.how) for entry in read_ledger(written)) == [
-        ("built", "by the tests"),
-        ("resolved", "first"),
-        ("resolved", "second"),
-    ]
-
-
 def test_an_entry_with_a_wrong_field_is_refused(written: Path) -> None:
     tool.record([trial(*row("netprobe"), "built")], written)
     text = written.read_text()

@@ -160,14 +160,10 @@ def requests(draw: st.DrawFn) -> list[str]:
 @settings(max_examples=examples(4), deadline=None, suppress_health_check=SLOW)
 @given(words=requests(), how=st.sampled_from(HOW))
 @example(how=[], words=["--base", "rocm-6.4.4", "--add", "vllm", "--arg", "vllm.NOPE=1", "--site", "lumi"])
-@example(how=[], words=["--base", "rocm-6.4.4", "--add", "vllm", "--source", "nope=t.tar.gz", "--site", "lumi"])
-@example(how=[], words=["--base", "rocm-6.4.4", "--add", "vllm", "--mirror", "x"])
 @example(how=[], words=["--base", "own-base", "--add", "free", "--layers", "own", "--arg", "free.NOTE=a\nb"])
 @example(how=[], words=["--base", "lumi-pytorch-6.2.4", "--add", "vllm", "--layers", "own", "--site", "lumi"])
-@example(how=[], words=["--base", "lumi-pytorch-6.2.4", "--site", "lumi", "--host", "host.json"])
 @example(how=[], words=["--base", "rocm-6.2.4", "--mirror", "x", "--layers", "nowhere", "--site", "lumi"])
 @example(how=[], words=["--recipe=-mine.toml"])
-@example(how=[], words=["--base", "rocm-7.0", "--add", "aws-ofi-rccl", "--layers", "own", "--site", "lumi"])
 @example(how=["--offline"], words=["--base", "rocm-7.2.1", "--add", "aws-ofi-rccl", "--fabric", "bundled"])
 @example(
     how=[], words=["--base", "rocm-6.4.4", "--add", "sglang", "--site", "lumi", "--source", "host-libfabric=t.tar.gz"]

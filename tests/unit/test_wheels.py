@@ -153,18 +153,6 @@ def test_an_index_that_forbids_is_an_error_but_that_of_pytorch_means_that_it_has
         closure._index_of("egg", ["https://download.notpytorch.org/whl/rocm6.4", pypi], Forbidding())
 
 
-def test_a_conflict_names_both_sides_and_the_layers(world: World, tmp_path: Path) -> None:
-    both = {"name": "ham", "version": "1", "pins": ("ham==1.0",), "requires": ("egg>=2",)}
-    said = refusal(world, tmp_path, SNAKE, both)
-    assert "all versions of ham require egg<2" in said
-    assert "the layer ham requires egg>=2" in said
-    said = refusal(world, tmp_path, SNAKE, {"name": "other", "version": "1", "requires": ("snake<1",)})
-    assert "the layer other requires snake<1; the layer snake pins snake==2.0+rocm6.4" in said
-    said = refusal(world, tmp_path, TORCH, {"name": "other", "version": "1", "requires": ("torch>=2.9",)})
-    assert "the layer other requires torch>=2.9; the image has torch 2.7.1+rocm6.2.4" in said
-    assert "lumiimg-" not in said
-
-
 # --- dates
 
 
