@@ -50,25 +50,24 @@ def faults(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str
 Capture = pytest.CaptureFixture[str]
 
 
-def test_an_image_without_them_has_none(root: Path, capsys: Capture) -> None:
+def test_an_image_without_them_has_none_and_what_is_there_is_named_with_its_remedy(root: Path, capsys: Capture) -> None:
     dist(root, "numpy", "2.2.1")
     dist(root, "nvidia_ml_py", "12.0")
-    assert faults(root, capsys) == {}
-
-
-def test_caches_that_the_image_puts_into_a_home_are_told(root: Path, capsys: Capture) -> None:
-    environment(root, PATH="/usr/bin", HF_HOME="/root/.cache/huggingface", TRITON_CACHE_DIR="/tmp/t")
-    found = faults(root, capsys)["image.caches-in-home"]
-    assert found["evidence"] == ["HF_HOME=/root/.cache/huggingface"]
-    assert found["remedy"] == ["in the job: export HF_HOME=/tmp/$USER-$SLURM_JOB_ID/cache"]
-
-
-def test_a_tool_that_stands_before_another_is_named(root: Path, capsys: Capture) -> None:
     put(root, "usr/bin/fi_info")
-    assert "image.shadowed-tool" not in faults(root, capsys)
+    assert faults(root, capsys) == {}
+    environment(root, PATH="/opt/tools/bin:/usr/bin", HF_HOME="/root/.cache/huggingface", TRITON_CACHE_DIR="/tmp/t")
     put(root, "opt/tools/bin/fi_info")
-    found = faults(root, capsys)["image.shadowed-tool"]
-    assert (found["where"], found["evidence"]) == ("/opt/tools/bin/fi_info", ["/usr/bin/fi_info"])
+    dist(root, "nvidia_cublas_cu12", "12.4.5.8")
+    dist(root, "torchaudio", "2.9.1+cu126")
+    put(root, "opt/start.sh", "#!/bin/sh\nexport HIP_VISIBLE_DEVICES=${ROCR_VISIBLE_DEVICES}\n")
+    found = faults(root, capsys)
+    assert found["image.caches-in-home"]["evidence"] == ["HF_HOME=/root/.cache/huggingface"]
+    assert found["image.caches-in-home"]["remedy"] == ["in the job: export HF_HOME=/tmp/$USER-$SLURM_JOB_ID/cache"]
+    tool = found["image.shadowed-tool"]
+    assert (tool["where"], tool["evidence"]) == ("/opt/tools/bin/fi_info", ["/usr/bin/fi_info"])
+    cuda = ["nvidia-cublas-cu12 12.4.5.8", "torchaudio 2.9.1+cu126"]
+    assert found["image.cuda-packages"]["evidence"] == cuda
+    assert found["image.hip-devices"]["where"] == "/opt/start.sh"
 
 
 def test_an_entrypoint_that_exec_skips_is_told_where_it_sets_what_jobs_miss(root: Path, capsys: Capture) -> None:
@@ -80,53 +79,35 @@ def test_an_entrypoint_that_exec_skips_is_told_where_it_sets_what_jobs_miss(root
     assert found["summary"] == "the OCI entrypoint /entry.sh sets ROCR_VISIBLE_DEVICES, and `exec` does not run it"
 
 
-@pytest.mark.parametrize("saved", [True, False], ids=["docker save", "OCI archive"])
-@pytest.mark.parametrize(
-    ("words", "is_told"),
-    [
-        (["/entry.sh", "--x"], True),
-        (["/usr/bin/tini", "--", "/entry.sh"], True),
-        (["entry.sh"], True),
-        (["/bin/sh", "-c", "/entry.sh serve"], True),
-        (["/other.sh"], False),
-        (["\0", "../../etc/passwd"], False),
-        ("/entry.sh", False),
-        ([1], False),
-        (None, False),
-    ],
-)
-def test_the_entrypoint_of_an_archive_is_that_of_its_config(
-    words: object, is_told: bool, saved: bool, tmp_path: Path, capsys: Capture
-) -> None:
+ENTRYPOINTS: dict[str, tuple[object, bool]] = {
+    "with an option": (["/entry.sh", "--x"], True),
+    "behind an init": (["/usr/bin/tini", "--", "/entry.sh"], True),
+    "on PATH": (["entry.sh"], True),
+    "in a shell": (["/bin/sh", "-c", "/entry.sh serve"], True),
+    "another": (["/other.sh"], False),
+    "a path outside": (["\0", "../../etc/passwd"], False),
+    "no list": ("/entry.sh", False),
+    "no text": ([1], False),
+    "none": (None, False),
+}
+
+
+def test_the_entrypoint_of_an_archive_is_that_of_its_config(tmp_path: Path, capsys: Capture) -> None:
     script = b"#!/bin/bash\nexport ROCR_VISIBLE_DEVICES=$SLURM_LOCALID\n"
     files = {"entry.sh": script, "usr/bin/entry.sh": script, "other.sh": b"#!/bin/sh\n", "usr/bin/tini": b"\x7fELF"}
     layer = oci.tar(*(oci.member(name, data) for name, data in files.items()))
-    config = oci.make_config(layer)
-    config["config"]["Entrypoint"] = words
-    path = tmp_path / "image.tar"
-    if saved:
-        oci.docker_save(path, layer, config=config)
-    else:
+    for name, (words, is_told) in ENTRYPOINTS.items():
+        config = oci.make_config(layer)
+        config["config"]["Entrypoint"] = words
         layout = oci.Layout()
         layout.index(layout.manifest(layer, config=config))
-        layout.write_tar(path)
-    main(["check", str(path), "--level", "static", "--json"])
-    found = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["id"] == "image.entrypoint"]
-    assert bool(found) == is_told
-    assert not found or "sets ROCR_VISIBLE_DEVICES, and `exec` does not run it" in found[0]["summary"]
-
-
-@pytest.mark.parametrize("path", ["opt/start.sh", "usr/bin/start-vllm", ".singularity.d/env/91-x.sh"])
-def test_a_script_that_gives_one_list_of_gpus_to_two_filters_is_named(path: str, root: Path, capsys: Capture) -> None:
-    put(root, path, "#!/bin/sh\nexport HIP_VISIBLE_DEVICES=${ROCR_VISIBLE_DEVICES}\n")
-    assert faults(root, capsys)["image.hip-devices"]["where"] == f"/{path}"
-
-
-def test_packages_for_other_gpus_are_listed(root: Path, capsys: Capture) -> None:
-    dist(root, "nvidia_cublas_cu12", "12.4.5.8")
-    dist(root, "torchaudio", "2.9.1+cu126")
-    found = faults(root, capsys)["image.cuda-packages"]
-    assert found["evidence"] == ["nvidia-cublas-cu12 12.4.5.8", "torchaudio 2.9.1+cu126"]
+        saved = oci.docker_save(tmp_path / "saved.tar", layer, config=config)
+        for path in (saved, layout.write_tar(tmp_path / "layout.tar")):
+            main(["check", str(path), "--level", "static", "--json"])
+            every = json.loads(capsys.readouterr().out)["findings"]
+            found = [each["summary"] for each in every if each["id"] == "image.entrypoint"]
+            assert bool(found) == is_told, name
+            assert not found or "sets ROCR_VISIBLE_DEVICES, and `exec` does not run it" in found[0]
 
 
 def test_an_extension_of_another_torch_is_known_by_the_symbol_that_is_missing(root: Path, capsys: Capture) -> None:

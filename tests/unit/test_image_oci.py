@@ -12,7 +12,7 @@ import pytest
 from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_image
 from tests.shared.oci_builder import INDEX, MANIFEST, PACK, Layout, docker_save, image, link, make_config, member, tar
 
-_NOISE = random.Random(3).randbytes(3 << 20)  # noqa: S311
+_NOISE = random.Random(3).randbytes(1 << 20)  # noqa: S311
 _ODD = b"odd-\xff".decode("utf-8", "surrogateescape")
 
 
@@ -91,24 +91,16 @@ def _check(root: RootFileSystem) -> None:
     assert root.stat("/fifo").kind is FileKind.FIFO
 
 
-@pytest.mark.parametrize("pack", PACK)
-def test_files_of_a_layout_are_what_an_engine_unpacks(tmp_path: Path, pack: str) -> None:
-    with open_image(image(_base(), _second(), pack=pack).write_folder(tmp_path / "layout")) as opened:
-        assert opened.kind is ImageKind.OCI_LAYOUT
-        _check(opened.root)
-
-
-def test_files_of_an_oci_archive_are_those_of_its_layout(tmp_path: Path) -> None:
-    with open_image(image(_base(), _second()).write_tar(tmp_path / "a.tar")) as opened:
-        assert opened.kind is ImageKind.OCI_ARCHIVE
-        _check(opened.root)
-
-
-@pytest.mark.parametrize("pack", ["", "+gzip"])
-def test_files_of_a_docker_archive_are_what_an_engine_unpacks(tmp_path: Path, pack: str) -> None:
-    with open_image(docker_save(tmp_path / "a.tar", _base(), _second(), pack=pack)) as opened:
-        assert opened.kind is ImageKind.DOCKER_ARCHIVE
-        _check(opened.root)
+def test_files_of_every_form_are_what_an_engine_unpacks(tmp_path: Path) -> None:
+    content = _base(), _second()
+    forms = {image(*content, pack=pack).write_folder(tmp_path / f"layout{pack}"): ImageKind.OCI_LAYOUT for pack in PACK}
+    forms[image(*content).write_tar(tmp_path / "a.tar")] = ImageKind.OCI_ARCHIVE
+    for pack in ("", "+gzip"):
+        forms[docker_save(tmp_path / f"docker{pack}.tar", *content, pack=pack)] = ImageKind.DOCKER_ARCHIVE
+    for path, kind in forms.items():
+        with open_image(path) as opened:
+            assert opened.kind is kind
+            _check(opened.root)
 
 
 def test_archive_of_a_newer_docker_is_read_as_oci(tmp_path: Path) -> None:
@@ -129,22 +121,19 @@ def test_links_of_an_older_docker_are_followed(tmp_path: Path) -> None:
         assert opened.root.read_bytes("/a", 9) == b"linked"
 
 
-@pytest.mark.parametrize("write", ["folder", "docker"])
-def test_config_is_what_the_image_says_of_itself(tmp_path: Path, write: str) -> None:
+def test_config_is_what_the_image_says_of_itself(tmp_path: Path) -> None:
     content = tar(member("a", b"a"))
-    path = image(content).write_folder(tmp_path) if write == "folder" else docker_save(tmp_path / "a.tar", content)
-    with open_image(path) as opened:
-        assert opened.environment == {"PATH": "/usr/bin:/bin", "A": "b=c", "EMPTY": ""}
-        assert opened.labels == {"maintainer": "me"}
-        assert opened.architecture == "amd64"
-        assert opened.definition is None
-        assert opened.warnings == ()
+    for path in (image(content).write_folder(tmp_path / "layout"), docker_save(tmp_path / "a.tar", content)):
+        with open_image(path) as opened:
+            assert opened.environment == {"PATH": "/usr/bin:/bin", "A": "b=c", "EMPTY": ""}
+            assert (opened.labels, opened.architecture) == ({"maintainer": "me"}, "amd64")
+            assert (opened.definition, opened.warnings) == (None, ())
 
 
 @pytest.mark.parametrize("pack", PACK)
 def test_ranges_in_any_order_are_those_of_the_files(tmp_path: Path, pack: str) -> None:
     noise = random.Random(5)  # noqa: S311
-    files = {f"f{number}": noise.randbytes(noise.randrange(1, 400_000)) * 2 for number in range(40)}
+    files = {f"f{number}": noise.randbytes(noise.randrange(1, 400_000)) * 2 for number in range(10)}
     content = tar(*(member(name, data) for name, data in files.items()))
     layout = image(content, pack=pack)
     if pack:
@@ -155,7 +144,7 @@ def test_ranges_in_any_order_are_those_of_the_files(tmp_path: Path, pack: str) -
         config = layout.json(make_config(), "application/vnd.oci.image.config.v1+json")
         layout.index(layout.json({"config": config, "layers": [described]}, MANIFEST))
     with open_image(layout.write_tar(tmp_path / "a.tar")) as opened:
-        for _ in range(300):
+        for _ in range(100):
             name = noise.choice(list(files))
             offset, size = noise.randrange(900_000), noise.randrange(300_000)
             assert opened.root.open(f"/{name}").read_at(offset, size) == files[name][offset : offset + size]
@@ -184,16 +173,13 @@ def test_platform_of_the_machines_is_taken_from_a_nested_index(tmp_path: Path) -
         assert opened.root.read_bytes("/platform", 99) == b"linux/amd64"
 
 
-def test_only_platform_there_is_taken(tmp_path: Path) -> None:
+def test_the_only_platform_is_taken_and_several_that_do_not_fit_are_named(tmp_path: Path) -> None:
     layout = Layout()
-    layout.index(*_platforms(layout, "linux/arm64"))
+    items = _platforms(layout, "linux/arm64", "windows/amd64")
+    layout.index(items[0])
     with open_image(layout.write_folder(tmp_path)) as opened:
         assert opened.root.read_bytes("/platform", 99) == b"linux/arm64"
-
-
-def test_platforms_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    layout = Layout()
-    layout.index(*_platforms(layout, "linux/arm64", "windows/amd64"))
+    layout.index(*items)
     with pytest.raises(ImageError, match="no image for linux/amd64; there is: linux/arm64, windows/amd64"):
         open_image(layout.write_folder(tmp_path))
 

@@ -14,11 +14,10 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.oci import decoding, layer
-from tests.shared.oci_builder import PACK, docker_save, image, member, tar
+from tests.shared.oci_builder import docker_save, image, member, tar
 
 Capture = pytest.CaptureFixture[str]
 _CONTENT = tar(member("a", b"content" * 9999), member("etc/name", b"name"))
-_PACKED = [pack for pack in PACK if pack]
 
 
 @pytest.fixture
@@ -51,16 +50,14 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("pack", _PACKED)
 def test_a_compressed_layer_is_unpacked_once_and_others_are_read_where_they_lie(
-    tmp_path: Path, cache: Path, unpacked: list[str], pack: str
+    tmp_path: Path, cache: Path, unpacked: list[str]
 ) -> None:
-    plain = docker_save(tmp_path / "plain.tar", _CONTENT)
-    _read(plain, cache)
+    _read(docker_save(tmp_path / "plain.tar", _CONTENT), cache)
     assert not cache.exists()
     for path in (
-        image(_CONTENT, pack=pack).write_folder(tmp_path / "layout"),
-        docker_save(tmp_path / "a.tar", _CONTENT, pack=pack),
+        image(_CONTENT, pack="+zstd").write_folder(tmp_path / "layout"),
+        docker_save(tmp_path / "a.tar", _CONTENT, pack="+gzip"),
     ):
         unpacked.clear()
         for _ in range(3):
