@@ -6,7 +6,9 @@ import json
 import os
 import shlex
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lumiimg.build import builder, choice, keys
+from lumiimg.build import builder, choice
 from lumiimg.build.builder import build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.capabilities import BuildMachine
@@ -45,13 +47,12 @@ from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request, options_of
 from lumiimg.resolve.store import Store
 from tests.shared import fabric_builder
-from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import examples, needs, squashed, unwrapped
 from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lumiimg.build.layer_build import LayerBuild
     from lumiimg.resolve.lock import Lock
@@ -107,21 +108,17 @@ def test_a_wheel_of_a_local_version_is_read_again(tmp_path: Path, lock: Lock) ->
 # --- definitions
 
 
-@pytest.mark.parametrize(
-    "golden",
-    sorted((Path(__file__).parents[1] / "fixtures").rglob("0*.def")),
-    ids=lambda p: f"{p.parent.name}-{p.name}",
-)
-def test_what_the_writer_writes_is_taken(golden: Path, chain: tuple[Definition, ...]) -> None:
-    text = golden.read_text()
-    layer = golden.stem.partition("-")[2]
-    lines = text.partition("%files\n")[2].partition("\n\n")[0].splitlines() if "%files\n" in text else []
-    files = tuple(replace(chain[1].files[0], path=line.split()[0]) for line in lines)
-    head = text.partition("\n\n")[0]
-    parent = head.partition("From: ")[2].removesuffix(".sif") if "localimage" in head else None
-    sections = read_sections(text, golden.name)
-    assert sections.text == text
-    check_definition(Definition(golden.stem, (layer,), parent, sections, files))
+def test_what_the_writer_writes_is_taken(chain: tuple[Definition, ...]) -> None:
+    for golden in sorted((Path(__file__).parents[1] / "fixtures").rglob("0*.def")):
+        text = golden.read_text()
+        layer = golden.stem.partition("-")[2]
+        lines = text.partition("%files\n")[2].partition("\n\n")[0].splitlines() if "%files\n" in text else []
+        files = tuple(replace(chain[1].files[0], path=line.split()[0]) for line in lines)
+        head = text.partition("\n\n")[0]
+        parent = head.partition("From: ")[2].removesuffix(".sif") if "localimage" in head else None
+        sections = read_sections(text, golden.name)
+        assert sections.text == text, golden
+        check_definition(Definition(golden.stem, (layer,), parent, sections, files))
 
 
 SECTIONS = {
@@ -161,7 +158,7 @@ def test_a_definition_that_lumiimg_does_not_write_is_refused(chain: tuple[Defini
         assert str(caught.value).startswith(f"{one.name}.def"), what
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(word=st.text("'\"$;&|<>(){}\\ ax#`:+=~", max_size=12))
 @example(word="x'; touch /y; : '")
 @pytest.mark.threat
@@ -231,14 +228,6 @@ def test_debootstrap_takes_packages_from_where_a_person_says(
     check_mirror(chain, Mirrors({}))
 
 
-@pytest.mark.threat
-def test_a_base_that_came_without_tls_is_no_other_builds_base(chain: tuple[Definition, ...]) -> None:
-    found = [
-        keys.layer_keys([replace(chain[0], plain_http=plain)], build_machine(ENGINE))[0] for plain in (True, False)
-    ]
-    assert found[0].digest != found[1].digest
-
-
 # --- chain.json
 
 Change = Any
@@ -296,77 +285,71 @@ def spoiled(folder: Path, change: Change) -> None:
     record.write_text(json.dumps(document))
 
 
+def recorded(folder: Path, data: bytes) -> None:
+    (folder / "chain.json").write_bytes(data)
+
+
+def without(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+
+def outside(folder: Path) -> None:
+    definition = folder / "definitions/02-b.def"
+    definition.write_text(definition.read_text().replace("files/b/files/tool.c", "files/../../../outside"))
+    spoiled(folder, lambda chain: chain["definitions"][1]["files"][0].update(path="files/../../../outside"))
+
+
+def from_here(folder: Path) -> None:
+    definition = folder / "definitions/01-a.def"
+    head, _, rest = definition.read_text().partition("\n\n")
+    definition.write_text(f"{head.partition(chr(10))[0]}\nBootstrap: localimage\nFrom: x.sif\n\n{rest}")
+    spoiled(folder, setting(0, origin="x.sif"))
+
+
+def a_path_as_layer(folder: Path) -> None:
+    (folder / "definitions/01-..").mkdir()
+    text = (folder / "definitions/01-a.def").read_text().replace("lumiimg.layer.01 a", "lumiimg.layer.01 ../x")
+    (folder / "definitions/01-../x.def").write_text(text)
+    spoiled(folder, lambda chain: chain["definitions"].__delitem__(1))
+    spoiled(folder, setting(0, name="01-../x", layers=["../x"]))
+
+
+NO_RECORDS = (
+    b"",
+    b"[]",
+    b"\xff",
+    b"[" * 100_000,
+    b'{"a":' * 900 + b"1" + b"}" * 900,
+    b'{"format": 1e999}',
+    b"1" * 5000,
+)
+LIES: dict[str, tuple[Callable[[Path], object], str]] = {
+    **{what: (partial(spoiled, change=change), "") for what, change in SHAPES.items()},
+    **{f"{data[:20]!r}": (partial(recorded, data=data), "is damaged") for data in NO_RECORDS},
+    **{
+        f"without {name}": (partial(without, name=name), "")
+        for name in ("definitions/01-a.def", "files/b/files/tool.c", "chain.json")
+    },
+    # and its definitions lie with it
+    "a file outside": (outside, "names the file"),
+    "a base in the current folder": (from_here, "starts from"),
+    "a layer that is a path": (a_path_as_layer, "names the layers"),
+}
+
+
 @pytest.mark.threat
 def test_an_image_that_lies_about_itself_is_refused(tmp_path: Path, chain: tuple[Definition, ...]) -> None:
-    for number, (what, change) in enumerate(SHAPES.items()):
-        (tmp_path / f"{number}").mkdir()
-        image = told(tmp_path / f"{number}", chain, lambda folder, change=change: spoiled(folder, change))  # type: ignore[misc]
+    for number, (what, (lie, words)) in enumerate(LIES.items()):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        (folder / "outside").write_text("theirs")
         with pytest.raises(BadInputError) as caught:
-            read_chain(image, tmp_path / "scratch")
-        assert "\n" not in str(caught.value), what
-        assert len(str(caught.value)) < 1000, what
-
-
-@pytest.mark.threat
-def test_an_image_whose_definitions_lie_with_it_puts_no_file_outside(
-    tmp_path: Path, chain: tuple[Definition, ...]
-) -> None:
-    def spoil(folder: Path) -> None:
-        (folder.parent / "outside").write_text("theirs")
-        definition = folder / "definitions/02-b.def"
-        definition.write_text(definition.read_text().replace("files/b/files/tool.c", "files/../../../outside"))
-        spoiled(folder, lambda chain: chain["definitions"][1]["files"][0].update(path="files/../../../outside"))
-
-    with pytest.raises(BadInputError, match="names the file"):
-        read_chain(told(tmp_path, chain, spoil), tmp_path / "a/scratch")
-    assert not (tmp_path / "outside").exists()
-
-
-@pytest.mark.threat
-def test_an_image_whose_definitions_lie_with_it_starts_from_no_file_of_the_current_folder(
-    tmp_path: Path, chain: tuple[Definition, ...]
-) -> None:
-    def spoil(folder: Path) -> None:
-        definition = folder / "definitions/01-a.def"
-        head, _, rest = definition.read_text().partition("\n\n")
-        definition.write_text(f"{head.partition(chr(10))[0]}\nBootstrap: localimage\nFrom: x.sif\n\n{rest}")
-        spoiled(folder, setting(0, origin="x.sif"))
-
-    with pytest.raises(BadInputError, match="starts from"):
-        read_chain(told(tmp_path, chain, spoil), tmp_path / "scratch")
-
-
-@pytest.mark.threat
-def test_an_image_whose_definitions_lie_with_it_names_no_layer_that_is_a_path(
-    tmp_path: Path, chain: tuple[Definition, ...]
-) -> None:
-    def spoil(folder: Path) -> None:
-        (folder / "definitions/01-..").mkdir()
-        text = (folder / "definitions/01-a.def").read_text().replace("lumiimg.layer.01 a", "lumiimg.layer.01 ../x")
-        (folder / "definitions/01-../x.def").write_text(text)
-        spoiled(folder, setting(0, name="01-../x", layers=["../x"]))
-
-    with pytest.raises(BadInputError, match="names the layers"):
-        read_chain(told(tmp_path, chain[:1], spoil), tmp_path / "scratch")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 900 + b"1" + b"}" * 900, b'{"format": 1e999}', b"1" * 5000],
-    ids=["empty", "list", "bytes", "open", "deep", "endless", "number"],
-)
-def test_a_record_that_is_no_record_is_refused(data: bytes, tmp_path: Path, chain: tuple[Definition, ...]) -> None:
-    image = told(tmp_path, chain, lambda folder: (folder / "chain.json").write_bytes(data))
-    with pytest.raises(BadInputError, match="is damaged"):
-        read_chain(image, tmp_path / "scratch")
-
-
-def test_what_an_image_does_not_have_is_refused(tmp_path: Path, chain: tuple[Definition, ...]) -> None:
-    for number, name in enumerate(("definitions/01-a.def", "files/b/files/tool.c", "chain.json")):
-        (tmp_path / str(number)).mkdir()
-        image = told(tmp_path / str(number), chain, lambda folder, name=name: (folder / name).unlink())  # type: ignore[misc]
-        with pytest.raises(BadInputError):
-            read_chain(image, tmp_path / "scratch")
+            read_chain(told(folder, chain, lie), folder / "a/b/scratch")
+        said = str(caught.value)
+        assert words in said, what
+        assert "\n" not in said, what
+        assert len(said) < 1000, what
+        assert not [path for path in folder.rglob("outside") if path.parent != folder], what
 
 
 @pytest.mark.threat
@@ -747,7 +730,7 @@ DOCUMENTS = [
     b'{"base": [1]}',
     b'{"layers": "abc"}',
     b'{"layers": [{"sources": {"a": 1}, "name": ["x"], "version": {"y": 1}}], "lumiimg": [1], "fabric": {}}',
-    b'{"layers": [' + b",".join([b"{}"] * 100_000) + b"]}",
+    b'{"layers": [' + b",".join([b"{}"] * 20_000) + b"]}",
     b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
     b'{"a": NaN}',
     b'{"lumiimg": "\\ud800", "\\ud800": 1}',
@@ -762,23 +745,18 @@ BILLS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("plan", "bill"), [*((plan, b"{}") for plan in DOCUMENTS), *((b"{}", bill) for bill in BILLS)], ids=lambda d: d[:40]
-)
-def test_what_an_image_says_is_shown_or_refused_in_one_line(
-    plan: bytes, bill: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_image_says_is_shown_or_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "root").mkdir()
-    image = made_sif(tmp_path / "root", tmp_path / "x.sif", plan, bill)
-    for words in ([], ["--json"]):
-        code = main(["show", str(image), *words])
-        out, error = capsys.readouterr()
-        assert code in {ExitCode.GOOD, ExitCode.BAD_INPUT}
-        assert error.count("\n") == (code == ExitCode.BAD_INPUT)
-        out.encode()
-        assert words or len(out) < 10_000
-        assert words or "\x1b" not in out
-        assert not (words and code == ExitCode.GOOD) or json.loads(out)["plan"] == json.loads(plan)
+    for plan, bill in [*((plan, b"{}") for plan in DOCUMENTS), *((b"{}", bill) for bill in BILLS)]:
+        image = made_sif(tmp_path / "root", tmp_path / "x.sif", plan, bill)
+        for words in ([], ["--json"]):
+            code = main(["show", str(image), *words])
+            out, error = capsys.readouterr()
+            assert code in {ExitCode.GOOD, ExitCode.BAD_INPUT}, plan[:99]
+            assert error.count("\n") == (code == ExitCode.BAD_INPUT), plan[:99]
+            out.encode()
+            assert words or (len(out) < 10_000 and "\x1b" not in out), plan[:99]
+            assert not (words and code == ExitCode.GOOD) or json.loads(out)["plan"] == json.loads(plan)
 
 
 # -- the options that it was built with, to be proposed again --
@@ -818,30 +796,29 @@ def test_a_file_of_ones_own_behind_a_link_of_somebody_elses_is_not_proposed(tmp_
     assert says(tmp_path, words) == ()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--base", "docker://somebody/else"],
-        ["--base", "/etc/passwd-of-nobody"],
-        ["--base", "debian-13", "--layers", "/"],
-        ["--base", "debian-13", "--source", "one=https://somebody.test/one.tar"],
-        ["--base", "debian-13", "--mirror", "https://a=https://somebody.test"],
-        ["--base", "debian-13", "--site", "/tmp/site.toml"],
-        ["--base", "debian-13", "-r", "nowhere.txt"],
-        ["--base", "debian-13", "--add", "own-packages", "--add", "pip:evil"],
-        ["--base", "debian-13", "--add", "netprobe @ https://somebody.test/x"],
-        ["--base", "debian-13", "--add", "-x"],
-        ["--base", "debian-13", "--arg", "netprobe.FROM=https://somebody.test"],
-        ["--base", "debian-13", "--source", "one"],
-        ["--base", "debian-13", "--output", "/etc/passwd"],
-        ["--base", 1],
-        "--base debian-13",
-        ["--add", "x"] * 200,
-        None,
-    ],
+OF_STRANGERS: tuple[object, ...] = (
+    ["--base", "docker://somebody/else"],
+    ["--base", "/etc/passwd-of-nobody"],
+    ["--base", "debian-13", "--layers", "/"],
+    ["--base", "debian-13", "--source", "one=https://somebody.test/one.tar"],
+    ["--base", "debian-13", "--mirror", "https://a=https://somebody.test"],
+    ["--base", "debian-13", "--site", "/tmp/site.toml"],
+    ["--base", "debian-13", "-r", "nowhere.txt"],
+    ["--base", "debian-13", "--add", "own-packages", "--add", "pip:evil"],
+    ["--base", "debian-13", "--add", "netprobe @ https://somebody.test/x"],
+    ["--base", "debian-13", "--add", "-x"],
+    ["--base", "debian-13", "--arg", "netprobe.FROM=https://somebody.test"],
+    ["--base", "debian-13", "--source", "one"],
+    ["--base", "debian-13", "--output", "/etc/passwd"],
+    ["--base", 1],
+    "--base debian-13",
+    ["--add", "x"] * 200,
+    None,
 )
+
+
 def test_what_a_stranger_could_have_written_there_is_not_proposed(
-    words: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 12345)  # whose none of the files is
-    assert says(tmp_path, words) == ()
+    assert [words for words in OF_STRANGERS if says(tmp_path, words) != ()] == []
