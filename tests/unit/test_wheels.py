@@ -182,6 +182,12 @@ def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes
     assert chosen(world, tmp_path, undated, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
 
 
+def test_an_index_that_is_down_as_of_an_earlier_day_is_no_other_lock(world: World, tmp_path: Path) -> None:
+    world.down, world.uploaded = ("egg",), {"egg 1.0": "2026-01-01T00:00:00Z"}
+    old = {"name": "old", "version": "1", "requires": ("egg",), "date": dt.date(2026, 3, 1)}
+    assert "egg" in refusal(world, tmp_path, old, until=dt.date(2026, 9, 1))
+
+
 def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_said(
     world: World, tmp_path: Path
 ) -> None:
