@@ -66,30 +66,26 @@ def image(tmp_path: Path) -> Path:
 # -- what an environment is --
 
 
-@pytest.mark.parametrize("name", ["text", "empty", "folder", "squashfs", "nothing", "record"])
-@pytest.mark.parametrize("command", ["check", "job", "module"])
-def test_what_is_no_environment_is_refused_in_one_line(
-    name: str, command: str, image: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    path = tmp_path / f"it's {name}.sqsh"
-    if name == "text":
-        path.write_text("hsqs and no more")
-    elif name == "empty":
-        path.touch()
-    elif name == "folder":
-        path.mkdir()
-    elif name == "squashfs":
-        (tmp_path / "x/etc").mkdir(parents=True)
-        packed(tmp_path / "x", path)
-    elif name == "record":
-        venv_at(path, image)
-        (path / RECORD).write_text('{"image": {"path": "x", "mark": "\\u001b[2J"}}')
-    words = {"module": ["-o", str(tmp_path / "modules")], "job": ["--site", "lumi"], "check": ["--level", "static"]}
-    tail = ["--", "true"] if command == "job" else []
-    assert main([command, str(image), "--venv", str(path), *words[command], *tail]) == ExitCode.BAD_INPUT
-    (line,) = capsys.readouterr().err.splitlines()
-    assert str(path) in line
-    assert line.isprintable()
+def test_what_is_no_environment_is_refused_in_one_line(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    paths = {
+        name: tmp_path / f"it's {name}.sqsh" for name in ("text", "empty", "folder", "squashfs", "nothing", "record")
+    }
+    paths["text"].write_text("hsqs and no more")
+    paths["empty"].touch()
+    paths["folder"].mkdir()
+    (tmp_path / "x/etc").mkdir(parents=True)
+    packed(tmp_path / "x", paths["squashfs"])
+    (venv_at(paths["record"], image) / RECORD).write_text('{"image": {"path": "x", "mark": "\\u001b[2J"}}')
+    for path in paths.values():
+        for command, *words in (
+            ("check", "--level", "static"),
+            ("job", "--site", "lumi", "--", "true"),
+            ("module", "-o", str(tmp_path / "modules")),
+        ):
+            assert main([command, str(image), "--venv", str(path), *words]) == ExitCode.BAD_INPUT, (command, path)
+            (line,) = capsys.readouterr().err.splitlines()
+            assert str(path) in line
+            assert line.isprintable()
 
 
 def test_an_image_is_known_by_its_content_and_not_by_its_name(tmp_path: Path, image: Path) -> None:
@@ -346,41 +342,33 @@ def test_offline_no_server_is_asked(world: World, image: Path, tmp_path: Path, c
     assert world.asked == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--index-url https://user:s3cretpassw0rd@x.example/simple",
-        "--extra-index-url https://download.pytorch.org/whl/cu128",
-        "git+https://github.com/x/y",
-        "x @ https://x.example/x.whl",
-        "-e .",
-        "--find-links /tmp",
-        "../x.whl",
-        "x; import os",
-        "a\x1b[2Jb",
-        "\u202egnp",
-    ],
+NOT_OF_AN_INDEX = (
+    "--index-url https://user:s3cretpassw0rd@x.example/simple",
+    "--extra-index-url https://download.pytorch.org/whl/cu128",
+    "git+https://github.com/x/y",
+    "x @ https://x.example/x.whl",
+    *("-e .", "--find-links /tmp", "../x.whl", "x; import os", "a\x1b[2Jb", "\u202egnp"),
 )
-def test_a_line_that_no_index_answers_is_refused_by_its_number(
-    line: str, image: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    (tmp_path / "r.txt").write_text(f"einops\n{line}\n")
+
+
+def test_a_line_that_no_index_answers_is_refused_by_its_number(image: Path, tmp_path: Path, capsys: Capture) -> None:
     words = ["venv", str(image), "-r", str(tmp_path / "r.txt"), "-o", str(tmp_path / "env.sqsh")]
-    assert main(words) == ExitCode.BAD_INPUT
-    (refusal,) = capsys.readouterr().err.splitlines()
-    assert f"line 2 of {tmp_path / 'r.txt'}" in refusal
-    assert refusal.isprintable()
-    assert "s3cret" not in refusal
+    for line in NOT_OF_AN_INDEX:
+        (tmp_path / "r.txt").write_text(f"einops\n{line}\n")
+        assert main(words) == ExitCode.BAD_INPUT, line
+        (refusal,) = capsys.readouterr().err.splitlines()
+        assert f"line 2 of {tmp_path / 'r.txt'}" in refusal
+        assert refusal.isprintable()
+        assert "s3cret" not in refusal
 
 
-@pytest.mark.parametrize("output", ["image", "there.sqsh", "there/", "nowhere/env.sqsh", "folder"])
-def test_nothing_is_overwritten(output: str, image: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_nothing_is_overwritten(image: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "there.sqsh").write_text("mine")
     (tmp_path / "there").mkdir()
     (tmp_path / "folder").mkdir()
-    words = ["venv", str(image), "einops", "-o", f"{tmp_path}/{output}"]
-    assert main(words) == ExitCode.BAD_INPUT
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    for output in ("image", "there.sqsh", "there/", "nowhere/env.sqsh", "folder"):
+        assert main(["venv", str(image), "einops", "-o", f"{tmp_path}/{output}"]) == ExitCode.BAD_INPUT, output
+        assert len(capsys.readouterr().err.splitlines()) == 1, output
     assert (tmp_path / "there.sqsh").read_text() == "mine"
 
 
