@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shlex
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.cli.commands import COMMANDS, GROUPS, INTERNAL, Parser, make_parser
+from lumiimg.cli.commands import COMMANDS, GROUPS, Parser, make_parser
 from lumiimg.cli.main import FAULT, main
 from lumiimg.cli.retired import INSTEAD
 from lumiimg.errors import ExitCode, LumiimgError, one_line
@@ -32,23 +31,6 @@ def test_what_starts_often_imports_nothing_heavy() -> None:
         assert "lumiimg.cli.main" in loaded, argv
         # the versions of a catalogue are compared by packaging
         assert not loaded & (set(HEAVY) - ({"packaging"} if argv == recipe else set())), argv
-
-
-def test_help_imports_no_room_and_no_command() -> None:
-    helps = loaded_after_each([("--help",), ("--version",)])
-    rooms = {name for name in helps["--help",] if name.startswith("lumiimg.")}
-    assert {name.split(".")[1] for name in rooms} == {"cli", "errors", "secret"}
-    commands = {f"lumiimg.cli.{name}" for name in COMMANDS}
-    assert not any(loaded & commands for loaded in helps.values())
-
-
-def test_a_command_imports_no_other_but_the_one_that_it_does_the_work_of() -> None:
-    shared = {"build": {"lock"}, "adapt": {"build", "lock"}, "rebuild": {"build", "lock"}}
-    helps = loaded_after_each([(name, "--help") for name in COMMANDS])
-    commands = {f"lumiimg.cli.{name}": name for name in COMMANDS}
-    for name in COMMANDS:
-        loaded = {commands[module] for module in helps[name, "--help"] & commands.keys()}
-        assert loaded == {name} | shared.get(name, set())
 
 
 def test_each_command_explains_itself_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,35 +309,6 @@ def test_without_an_engine_a_build_says_what_is_missing_and_exits_4(
     assert not (tmp_path / "x.sif").exists()
 
 
-def test_the_log_commands_exit_code_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    log = FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent-cut.log"
-    assert main(["log", str(log), "--json"]) == ExitCode.NO
-    captured = capsys.readouterr()
-    data = json.loads(captured.out)
-    assert data["verdict"] == "plugin-missing"
-    assert data["causes"][0]["evidence"][0]["file"] == str(log)
-    assert "plugin-missing" in captured.err
-
-
-@pytest.mark.threat
-def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    log = tmp_path / "long.out"
-    with log.open("wb") as stream:
-        stream.truncate(400_000_000)  # one sparse line of NUL bytes
-        stream.seek(0, 2)
-        stream.write(b"\nh:1:1 [0] NCCL INFO Using network Socket\n")
-    program = [sys.executable, "-m", "lumiimg", "log", str(log)]
-    limited = subprocess.run(
-        program,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (300_000_000, 300_000_000)),
-    )
-    assert limited.returncode == ExitCode.NO, limited.stderr
-    assert limited.stdout.startswith("socket: ")
-
-
 @pytest.mark.usefixtures("clean_home")
 def test_definitions_are_written_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -415,18 +368,6 @@ def test_a_fault_of_lumiimg_is_one_line_and_none_of_its_answers(
     assert "LUMIIMG_DEBUG=1" in error
 
 
-def test_only_proved_traffic_is_exit_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "log.out"
-    for text, said in (
-        ("", "NCCL_DEBUG=INFO"),
-        ("n:1:1 [0] NCCL INFO NET/OFI Selected Provider is cxi\n", "does not prove that traffic went over it"),
-        ("n:1:1 [0] NCCL INFO Using network AWS Libfabric\n", "does not name its provider"),
-    ):
-        log.write_text(text)
-        assert main(["log", str(log)]) == ExitCode.UNDECIDED
-        assert said in capsys.readouterr().out
-
-
 @pytest.mark.threat
 def test_a_message_stays_one_line_whatever_a_file_is_called() -> None:
     error = LumiimgError("bad\nthing", where="a\x1b[31m\r\nlumiimg: all is well", hint="do\tthis")
@@ -467,33 +408,6 @@ def test_nothing_waits_for_a_pipe_that_nobody_writes_to(
         assert code == ExitCode.BAD_INPUT, words
         assert error.count("\n") == 1, words
         assert "not a file" in error or "neither a file" in error, words
-
-
-def _leaves() -> list[tuple[tuple[str, ...], Parser]]:
-    """Return the words that name each command which does something, with its parser."""
-    found: list[tuple[tuple[str, ...], Parser]] = []
-    waiting: list[tuple[tuple[str, ...], Parser]] = [((), make_parser())]
-    while waiting:
-        words, parser = waiting.pop()
-        if parser.below:
-            waiting += [((*words, name), below) for name, below in parser.below.items() if name != INTERNAL]
-        else:
-            found.append((words, parser))
-    return found
-
-
-def test_an_option_before_its_command_is_as_good_as_one_behind_it() -> None:
-    tail = ["PLACE", "--x"]
-    for words, parser in _leaves():
-        for option, action in parser._option_string_actions.items():
-            if option in ("-h", "--help"):
-                continue
-            given = [option] if action.nargs == 0 else [option, "VALUE"]
-            for cut in range(len(words)):  # before the first word, or between two
-                before = [*words[:cut], *given, *words[cut:], *tail]
-                assert make_parser().behind_command(before) == [*words, *given, *tail], before
-            if action.nargs != 0 and option.startswith("--"):
-                assert make_parser().behind_command([f"{option}=V", *words]) == [*words, f"{option}=V"]
 
 
 def test_an_option_before_its_command_works(capsys: pytest.CaptureFixture[str]) -> None:

@@ -306,13 +306,6 @@ def test_an_unknown_name_is_one_line_with_the_nearest(capsys: pytest.CaptureFixt
         assert error.endswith(f"{near}\n"), name
 
 
-def test_the_list_names_each_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert set(names()) <= {line.split()[0] for line in lines if line and not line.startswith(" ")}
-
-
 # -- the JSON itself
 
 

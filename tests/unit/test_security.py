@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import lzma
 import os
 import re
@@ -34,8 +33,6 @@ from lumiimg.image import ImageError, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.nccl import sources as log_sources
 from lumiimg.nccl.lines import EVIDENCE_LIMIT, evidence_text, excerpt
-from lumiimg.report.console import console
-from lumiimg.report.schema import strict_json
 from lumiimg.resolve.network import daemon
 from lumiimg.resolve.network.mirrors import Mirrors, general_index, refuse_password
 from lumiimg.resolve.network.web import Web
@@ -184,26 +181,6 @@ def test_xz_may_not_ask_for_more_memory_than_others(
     monkeypatch.setattr(log_sources, "XZ_MEMORY_BYTES", 1 << 20)  # what xz -6 wants is 9 MiB
     assert main(["log", str(tmp_path / "a.xz")]) == ExitCode.BAD_INPUT
     assert "cannot be unpacked" in capsys.readouterr().err
-
-
-# ---- what is printed
-
-
-@pytest.mark.threat
-def test_json_spells_out_what_a_terminal_obeys_and_is_the_same_json() -> None:
-    data = {"a": "é \u202e\x9b\x1b[31m\u2028😀 \U000e0041 \n", "ключ": ["日本"]}
-    text = strict_json(data)
-    assert all(line.isprintable() for line in text.split("\n"))
-    assert json.loads(text) == data
-
-
-@pytest.mark.threat
-def test_what_the_console_prints_is_no_command_to_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del monkeypatch
-    console().print("a\x1b]0;owned\x07\u202e [bold]b[/bold] :skull:\nc")
-    assert capsys.readouterr().out == "a\\x1b]0;owned\\x07\\u202e [bold]b[/bold] :skull:\nc\n"
 
 
 # ---- servers

@@ -170,7 +170,7 @@ def test_every_report_keeps_hostile_text_on_its_line(
     # hostile text stands in the place of words of closed sets, too: no output here is of its schema
     monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
     bad = []
-    for words in COMMANDS:
+    for words in COMMANDS if EVERYTHING else COMMANDS[as_json::2]:
         argv = command(words, world, as_json=as_json)
         code = main(argv)
         out, err = capsys.readouterr()
@@ -197,10 +197,12 @@ def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
     )
     shown = 0
     for position, words in enumerate(COMMANDS):
+        if not EVERYTHING and position % 2 == as_json:
+            continue
         reports.behind = " " + " ".join(SECRETS[position :: (2 if EVERYTHING else 6) * len(COMMANDS)])
         argv = command(words, world, as_json=as_json)
         main(argv)
         said = re.sub(r'"script": ".*"', "", "".join(capsys.readouterr()))  # of a job: it says what its user said
         shown += said.count(HIDDEN)
         assert not leaked(said), (argv, [line for line in said.splitlines() if leaked(line)][:2])
-    assert shown > 100
+    assert shown > 50
