@@ -791,7 +791,12 @@ def test_an_entry_is_read_once_where_it_is_old_or_of_another_boot(
     (tmp_path / "boot").write_text("another")
     read: list[Path] = []
     digest_of = caches.file_sha256  # type: ignore[attr-defined]
-    monkeypatch.setattr(caches, "file_sha256", lambda path: (read.append(path), str(digest_of(path)))[1])
+
+    def noted(path: Path) -> str:
+        read.append(path)
+        return str(digest_of(path))
+
+    monkeypatch.setattr(caches, "file_sha256", noted)
     with monkeypatch.context() as patch:
         patch.setattr(caches, "_BOOT", tmp_path / "boot")
         assert (run(tmp_path)[0], run(tmp_path)[0], len(read)) == ([], [], 3)

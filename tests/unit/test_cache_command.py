@@ -100,7 +100,18 @@ SPOILED: dict[str, tuple[str, object]] = {
     "another digest": ("entry.json", {"sha256": "0" * 64}),
     "another's name": ("entry.json", {"key": "0" * 64}),
     "a file elsewhere": ("entry.json", {"data": "../../secret"}),
+    "an older format": ("entry.json", {"format": 1}),
+    "no number of seconds": ("entry.json", {"seconds": float("nan")}),
+    "seconds below none": ("entry.json", {"seconds": -1}),
+    "endless seconds": ("entry.json", {"seconds": 10**400}),
+    "a broken size": ("entry.json", {"size_bytes": 4.0}),
+    "no digest": ("entry.json", {"sha256": "x"}),
+    "layers without a name": ("entry.json", {"layers": [1]}),
+    "nothing below": ("entry.json", {"below": None}),
+    "several files": ("entry.json", {"data": ["data.sqfs"]}),
+    "garbage": ("entry.json", "\udcff\0["),
     "other data": ("data.sqfs", "torch'S"),
+    "shorter data": ("data.sqfs", "torch'"),
 }
 """What a file of an entry says that somebody has spoiled; it is seen where the machine has not read the entry yet."""
 
@@ -115,9 +126,10 @@ def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache
         shutil.copytree(cache.root, there.root)
         path = there.root / "layers" / kept.key / file
         text = {**json.loads(path.read_text()), **spoiled} if isinstance(spoiled, dict) else spoiled
-        path.write_text(text if isinstance(text, str) else json.dumps(text))
+        path.write_bytes(os.fsencode(text) if isinstance(text, str) else json.dumps(text).encode())
         found = there.find(key)
         assert (found is not None and there.is_whole(found)) is (name == "as it was"), name
+        assert [wrong for wrong, _ in there.verify()] == [kept.key] * (name != "as it was"), name
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, "sparse"])

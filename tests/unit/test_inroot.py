@@ -194,12 +194,12 @@ def test_labels_behind_a_link_are_told(name: str, trap: Trap) -> None:
     assert trap.is_whole()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "[" * 100_000, "\xff"])
-def test_labels_of_no_engine_are_told(content: str, trap: Trap) -> None:
+def test_labels_of_no_engine_are_told(trap: Trap) -> None:
     (trap.root / ".singularity.d").mkdir()
-    (trap.root / ".singularity.d/labels.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(FailedError, match=r"is not (a )?JSON"):
-        date_labels(trap.root)
+    for content in ("", "[]", "[" * 100_000, "\xff"):
+        (trap.root / ".singularity.d/labels.json").write_bytes(content.encode("latin-1"))
+        with pytest.raises(FailedError, match=r"is not (a )?JSON"):
+            date_labels(trap.root)
 
 
 def seen_in(root: Path) -> set[str]:
