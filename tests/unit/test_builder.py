@@ -18,7 +18,7 @@ from lumiimg.engine import engine as engines
 from lumiimg.engine import failures
 from lumiimg.engine.engine import Engine, EngineKind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
-from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
+from lumiimg.engine.workspace import remove_stale, scratch_folder, written_by_rename
 from lumiimg.errors import FailedError
 from lumiimg.resolve.lock import file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -161,14 +161,6 @@ def test_a_build_is_not_taken_for_dead_in_another_namespace_of_processes(tmp_pat
     with scratch_folder(tmp_path) as mine:
         subprocess.run([*inside, sys.executable, "-c", script, tmp_path], check=True, cwd=Path(__file__).parents[2])
         assert mine.exists()
-
-
-def test_a_name_as_long_as_can_be_is_written_by_rename(tmp_path: Path) -> None:
-    target = tmp_path / ("ü" * 125)
-    with written_by_rename(target) as partial:
-        partial.write_text("x")
-    assert target.read_text() == "x"
-    assert len(owner_mark()) < 140
 
 
 def test_the_engines_scratch_is_where_the_engine_can_work() -> None:

@@ -5,7 +5,6 @@ The engines are stand-ins, shell scripts that say what Apptainer 1.4.5 says; in 
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -225,11 +224,3 @@ def test_colours_and_moves_on_the_terminal_are_no_part_of_what_a_program_said() 
     assert lines == ["FATAL:  no room", ""]
     # what is no such sequence stays, to be spelled out where it is shown
     assert run(["/bin/sh", "-c", r"printf 'a\033]0;title\007b\033'"], env={}).output == "a\x1b]0;title\x07b\x1b"
-
-
-def test_no_colour_is_in_the_json_of_a_check(
-    make_engine: Callable[[str], Engine], image: Path, capsys: Capture
-) -> None:
-    make_engine(ONLY_PROBE)
-    main(["check", str(image), "--json"])
-    assert "u001b" not in json.dumps(validated(capsys.readouterr().out, "check"))
