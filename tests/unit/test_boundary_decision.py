@@ -55,10 +55,6 @@ def test_everything_has_to_load_for_a_yes(
     assert (found, found.exit_code) == (decision, code)
 
 
-def test_the_fabric_is_that_of_the_manifest() -> None:
-    assert [boundary(manifest).fabric for manifest in (HOST, NOWHERE, None)] == [Fabric.HOST, Fabric.NONE, Fabric.NONE]
-
-
 @pytest.mark.parametrize(
     ("manifest", "outcome", "asked"),
     [(None, OK, True), (LOGIN_NODE, UNKNOWN, True), (HOST, UNKNOWN, False), (HOST, OK, False), (None, REFUSED, False)],
@@ -151,20 +147,10 @@ def test_a_library_is_known_by_the_name_it_was_asked_for_and_by_its_soname() -> 
     assert [margin.library for margin in margins_of([plain, renamed, libc])] == ["libcxi.so.1", "libcxi.so.1"]
 
 
-def test_versions_without_numbers_have_no_margin() -> None:
-    libc = item("libc.so.6", defines=("GLIBC_2.41", "GLIBC_PRIVATE"))
-    assert list(margins_of([item("libm.so.6", ("libc.so.6", "GLIBC_PRIVATE")), libc])) == []
-
-
 @pytest.mark.parametrize(("finding", "outcome"), [("image.partly-read", UNKNOWN), ("plugin.symbols", UNKNOWN)])
 def test_what_was_not_seen_keeps_the_decision_from_being_a_yes(finding: str, outcome: Outcome) -> None:
     static = boundary(HOST, findings=((finding, Severity.UNKNOWN),)).static
     assert {rule.outcome for rule in rules_of(static, HOST, (), (), ())} == {outcome}
-
-
-def test_what_an_image_lacks_is_open_without_a_host() -> None:
-    (rule,) = rules_of(StaticResult(), None, (), ("libcxi.so.1",), ())
-    assert (rule.outcome, rule.need) == (UNKNOWN, "libcxi.so.1")
 
 
 @pytest.mark.parametrize(("manifest", "outcomes"), [(NOWHERE, [REFUSED]), (LOGIN_NODE, [UNKNOWN, UNKNOWN])])

@@ -136,6 +136,7 @@ def test_rows_in_parts_joined_or_cut_off_are_told_apart() -> None:
     rows = [line for line in lines if line.strip()[:1].isdigit()]
     assert len(rows) > 3
     assert read(b"".join(rows)) == (), "a table without its head is none"
+    assert nowhere(read(b"# a line of no program\n" + log)) == nowhere(read(log))
     reader = BandwidthReader()
     reader.feed("a", b"".join(lines[:16]), lambda n: n)
     reader.feed("b", b"".join(lines[16:]), lambda n: 100 + n)
