@@ -61,11 +61,12 @@ def test_each_entry_is_whole() -> None:
 
 
 def test_each_remedy_is_a_command_with_at_most_a_short_reason_before_it() -> None:
-    for one in (*SIGNATURES, *VOCABULARY.advice):
-        for step in one.remedy:
+    remedies = {one.id: one.remedy for one in SIGNATURES} | {one.id: one.remedy for one in VOCABULARY.advice}
+    for name, remedy in remedies.items():
+        for step in remedy:
             starts = [0, *(found.end() for found in re.finditer(": ", step))]
-            assert any(COMMAND.match(step, start) and start <= 100 for start in starts), (one.id, step)
-        assert COMMAND.match(next_command(one.remedy)[0]), one.id
+            assert any(COMMAND.match(step, start) and start <= 100 for start in starts), (name, step)
+        assert COMMAND.match(next_command(remedy)[0]), name
 
 
 def test_noise_is_no_cause() -> None:
