@@ -33,6 +33,32 @@ def test_what_starts_often_imports_nothing_heavy() -> None:
         assert not loaded & (set(HEAVY) - ({"packaging"} if argv == recipe else set())), argv
 
 
+def test_help_imports_no_room_and_a_log_neither_engines_nor_images() -> None:
+    log = str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")
+    for argv, loaded in loaded_after_each([("--help",), ("--version",), ("log", log)]).items():
+        rooms = {name.split(".")[1] for name in loaded if name.startswith("lumiimg.")}
+        assert not rooms & {"build", "cluster", "definition", "elf", "engine", "host", "image", "resolve"}, argv
+        assert argv[0] == "log" or rooms <= {"cli", "errors", "secret"}, argv
+        assert argv[0] == "log" or not loaded & {f"lumiimg.cli.{name}" for name in COMMANDS}, argv
+
+
+@pytest.mark.threat
+def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    log = tmp_path / "long.out"
+    with log.open("wb") as stream:
+        stream.truncate(400_000_000)  # one sparse line of NUL bytes
+        stream.seek(0, 2)
+        stream.write(b"\nh:1:1 [0] NCCL INFO Using network Socket\n")
+    limited = subprocess.run(
+        ["sh", "-c", 'ulimit -v 300000; exec "$@"', "sh", sys.executable, "-m", "lumiimg", "log", log],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert limited.returncode == ExitCode.NO, limited.stderr
+    assert limited.stdout.startswith("socket: ")
+
+
 def test_each_command_explains_itself_within_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         with pytest.raises(SystemExit) as caught:
