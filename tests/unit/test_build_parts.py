@@ -9,7 +9,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from rich.console import Console
 
 from lumiimg.build import builder
 from lumiimg.build import cache as caches
-from lumiimg.build.builder import is_there
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.choice import choose_way
@@ -40,9 +39,8 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.image import FileKind, FileStat, ImageError, RootFileSystem, open_image, open_stack, sif_writer
+from lumiimg.image import RootFileSystem, open_image, open_stack
 from lumiimg.image.squashfs.weave import can_weave
-from lumiimg.image.tree import DirectoryEntry
 from lumiimg.report.progress import LineProgress, TerminalProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.shared.build_machine import build_machine
@@ -75,37 +73,6 @@ def base(tmp_path: Path) -> Path:
         (root / name).write_text(name)
     (root / "etc/link").symlink_to("apt/conf")
     return root
-
-
-# the SIF
-
-
-def made(tmp_path: Path, base: Path, name: str = "image.sif", identity: str = "one") -> Path:
-    target = tmp_path / name
-    front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {"lumiimg.json": b'{"a": 1}'})
-    squashed(base, target, offset=front.size_bytes)
-    sif_writer.write_front(target, front, identity=identity)
-    return target
-
-
-def test_a_sif_is_read_as_it_was_written(tmp_path: Path, base: Path) -> None:
-    image = made(tmp_path, base)
-    assert image.read_bytes().startswith(b"#!/usr/bin/env run-singularity\n")
-    with open_image(image) as opened:
-        assert opened.definition == "Bootstrap: docker\nFrom: x\n"
-        assert opened.architecture == "amd64"
-        assert opened.root.read_bytes("/etc/link", 100) == b"etc/apt/conf"
-    again = made(tmp_path, base, "again.sif")
-    assert again.read_bytes() == image.read_bytes()
-    assert is_there(image, "one")
-    assert not is_there(image, "two")
-    assert not is_there(tmp_path / "none.sif", "one")
-    with image.open("r+b") as file:
-        file.truncate(image.stat().st_size - 4096)
-    assert not is_there(image, "one")
-    front = sif_writer.Front("x", {f"{number}.json": b"{}" for number in range(44)})
-    with pytest.raises(FailedError, match="do not fit"):
-        sif_writer.write_front(image, front, identity="x")
 
 
 # what a layer changed
@@ -302,26 +269,6 @@ def keep(
         return cache.keep(key, data, layers=("a",), seconds=1.5, below=below, replaces=replaces)
 
 
-def test_what_is_kept_is_found_by_its_key_and_by_its_content(tmp_path: Path) -> None:
-    cache = LayerCache(tmp_path / "cache")
-    key = CacheKey({"parent": "p", "definition": "x"})
-    one, two = "1" * 64, "2" * 64
-    assert cache.find(key, one) is None
-    entry = keep(cache, key, below=one)
-    assert cache.find(key, one) == entry
-    # the recipe of what is below changed, and what came out of it did not
-    changed_below = CacheKey({"parent": "q", "definition": "x"})
-    os.utime(entry.data.with_name("entry.json"), (1000, 1000))
-    assert cache.find(changed_below, one) == entry
-    assert entry.data.with_name("entry.json").stat().st_mtime > 1000, "it was used just now"
-    assert cache.find(changed_below, two) is None
-    assert cache.key_of(entry) == {"parent": "p", "definition": "x"}
-    assert keep(cache, key, b"second", one).data.read_bytes() == b"data", "who was quicker may be in use"
-    assert keep(cache, key, b"second", one, replaces=True).data.read_bytes() == b"second"
-    assert len(list(cache.entries())) == 1
-    assert list(cache.verify()) == []
-
-
 def test_what_killed_builds_and_removals_left_is_swept_and_what_a_running_one_has_stays(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
     entry = keep(cache, CacheKey({"a": 0}))
@@ -394,29 +341,6 @@ def test_who_lost_a_lock_leaves_it_to_its_new_owner(tmp_path: Path, monkeypatch:
             assert (lock / "owner.json").read_text() == theirs
     assert [path.name for path in lock.iterdir()] == ["owner.json"]
     assert (lock / "owner.json").read_text() == theirs
-
-
-def test_who_is_too_late_to_take_a_lock_for_stale_puts_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "_WAIT_S", 0.01)
-    monkeypatch.setattr(caches, "_STILL_S", 0.2)
-    key = CacheKey({"a": 1})
-    lock = tmp_path / "locks" / key.digest
-    lock.mkdir(parents=True)
-    gone, beats = {**asdict(this_process()), "pid": 4194999}, iter(range(1000))
-    (lock / "owner.json").write_text(json.dumps(gone))
-
-    def is_gone(_: object) -> bool:
-        """Have another process take it at the last moment, for a while."""
-        beat = min(next(beats), 50)
-        (lock / "owner.json").write_text(json.dumps({**asdict(this_process()), "word": "theirs", "beat": beat}))
-        return beat < 50
-
-    monkeypatch.setattr(caches, "_is_gone", is_gone)
-    told: list[str] = []
-    start = time.monotonic()
-    with LayerCache(tmp_path).making(key, told.append):
-        assert next(beats) > 50, "it was left to the other while that lived"
-        assert time.monotonic() - start > 0.2
 
 
 def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_path: Path) -> None:
@@ -549,40 +473,6 @@ def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(base: Path
         ]
 
 
-class Endless:
-    """The tree of a hostile squashfs: each folder is the one that it is in."""
-
-    def __init__(self) -> None:
-        self.root = SimpleNamespace(kind=FileKind.DIRECTORY)
-        self.looked = 0
-
-    def child(self, directory: Any, name: str) -> Any:
-        return directory if name in {"usr", "lib", "rpm", "var"} or name.isdigit() else None
-
-    def entries(self, _: Any) -> Iterator[DirectoryEntry]:
-        self.looked += 1
-        assert self.looked < 100
-        yield from (DirectoryEntry(f"{number}", FileKind.DIRECTORY) for number in range(8))
-
-    def stat(self, _: Any) -> FileStat:
-        return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 1, identity=1)
-
-
-def test_a_folder_in_itself_is_looked_into_once_and_a_damaged_database_is_not_taken_for_none() -> None:
-    class Damaged(RootFileSystem):
-        """A stand-in for an image, one of whose folders is damaged."""
-
-        def list_dir(self, path: str) -> tuple[DirectoryEntry, ...]:
-            if path == "/var/lib/rpm":
-                raise ImageError("a directory of 0 bytes", where=path)
-            return super().list_dir(path)
-
-    tree: Any = Endless()
-    document = json.loads(bill(RootFileSystem(tree), [], "x"))
-    assert [one["type"] for one in document["components"]] == ["operating-system"]
-    assert left_out(Damaged(tree)) == ["packages of rpm are not listed"]
-
-
 # what is told while it runs
 
 
@@ -615,16 +505,6 @@ def test_a_terminal_shows_what_a_step_took_the_last_time_and_its_last_line(monke
     progress.stop()
     assert "s of 59.0 s the last time" in screen.getvalue()
     assert "I: Extracting dpkg..." in screen.getvalue()
-
-
-def test_what_a_layer_took_the_last_time_is_that_of_its_newest_result(tmp_path: Path) -> None:
-    cache = LayerCache(tmp_path / "cache")
-    for number, (layers, seconds) in enumerate(((("a",), 9.0), (("a",), 2.0), (("a", "b"), 5.0))):
-        data = tmp_path / f"{number}.sqfs"
-        data.write_bytes(b"x")
-        os.utime(data, (100 + number, 100 + number))
-        cache.keep(CacheKey({"number": number}), data, layers=layers, seconds=seconds)
-    assert cache.seconds() == {("a",): 2.0, ("a", "b"): 5.0}
 
 
 def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_the_same(tmp_path: Path) -> None:
@@ -757,20 +637,6 @@ def test_a_layer_is_never_laid_over_another_content_than_it_was_built_on(tmp_pat
     assert run(tmp_path)[0] == every
 
 
-def test_an_upper_layer_that_was_carried_alone_is_not_used_over_another_lower_one(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    for root in (here, there):
-        root.mkdir()
-        (root / "tool.c").write_text("int x;")
-    run(here)
-    upper = entry(here, "upper").key
-    shutil.copytree(here / "cache/layers" / upper, there / "cache/layers" / upper)
-    assert run(there)[0] == ["01-base", "02-lower", "03-upper"]
-    shutil.rmtree(there / "cache")
-    shutil.copytree(here / "cache/layers", there / "cache/layers")
-    assert run(there)[0] == []
-
-
 @pytest.mark.threat
 def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None:
     run(tmp_path)
@@ -816,22 +682,6 @@ def test_an_entry_is_read_once_where_it_is_old_or_of_another_boot(
             assert run(tmp_path)[0] == ["02-lower", "03-upper"], why
         shutil.rmtree(tmp_path / "cache")
         run(tmp_path)
-
-
-def test_all_of_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[tuple[str, bool]] = []
-    fsync, key = os.fsync, CacheKey({"a": 1})
-    place = tmp_path / "cache" / "layers" / key.digest
-
-    def noted(file: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{file}").readlink().name, place.exists()))
-        fsync(file)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    (tmp_path / "data.sqfs").write_bytes(b"x")
-    LayerCache(tmp_path / "cache").keep(key, tmp_path / "data.sqfs", layers=("a",), seconds=1)
-    assert {name for name, there in synced if not there} >= {"data.sqfs", "key.json", "entry.json"}
-    assert ("layers", True) in synced
 
 
 def test_pruning_while_a_build_runs_takes_nothing_from_it(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from lumiimg.host.carried_manifest import (
     CarriedManifest,
     ManifestError,
     SettledBy,
-    differences,
     from_bytes,
     read_manifest,
     to_text,
@@ -47,11 +46,6 @@ if TYPE_CHECKING:
 
 PRIVATE = "/opt/lumiimg/host"
 LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
-OF_NODE = {
-    "libfabric.so.1": LIBFABRIC,
-    **{name: f"/usr/lib64/{name}" for name in ("libcxi.so.1", "libnl-3.so.200", "libjson-c.so.5")},
-}
-"""What an image without a fabric has of the node."""
 
 
 @pytest.fixture
@@ -82,23 +76,6 @@ def put(root: Path, manifest: CarriedManifest | bytes) -> Path:
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(manifest if isinstance(manifest, bytes) else to_text(manifest).encode())
     return root
-
-
-def test_what_a_node_must_give_is_listed_with_path_chain_and_the_versions_of_both_sides(
-    tmp_path: Path, node: Snapshot
-) -> None:
-    manifest = wanted(fabric_builder.image(tmp_path / "image"), node)
-    assert (manifest.fabric, manifest.basis, manifest.settled_by) == (Fabric.HOST, Basis.IMAGE, SettledBy.HOST)
-    assert names(manifest) == OF_NODE
-    assert all(library.target == f"{PRIVATE}/{library.soname}" and library.reason for library in manifest.libraries)
-    chain = ("/opt/rocm/lib/librccl.so.1", "librccl-net.so", "libfabric.so.1", "libcxi.so.1", "libnl-3.so.200")
-    assert next(one.chain for one in manifest.libraries if one.soname == "libnl-3.so.200") == chain
-    assert {
-        "librccl-net.so (image) FABRIC_1.3 libfabric.so.1 (host) 1.7",
-        "libcxi.so.1 (host) GLIBC_2.38 libc.so.6 (image) 2.41",
-    } <= needs(manifest)
-    assert "nid005001" in manifest.machine
-    assert ("LD_LIBRARY_PATH", f"{PRIVATE}:/opt/rocm/lib") in {(one.name, one.value) for one in manifest.variables}
 
 
 def test_without_a_node_what_is_published_of_the_site_settles_it(tmp_path: Path, lumi: Site) -> None:
@@ -170,31 +147,6 @@ def test_what_no_library_of_a_node_can_mend_is_said_without_a_node(tmp_path: Pat
         assert "GLIBC_2.38" in manifest.because
 
 
-def test_an_image_that_opens_no_libfabric_wants_nothing_and_one_that_nothing_fits_says_why(
-    tmp_path: Path, node: Snapshot
-) -> None:
-    without = wanted(fabric_builder.image(tmp_path / "image", plugin=False))
-    assert (without.fabric, without.libraries, without.devices) == (Fabric.NONE, (), ())
-    assert "RCCL finds no net plugin (librccl-net.so)" in without.because
-    refused = wanted(fabric_builder.image(tmp_path / "old", glibc=35), node)
-    assert refused.fabric is Fabric.NONE
-    assert refused.because.startswith("no set of binds of nid005001 loads: ")
-    assert "GLIBC_2.38" in refused.because
-    (tmp_path / "empty/etc").mkdir(parents=True)
-    assert "no loader" in wanted(tmp_path / "empty").because
-
-
-def test_the_same_inputs_give_the_same_bytes_and_other_inputs_another_key(
-    tmp_path: Path, node: Snapshot, lumi: Site
-) -> None:
-    one, other = (fabric_builder.image(tmp_path / name / "image") for name in ("a", "b"))
-    assert to_text(wanted(one, node)) == to_text(wanted(other, replace(node, taken="2031-01-01T00:00:00Z")))
-    assert str(tmp_path) not in to_text(wanted(one, node))
-    known = [KnownMachine(), KnownMachine(node), KnownMachine(None, lumi), KnownMachine(node, lumi)]
-    assert len({one.text for one in known}) == len(known)
-    assert KnownMachine(replace(node, taken="2031-01-01T00:00:00Z")).text == KnownMachine(node).text
-
-
 def test_what_is_written_is_read_again(tmp_path: Path, node: Snapshot, lumi: Site) -> None:
     image = fabric_builder.image(tmp_path / "image")
     for manifest in (wanted(image, node), wanted(image, site=lumi), planned(Fabric.HOST, KnownMachine(None, lumi))):
@@ -203,20 +155,6 @@ def test_what_is_written_is_read_again(tmp_path: Path, node: Snapshot, lumi: Sit
             assert read_manifest(opened.root) == manifest
     with open_image(fabric_builder.image(tmp_path / "none")) as opened:
         assert read_manifest(opened.root) is None
-
-
-def test_a_plan_says_that_it_is_one_and_for_a_node_has_all_that_its_libfabric_links(
-    lumi: Site, node: Snapshot, tmp_path: Path
-) -> None:
-    machine = KnownMachine(None, lumi)
-    host, bundled, none = (planned(fabric, machine) for fabric in (Fabric.HOST, Fabric.BUNDLED, Fabric.NONE))
-    assert {one.basis for one in (host, bundled, none)} == {Basis.PLAN}
-    assert set(names(host)) == {"libfabric.so.1", "libcxi.so.1", "libnl-3.so.200"}
-    assert all("planned before the build" in one.doubts[0] for one in (host, bundled))
-    assert (bundled.libraries, none.libraries, none.devices) == ((), (), ())
-    plan = planned(Fabric.HOST, KnownMachine(node))
-    assert (plan.basis, plan.settled_by, names(plan)) == (Basis.PLAN, SettledBy.HOST, OF_NODE)
-    assert list(differences(plan, wanted(fabric_builder.image(tmp_path / "image"), node))) == []
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -292,24 +230,6 @@ def test_a_manifest_that_no_build_writes_is_refused_in_one_line(
     path = "/opt/cray/libfabric/1.22.0/lib64/libx.so.1"
     read = from_bytes(json.dumps({**GOOD, "libraries": [{**LIBRARY, "host_path": path}]}).encode())
     assert names(read) == {"libx.so.1": path}, "a good one of the same form is read"
-
-
-def test_only_what_a_manifest_knew_can_differ(tmp_path: Path, node: Snapshot, lumi: Site) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    found = wanted(image, node)
-    for known in (found, wanted(image, site=lumi), wanted(image), planned(Fabric.HOST, KnownMachine(None, lumi))):
-        assert list(differences(known, found)) == []
-    moved = replace(found.libraries[0], host_path="/opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1")
-    before = replace(found, libraries=(moved, *found.libraries[1:-1]))
-    assert list(differences(before, found)) == [
-        f"{found.libraries[-1].soname} is needed from this node, and is not in it",
-        f"libfabric.so.1 was {moved.host_path}; this node has {found.libraries[0].host_path}",
-    ]
-    newer = replace(found, versions=tuple(replace(m, need="2.99") if m.of_host else m for m in found.versions))
-    assert "this node's libcxi.so.1 needs GLIBC_2.99 of libc.so.6, not _2.38" in list(differences(found, newer))
-    assert list(differences(planned(Fabric.BUNDLED, KnownMachine()), found)) == [
-        "it says fabric bundled, and host is what is found"
-    ]
 
 
 def test_show_prints_it_of_an_image_that_an_engine_built_from_definitions(

@@ -17,7 +17,7 @@ import pytest
 
 from lumiimg.build import safe_fs, sandbox
 from lumiimg.build.capabilities import BuildMachine
-from lumiimg.build.engine_metadata import begin_base, begin_layer, date_labels, kept, write_facts
+from lumiimg.build.engine_metadata import begin_base, begin_layer, kept, write_facts
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.userns_helper import clear, tidy
@@ -116,31 +116,6 @@ def test_a_link_in_the_place_of_the_script_makes_way(step: LayerBuild, trap: Tra
     assert not step.kept.exists()
 
 
-def test_a_link_in_the_place_of_a_file_makes_way_and_one_in_that_of_a_folder_is_told(
-    step: LayerBuild, trap: Trap
-) -> None:
-    place = trap.root / "opt/lumiimg/build/a/files"
-    place.mkdir(parents=True)
-    (place / "k").symlink_to(trap.file)
-    placed(step, trap.root)
-    assert trap.is_whole()
-    assert (place / "k").read_text() == "content"
-    (place / "k").unlink()
-    place.rmdir()
-    place.symlink_to(trap.folder)
-    with pytest.raises(FailedError, match="/opt/lumiimg/build/a/files: is a link in the image"):
-        placed(step, trap.root)
-    assert trap.is_whole()
-
-
-def test_a_definition_that_copies_upwards_is_refused(step: LayerBuild, trap: Trap) -> None:
-    step.definition = replace(step.definition, files=(StagedFile("files/a/../../../victim", trap.file),))
-    with pytest.raises(FailedError, match="is not a valid path in an image"):
-        placed(step, trap.root)
-    assert trap.is_whole()
-    assert not (trap.root / "opt/victim").exists()
-
-
 def test_what_is_no_folder_in_the_image_is_told_and_not_hidden(step: LayerBuild, trap: Trap, tmp_path: Path) -> None:
     below = tmp_path / "below"
     below.mkdir()
@@ -183,25 +158,6 @@ def put(trap: Trap, name: str, target: Path | str) -> None:
     (trap.root / name).symlink_to(target)
 
 
-@pytest.mark.parametrize("name", [".singularity.d", ".singularity.d/labels.json"])
-def test_labels_behind_a_link_are_told(name: str, trap: Trap) -> None:
-    (trap.folder / "labels.json").write_text("{}")
-    trap.file.write_text("{}")
-    trap.before = trap.seen()
-    put(trap, name, trap.file if name.endswith("json") else trap.folder)
-    with pytest.raises(FailedError, match=f"/{name}: is a link in the image"):
-        date_labels(trap.root)
-    assert trap.is_whole()
-
-
-def test_labels_of_no_engine_are_told(trap: Trap) -> None:
-    (trap.root / ".singularity.d").mkdir()
-    for content in ("", "[]", "[" * 100_000, "\xff"):
-        (trap.root / ".singularity.d/labels.json").write_bytes(content.encode("latin-1"))
-        with pytest.raises(FailedError, match=r"is not (a )?JSON"):
-            date_labels(trap.root)
-
-
 def seen_in(root: Path) -> set[str]:
     return {f"{path.relative_to(root)}" for path in root.rglob("*")}
 
@@ -220,40 +176,6 @@ def test_a_link_leads_no_engines_file_out_of_the_image(name: str, trap: Trap) ->
     assert trap.is_whole()
     assert (trap.root / ".singularity.d/env/90-environment.sh").read_text().endswith("\n    export A=1\n\n\n")
     assert "mine" not in (trap.root / ".singularity.d/labels.json").read_text()
-
-
-def test_a_link_to_nothing_stays_where_apptainer_would_stop(trap: Trap) -> None:
-    links = {"singularity": "gone", "home": "gone", "etc/resolv.conf": "../run/resolv.conf"}
-    for name, target in links.items():
-        put(trap, name, target)
-    begin_base(LayerRoot(trap.root))
-    assert {name: f"{(trap.root / name).readlink()}" for name in links} == links
-    assert (trap.root / "etc/hosts").read_bytes() == b""
-    assert not (trap.root / "run").exists()
-
-
-def test_over_an_overlay_too(trap: Trap, tmp_path: Path) -> None:
-    below = tmp_path / "below"
-    below.mkdir()
-    begin_base(LayerRoot(below))
-    (trap.root / ".singularity.d").symlink_to(trap.folder)
-    with open_image(below) as image:
-        write_facts(LayerRoot(trap.root, image.root), read_definition(DEFINITION))
-    assert trap.is_whole()
-    assert not (trap.root / ".singularity.d").is_symlink()
-    assert (trap.root / ".singularity.d/env/90-environment.sh").read_text().startswith("#!/bin/sh\n# Copyright")
-
-
-def test_what_a_script_adds_to_the_environment_of_the_layers_below_stays(trap: Trap, tmp_path: Path) -> None:
-    env = ".singularity.d/env"
-    for root, text in ((tmp_path / "below", "export B=1\n"), (trap.root, "export B=1\nexport C=1\n")):
-        (root / env).mkdir(parents=True)
-        for name in ("90-environment.sh", "91-environment.sh"):
-            (root / env / name).write_text(text)
-    with open_image(tmp_path / "below") as image:
-        write_facts(LayerRoot(trap.root, image.root), read_definition(DEFINITION))
-    assert (trap.root / env / "91-environment.sh").read_text() == "export B=1\nexport C=1\n"
-    assert (trap.root / env / "90-environment.sh").read_text() == "export B=1\nexport C=1\n\n    export A=1\n\n\n"
 
 
 def test_a_layer_holds_what_its_definition_says_and_no_copy_of_what_is_below(trap: Trap, tmp_path: Path) -> None:
@@ -277,17 +199,6 @@ def test_a_layer_holds_what_its_definition_says_and_no_copy_of_what_is_below(tra
     assert stat.S_IMODE((trap.root / ".singularity.d/env").stat().st_mode) == 0o711
     text = (trap.root / ".singularity.d/env/90-environment.sh").read_text()
     assert text.count("export A=1") == 2
-
-
-def test_what_a_script_has_deleted_of_the_layers_below_is_not_written_again(trap: Trap, tmp_path: Path) -> None:
-    below = tmp_path / "below/.singularity.d"
-    below.mkdir(parents=True)
-    (below / "labels.json").write_text('{"gone": "1"}')
-    (trap.root / ".singularity.d").mkdir()
-    os.mknod(trap.root / ".singularity.d/labels.json", stat.S_IFCHR)  # as overlays mark it
-    with open_image(below.parent) as image:
-        write_facts(LayerRoot(trap.root, image.root), read_definition(DEFINITION))
-    assert "gone" not in (trap.root / ".singularity.d/labels.json").read_text()
 
 
 # compiled Python
