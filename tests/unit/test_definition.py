@@ -18,7 +18,6 @@ from lumiimg.definition.text import (
     checked_body,
     checked_target,
     quote_bash,
-    quote_sh,
 )
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.resolve.decide import decide, locked
@@ -75,16 +74,6 @@ VALUES = st.text(st.characters(exclude_characters="\0"), max_size=40).filter(
 )
 
 
-@given(VALUES)
-@settings(max_examples=examples(30), deadline=None)
-@pytest.mark.threat
-def test_a_quoted_value_cannot_leave_its_line(value: str) -> None:
-    quoted = quote_bash(value)
-    assert quoted.isprintable()
-    assert "{{" not in quoted
-    assert "%" not in quoted
-
-
 def read_back(shell: str, exports: list[str]) -> list[bytes]:
     """What a shell has in V after each of some lines, in one process."""
     script = "".join(f"( {line}\nprintf '%s\\0' \"$V\" )\n" for line in exports)
@@ -99,34 +88,6 @@ def read_back(shell: str, exports: list[str]) -> list[bytes]:
 @settings(max_examples=examples(10), deadline=None)
 def test_bash_reads_back_every_value(values: list[str]) -> None:
     assert read_back("bash", [f"export V={quote_bash(value)}" for value in values]) == [one.encode() for one in values]
-
-
-@given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=30).filter(str.isprintable))
-@settings(max_examples=examples(30), deadline=None)
-@example(value="{{ x }}")
-@example(value="{{{{{{{{")
-@pytest.mark.threat
-def test_an_environment_value_has_no_build_argument_in_it(value: str) -> None:
-    assert "{{" not in quote_sh(value, "x")
-
-
-def is_quoted_for_sh(value: str) -> bool:
-    try:
-        quote_sh(value, "layer.toml")
-    except DefinitionError as error:
-        assert "control character" in str(error)  # noqa: PT017 - or it is quoted
-        return False
-    return True
-
-
-@pytest.mark.threat
-@given(values=st.lists(VALUES, min_size=1, max_size=40))
-@example(values=ODD)
-@settings(max_examples=examples(10), deadline=None)
-def test_sh_reads_back_every_value_that_is_not_refused(values: list[str]) -> None:
-    kept = [value for value in values if is_quoted_for_sh(value)]
-    assert [value for value in values if value not in kept] == [value for value in values if not value.isprintable()]
-    assert read_back("/bin/sh", [f"export V={quote_sh(value, 'x')}" for value in kept]) == [v.encode() for v in kept]
 
 
 TOP = LAYER + (
@@ -163,17 +124,6 @@ def test_the_chain_and_the_flat_definition_are_written_as_agreed(
         assert definition.text == golden.read_text(), golden.name
 
 
-def test_a_definition_names_no_path_of_this_machine(
-    stack: tuple[tuple[Definition, ...], Definition], layers: Path
-) -> None:
-    chain, flat = stack
-    for definition in (*chain, flat):
-        assert str(layers) not in definition.text
-        for file in definition.files:
-            assert not Path(file.path).is_absolute()
-            assert file.path in definition.text
-
-
 def test_the_scripts_are_valid_shell(stack: tuple[tuple[Definition, ...], Definition], tmp_path: Path) -> None:
     needs("bash")
     chain, flat = stack
@@ -192,18 +142,6 @@ def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_laye
     with pytest.raises(DefinitionError) as caught:
         write_chain(lock)
     assert f"{layers}/base/post.sh:3: " in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "golden", sorted((Path(__file__).parents[1] / "fixtures").rglob("*.def")), ids=lambda p: p.name
-)
-def test_the_parts_of_a_definition_are_all_of_it(golden: Path) -> None:
-    text = golden.read_text()
-    one = read_sections(text, golden.name)
-    assert one.text == text
-    assert one.post.startswith("set -euo pipefail\n")
-    assert f"%post -c /bin/bash\n{one.post}" in text
-    assert bool(one.test) == ("%test" in text.splitlines())
 
 
 @pytest.fixture(scope="module")

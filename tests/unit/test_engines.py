@@ -12,10 +12,9 @@ import pytest
 
 from lumiimg.engine import engine as engines
 from lumiimg.engine.binds import binds_of
-from lumiimg.engine.engine import EngineKind, clean_environment, find_engine
+from lumiimg.engine.engine import EngineKind, find_engine
 from lumiimg.engine.failures import explain
 from lumiimg.host.container_view import TO_ENGINE, read_by
-from tools import engine_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,44 +119,3 @@ def test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read(nam
     binds = read_by(engine, {"APPTAINER_BIND": "/x/b1:/m1", "SINGULARITY_BIND": "/x/b1:/m2"})
     targets = [bind.target for _, found in binds_of(binds) for bind in found]
     assert targets == recorded(name)["binds"]["output"].split()[-1:]
-
-
-def test_logins_and_keys_of_either_engine_stay() -> None:
-    mine = {"SINGULARITY_AUTHFILE": "/a", "APPTAINER_AUTH_FILE": "/b", "SINGULARITY_SYPGPDIR": "/c"}
-    mine |= {"APPTAINER_KEYSDIR": "/d"}
-    assert clean_environment({**mine, "SINGULARITY_OCI": "1", "SINGULARITY_BIND": "/x"}) == mine
-
-
-def test_a_script_of_either_engine_is_told_where_to_add_variables() -> None:
-    names = [{line.partition("=")[0] for line in recorded(name)["environment"]["output"].splitlines()} for name in BOTH]
-    assert "SINGULARITY_ENVIRONMENT" in names[0] & names[1]
-    assert "APPTAINER_ENVIRONMENT" in names[0] - names[1]
-
-
-# Which test holds what the code goes by; of other modules, their name.
-HELD = {
-    "version-line": test_each_is_known_by_what_it_says_of_itself,
-    "zstd": "test_build_parts.py",
-    "oci-mode": test_builds_pass_only_options_that_the_engine_has,
-    "fakeroot-without-ids": "test_machine.py",
-    "proot-in-image": test_what_each_says_when_it_cannot_is_known,
-    "debootstrap-root": test_what_each_says_when_it_cannot_is_known,
-    "squashfuse-fails": test_what_each_says_when_it_cannot_is_known,
-    "told-variables": test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read,
-    "option-variables": test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read,
-    "authfile": test_logins_and_keys_of_either_engine_stay,
-    "variables-inside": test_a_script_of_either_engine_is_told_where_to_add_variables,
-    "script-environment": test_a_script_of_either_engine_is_told_where_to_add_variables,
-    "keys": test_logins_and_keys_of_either_engine_stay,
-    "mount-failure": test_what_each_says_when_it_cannot_is_known,
-    "configuration": "test_host_scan.py",
-    "bound-squashfs": "test_engine_behaviour.py",
-}
-
-
-def test_each_difference_that_the_code_goes_by_has_a_test_a_source_and_a_date() -> None:
-    rows = tomllib.loads(engine_behaviour.TABLE.read_text())["difference"]
-    assert len({row["id"] for row in rows}) == len(rows)
-    assert {row["id"] for row in rows if "code" in row} == {*HELD}
-    assert {row.get("tried") for row in rows} == {None, "sources"}
-    assert all(row["source"] and row["apptainer"] != row["singularityce"] for row in rows)

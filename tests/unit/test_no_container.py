@@ -14,16 +14,12 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check import startup
-from lumiimg.check.answer import Answer
-from lumiimg.check.pipeline import check_image
 from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.tools import IN_IMAGE, Tools
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, find_engine
-from lumiimg.engine.process import run
 from lumiimg.errors import MissingHereError
-from lumiimg.findings import Level
 from tests.shared import fabric_builder
 from tests.shared.programs import needs
 from tests.shared.validation import validated
@@ -129,17 +125,6 @@ def test_the_probe_level_is_not_done_where_nothing_was_started(
     assert ORDINARY in err
 
 
-def test_what_a_probe_printed_in_colours_is_shown_without_them(
-    make_engine: Callable[[str], Engine], image: Path
-) -> None:
-    make_engine(ONLY_PROBE)
-    report = check_image(image, dict(os.environ), None)
-    assert report.level is Level.PROBE
-    assert report.answer is not Answer.NO_OBSTACLE
-    (finding,) = (finding for finding in report.findings if finding.id == "rccl.probe")
-    assert finding.evidence == ("bad probe",)
-
-
 # bench import
 
 IN_CONTAINER = 'while [ "$1" != python3 ]; do shift; done; shift; exec {python} "$@"'
@@ -210,17 +195,3 @@ def test_an_interpreter_that_does_not_start_is_no_module_that_is_not_there(tmp_p
     broken.chmod(0o755)
     assert main(["bench", "import", str(tmp_path / "site"), "--python", str(broken)]) == 4
     assert "Python does not start there: no library for it" in capsys.readouterr().err
-
-
-# what engines print
-
-
-def test_colours_and_moves_on_the_terminal_are_no_part_of_what_a_program_said() -> None:
-    lines: list[str] = []
-    code = r"printf '\033[1;31mFATAL:\033[0m  no \033[2Jroom\033[K\n\033[0m'; exit 3"
-    done = run(["/bin/sh", "-c", code], env={}, on_line=lines.append)
-    assert done.output == "FATAL:  no room\n"
-    assert done.last_line == "FATAL:  no room"
-    assert lines == ["FATAL:  no room", ""]
-    # what is no such sequence stays, to be spelled out where it is shown
-    assert run(["/bin/sh", "-c", r"printf 'a\033]0;title\007b\033'"], env={}).output == "a\x1b]0;title\x07b\x1b"
