@@ -8,12 +8,8 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from lumiimg.catalog.folders import file_names, site_folders
-from lumiimg.catalog.sites import find_site
 from lumiimg.image import open_image
 from lumiimg.image.environment import DEFAULT_PATH, ShellEnvironment
-from lumiimg.image.programs import search_path
-from lumiimg.image.shell.names import is_read
 from tests.shared.shells import BESIDE, LEFT_OUT, PLAIN, differences, exported, generated, read
 
 _ENV = ".singularity.d/env"
@@ -46,16 +42,6 @@ def test_what_one_script_defines_the_next_can_call() -> None:
     assert read("A=/opt/x", "export LD_LIBRARY_PATH=$A").result()["LD_LIBRARY_PATH"] == "/opt/x"
 
 
-def test_the_variables_of_the_sites_are_among_those_that_count() -> None:
-    sites = [find_site(name, {}) for name in file_names(site_folders({}))]
-    names = {item.name for site in sites for item in site.variables}
-    assert names
-    assert {name for name in names if not is_read(name)} == set()
-    assert is_read("NCCL_NET_PLUGIN")
-    assert is_read("LD_LIBRARY_PATH")
-    assert not is_read("OMP_NUM_THREADS")
-
-
 UNITS = ("${", "''", "a;", "a|", "a && ", "(", "$(", "if true; then ", "f() ", "B=$A.\n")
 
 
@@ -83,16 +69,6 @@ def _image(folder: Path, **scripts: str) -> Path:
     return folder
 
 
-def test_path_is_what_engines_make_of_it(tmp_path: Path) -> None:
-    """Measured with Apptainer 1.4.5: the usual folders are there before the user's script, and after Docker's."""
-    with open_image(_image(tmp_path / "a", n90__environment="export PATH=/opt/rocm/bin:$PATH\n")) as image:
-        assert image.environment["PATH"] == f"/opt/rocm/bin:{DEFAULT_PATH}"
-        assert search_path(image) == ("/opt/rocm/bin", *DEFAULT_PATH.split(":"))
-    docker = 'export PATH="/opt/venv/bin:/usr/bin:/bin"\n'
-    with open_image(_image(tmp_path / "b", n10__docker2singularity=docker, n90__environment="#!/bin/sh\n")) as image:
-        assert image.environment["PATH"] == "/opt/venv/bin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"
-
-
 def test_scripts_that_are_too_long_alone_or_together_are_said_and_the_others_are_read(tmp_path: Path) -> None:
     folder = _image(tmp_path / "a", n90__environment="export A=1\n", n91__environment="# " + "x" * 1_100_000)
     (folder / ".singularity.d/labels.json").write_text(json.dumps({"a": "x" * 1_100_000}))
@@ -105,9 +81,3 @@ def test_scripts_that_are_too_long_alone_or_together_are_said_and_the_others_are
         assert image.labels == {}
     with open_image(_image(tmp_path / "b", **{f"n9{n}__more": "# " + "x" * 500_000 for n in range(4)})) as image:
         assert "not read" in image.warnings[0]
-
-
-def test_only_the_scripts_of_the_engine_are_passed_over(tmp_path: Path) -> None:
-    folder = _image(tmp_path, n95__apps="export NCCL_NET=apps", n91__my__95__apps="export NCCL_NET=Socket")
-    with open_image(folder) as image:
-        assert image.environment["NCCL_NET"] == "Socket"

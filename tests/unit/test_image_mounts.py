@@ -68,15 +68,6 @@ def test_folders_that_lead_to_a_target_are_made(roots: tuple[RootFileSystem, Roo
     assert not seen.exists("/opt/own/other")
 
 
-def test_a_later_bind_sees_the_earlier_one(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
-    image, host = roots
-    mounts = [("/data", host.source("/opt/cray")), ("/data/libfabric.so", host.source("/lib/cxi.so"))]
-    mounts.append(("/data/new", host.source("/lib/cxi.so")))
-    seen = image.mounted(mounts)
-    assert [entry.name for entry in seen.list_dir("/data")] == ["libfabric.so", "new", "up"]
-    assert seen.stat("/data/libfabric.so").identity == seen.stat("/data/new").identity
-
-
 def test_a_target_or_a_source_that_cannot_be_is_an_error(roots: tuple[RootFileSystem, RootFileSystem]) -> None:
     image, host = roots
     for target, number in (("/loop", errno.ELOOP), ("/lib/real.so/x", errno.ENOTDIR)):

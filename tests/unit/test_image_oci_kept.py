@@ -50,23 +50,6 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_compressed_layer_is_unpacked_once_and_others_are_read_where_they_lie(
-    tmp_path: Path, cache: Path, unpacked: list[str]
-) -> None:
-    _read(docker_save(tmp_path / "plain.tar", _CONTENT), cache)
-    assert not cache.exists()
-    for path in (
-        image(_CONTENT, pack="+zstd").write_folder(tmp_path / "layout"),
-        docker_save(tmp_path / "a.tar", _CONTENT, pack="+gzip"),
-    ):
-        unpacked.clear()
-        for _ in range(3):
-            _read(path, cache)
-        assert len(unpacked) == 1
-    assert [found.read_bytes() for found in _kept(cache)] == [_CONTENT, _CONTENT]
-    assert {found.stat().st_mode & 0o777 for found in _kept(cache)} == {0o600}
-
-
 @pytest.mark.threat
 def test_a_layer_is_verified_also_where_it_was_unpacked_before(tmp_path: Path, cache: Path) -> None:
     folder = image(_CONTENT).write_folder(tmp_path / "layout")

@@ -120,15 +120,3 @@ def test_opaque_folders_are_known_by_their_attributes(packed: list[Path], tmp_pa
     opaque = tree.child(tree.root, "opaque")
     assert opaque is not None
     assert (tree.is_opaque(opaque), tree.xattrs(opaque)) == (False, {})
-
-
-def test_same_inode_numbers_of_two_layers_are_two_files(tmp_path: Path) -> None:
-    paths = [_pack(tmp_path, name, {name: "content"}) for name in ("one", "two")]
-    sources = [ByteSource.open(path) for path in paths]
-    plain = [RootFileSystem(SquashfsTree(source)) for source in sources]
-    assert plain[0].stat("/one").identity == plain[1].stat("/two").identity
-    stacked = RootFileSystem(StackedTree([SquashfsTree(source) for source in sources]))
-    assert stacked.stat("/one").identity != stacked.stat("/two").identity
-    assert stacked.stat("/one").identity == stacked.open("/one").identity
-    for source in sources:
-        source.close()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lumiimg.image import ImageError, ImageKind, open_image
-from tests.shared.programs import needs, squashed
+from tests.shared.programs import squashed
 
 DEFINITION, PARTITION, SIGNATURE, JSON, OCI_INDEX = 0x4001, 0x4004, 0x4005, 0x4006, 0x400A
 _TABLE_AT = 4096
@@ -105,19 +104,6 @@ def test_overlay_partition_that_is_not_read_is_a_warning(squashfs: bytes, tmp_pa
     objects = [*_good(squashfs), (PARTITION, "overlay", b"ext3", _partition(file_system=2, kind=4))]
     with open_image(_write(tmp_path / "a.sif", _sif(objects))) as image:
         assert image.warnings == ("overlay partition 5 is not read: what it adds or changes is not seen",)
-
-
-def test_image_of_apptainer_itself(squashfs: bytes, tmp_path: Path) -> None:
-    needs("apptainer")
-    (tmp_path / "s.sqfs").write_bytes(squashfs)
-    path = tmp_path / "a.sif"
-    subprocess.run(["apptainer", "sif", "new", path], check=True, capture_output=True)
-    add = ["--datatype", "4", "--partfs", "1", "--parttype", "2", "--partarch", "2", "--groupid", "1"]
-    subprocess.run(["apptainer", "sif", "add", *add, path, tmp_path / "s.sqfs"], check=True, capture_output=True)
-    with open_image(path) as image:
-        assert image.root.read_bytes("/hello", 100) == b"hello"
-        assert image.labels == {}
-        assert image.definition is None
 
 
 def _only(kind: int, squashfs: bytes, extra: bytes = b"") -> bytes:

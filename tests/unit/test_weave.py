@@ -173,14 +173,6 @@ def test_the_same_layers_are_the_same_bytes_and_it_may_begin_anywhere(layers: li
     assert len(first) < 1.05 * sum(layer.stat().st_size for layer in layers) + 8192
 
 
-def test_what_nobody_sees_is_not_copied(tmp_path: Path) -> None:
-    base, upper = tmp_path / "base", tmp_path / "upper"
-    for folder in (base, upper):
-        (folder / "opt").mkdir(parents=True)
-        (folder / "opt/file").write_bytes(os.urandom(1 << 20))
-    assert woven([packed_here(base), packed_here(upper)], tmp_path / "woven").stat().st_size < 1.2 * (1 << 20)
-
-
 def test_layers_that_are_compressed_otherwise_or_damaged_are_not_woven(layers: list[Path], tmp_path: Path) -> None:
     for way in ("zstd", "large-blocks"):
         assert not can_weave([FIXTURES / way, layers[1]])
