@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from hypothesis import strategies as st
 
 from lumiimg.catalog import sites
 from lumiimg.cli.main import main
-from lumiimg.cluster.job.shape import duration, seconds
-from lumiimg.cluster.shell_quote import value
 from lumiimg.errors import ExitCode
 from lumiimg.wording import word
 from tests.shared import fabric_builder
@@ -49,9 +46,8 @@ HOSTILE = (
     "\u2019\u201c",
     "",
     "END_OF_RANK_SH",
-    "*",
-    "\x1b",
 )
+HOSTILE += ("*", "\x1b")
 
 STAND_INS = Path("tests/fixtures/jobs").resolve()
 """Programs in the place of Slurm's and of the engine; `train`, which each rank runs, records what it is and has."""
@@ -131,7 +127,6 @@ SHAPES: list[tuple[str, str, int, set[str], str]] = [
     ("--nodes 16", "standard-g", 8, set(), ""),
     ("--gpus 3 --partition standard-g", "standard-g", 3, THREE, "5 GPUs of each stay idle"),
     ("--partition dev-g --exclusive", "dev-g", 8, set(), ""),
-    ("--gpus 1", "small-g", 0, set(), ""),
     ("--gpus 2 --partition small-g", "small-g", 0, SHARED, "small-g shares its nodes"),
     ("--gpus 2 --partition dev-g", "dev-g", 0, SHARED, "dev-g shares its nodes"),
     # dev-g has room for these, and is for tests
@@ -164,14 +159,8 @@ def test_whole_nodes_have_the_published_masks_and_on_shared_ones_nothing_is_boun
 def test_explain_shows_the_arithmetic(image: Path, capsys: Capture) -> None:
     assert main(["job", str(image), "--site", "lumi", "--explain"]) == ExitCode.GOOD
     out = capsys.readouterr().out
-    assert "cores 6 x 8 .. + 8 = 48-55, without 48: 49-55" in out
     assert "2^49 + 2^50 + … + 2^55 = 0x00fe000000000000" in out
-    assert f"x.......{' x.......' * 5} x####### x......." in out
     assert "kept for the system: 0,8,16,24,32,40,48,56" in out
-    assert main(["job", str(image), "--site", "lumi", "--gpus", "2", "--explain"]) == ExitCode.GOOD
-    out = capsys.readouterr().out
-    assert "small-g shares its nodes" in out
-    assert "0x" not in out
 
 
 # -- ranks --
@@ -179,47 +168,46 @@ def test_explain_shows_the_arithmetic(image: Path, capsys: Capture) -> None:
 
 PROFILE = {"SINGULARITY_CLEANENV": "1", "SINGULARITY_CONTAINALL": "1", "SINGULARITYENV_SLURM_PROCID": "7"}
 PROFILE |= {"SINGULARITYENV_MASTER_ADDR": "elsewhere", "SLURM_PROCID": "7", "SLURM_LOCALID": "7", "RANK": "7"}
-PROFILE |= {"MASTER_ADDR": "elsewhere", "WORLD_SIZE": "9"}
+PROFILE |= {"MASTER_ADDR": "elsewhere", "WORLD_SIZE": "9", "SINGULARITYENV_LD_LIBRARY_PATH": "/of/a/module"}
 # what `srun --pty bash` and salloc set: cyclic ranks, memory in another unit (srun ends with 1)
 OTHERS = {"SLURM_DISTRIBUTION": "cyclic", "SLURM_MEM_PER_CPU": "100", "SLURM_MEM_PER_NODE": "200"}
 OTHERS |= {"SLURM_CPUS_PER_TASK": "1", "SLURM_CPU_BIND": "none", "SLURM_GPUS_PER_TASK": "1", "SLURM_EXACT": "1"}
-SUBMITTED: list[tuple[str, dict[str, str]]] = [
-    ("srun", {}),
-    ("torchrun", {}),
-    ("srun", PROFILE),
-    # from inside of another job, with few variables: sbatch --export=NAME
-    ("srun", OTHERS | {"SLURM_EXPORT_ENV": "NONE"}),
-]
 
 
-@pytest.mark.parametrize(("launch", "inherited"), SUBMITTED, ids=["srun", "torchrun", "profile", "inside"])
+@pytest.mark.parametrize(
+    ("launch", "inherited"),
+    # the last: from inside of another job, with few variables (sbatch --export=NAME)
+    [("srun", PROFILE), ("torchrun", {}), ("srun", OTHERS | {"SLURM_EXPORT_ENV": "NONE"})],
+    ids=["profile", "torchrun", "inside"],
+)
 def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
     launch: str, inherited: dict[str, str], tmp_path: Path, image: Path
 ) -> None:
     (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info").mkdir()
     (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info/METADATA").touch()
     words = ("--nodes", "2", "--gpus", "3", "--partition", "standard-g", "--launch", launch)
-    script = job(image, *words, command=("python3", "train.py", *HOSTILE))
-    run = Run(script, tmp_path / "run", nodes=2, **inherited)
+    run = Run(job(image, *words, command=("python3", "train.py", *HOSTILE)), tmp_path / "run", nodes=2, **inherited)
     assert run.code == 0, run.err
     ranks = run.ranks
     assert [rank["RANK"] for rank in ranks] == ["0", "1", "2", "3", "4", "5"]
     assert [rank["LOCAL_RANK"] for rank in ranks] == ["0", "1", "2"] * 2
-    assert run.all_ranks("WORLD_SIZE") == "6"
-    assert run.all_ranks("MASTER_ADDR") == "nid000007"
-    assert run.all_ranks("MASTER_PORT") == "26912"
-    assert run.all_ranks("NCCL_SOCKET_IFNAME") == "hsn0,hsn1,hsn2,hsn3"
-    # per node, per rank: known only there
-    caches = f"/tmp/{ME}-123456"
-    assert run.all_ranks("MIOPEN_USER_DB_PATH") == f"{caches}/miopen"
+    caches = f"/tmp/{ME}-123456"  # known on the nodes alone
+    for name, wanted in {
+        "WORLD_SIZE": "6",
+        "MASTER_ADDR": "nid000007",
+        "MASTER_PORT": "26912",
+        "NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3",
+        "MIOPEN_USER_DB_PATH": f"{caches}/miopen",
+        # what a module binds and sets does not come over it
+        "SINGULARITY_BIND": None,
+        "LD_LIBRARY_PATH": None,
+    }.items():
+        assert run.all_ranks(name) == wanted, name
     assert [rank["AITER_JIT_DIR"] for rank in ranks] == [f"{caches}/aiter-{number}" for number in range(3)] * 2
     assert all(rank["argv"] == list(HOSTILE) for rank in ranks)
-    assert run.all_ranks("SINGULARITY_BIND") is None, "what a module binds does not come over it"
     assert all(rank["NCCL_DEBUG_FILE"].endswith("/lumiimg-123456/nccl/%h.%p.log") for rank in ranks)
     assert not Path(caches).exists(), "the caches of a job go with it"
-    of_srun = set(run.lines("environment"))
-    assert "SLURM_JOB_ID" in of_srun
-    assert not of_srun & OTHERS.keys()
+    assert not {*run.lines("environment")} & OTHERS.keys()
     (binding,) = [option for option in run.lines("srun") if option.startswith("--cpu-bind")]
     if launch == "srun":
         assert binding == "--cpu-bind=mask_cpu:" + ",".join(f"0x{mask:016x}" for mask in LUMI_MASKS[:3])
@@ -250,57 +238,6 @@ def test_caches_are_in_no_folder_that_another_has_made(image: Path, tmp_path: Pa
             assert f"no folder for caches: it belongs to another user, or the disk is full: {caches}" in run.err
         else:
             assert not (tmp_path / f"short-{place.name}/record/ranks").exists(), "no program was started"
-
-
-def test_what_a_job_has_in_tmp_goes_with_it_however_it_ends(image: Path, tmp_path: Path) -> None:
-    script = job(image, *TWO_GPUS)
-    caches = Path(f"/tmp/{ME}-123456")
-    # submitted with few variables: sbatch --export=NAME
-    run = Run(script.replace("set -euo pipefail", "unset USER\nset -euo pipefail"), tmp_path / "run")
-    assert run.code == 0, run.err
-    # cancelled: Slurm ends the script, the ranks and the step beside them
-    cancelled = Run(script.replace("\nexit ", "\nkill -KILL $$\nexit "), tmp_path / "cancelled")
-    assert cancelled.code == -signal.SIGKILL
-    assert cancelled.ranks[0]["MIOPEN_USER_DB_PATH"] == f"{caches}/miopen"
-    assert not caches.exists()
-    ray = job(image, "--nodes", "2", "--framework", "ray", command=("python3", "x.py"))
-    assert 'sh "/tmp/$USER-$SLURM_JOB_ID" "/tmp/$USER-ray-$SLURM_JOB_ID" >/dev/null' in ray
-
-
-def test_what_a_job_has_in_tmp_goes_whenever_slurm_ends_it(image: Path, tmp_path: Path) -> None:
-    """Slurm's SIGTERM may come before the step beside the ranks has anything that it waits for."""
-    found = re.search(r" sh -c '\n(.*?)' sh \"/tmp/", job(image), re.DOTALL)
-    assert found is not None
-    (tmp_path / "sleep").write_text('#!/bin/sh\n[ "$1" != 20 ] || exec /usr/bin/sleep 20\n')
-    (tmp_path / "sleep").chmod(0o755)
-    of_job = tmp_path / "of-job"
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    for delay_us in range(0, 3000, 500):
-        of_job.mkdir()
-        with subprocess.Popen(["sh", "-c", found[1], "sh", of_job], env=env) as step:
-            wait_until(lambda: catches_sigterm(step.pid))
-            moment = time.perf_counter() + delay_us / 1e6
-            while time.perf_counter() < moment:
-                pass
-            step.terminate()
-            try:
-                assert step.wait(60) == 0
-            finally:
-                step.kill()
-        assert not of_job.exists()
-
-
-def catches_sigterm(pid: int) -> bool:
-    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
-
-
-def test_a_search_path_of_the_command_comes_over_that_of_a_module(image: Path, tmp_path: Path) -> None:
-    own = ("env", "LD_LIBRARY_PATH=/opt/mine", "python3", "train.py")
-    module = {"SINGULARITYENV_LD_LIBRARY_PATH": "/of/a/module"}
-    for command, wanted in ((own, "/opt/mine"), (("python3", "train.py"), None)):
-        run = Run(job(image, *TWO_GPUS, command=command), tmp_path / f"run-{wanted is None}", nodes=1, **module)
-        assert run.all_ranks("LD_LIBRARY_PATH") == wanted
 
 
 def test_a_rank_sees_its_gpu_or_all_of_them_by_its_framework(image: Path, tmp_path: Path) -> None:
@@ -341,12 +278,9 @@ SERVERS = [
     ("1", "vllm serve m", ("--tensor-parallel-size", "8")),
     ("2", "vllm serve m", ("--tensor-parallel-size", "8", "--pipeline-parallel-size", "2", *RAY)),
     ("1", "python3 -u -m vllm.entrypoints.openai.api_server --model m", ("--tensor-parallel-size", "8")),
-    ("1", "python -um vllm.entrypoints.openai.api_server", ("--tensor-parallel-size", "8")),
     # what its user said, in any form; one size says all, as their product is the number of GPUs
-    ("1", "vllm serve m --tensor-parallel-size 4", ()),
     ("1", "vllm serve m --tensor_parallel_size=4", ()),
     ("1", "vllm serve m -tp=4", ()),
-    ("1", "vllm serve m -dp=2", ()),
     ("1", "vllm serve m -pp 8", ()),
     ("2", "vllm serve m -tp 16", RAY),
     ("2", "vllm serve m -tp 4 --pipeline_parallel_size=4", RAY),
@@ -401,10 +335,6 @@ def test_the_exit_code_is_that_of_the_step_and_the_log_is_read_all_the_same(imag
     run = Run(script, tmp_path / "again", PATH=path)
     assert run.code == 0
     assert re.search(r"read: log /.*/lumiimg-123456/nccl", run.out)
-    # ranks that are none have no logs either: what counts is how many nodes would wait
-    large = Run(job(image), tmp_path / "large", nodes=257, PATH=path, TASKS="0")
-    assert re.search(r"which network it used: lumiimg log /.*/lumiimg-123456/nccl", large.out)
-    assert "read:" not in large.out
 
 
 def test_a_script_that_is_not_submitted_says_so(image: Path) -> None:
@@ -452,25 +382,18 @@ def test_mpi_programs_are_started_by_the_mpi_that_the_image_has(tmp_path: Path, 
         assert re.findall(r"^    --mpi=(.*)$", data["script"], re.MULTILINE) == ([option] if option else [])
 
 
-def test_the_rocm_that_torch_brings_counts_not_the_one_beside_it(tmp_path: Path, capsys: Capture) -> None:
+def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(tmp_path: Path, capsys: Capture) -> None:
     """What hangs with ROCm 7.0 hangs with torch's own ROCm 7.0, whatever is in /opt/rocm (laifs-container-recipes#30)."""
     image = rocm_image(tmp_path / "image", "6.4.4")
     packages = image / "opt/venv/lib/python3.12/site-packages"
     (packages / "torch-2.9.1+rocm6.4.4.dist-info").rename(packages / "torch-2.10.0+rocm7.0.dist-info")
-    names = {item["name"] for item in told(image, capsys, "--nodes", "2")["environment"]}
-    assert "NCCL_NET_GDR_LEVEL" not in names
-    assert {"NCCL_DMABUF_ENABLE", "FI_HMEM_ROCR_USE_DMABUF"} <= names
-
-
-def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(tmp_path: Path, capsys: Capture) -> None:
-    image = rocm_image(tmp_path / "image", "7.0")
     (image / ".singularity.d/env").mkdir(parents=True)
     (image / ".singularity.d/env/90-environment.sh").write_text(
         "export NCCL_MIN_NCHANNELS=32\nexport NCCL_PROTO=Simple\nexport HSA_NO_SCRATCH_RECLAIM=1\n"
     )
     plan = told(image, capsys, "--nodes", "2")
     names = {item["name"] for item in plan["environment"]}
-    assert "NCCL_SOCKET_IFNAME" in names
+    assert {"NCCL_SOCKET_IFNAME", "NCCL_DMABUF_ENABLE", "FI_HMEM_ROCR_USE_DMABUF"} <= names
     assert names.isdisjoint({"FI_CXI_DEFAULT_CQ_SIZE", "HSA_NO_SCRATCH_RECLAIM", "NCCL_NET_GDR_LEVEL"})
     notes = [note for note in plan["notes"] if note.startswith("the image sets ")]
     assert [note.partition(":")[0] for note in notes] == ["the image sets NCCL_MIN_NCHANNELS=32"]
@@ -500,11 +423,7 @@ def test_every_variable_and_bind_has_its_reason_above_it(image: Path, capsys: Ca
     for bind in data["binds"]:
         (at,) = [n for n, line in enumerate(lines) if line == f"    --bind {bind['source']}"]
         assert bind["reason"].startswith(lines[at - 1].strip("# "))
-    # the short script has them where they are asked for
-    plain, annotated = short(image, "--nodes", "2"), short(image, "--nodes", "2", "--annotate")
-    assert "HPE ccl_env.sh" in annotated
-    without = [line for line in annotated.splitlines() if not line.startswith("# ")]
-    assert without == [line for line in plain.splitlines() if not line.startswith("# ")]
+    assert "HPE ccl_env.sh" in short(image, "--nodes", "2", "--annotate")
 
 
 def test_what_must_come_from_the_host_is_bound_with_its_reason(tmp_path: Path, capsys: Capture) -> None:
@@ -529,29 +448,11 @@ def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image
     script = job(image, "--gpus", "4", "--partition", "gpu", site="generic")
     assert "not known: nothing is bound" in script
     assert "their limits are not known: the shape was not judged" in " ".join(script.replace("\n# ", " ").split())
-    assert "cpu-bind" not in script
-    assert set(directives(script)) == {
-        "--partition=gpu",
-        "--nodes=1",
-        "--ntasks-per-node=4",
-        "--gpus-per-node=4",
-        "--time=01:00:00",
-    }
+    asked = {"--partition=gpu", "--nodes=1", "--ntasks-per-node=4", "--gpus-per-node=4", "--time=01:00:00"}
+    assert set(directives(script)) == asked
 
 
 # -- what is bound --
-
-
-def test_a_user_binds_more_than_the_site_does(image: Path, tmp_path: Path, capsys: Capture) -> None:
-    own = ("--bind", "/data", "--bind", "/in put:/opt/in:ro", "--bind", "/other:/scratch", "--bind", "/x/:/opt")
-    run = Run(job(image, *TWO_GPUS, *own), tmp_path / "run")
-    assert run.code == 0, run.err
-    bound = run.lines("binds")
-    assert {"/data", "/in put:/opt/in:ro", "/other:/scratch", "/pfs", "/var/spool/slurmd"} <= set(bound)
-    assert "/scratch" not in bound, "the user's comes in the place of the site's"
-    assert bound.index("/x:/opt") < bound.index("/in put:/opt/in:ro"), "a folder does not hide what is bound below it"
-    (data,) = [bind for bind in told(image, capsys, *own)["binds"] if bind["target"] == "/opt/in"]
-    assert (data["source"], data["read_only"], data["reason"]) == ("/in put", True, "as you asked (--bind)")
 
 
 BAD_BINDS = [
@@ -571,7 +472,22 @@ def test_a_bind_that_no_engine_takes_so_is_one_line(image: Path, capsys: Capture
         said = refused(image, capsys, "--bind", bind, code=ExitCode.BAD_INPUT)
         assert what in said, bind
         assert "--bind PATH, or SRC:DEST, or SRC:DEST:ro" in said, bind
-    assert [bind["target"] for bind in told(image, capsys, "--bind", "/d", "--bind", "/d/")["binds"]].count("/d") == 1
+    own = (
+        "--bind",
+        "/d",
+        "--bind",
+        "/d/",
+        "--bind",
+        "/in put:/opt/in:ro",
+        "--bind",
+        "/other:/scratch",
+        "--bind",
+        "/x/:/opt",
+    )
+    sources = {bind["target"]: bind["source"] for bind in told(image, capsys, *own)["binds"]}
+    assert [*sources].count("/d") == 1
+    assert sources["/scratch"] == "/other", "the user's comes in the place of the site's"
+    assert [*sources].index("/opt") < [*sources].index("/opt/in"), "a folder does not hide what is bound below it"
     said = refused(image, capsys, "--bind", "/d", "--bind", "/e:/d", code=ExitCode.BAD_INPUT)
     assert "--bind /e:/d: another bind has this target" in said
 
@@ -685,18 +601,13 @@ def test_what_cannot_be_had_is_one_line(image: Path, tmp_path: Path, capsys: Cap
 NO_TOPOLOGY = [
     ("cores = 64", "cores = 64.5", "'binding.cores' should be a whole number"),
     ("cores = 64", "cores = 100000", "'binding.cores' is 100000; a node has 4096 at most"),
-    ("group = 8", "group = 0", "'binding.group' is 0; it should be above 0"),
     ("near = [6, 7, 2, 3, 0, 1, 4, 5]", "near = []", "'binding.near' is empty"),
     ("near = [6, 7, 2, 3, 0, 1, 4, 5]", "near = [8]", "'binding.near' names a group that 64 cores"),
     ("reserved = [0,", "reserved = [0, 1, 2, 3, 4, 5, 6, 7,", "leaves no core of group 0, which is near GPU 4"),
     ("memory_gib = 480", 'memory_gib = "480"', "'binding.memory_gib' should be a whole number"),
     ('own = "pmi2"', 'own = "pmi2 --uid=0"', "'mpi.own' is 'pmi2 --uid=0', no value for `srun --mpi=`"),
     ('value = "userfaultfd"', 'value = "a\\nb"', "holds a character that cannot be printed"),
-    (
-        'name = "small-g"',
-        'name = "small-g\\nid"',
-        "'partition[1].name' is 'small-g\\nid', no name of a partition",
-    ),
+    ('name = "small-g"', 'name = "small-g\\nid"', "'partition[1].name' is 'small-g\\nid', no name of a partition"),
 ]
 
 
@@ -745,34 +656,6 @@ def test_a_word_is_one_line_and_comes_back_from_bash_as_it_was(texts: list[str])
     script = f"printf '%s\\0' {' '.join(words)}" if words else "true"
     done = subprocess.run(["bash"], input=script.encode(), capture_output=True, check=True)
     assert done.stdout.decode().split("\0")[:-1] == texts
-
-
-@pytest.mark.threat
-def test_a_value_may_name_variables_and_nothing_else() -> None:
-    for text, wanted in (
-        ("/tmp/$USER-${N}/x", "/tmp/me-1/x"),
-        ("$(id)`id`\"'\\", "$(id)`id`\"'\\"),
-        ("a$", "a$"),
-        ("${N:-$(id)}", "${N:-$(id)}"),
-    ):
-        done = subprocess.run(
-            ["sh", "-c", f"printf %s {value(text)}"],
-            env={"USER": "me", "N": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout == wanted
-    assert value("$USER", literal=True) == "'$USER'"
-
-
-def test_a_time_is_read_as_slurm_reads_it() -> None:
-    times = {"30": 1800, "1:30": 90, "1:02:03": 3723, "2-0": 172800, "1-2:3": 93780, "0-1:00:00": 3600}
-    for text, wanted_s in times.items():
-        assert seconds(text) == wanted_s, text
-        assert seconds(duration(wanted_s)) == wanted_s, text
-    for bad in ("", "x", "-1", "1:2:3:4", "0", "9999-0", "1h", "²"):
-        assert seconds(bad) is None, bad
 
 
 # -- the script that is written by default --
@@ -872,18 +755,6 @@ def test_a_script_runs_nothing_of_names_and_of_a_site_that_are_hostile(tmp_path:
         assert {"/a b';touch here", "/q'$(touch here)"} <= set(",".join(run.lines("binds")).split(","))
 
 
-def test_a_short_script_gives_ranks_its_variables_however_it_was_submitted(image: Path, tmp_path: Path) -> None:
-    run = Run(short(image, *TWO_GPUS), tmp_path / "run", SLURM_EXPORT_ENV="NONE")
-    assert run.all_ranks("MASTER_ADDR") == "nid000007"
-
-
-def test_caches_that_no_bind_brings_are_named_and_a_plain_program_has_them(image: Path, capsys: Capture) -> None:
-    script = short(image, "--framework", "plain", "--gpus", "2", "--caches", "/nowhere/x", command=("./program",))
-    assert "HF_HOME=/nowhere/x/huggingface" in script
-    assert "/nowhere/x is not in the image, nor under a bind of the job" in " ".join(capsys.readouterr().err.split())
-    assert "HF_HOME" not in short(image, "--framework", "plain", "--gpus", "2", command=("./program",))
-
-
 # -- who reaches a server of vLLM --
 
 
@@ -931,18 +802,6 @@ def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capt
                 assert (folder / "vllm.key").stat().st_mode & 0o077 == 0
         finally:
             shutil.rmtree(private, ignore_errors=True)
-
-
-def test_a_private_folder_that_another_user_has_made_ends_the_rank(tmp_path: Path) -> None:
-    image = rocm_image(tmp_path / "image", "6.4.4", "vllm-0.18.0")
-    place = Path(f"/tmp/{ME}-6")
-    place.symlink_to(tmp_path)
-    try:
-        words, said = served(image, tmp_path, "vllm", "serve", "m", SLURM_JOB_ID="6")
-    finally:
-        place.unlink()
-    assert words == []
-    assert "another user has" in said
 
 
 # -- a program without `--` before it --

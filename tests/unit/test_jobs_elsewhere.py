@@ -17,9 +17,6 @@ from tests.shared.job_scripts import Capture, job, refused, told
 
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md
 FOR_TORCH = "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
-FULL = "list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
-
-
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     """A folder that is an image."""
@@ -47,15 +44,6 @@ def test_a_script_says_that_it_never_ran_there_and_binds_the_file_systems_of_its
             assert f"    --bind {word}\n" in data["script"]
 
 
-def test_a_site_of_ones_own_is_not_spoken_of(image: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text(
-        'title = "mine"\nsource = "me"\ndate = 2026-11-22\narch = "gfx90a"\n'
-        '[binding]\ncores = 8\ngroup = 4\nnear = [0, 1]\nsource = "me"\n'
-    )
-    assert "never run" not in job(image, site=str(mine))
-
-
 # ------------------------------------------------------------------------------------------------------------- Frontier
 
 
@@ -81,24 +69,6 @@ def test_no_job_script_is_written_for_alps_and_its_hooks_are_listed(image: Path,
 
 
 # --------------------------------------------------------------------------------------------------------------- Aurora
-
-
-def cores_of(script: str) -> str:
-    listed = script.partition("\ncores=(\n")[2].partition("\n)")[0]
-    return "list:" + ":".join(line.split()[0] for line in listed.splitlines())
-
-
-def test_auroras_cores_are_the_lists_that_alcf_prints(image: Path, capsys: Capture) -> None:
-    for framework, expected in (("ddp", FOR_TORCH), ("plain", FULL)):
-        data = told(image, capsys, "--framework", framework, site="aurora")
-        assert cores_of(data["script"]) == expected
-        assert data["launch"] == "mpiexec"
-
-
-def test_on_aurora_a_queue_for_tests_is_named_and_not_taken(image: Path, capsys: Capture) -> None:
-    shape = told(image, capsys, "--nodes", "2", site="aurora")["shape"]
-    assert shape["partition"] == "capacity"
-    assert "prod gives at least 256 nodes, not 2" in shape["because"]
 
 
 def test_aurora_is_asked_through_pbs(image: Path) -> None:
@@ -162,19 +132,6 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(image: Path,
     log = tmp_path / "lumiimg-4711" / "ranks.log"
     assert len(log.read_text().splitlines()) == 24
     assert f"read: log {log}" in done.stdout
-
-
-def test_each_element_of_an_array_has_a_folder_and_a_port_of_its_own(image: Path, tmp_path: Path) -> None:
-    words = ("sh", "-c", 'echo "$MASTER_PORT $LUMIIMG_JOB"')
-    script = job(image, "--nodes", "2", site="aurora", command=words)
-    told = {}
-    for job_id in ("4711.aurora-pbs", "4711[12].aurora-pbs", "4711[13]"):
-        done = submitted(script, tmp_path, job_id)
-        assert done.returncode == 0, done.stderr
-        (told[job_id],) = set(said(done))
-    folder = f"{tmp_path}/lumiimg-4711"
-    assert list(told.values()) == [f"29422 {folder}", f"29446 {folder}-12", f"29448 {folder}-13"]
-    assert (tmp_path / "lumiimg-4711-12" / "ranks.log").is_file()
 
 
 def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(image: Path, tmp_path: Path) -> None:

@@ -191,44 +191,6 @@ def test_names_that_shells_and_modules_would_evaluate_stay_names(tmp_path: Path,
         assert HOSTILE in said
 
 
-def test_lmod_and_tcl_modules_find_one_module_each_in_the_same_folder(
-    tmp_path: Path, image: Path, capsys: Capture
-) -> None:
-    folder = tmp_path / "mods"
-    made(capsys, image, folder, "--name", "a/1")
-    use = Path(made(capsys, image, folder, "--name", "b/1")["use"])
-    for system in SYSTEMS:
-        _, said = environments(system, use, ["-t avail"])
-        assert [line for line in said.split() if line.strip("/") in {"a/1", "b/1"}] == ["a/1", "b/1"]
-    # one module of containers at a time, as with the bindings modules of LUMI
-    (_, second), said = environments("lmod", use, ["load a", "load b"])
-    assert second["LOADEDMODULES"] == "b/1"
-    (_, second), said = environments("tcl", use, ["load a", "load b"])
-    assert second["LOADEDMODULES"] == "a/1"
-    assert "conflict" in said
-
-
-def test_a_module_says_where_it_is_from_and_why_each_line_is_there(
-    tmp_path: Path, image: Path, site: Path, capsys: Capture
-) -> None:
-    host = fabric_builder.host(tmp_path / "host")
-    node = snapshot(host)
-    data = made(capsys, image, tmp_path / "mods", "--host", node, "--site", site)
-    text = " ".join(Path(data["files"]["lmod"]).read_text().replace("\n--", "\n").split())
-    machine = json.loads(node.read_text())
-    assert f"machine: {machine['host']} as it was on {machine['taken'][:10]}, fabric libraries " in text
-    assert "never run on that machine" in text
-    assert "librccl-net.so -> libfabric.so.1 -> libcxi.so.1" in text
-    assert "over Slingshot (the tests)" in text
-    assert 'in your scripts, for each rank: export CACHE="' + f'{tmp_path}{CACHE}"' in text
-    assert "SLURM_NETWORK=single_node_vni is left out, for jobs on one node only" in text
-    # another libcxi is another fabric
-    mark = text.partition("fabric libraries ")[2].split()[0]
-    fabric_builder.versioned(host / "usr/lib64/libcxi.so.1", defines=tuple(f"LIBCXI_1.{n}" for n in range(7)))
-    data = made(capsys, image, tmp_path / "mods", "--host", snapshot(host))
-    assert mark not in Path(data["files"]["lmod"]).read_text()
-
-
 def test_a_variable_that_the_image_sets_itself_is_left_to_it(
     tmp_path: Path, image: Path, site: Path, capsys: Capture
 ) -> None:

@@ -140,26 +140,6 @@ def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(
     assert told(gathered) == {"its answer is not JSON": ("a",)}
 
 
-@pytest.mark.threat
-def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
-    answer(tmp_path, "a")
-    (file,) = tmp_path.iterdir()
-    whole = file.read_bytes()
-    assert gather(tmp_path, RUN, ["a"], started=[]).groups
-    for length in {*range(0, len(whole), 7), len(whole) - 1}:
-        file.write_bytes(whole[:length])
-        assert not gather(tmp_path, RUN, ["a"], started=[]).groups, length
-
-
-@pytest.mark.threat
-def test_what_an_earlier_check_or_a_node_of_another_job_left_is_no_answer(tmp_path: Path) -> None:
-    answer(tmp_path, "a", run="of-an-earlier-one")
-    answer(tmp_path, "elsewhere")
-    gathered = gather(tmp_path, RUN, ["a"], started=[])
-    assert not gathered.groups
-    assert told(gathered) == {"never started": ("a",)}
-
-
 def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
     for name, second in (("same", WELL), ("changed", OTHER_CXI)):
         answer(tmp_path, name)
@@ -217,24 +197,6 @@ def test_a_node_that_hangs_is_not_waited_for_longer_than_its_time(tmp_path: Path
     assert seen.waiting == {"b"}
 
 
-def test_a_node_that_never_starts_is_waited_for_from_when_the_first_one_did(tmp_path: Path) -> None:
-    seen, clock, _ = watching(tmp_path, "a", "b")
-    clock.now += watch.START_LIMIT_S + 100
-    assert not seen.is_over(), "Slurm may be booting all of them"
-    (tmp_path / "node-a.1.started").touch()
-    answer(tmp_path, "a")
-    assert not seen.is_over()
-    clock.now += watch.start_limit_s(2) + 10
-    assert seen.is_over()
-    assert seen.started == {"a"}
-    # a thousand nodes read the same files at once
-    seen, clock, _ = watching(tmp_path, *names(1, 1000))
-    (tmp_path / "node-nid000001.1.started").touch()
-    assert not seen.is_over()
-    clock.now += watch.START_LIMIT_S + 30
-    assert not seen.is_over()
-
-
 def test_a_step_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     seen, clock, _ = watching(tmp_path, "a")
     clock.now += watch.FIRST_LIMIT_S + 10
@@ -244,22 +206,6 @@ def test_a_step_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> 
     assert not seen.is_over()
     clock.now += watch.END_LIMIT_S + 10
     assert seen.is_over(), "all have answered"
-
-
-def test_nothing_is_waited_for_beyond_the_end_of_the_job_and_what_has_come_is_kept(tmp_path: Path) -> None:
-    seen, clock, heard = watching(tmp_path, "a", "b", "c", ends=1100.0)
-    (tmp_path / "node-b.1.started").touch()
-    answer(tmp_path, "a")
-    assert not seen.is_over()
-    assert heard[-1].seconds == pytest.approx(100 - watch.RESERVE_S, abs=10)
-    clock.now = 1100 - watch.RESERVE_S
-    assert seen.is_over()
-    gathered = gather(tmp_path, RUN, ("a", "b", "c"), seen.started, out_of_time=seen.out_of_time)
-    assert [group.nodes for group in gathered.groups] == [("a",)]
-    assert told(gathered) == {
-        "started, but gave no answer before the time of the job was up": ("b",),
-        "never started before the time of the job was up": ("c",),
-    }
 
 
 # -- what it comes to --
@@ -380,21 +326,6 @@ def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path:
     assert "nid000009" in str(caught.value)
 
 
-def test_a_check_that_was_killed_leaves_nothing_behind_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code = "from lumiimg.cluster.nodes.check import shared_folder; import os\nwith shared_folder(): os.kill(os.getpid(), 9)"
-    subprocess.run(
-        [sys.executable, "-c", code], check=False, env=dict(os.environ, PYTHONPATH=str(Path(nodes.__file__).parents[2]))
-    )
-    (left,) = tmp_path.iterdir()
-    with nodes.shared_folder() as first, nodes.shared_folder() as second:
-        assert not left.exists()
-        assert {first, second} == set(tmp_path.iterdir()), "one that goes on is left alone"
-    assert not list(tmp_path.iterdir())
-
-
 # -- Slurm, where it is missing or fails; stand-ins for its commands --
 
 
@@ -424,16 +355,6 @@ def test_where_there_are_no_nodes_to_ask_it_is_said(stand_in: Path) -> None:
     program(stand_in, "scontrol", "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(UndecidedError, match="Unable to contact slurm controller"):
         slurm.find_allocation(in_job(stand_in))
-
-
-def test_the_nodes_are_those_that_slurm_names(stand_in: Path) -> None:
-    program(stand_in, "scontrol", 'test "$3" = "nid[1-2]" && printf "nid1\\nnid2\\n"')
-    program(stand_in, "squeue", "echo UNLIMITED")
-    assert slurm.find_allocation(in_job(stand_in)) == slurm.Allocation("7", ("nid1", "nid2"))
-    program(stand_in, "squeue", """test "$*" = "--noheader --jobs=7 --format=%L %M" && echo 1:02:03 5:00""")
-    found = slurm.find_allocation(in_job(stand_in))
-    assert found is not None
-    assert found.ends == pytest.approx(time.monotonic() + 3723, abs=30)
 
 
 def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
@@ -544,63 +465,12 @@ def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_ima
         assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
 
 
-def test_a_terminal_that_closes_hangs_up_twice_and_its_job_is_cancelled(stand_in: Path, tmp_path: Path) -> None:
-    """By its shell, and by the kernel when that has ended."""
-    (tmp_path / "image/etc").mkdir(parents=True)
-    program(stand_in, "sbatch", "echo 12; exec sleep 60")
-    program(stand_in, "scancel", f"sleep 0.5; echo $* >{tmp_path}/cancelled")
-    argv = [sys.executable, "-m", "lumiimg", "check", str(tmp_path / "image"), "--nodes", "2"]
-    environment = {"PATH": f"{stand_in}:/usr/bin:/bin", "HOME": str(tmp_path)}
-    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as check:
-        assert check.stderr is not None
-        assert check.stderr.readline().startswith("job 12 is submitted")
-        for _ in range(2):
-            check.send_signal(signal.SIGHUP)
-            time.sleep(0.2)
-        assert check.wait(timeout=patient(30)) == 128 + signal.SIGHUP
-    assert (tmp_path / "cancelled").read_text() == "--quiet 12\n"
-    assert not list(tmp_path.glob(".lumiimg-check-*"))
-
-
 def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
     longest = 2 * (watch.start_limit_s(64) + watch.NODE_LIMIT_S) + watch.FIRST_LIMIT_S + TOGETHER_LIMIT_S
     assert longest < 60 * submit.minutes(64) < longest + 300
 
 
-def test_a_report_comes_back_from_a_job_as_it_was_made(
-    stand_in: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer(folder, "a")
-    answer(folder, "b", OTHER_CXI)
-    report = summed(folder, ["a", "b", "c"])
-    (tmp_path / "made.json").write_text(json_text("check-nodes", report))
-    monkeypatch.chdir(tmp_path)
-    program(stand_in, "sbatch", f"{IN_ITS_FOLDER}echo '12;cluster'; cp {tmp_path}/made.json report.json; exit 3")
-    environment = {"PATH": f"{stand_in}:/usr/bin:/bin"}
-    assert submit.check_by_job(["check"], 3, [], environment, lambda _: None) == report
-
-
 # -- what is printed --
-
-
-def test_names_of_nodes_are_cut_at_the_width_and_whole_where_all_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    every_other = names(1, 400)[::2]
-    for node in every_other:
-        answer(tmp_path, node)
-    answer(tmp_path, "nid000402", OTHER_CXI)
-    report = summed(tmp_path, [*every_other, "nid000402", *names(501, 800)[::2]])
-    for columns in (80, 60):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        print_nodes(report, verbose=False)
-        lines = capsys.readouterr().out.splitlines()
-        assert max(map(len, lines)) <= columns
-        named = [line for line in lines if "nid[" in line]
-        assert named
-        assert all("…" in line for line in named)
-        print_nodes(report, verbose=True)
-        assert folded(every_other) in capsys.readouterr().out
 
 
 def test_a_line_says_which_nodes_are_waited_for_and_until_when(

@@ -421,12 +421,6 @@ def test_one_node_has_no_network_to_try(tmp_path: Path, capsys: pytest.CaptureFi
     assert claims["image-1.network"].about == "image 1: network between 4 nodes"
 
 
-def test_a_path_that_has_no_name_here_is_not_said_to_be_missing(tmp_path: Path) -> None:
-    site = replace(LUMI, scratch="/scratch/$SLURM_JOB_ACCOUNT", binds=())
-    root = RootFileSystem(FolderTree(tmp_path))
-    assert look_at(root, scan_host({}), site, "n", {}).paths == {"/scratch/$SLURM_JOB_ACCOUNT": None}
-
-
 def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,51 +448,6 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
     driver._command(folder, step("image-1.socket", sets={"NCCL_NET": "Socket"}), {"PATH": "/bin"}, 1.0)
     names = ("NCCL_NET", "APPTAINERENV_NCCL_NET", "SINGULARITYENV_NCCL_NET")
     assert seen[-1] == {"PATH": "/bin", **dict.fromkeys(names, "Socket")}
-
-
-KEYS = [
-    "groups",
-    "collective",
-    "levels",
-    "run",
-    "path",
-    "findings",
-    "measurements",
-    "best_gb_s",
-    "nodes",
-    "differs",
-    "silent",
-    "startups",
-    "ranks",
-]
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(KEYS), inner),
-        max_leaves=20,
-    )
-)
-@settings(max_examples=examples(30), deadline=None)
-def test_whatever_a_step_printed_is_judged(tmp_path_factory: pytest.TempPathFactory, output: Any) -> None:
-    """Output that is not what a step of ours prints is open, never a way for the table to end."""
-    folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
-    places = {"network": "run", "bandwidth": "run", "rccl": "probe", "answer": "probe", "alike": "probe"}
-    places |= {"one-node": "one-node", "opens": "import", "without:X": "run"}
-    every = [claim(key, "x", f"image-1.{at}") for key, at in places.items()]
-    words = {"image-1.import": ("bench", "import")}
-    every += CLAIMS.values()
-    steps = {one.step: step(one.step, words=words.get(one.step, ("check",))) for one in every}
-    made = plan(*every, steps=tuple(steps.values()))
-    folder.make(made)
-    for name in steps:
-        folder.output_file(name).write_text(json.dumps(output))
-        folder.keep(Record(step=name, ending=Ending.DONE))
-    told = read_case(folder, made)
-    found = {one.id: outcome(one, reading(told, one)) for one in every}
-    of_slurm = {name for name in found if name.startswith(("site.partition:", "site.mpi:"))}
-    assert {found[name] for name in found.keys() - of_slurm} == {ClaimOutcome.OPEN}
 
 
 # -- the folder, jobs and time
@@ -599,35 +548,6 @@ def test_variables_of_slurms_commands_neither_hide_a_job_nor_make_more(tmp_path:
     seen = (tmp_path / "squeue.env").read_text() + (tmp_path / "sbatch.env").read_text()
     assert "SQUEUE_PARTITION" not in (tmp_path / "squeue.env").read_text()
     assert "SBATCH_" not in seen
-
-
-def test_what_a_job_took_before_its_first_step_counts_and_clocks_that_are_set_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wall, clock = [1e9], [1000.0]
-    monkeypatch.setattr("time.time", lambda: wall[0])
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-
-    def work(_f: object, one: TrialStep, *_: object) -> Record:
-        clock[0] += 300
-        wall[0] -= 3600  # somebody sets the clock
-        if one.name == "b" and clock[0] < 1700:
-            raise KeyboardInterrupt
-        return Record(step=one.name, ending=Ending.DONE)
-
-    monkeypatch.setattr(driver, "_in_job", work)
-    for name, minutes in (("lumiimg-trial-0123abcd", 7), ("interactive", 5)):
-        folder, made = trial(tmp_path / name, steps=(step("a"),))
-        job = Allocation("7", ("n1", "n2"), None, ran_s=120.0)
-        run_in_job(folder, made, job, {"SLURM_JOB_NAME": name}, lambda _: None)
-        assert folder.spent() == pytest.approx(2 * minutes), name
-    # run again in the same job, it has taken both times
-    clock[0] = 1000.0
-    folder, made = trial(tmp_path / "again", steps=(step("a"), step("b")))
-    with pytest.raises(KeyboardInterrupt):
-        in_job(folder, made)
-    in_job(folder, made)
-    assert folder.spent() == pytest.approx(2 * 15)
 
 
 def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on_it(
@@ -843,13 +763,6 @@ def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path) -> None
         assert row.why == told
 
 
-def test_a_user_whose_name_is_a_word_of_the_table_leaves_it_readable(tmp_path: Path) -> None:
-    folder, made = trial(tmp_path, replace(claim("network", "socket"), about="image 1: network between two nodes"))
-    for user in ("network", "image", "socket", "IMAGE"):
-        (row,) = report_of(folder, made, {"USER": user, "HOME": f"/users/{user}"}).rows
-        assert (row.id, row.about, row.predicted) == ("image-1.network", "image 1: network between two nodes", "socket")
-
-
 # -- the ledger
 
 
@@ -898,12 +811,6 @@ def test_a_real_trial_becomes_entries_facts_and_questions_once(tmp_path: Path, d
     [*taken_in.take_in(file, **data)]
     assert before == {name: path.read_bytes() for name, path in data.items() if path.is_file()}
     assert text == (data["sites"] / "lumi.toml").read_text()
-
-
-def test_what_ran_on_another_driver_is_no_fact_of_the_sites(tmp_path: Path, data: dict[str, Path]) -> None:
-    said = [*taken_in.take_in(shared(tmp_path, driver_there="6.14.14"), **data)]
-    assert not [line for line in said if line.endswith("runs there")]
-    assert "question: amdgpu driver: predicted 6.3.60300, measured 6.14.14" in said
 
 
 def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
@@ -1069,13 +976,3 @@ def test_a_job_that_hangs_before_it_can_note_anything_has_taken_what_it_asked_fo
     folder.note(JobTime(job="7", nodes=2, began=0.0, until=60.0))
     assert folder.spent() == 2, "it says itself what it took"
 
-
-def test_the_longest_job_of_a_partition_is_what_scontrol_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {"2-00:00:00": 48, "03:00:00": 3, "00:30:00": 0.5, "UNLIMITED": None, "": None}
-    monkeypatch.setattr(driver, "which", lambda *_: "/bin/scontrol")
-    for text, hours in times.items():
-        said = f"PartitionName=dev-g\n   Default=YES QoS=N/A\n   MaxNodes=2 MaxTime={text} MinNodes=0\n\n"
-        answered = Completed(("scontrol",), 0, said, 0.1)
-        monkeypatch.setattr(driver, "run", lambda *_, answered=answered, **__: answered)
-        found = driver._slurm({})
-        assert (found["partitions"], found["default"]) == ({"dev-g": hours}, "dev-g")

@@ -88,15 +88,6 @@ def test_what_is_no_environment_is_refused_in_one_line(image: Path, tmp_path: Pa
             assert line.isprintable()
 
 
-def test_an_image_is_known_by_its_content_and_not_by_its_name(tmp_path: Path, image: Path) -> None:
-    first = packed(image, tmp_path / "a.sqsh")
-    shutil.copy(first, tmp_path / "b.sqsh")
-    (image / "etc/more").write_text("x")
-    assert mark_of(first) == mark_of(tmp_path / "b.sqsh")
-    assert mark_of(first) != mark_of(packed(image, tmp_path / "c.sqsh"))
-    assert mark_of(image) is None
-
-
 def test_packages_of_a_venv_that_the_image_is_itself_are_seen(tmp_path: Path, image: Path) -> None:
     """As `lumiimg venv` writes it: a venv over a venv looks past that one to its Python, but for this line."""
     dist(image / "opt/venv" / SITE, "inner-1.0")
@@ -146,15 +137,6 @@ def _line_with(text: str, part: str) -> str:
     line = next(line for line in text.splitlines() if part in line and not line.lstrip().startswith("#"))
     words = line.strip().removesuffix("\\").replace("singularity exec", "").partition(" sh -c '")[0]
     return f"LUMIIMG_JOB=x; f {words}"
-
-
-def test_a_folder_is_bound_as_one_and_programs_of_it_are_known(image: Path, tmp_path: Path, capsys: Capture) -> None:
-    over = venv_at(tmp_path / "env", image)
-    path = image.with_name("job.sh")
-    words = ["job", str(image), "--site", "lumi", "--venv", str(over), "-o", str(path), "--", "tool"]
-    assert main(words) == ExitCode.GOOD
-    assert f"{over}:/user-software:ro" in path.read_text()
-    assert "tool is in no folder" not in capsys.readouterr().err
 
 
 def test_a_job_with_packages_of_another_python_is_refused_with_both(
