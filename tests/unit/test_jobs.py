@@ -41,13 +41,14 @@ HOSTILE = (
     "`id`",
     '"',
     "\\",
-    "#SBATCH --account=x",
+    "#SBATCH -A x",
     "-o",
     "\u2019\u201c",
     "",
     "END_OF_RANK_SH",
+    "*",
+    "\x1b",
 )
-HOSTILE += ("*", "\x1b")
 
 STAND_INS = Path("tests/fixtures/jobs").resolve()
 """Programs in the place of Slurm's and of the engine; `train`, which each rank runs, records what it is and has."""

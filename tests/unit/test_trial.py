@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shlex
@@ -32,7 +31,7 @@ from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollectiv
 from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import driver, gpu_targets, submit
-from lumiimg.cluster.trial.case import SlurmFacts, TrialCase, read_case
+from lumiimg.cluster.trial.case import SlurmFacts, TrialCase
 from lumiimg.cluster.trial.claims import HERE, NODES, of_image, of_site
 from lumiimg.cluster.trial.driver import run_in_job
 from lumiimg.cluster.trial.folder import JobTime, TrialFolder, alone
@@ -63,7 +62,6 @@ from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report.schema import json_text
-from lumiimg.report.trial import told as told_of
 from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
 from tests.shared.programs import examples
@@ -308,7 +306,6 @@ CHANGED = [
     ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
     ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
     (None, ran(60.0), 85.5, "slower", ClaimOutcome.NEWS),
-    (None, DIED, 85.5, "it fails", ClaimOutcome.NEWS),
     (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.NEWS),
     # no GPU, or no time left, is nothing that a variable did
     (None, NO_GPU, 85.5, "", ClaimOutcome.OPEN),
@@ -331,7 +328,7 @@ def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> No
     assert (outcome(one, read), read.why) == (ClaimOutcome.OPEN, "the run to compare it with went over socket")
 
 
-def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it(tmp_path: Path) -> None:
+def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> None:
     seen = replace(group(libcxi="/x"), answer=Answer.NO_OBSTACLE)
     half = replace(on_nodes(seen), silent=(SilentNodes(("b",), "gave no answer"),))
     values = {"alike": "all the same", "libcxi": "/x", "answer": "no-obstacle"}
@@ -341,12 +338,6 @@ def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it(tmp_p
         read = reading(case(image_1__probe=half), one)
         assert outcome(one, read) is (ClaimOutcome.OPEN if one in agree else ClaimOutcome.DIFFERS), one
         assert "1 node gave no answer" in read.why
-    folder, made = trial(tmp_path, *agree)
-    folder.output_file("image-1.probe").write_text(json_text("check-nodes", half))
-    folder.keep(Record(step="image-1.probe", ending=Ending.DONE))
-    rows = report_of(folder, made, {}).rows
-    assert len(rows) == len(agree)
-    assert all(told_of(row).endswith("but 1 node gave no answer") for row in rows)
 
 
 def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
@@ -386,22 +377,16 @@ def test_of_an_image_whatever_it_says_only_rows_of_the_shipped_catalogue_are_nam
     (mine / "layer.toml").write_text('summary = "x"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     own = 'layer = []\n[base]\nname = "secret"\nrelease = ""\nlayer = ""\n'
-    for lock in ("", "base = 1", "[" * 90_000, 'base = {name = "../x"}\nlayer = [1]', 7, own):
+    for lock in ("", 7, own):
         monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", lambda _, lock=lock: {"lock": lock})
         assert rows_in(tmp_path) == (), lock
-
-    def newer(_: Path) -> object:
-        raise BadInputError("is of a newer lumiimg")
-
-    monkeypatch.setattr("lumiimg.cluster.trial.plan.read_plan", newer)
-    assert rows_in(tmp_path) == ()
 
 
 def test_the_gpu_code_that_an_all_reduce_shows_is_that_of_rccl(tmp_path: Path) -> None:
     def part(component: str, fit: GpuFit) -> GpuVerdict:
         return GpuVerdict(component, fit, True, ("gfx942",), (), "it fails")
 
-    for rccl, predicted in ((GpuFit.RUNS, "runs"), (GpuFit.NO, "fails"), (GpuFit.PART, None)):
+    for rccl, predicted in ((GpuFit.RUNS, "runs"), (GpuFit.PART, None)):
         path = fabric_builder.image(tmp_path / rccl)
         report = check_image(path, {}, Level.STATIC, site=LUMI)
         report = replace(report, gpu=GpuAccount("gfx90a", "lumi", (part("PyTorch", GpuFit.NO), part("RCCL", rccl))))
@@ -474,7 +459,7 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     st.lists(st.tuples(st.integers(1, 4), st.floats(0, 40), st.booleans()), max_size=8),
     st.integers(10, 400),
 )
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_the_node_minutes_of_a_trial_are_never_passed(
     tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[int, float, bool]], most: int
 ) -> None:
@@ -574,30 +559,16 @@ def test_what_a_job_has_no_time_for_is_left_for_the_next_with_all_that_builds_on
 def test_a_job_without_gpus_leaves_what_needs_them_for_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_gpus = step("image-1.gpus", words=("node", "looks", "--gpus-in", "x.sif"), nodes=1)
+    looks = step("image-1.gpus", words=("node", "looks", "--gpus-in", "x.sif"), nodes=1)
     target = Claim(id="image-1.target", about="target", predicted="gfx90a", source="x", step="image-1.gpus")
     runs = (step("image-1.run"), step("image-1.socket", after="image-1.run"))
-    for one, steps, prints, why, stand_in in (
-        (
-            claim("network", "ofi-cxi"),
-            runs,
-            [json_text("check-nodes", each) for each in (NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET))],
-            "not taken: HIP finds no GPU in the container",
-            "GPUs: some were used, and no node showed a GPU of AMD's",
-        ),
-        (
-            target,
-            (of_gpus,),
-            [
-                json.dumps(encode(each))
-                for each in (GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",)))
-            ],
-            "no GPU: HSA finds no GPU",
-            "GPUs: some were used, and no node showed a GPU of AMD's",
-        ),
+    no_target, of_target = GpuFacts(why="HSA finds no GPU", no_gpu=True), GpuFacts(("gfx90a",))
+    of_runs = [json_text("check-nodes", each) for each in (NO_GPU, ran(85.0), ran(12.0, Verdict.SOCKET))]
+    for one, steps, outputs, why in (
+        (claim("network", "ofi-cxi"), runs, of_runs, "not taken: HIP finds no GPU in the container"),
+        (target, (looks,), [json.dumps(encode(each)) for each in (no_target, of_target)], "no GPU: HSA finds no GPU"),
     ):
         folder, made = trial(tmp_path / one.id, one, steps=steps)
-        outputs = list(prints)
 
         def work(f: TrialFolder, now: TrialStep, *_: object, outputs: list[str] = outputs) -> Record:
             f.output_file(now.name).write_text(outputs.pop(0))
@@ -611,7 +582,7 @@ def test_a_job_without_gpus_leaves_what_needs_them_for_one_that_has_them(
         in_job(folder, made, 8)
         report = report_of(folder, made, {})
         assert report.rows[0].outcome is ClaimOutcome.SAME
-        assert report.stand_in == stand_in
+        assert report.stand_in == "GPUs: some were used, and no node showed a GPU of AMD's"
         assert answer_of(report) is ExitCode.GOOD
         assert driver.is_over(folder, made)
 
@@ -659,28 +630,18 @@ def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
     assert folder.record("two").ending is Ending.DONE  # type: ignore[union-attr]
 
 
-def test_two_processes_do_not_do_the_same_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
     with alone(tmp_path, "job") as first, alone(tmp_path, "job") as second, alone(tmp_path, "here") as login:
         assert (first, second, login) == (True, False, True), "a job may start before its submission has returned"
-    with alone(tmp_path, "job") as again:
-        assert again
-    # a lock goes through no link, and a file system without locks is named
+    # a lock goes through no link
     (tmp_path / ".linked.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path, "linked"):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path, "job"):
-        pass
-
 
 def test_a_plan_that_no_trial_writes_is_refused(tmp_path: Path) -> None:
-    changes: list[dict[str, Any]] = [{"id": "x\n#SBATCH --nodes=8"}, {"nodes": 0}]
-    changes += [{"steps": (step(name),)} for name in ("../../x", "a/b")]
+    changes: list[dict[str, Any]] = [{"id": "x\n#SBATCH --nodes=8"}, {"steps": (step("../../x"),)}]
     for number, change in enumerate(changes):
         folder, _ = trial(tmp_path / str(number), **change)
         with pytest.raises(BadInputError, match="is not what a trial writes"):
@@ -806,11 +767,12 @@ def test_a_real_trial_becomes_entries_facts_and_questions_once(tmp_path: Path, d
     assert "# LUMI: what every container" in (data["sites"] / "lumi.toml").read_text(), "comments stay"
     (question,) = read_questions(data["questions"])
     assert (question.claim, question.measured) == ("site.libfabric", "2.1.0")
-    before = {name: path.read_bytes() for name, path in data.items() if path.is_file()}
-    text = (data["sites"] / "lumi.toml").read_text()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
     [*taken_in.take_in(file, **data)]
-    assert before == {name: path.read_bytes() for name, path in data.items() if path.is_file()}
-    assert text == (data["sites"] / "lumi.toml").read_text()
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
+    # what ran on another driver is no fact of the site's
+    said = [*taken_in.take_in(shared(tmp_path / "other", driver_there="6.14.14"), **data)]
+    assert not [line for line in said if line.endswith("runs there")]
 
 
 def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(
@@ -847,54 +809,36 @@ NOT_WRITTEN: list[tuple[tuple[Any, ...], Any]] = [
     (("site",), "../sites/lumi"),
     (("site",), "lumi\n[x]"),
     (("id",), "0123abcd\n[driver]"),
-    (("id",), ""),
-    (("measured",), "yesterday"),
     (("measured",), "2999-01-01T00:00:00+00:00"),
-    (("images", 0, "content"), "0\n[x]"),
     (("images", 0, "rocm"), "99 or so"),
     (("images", 0, "rows", 0, "content"), "?"),
     (("rows", 0, "measured"), "a\nb"),
-    (("rows", 0, "measured"), None),
     (("rows", 0, "about"), "x" * 10_000),
 ]
 
 
-def test_a_file_that_no_trial_writes_changes_nothing_and_a_row_that_was_not_tried_is_left_out(
-    tmp_path: Path, data: dict[str, Path]
-) -> None:
+def test_a_file_that_no_trial_writes_changes_nothing(tmp_path: Path, data: dict[str, Path]) -> None:
     file = shared(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
+    rehearsal = shared(tmp_path / "r", stand_in="GPUs").read_text()
+    texts = [("is not the report of a trial", "{}"), ("is a rehearsal", rehearsal)]
     whole = file.read_text()
     for place, value in NOT_WRITTEN:
         inner = report = json.loads(whole)
         for key in place[:-1]:
             inner = inner[key]
         inner[place[-1]] = value
-        file.write_text(json.dumps(report))
-        with pytest.raises(BadInputError):
-            [*taken_in.take_in(file, **data)]
-        assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}, (place, value)
-    for text, why in (
-        ("{}", "is not the report of a trial"),
-        (shared(tmp_path / "r", stand_in="GPUs").read_text(), "is a rehearsal"),
-    ):
+        texts.append((".", json.dumps(report)))
+    for why, text in texts:
         file.write_text(text)
         with pytest.raises(BadInputError, match=why):
             [*taken_in.take_in(file, **data)]
-    report = json.loads(whole)
-    report["images"][0]["rows"] = [{"name": "mine", "release": "1", "content": "0" * 16}]
-    file.write_text(json.dumps(report))
-    assert "mine 1: not taken in, the catalogue has no such row today" in [*taken_in.take_in(file, **data)]
-    assert data["ledger_file"].read_bytes() == before[data["ledger_file"]]
+        assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}, text
 
 
 def test_open_questions_stay_visible_until_somebody_settles_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each one of the shipped data is shown with its site; and one that is made up here."""
-    for question in read_questions():
-        assert main(["show", question.site]) == 0
-        assert question.measured in capsys.readouterr().out
     made = tmp_path / "questions.toml"
     made.write_text(
         '[[question]]\nsite = "lumi"\nclaim = "site.libfabric"\nabout = "libfabric of the nodes"\npredicted = "1.22.0"\n'
@@ -975,4 +919,3 @@ def test_a_job_that_hangs_before_it_can_note_anything_has_taken_what_it_asked_fo
         submit.write_job(folder, made, [], {"PATH": "/usr/bin:/bin"})
     folder.note(JobTime(job="7", nodes=2, began=0.0, until=60.0))
     assert folder.spent() == 2, "it says itself what it took"
-
