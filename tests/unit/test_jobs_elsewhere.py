@@ -17,6 +17,8 @@ from tests.shared.job_scripts import Capture, job, refused, told
 
 # ALCF, frameworks/pytorch.md and running-jobs-aurora.md
 FOR_TORCH = "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     """A folder that is an image."""

@@ -138,6 +138,15 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
 ) -> None:
     node = snapshot(fabric_builder.host(tmp_path / "host"))
     data = made(capsys, image, tmp_path / "mods", "--name", "vllm/0.10", "--host", node, "--site", site)
+    text = " ".join(Path(data["files"]["lmod"]).read_text().replace("\n--", "\n").split())
+    for said in (
+        "never run on that machine",
+        "librccl-net.so -> libfabric.so.1 -> libcxi.so.1",
+        "over Slingshot (the tests)",
+        f'in your scripts, for each rank: export CACHE="{tmp_path}{CACHE}"',
+        "SLURM_NETWORK=single_node_vni is left out, for jobs on one node only",
+    ):
+        assert said in text
     before = {"SINGULARITY_BIND": "/mine", "NCCL_SOCKET_IFNAME": "mine", "SINGULARITYENV_LD_LIBRARY_PATH": "/mine:/x"}
     for system in SYSTEMS:
         (loaded, gone), said = environments(system, Path(data["use"]), ["load vllm", "unload vllm"], before)
@@ -176,9 +185,6 @@ def test_names_that_shells_and_modules_would_evaluate_stay_names(tmp_path: Path,
     assert run(bin_ / "vllm", "serve", path=engine)[0] == ["exec", str(image), "/usr/bin/vllm", "serve"]
     shell = ["exec", str(image), "/usr/bin/bash", "--norc", "-c", "pip list"]
     assert run(bin_ / "start-shell", "-c", "pip list", path=engine)[0] == shell
-    link = tmp_path / "a link"
-    link.symlink_to(bin_ / "torchrun")
-    assert run(link, "x", path=engine)[0] == ["exec", str(image), "/usr/bin/torchrun", "x"]
     # in a module
     for system in SYSTEMS:
         commands = [f"load {name}", f"help {name}", f"unload {name}"]
@@ -350,9 +356,6 @@ def test_a_wrapper_makes_the_folder_that_a_variable_wants(
     assert Path(told["JIT"], "build").is_dir()
     _, told = run(wrapper, path=engine, env={"JIT": f"{tmp_path}/mine", "CACHE": str(tmp_path)})
     assert Path(told["JIT"], "build").is_dir(), "the user's own, too"
-    # who starts the engine without a wrapper reads what to do
-    told_by_module = " ".join((tmp_path / "mods/modulefiles/a/1.lua").read_text().split())
-    assert f'export JIT="{folder}"; mkdir -p "$JIT/build"' in told_by_module
 
 
 @pytest.mark.threat
@@ -450,8 +453,6 @@ def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(
     assert data["wrappers"]["vllm"] == "/usr/bin/vllm"
     _, variables = run(Path(data["files"]["wrappers"]) / "torchrun", path=engine)
     assert variables["SINGULARITYENV_PREPEND_PATH"] == "/opt/conda/envs/pytorch/bin"
-    (loaded,), _ = environments("lmod", Path(data["use"]), ["load a"])
-    assert loaded["SINGULARITYENV_PREPEND_PATH"] == "/opt/conda/envs/pytorch/bin"
 
 
 def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path, site: Path, capsys: Capture) -> None:

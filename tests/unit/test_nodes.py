@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +28,7 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.nodes import print_nodes
-from lumiimg.report.schema import json_text
 from tests.shared.node_answers import FABRIC, OTHER_CXI, REQUEST, RUN, WELL, answer, summed
-from tests.shared.programs import patient
 
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
 PROOF = Finding(
@@ -97,10 +92,8 @@ def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_b
 
 GARBAGE = [
     b"",
-    b"\n\n\n",
     b"garbage",
     b"{}\n{}\n{}\n",
-    b"\x00" * 4096,
     b"[" * 100_000 + b"\n{}\n{}\n",
     b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": -1}\n{}\n{}\n',
     b'{"schema": 1, "run": "of-this-check", "node": "a", "milliseconds": 1}\n{"libraries": [7]}\n{}\n',
@@ -111,8 +104,12 @@ GARBAGE = [
 
 @pytest.mark.threat
 def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_path: Path) -> None:
+    answer(tmp_path, "a")
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.unlink()
     answer(tmp_path, "b")
-    for data in GARBAGE:
+    for data in (*GARBAGE, *(whole[:length] for length in {*range(0, len(whole), 7), len(whole) - 1})):
         (tmp_path / "node-a.77.json").write_bytes(data)
         gathered = gather(tmp_path, RUN, ["a", "b"], started=["a", "b"])
         assert [group.nodes for group in gathered.groups] == [("b",)], data[:80]
@@ -138,6 +135,14 @@ def test_evidence_that_contradicts_its_fingerprint_is_a_fault_of_its_node_alone(
     gathered = gather(tmp_path, RUN, ["a", "b", "c"], started=[])
     assert [group.nodes for group in gathered.groups] == [("b", "c")]
     assert told(gathered) == {"its answer is not JSON": ("a",)}
+
+
+@pytest.mark.threat
+def test_what_an_earlier_check_or_a_node_of_another_job_left_is_no_answer(tmp_path: Path) -> None:
+    answer(tmp_path, "a", run="of-an-earlier-one")
+    answer(tmp_path, "elsewhere")
+    gathered = gather(tmp_path, RUN, ["a"], started=[])
+    assert (gathered.groups, told(gathered)) == ((), {"never started": ("a",)})
 
 
 def test_a_node_that_answers_twice_must_say_the_same(tmp_path: Path) -> None:
@@ -438,15 +443,9 @@ IN_ITS_FOLDER = 'for word; do case $word in --chdir=*) cd "${word#--chdir=}";; e
 SBATCH: list[tuple[str, str, list[str]]] = [
     ("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", "partition specified: x.*--sbatch=", []),
     ("echo 12; echo 'error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1", "DUE TO TIME LIMIT", ["12"]),
-    (
-        "echo '12;cluster'; exit 1",
-        "^(?!.*12).*it said nothing; sacct shows",
-        ["12"],
-    ),  # the number is nothing that it said
-    *(
-        (f"echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit {code}", "scontrol does not list", ["12"])
-        for code in (1, 3, 70)
-    ),
+    # the number is nothing that it said
+    ("echo '12;cluster'; exit 1", "^(?!.*12).*it said nothing; sacct shows", ["12"]),
+    ("echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit 70", "scontrol does not list", ["12"]),
 ]
 """What sbatch does; what is said then, and which jobs there are."""
 
@@ -473,6 +472,23 @@ def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
 # -- what is printed --
 
 
+def test_names_of_nodes_are_cut_at_the_width_and_whole_where_all_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    every_other = names(1, 400)[::2]
+    for node in every_other:
+        answer(tmp_path, node)
+    answer(tmp_path, "nid000402", OTHER_CXI)
+    report = summed(tmp_path, [*every_other, "nid000402", *names(501, 800)[::2]])
+    print_nodes(report, verbose=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert all("…" in line for line in lines if "nid[" in line)
+    print_nodes(report, verbose=True)
+    assert folded(every_other) in capsys.readouterr().out
+
+
 def test_a_line_says_which_nodes_are_waited_for_and_until_when(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -487,9 +503,6 @@ def test_a_line_says_which_nodes_are_waited_for_and_until_when(
     until = time.strftime("%H:%M:%S", time.localtime(3600 * 24 + 290))
     said = capsys.readouterr().err
     assert " ".join(said.split()) == f"3 of 4 nodes have answered; waiting until {until} at the latest for nid000004"
-    clock.now += 10
-    tell(Waiting(3, ("nid000004",), 280.0))
-    assert not capsys.readouterr().err
-    clock.now += 20
+    clock.now += 30
     tell(Waiting(3, ("nid000004",), 260.0))
     assert "nid000004" in capsys.readouterr().err, "it says so again, though nothing has changed"
