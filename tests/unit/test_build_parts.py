@@ -245,21 +245,6 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     assert len({image_key(last, documents) for documents in ({}, {"a": b"1"}, {"a": b"2"})}) == 3
 
 
-def test_the_key_of_a_base_says_who_made_it_where_its_files_show_that(tmp_path: Path) -> None:
-    def key(kind: EngineKind, agent: str, **seen: Any) -> str:
-        chain = [definition(tmp_path, sections=Sections(Header(agent, "x", "http://h.test")))]
-        return layer_keys(chain, build_machine(replace(ENGINE, kind=kind), **seen))[0].digest
-
-    ours, theirs, real = {"bootstraps": True}, {"bootstraps": False}, EngineKind.APPTAINER
-    archive = key(real, "debootstrap", **ours)
-    assert archive == key(EngineKind.NAMESPACES, "debootstrap", **ours) == key(real, "debootstrap", **theirs)
-    other = EngineKind.SINGULARITY
-    assert key(other, "debootstrap", **ours) != key(other, "debootstrap", **theirs), "it writes other labels"
-    lost = {"maps_ids": False}
-    assert key(real, "docker", **lost) != key(EngineKind.NAMESPACES, "docker", **lost), "it gives all files to root"
-    assert key(real, "oras", **lost) == key(EngineKind.NAMESPACES, "oras", **lost)
-
-
 def keep(
     cache: LayerCache, key: CacheKey, content: bytes = b"data", below: str = "", *, replaces: bool = False
 ) -> CacheEntry:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tarfile
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from lumiimg.build import choice, disk_space
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_miss import why
 from lumiimg.build.capabilities import BuildMachine
-from lumiimg.build.compile_cache import unpack_kept
 from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.fetch import content_with
 from lumiimg.cli.main import main
@@ -24,7 +21,6 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.namespaces.layers import SquashedLayer
 from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import ExitCode, FailedError
-from lumiimg.image.tree import ImageError
 from lumiimg.report.cache import print_why
 from tests.shared.programs import needs, squashed
 
@@ -100,30 +96,6 @@ def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache
         found = there.find(key)
         assert (found is not None and there.is_whole(found)) is (name == "as it was"), name
         assert [wrong for wrong, _ in there.verify()] == [kept.key] * (name != "as it was"), name
-
-
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, "sparse"])
-@pytest.mark.threat
-def test_a_tar_of_holes_takes_no_memory(kind: bytes | str, tmp_path: Path) -> None:
-    """Its names, and its lists of holes, are as long as it says; the file has 6 GiB of nothing."""
-    member = tarfile.TarInfo("name")
-    member.size = 6 << 30
-    if isinstance(kind, bytes):
-        member.type = kind
-        header = member.tobuf(tarfile.GNU_FORMAT)
-    else:
-        member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1"}
-        header = member.tobuf(tarfile.PAX_FORMAT)
-    with (tmp_path / "holes.tar").open("wb") as file:
-        file.write(header)
-        file.truncate(6 << 30)
-    tracemalloc.start()
-    try:
-        with pytest.raises(ImageError):
-            unpack_kept(tmp_path / "holes.tar", tmp_path / "kept")
-        assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_layers_are_removed_by_name_or_key(cache: LayerCache, capsys: Capture) -> None:

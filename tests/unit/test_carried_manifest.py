@@ -39,7 +39,6 @@ from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, MakeLayer
 from tests.shared.programs import unwrapped
-from tests.shared.validation import validated
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
@@ -90,17 +89,10 @@ def test_without_a_node_what_is_published_of_the_site_settles_it(tmp_path: Path,
     assert "GLIBC_2.38" in older.doubts[0]
     assert "the image has 2.35" in older.doubts[0]
     assert wanted(fabric_builder.image(tmp_path / "any")).settled_by is SettledBy.NOTHING
-
-
-def test_a_fabric_of_its_own_wants_no_library_and_still_devices_and_variables(
-    tmp_path: Path, node: Snapshot, lumi: Site
-) -> None:
-    image = fabric_builder.bundled(tmp_path / "image")
-    for manifest in (wanted(image, node, lumi), wanted(image, site=lumi), wanted(image)):
-        assert (manifest.fabric, manifest.libraries, manifest.versions) == (Fabric.BUNDLED, (), ())
-        assert manifest.because.startswith("none is wanted, because /usr/lib64/libfabric.so.1 of the image has the cxi")
-        assert "/dev/cxi*" in {device.path for device in manifest.devices}
-        assert "SLINGSHOT_VNIS" in {variable.name for variable in manifest.variables}
+    own = wanted(fabric_builder.bundled(tmp_path / "own"), site=lumi)
+    assert (own.fabric, own.settled_by, own.libraries) == (Fabric.BUNDLED, SettledBy.SITE, ())
+    assert "/dev/cxi*" in {device.path for device in own.devices}
+    assert "SLINGSHOT_VNIS" in {variable.name for variable in own.variables}
 
 
 @pytest.mark.parametrize("cxi", ["linked", "linked, but not there", "not linked"])
@@ -145,16 +137,6 @@ def test_what_no_library_of_a_node_can_mend_is_said_without_a_node(tmp_path: Pat
     for manifest in (wanted(image), wanted(image, node)):
         assert manifest.fabric is Fabric.NONE
         assert "GLIBC_2.38" in manifest.because
-
-
-def test_what_is_written_is_read_again(tmp_path: Path, node: Snapshot, lumi: Site) -> None:
-    image = fabric_builder.image(tmp_path / "image")
-    for manifest in (wanted(image, node), wanted(image, site=lumi), planned(Fabric.HOST, KnownMachine(None, lumi))):
-        validated(to_text(manifest), "bind-manifest")
-        with open_image(put(image, manifest)) as opened:
-            assert read_manifest(opened.root) == manifest
-    with open_image(fabric_builder.image(tmp_path / "none")) as opened:
-        assert read_manifest(opened.root) is None
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -112,17 +112,6 @@ def test_a_package_that_would_change_others_is_named_and_stops_none_that_would_n
     assert not [line for line in machine.installed if "uidmap" in line]
 
 
-def test_sid_is_added_where_somebody_asks_for_it(machine: Machine) -> None:
-    done = machine.get_engine("--from-sid")
-    assert done.returncode == 0, done.stderr
-    assert "adding Debian sid (pinned low) as /etc/apt/sources.list.d/lumiimg-sid.sources" in done.stderr
-    words = machine.record.read_text()
-    assert "tee /etc/apt/sources.list.d/lumiimg-sid.sources" in words
-    assert "tee /etc/apt/preferences.d/lumiimg-sid" in words
-    first = next(line for line in machine.installed if line.startswith("apt-get"))
-    assert first.endswith("-t sid apptainer squashfs-tools proot")
-
-
 def test_a_question_and_a_slip_install_nothing(machine: Machine) -> None:
     done = machine.get_engine("--check")
     assert done.returncode == 1

@@ -134,27 +134,21 @@ def _platforms(layout: Layout, *platforms: str) -> list[dict[str, object]]:
     return items
 
 
-def test_platform_of_the_machines_is_taken_from_a_nested_index(tmp_path: Path) -> None:
+def test_platform_of_the_machines_is_taken_else_the_only_one_and_others_are_named(tmp_path: Path) -> None:
     layout = Layout()
-    manifests = _platforms(layout, "linux/arm64", "linux/amd64")
+    other, ours, windows = _platforms(layout, "linux/arm64", "linux/amd64", "windows/amd64")
     note = layout.manifest(
         tar(),
         platform={"os": "unknown", "architecture": "unknown"},
         annotations={"vnd.docker.reference.type": "attestation-manifest"},
     )
-    nested = layout.json({"manifests": [*manifests, note]}, INDEX)
-    layout.index(nested, {**nested, "annotations": {"org.opencontainers.image.ref.name": "second-tag"}})
-    with open_image(layout.write_folder(tmp_path)) as opened:
-        assert opened.root.read_bytes("/platform", 99) == b"linux/amd64"
-
-
-def test_the_only_platform_is_taken_and_several_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    layout = Layout()
-    items = _platforms(layout, "linux/arm64", "windows/amd64")
-    layout.index(items[0])
-    with open_image(layout.write_folder(tmp_path)) as opened:
-        assert opened.root.read_bytes("/platform", 99) == b"linux/arm64"
-    layout.index(*items)
+    nested = layout.json({"manifests": [other, ours, note]}, INDEX)
+    tagged = {**nested, "annotations": {"org.opencontainers.image.ref.name": "second-tag"}}
+    for listed, platform in (((nested, tagged), b"linux/amd64"), ((other,), b"linux/arm64")):
+        layout.index(*listed)
+        with open_image(layout.write_folder(tmp_path)) as opened:
+            assert opened.root.read_bytes("/platform", 99) == platform
+    layout.index(other, windows)
     with pytest.raises(ImageError, match="no image for linux/amd64; there is: linux/arm64, windows/amd64"):
         open_image(layout.write_folder(tmp_path))
 

@@ -81,7 +81,9 @@ def root(packed: list[Path]) -> Iterator[RootFileSystem]:
         source.close()
 
 
-def test_every_name_is_that_of_the_uppermost_layer_that_shows_it(root: RootFileSystem) -> None:
+def test_every_name_is_that_of_the_uppermost_layer_that_shows_it_and_a_hidden_one_is_not_found(
+    root: RootFileSystem,
+) -> None:
     contents = {
         entry.path: root.read_bytes(entry.path, 99).decode() for entry in root.walk() if entry.kind is FileKind.FILE
     }
@@ -101,9 +103,6 @@ def test_every_name_is_that_of_the_uppermost_layer_that_shows_it(root: RootFileS
         "/link/middle": "middle",
         "/back": "upper",
     }
-
-
-def test_what_is_hidden_cannot_be_looked_up_and_other_devices_are_no_whiteouts(root: RootFileSystem) -> None:
     for path in ("/gone", "/gone-folder/lower", "/opaque/lower", "/not-opaque/lower", "/folder/lower"):
         assert not root.exists(path), path
     assert not root.exists("/merged/never-there")

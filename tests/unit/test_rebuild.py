@@ -340,19 +340,6 @@ def test_the_files_of_an_image_are_bounded(
     monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 6)
     with pytest.raises(BadInputError, match="7 bytes where 6 are the limit"):
         read_chain(told(tmp_path, chain), tmp_path / "scratch")
-
-    def twice(document: Any) -> None:
-        files = document["definitions"][1]["files"]
-        files.append({**files[0], "path": f"{files[0]['path']}.too"})
-
-    def spoil(folder: Path) -> None:
-        shutil.copy(folder / "files/b/files/tool.c", folder / "files/b/files/tool.c.too")
-        spoiled(folder, twice)
-
-    monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 10)
-    (tmp_path / "twice").mkdir()
-    with pytest.raises(BadInputError, match="7 bytes where 3 are the limit"):
-        read_chain(told(tmp_path / "twice", chain, spoil), tmp_path / "scratch")
     monkeypatch.setattr("lumiimg.build.provenance._MAX_FILES", 1)
     (tmp_path / "many").mkdir()
     with pytest.raises(BadInputError, match="has 2 files; 1 are the limit"):

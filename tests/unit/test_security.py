@@ -127,24 +127,6 @@ def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> N
             image.root.read_bytes("/etc/hostname", 1 << 20)
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "/dev/zero", "socket"])
-@pytest.mark.threat
-def test_what_is_no_file_is_no_image_and_is_not_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
-    path = tmp_path / "image.sif"
-    match kind:
-        case "FIFO":
-            os.mkfifo(path)
-        case "/dev/zero":
-            path.symlink_to(kind)
-        case _:
-            os.mknod(path, stat.S_IFSOCK | 0o600)
-    for command in (["check", "--level", "static"], ["ldd", "--all"], ["show"], ["rebuild", "-o", f"{tmp_path}/o"]):
-        assert main([command[0], str(path), *command[1:]]) in {2, 4}
-        assert capsys.readouterr().err.count("\n") == 1
-
-
 # ---- a log
 
 
@@ -156,14 +138,10 @@ def test_xz_may_not_ask_for_more_memory_than_others(
     parts = [lzma.compress(text), lzma.compress(b"", preset=0), lzma.compress(text)]
     (tmp_path / "a.xz").write_bytes(parts[0] + b"\0" * 8 + parts[1] + parts[2])
     assert b"".join(log_sources.blocks(str(tmp_path / "a.xz"), print)) == text * 2
-    (tmp_path / "cut.xz").write_bytes(parts[0] + parts[2][:-20])
-    warned: list[str] = []
-    assert b"".join(log_sources.blocks(str(tmp_path / "cut.xz"), warned.append)) == text * 2
-    assert "ends too early" in warned[0]
     (tmp_path / "zeros.xz").write_bytes(lzma.compress(b"\0" * (64 << 20), preset=0))
     tracemalloc.start()
     try:
-        assert all(len(block) <= 1 << 21 for block in log_sources.blocks(str(tmp_path / "zeros.xz"), warned.append))
+        assert all(len(block) <= 1 << 21 for block in log_sources.blocks(str(tmp_path / "zeros.xz"), print))
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -551,25 +529,10 @@ def test_the_log_of_a_build_has_no_secret_that_is_known_or_looks_like_one(tmp_pa
 
 
 @pytest.mark.threat
-def test_a_token_in_a_log_is_not_passed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "job.log"
-    log.write_text(
-        f"n1:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {TOKEN}\n"
-        f"n1:1:1 [0] NCCL INFO NCCL_API_KEY set by environment to CanaryOfAName\n"
-        f"n1:1:1 [0] NCCL INFO Using network Socket {TOKEN} http://me:CanaryOfALogin@h\n"
-    )
-    for words in ((), ("--json",), ("--verbose",), ("--junit", str(tmp_path / "junit.xml"))):
-        assert main(["log", str(log), *words]) == ExitCode.NO
-    said = "".join(capsys.readouterr()) + (tmp_path / "junit.xml").read_text()
-    assert "Using network Socket" in said
-    assert HIDDEN in said
-    assert TOKEN not in said
-    assert "CanaryOf" not in said
+def test_a_token_in_a_proof_is_hidden_also_where_the_proof_is_cut_in_its_middle() -> None:
     line = f"NCCL INFO Using network Socket {TOKEN}"
     assert evidence_text(excerpt(line, (0, 9))) == f"NCCL INFO Using network Socket {HIDDEN}"
-    assert TOKEN[:8] not in evidence_text(excerpt(f"{'x' * (EVIDENCE_LIMIT - 12)} {TOKEN}", (0, 9))), (
-        "cut in its middle"
-    )
+    assert TOKEN[:8] not in evidence_text(excerpt(f"{'x' * (EVIDENCE_LIMIT - 12)} {TOKEN}", (0, 9)))
 
 
 @pytest.mark.threat
