@@ -18,7 +18,7 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.host.carried_account import CarriedAccount
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal
-from lumiimg.host.margins import Margin, margins_of
+from lumiimg.host.margins import margins_of
 
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
 HOST, NOWHERE = BindManifest(Fabric.HOST), BindManifest(Fabric.NONE)
@@ -53,16 +53,6 @@ def test_everything_has_to_load_for_a_yes(
 ) -> None:
     found = boundary(manifest, *outcomes).decision
     assert (found, found.exit_code) == (decision, code)
-
-
-@pytest.mark.parametrize(
-    ("manifest", "outcome", "asked"),
-    [(None, OK, True), (LOGIN_NODE, UNKNOWN, True), (HOST, UNKNOWN, False), (HOST, OK, False), (None, REFUSED, False)],
-)
-def test_a_snapshot_of_a_compute_node_is_asked_for_where_it_would_decide(
-    manifest: BindManifest | None, outcome: Outcome, asked: bool
-) -> None:
-    assert any("host scan" in remedy for remedy in boundary(manifest, outcome).remedies) == asked
 
 
 def test_remedies_are_those_of_what_is_wrong_each_once() -> None:
@@ -103,24 +93,6 @@ def item(name: str, *needs: tuple[str, str], defines: tuple[str, ...] = (), host
     return Loaded(LoadedObject(name, f"/lib/{name}", facts, FoundBy.DEFAULT, None, "/lib"), host)
 
 
-def test_a_margin_is_the_newest_that_is_needed_and_the_newest_that_is_there() -> None:
-    libc = item("libc.so.6", defines=("libc.so.6", "GLIBC_2.9", "GLIBC_2.41", "GLIBC_2.38", "GLIBC_PRIVATE"))
-    needs = [
-        ("libc.so.6", "GLIBC_2.9"),
-        ("libc.so.6", "GLIBC_2.38"),
-        ("libc.so.6", "GLIBC_2.17"),
-        ("libm.so.6", "GLIBC_2.2"),
-    ]
-    cxi = item("libcxi.so.1", *needs, ("libc.so.6", "GLIBC_PRIVATE"), host="/usr/lib64/libcxi.so.1")
-    (margin,) = margins_of([cxi, libc])
-    assert margin == Margin("libcxi.so.1", True, "libc.so.6", False, "GLIBC", "2.38", "2.41")
-    assert (margin.library_side, margin.provider_side) == ("libcxi.so.1 (host)", "libc.so.6 (image)")
-    assert margin.crosses
-    (within,) = margins_of([replace(cxi, host_path=None), libc])
-    assert not within.crosses
-    assert within.library_side == "libcxi.so.1 (image)"
-
-
 def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
     fabric = item("libfabric.so.1", defines=("FABRIC_1.0", "FABRIC_1.7", "ABI_2.0"), host="/usr/lib64/libfabric.so.1")
     plugin = item(
@@ -133,18 +105,6 @@ def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
         ("FABRIC", "1.3", "1.7", True),
         ("ABI", "1.1", "2.0", True),
     ]
-
-
-def test_a_library_is_known_by_the_name_it_was_asked_for_and_by_its_soname() -> None:
-    libc = item("libc.so.6", defines=("GLIBC_2.41",))
-    other = replace(libc.object, name="libc.so", facts=replace(libc.object.facts, soname="libc.so.6"))
-    for name in ("libc.so", "libc.so.6"):
-        (margin,) = margins_of([item("libcxi.so.1", (name, "GLIBC_2.38")), Loaded(other, None)])
-        assert (margin.provider, margin.have) == (name, "2.41")
-    unnamed = item("libcxi.so.1", ("libc.so.6", "GLIBC_2.38")).object
-    plain = Loaded(replace(unnamed, facts=replace(unnamed.facts, soname=None)), None)
-    renamed = Loaded(replace(unnamed, name="libcxi.so"), None)
-    assert [margin.library for margin in margins_of([plain, renamed, libc])] == ["libcxi.so.1", "libcxi.so.1"]
 
 
 @pytest.mark.parametrize(("finding", "outcome"), [("image.partly-read", UNKNOWN), ("plugin.symbols", UNKNOWN)])

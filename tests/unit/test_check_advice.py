@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer
 from lumiimg.check.pipeline import check_image
 from lumiimg.cli.main import main
@@ -122,25 +121,6 @@ def test_the_command_as_it_is_shown_names_the_image_whatever_it_is_called(
             assert {name, typed} & {*done.stdout.decode().split("\0")}, name
         (tmp_path / name).rename(tmp_path / ("bare", "fits")[number % 2])
     assert not (tmp_path / "PWNED").exists()
-
-
-def test_an_open_question_of_the_network_is_the_reason_before_one_of_gpu_code(good: World, tmp_path: Path) -> None:
-    world = clone(good, tmp_path / "image")
-    CHANGES["no-libcxi"](world)
-    report = check_image(world.root, {}, Level.STATIC, site=find_site("lumi", {}), machine=SITE)
-    assert report.answer is Answer.UNDECIDED
-    assert "libcxi.so.1" in (report.advice.why or "")
-    assert (report.advice.next or "").startswith("lumiimg host scan")
-
-
-def test_what_mends_it_is_shown_where_no_command_does(
-    good: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world = clone(good, tmp_path / "image")
-    CHANGES["takes-sockets"](world)
-    shown = of_terminal(["check", str(world.root), "--level", "static"], capsys)
-    assert "\nnext" not in shown
-    assert "do:  start the program with `env -u NCCL_NET" in shown
 
 
 def test_what_jobs_start_is_named_in_the_command(

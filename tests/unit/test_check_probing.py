@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from lumiimg.check.answer import Answer, decide
-from lumiimg.check.probe.container import Container, ProbeRun, read_events, read_run
+from lumiimg.check.probe.container import Container, ProbeRun, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.process import Completed
@@ -63,14 +63,6 @@ def answer(result: ProbeResult) -> Answer:
     return decide(result.findings.found, result.path, level=Level.PROBE, level_was_asked_for=False)
 
 
-def test_events_are_read_among_all_other_lines() -> None:
-    text = "noise\n@probe dlopen path=/a%20b ok=1 error=\n  @probe not=this\n@probe\n@probe x y\n@probe log text=a%0A%1b%5B31m\n"
-    events = read_events(text)
-    assert [event.topic for event in events] == ["dlopen", "log"]
-    assert events[0].values == {"path": "/a b", "ok": "1", "error": ""}
-    assert events[1].values["text"] == "a\\n\\x1b[31m", "control characters are spelled out"
-
-
 def test_tcp_and_an_init_that_fails_prove_nothing_without_a_nic_and_are_a_no_with_one() -> None:
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
     fails = Recorded(run("rccl-ofi-rccl"), run("handshake-ofi-rccl", 12))
@@ -102,14 +94,6 @@ def test_cxi_that_was_not_seen_listening_is_never_green() -> None:
             result = probed(Recorded(run("rccl-ofi-rccl"), run("cxi", exit_code, text=text)), PRESENT)
             assert "provider.cxi" not in by_id(result), text
             assert answer(result) is Answer.UNDECIDED
-
-
-def test_the_plugin_is_asked_for_by_the_names_that_rccl_gives_to_dlopen() -> None:
-    """So that a file which a bind put in front of the good one is the one that is tested."""
-    silent = "@probe dlopen path=/r ok=1 file=/r error=\n@probe uniqueid rc=1 error=x seconds=0\n"
-    recorded = Recorded(run("x", 0, text=silent), run("cxi", 0, text=LISTENS))
-    probed(recorded, replace(PRESENT, rccl_version="2.27.7"))
-    assert recorded.asked == ("librccl-net.so", (6, 5, 4))
 
 
 def test_a_plugin_whose_library_is_missing_brings_the_loaders_list() -> None:

@@ -17,7 +17,6 @@ import pytest
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer, decide, sentence, settle
 from lumiimg.check.probe.tools import Tools
-from lumiimg.check.run import execution
 from lumiimg.check.run.collective import (
     LOGS,
     Collective,
@@ -28,11 +27,10 @@ from lumiimg.check.run.collective import (
     tell,
     with_variables,
 )
-from lumiimg.check.run.execution import NO_GPU, RunResult, judge
+from lumiimg.check.run.execution import RunResult, judge
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
-from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.host.job_process import JobProcess
@@ -330,19 +328,3 @@ def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder
     alone = chosen(root).command(ENGINE, Path("image.sif"), shared)
     assert "PMI_RANK" in alone, "a step around us has no part in it"
     assert "--slurm" not in alone
-
-
-def test_a_variable_that_is_left_out_is_taken_from_the_images_environment_too(root: Path, tmp_path: Path) -> None:
-    left = dataclasses.replace(chosen(root, nodes=2), without="FI_X").command(ENGINE, Path("image.sif"), tmp_path)
-    words = [str(word) for word in left]
-    assert words[words.index("FI_X") - 2 :][:3] == ["/usr/bin/env", "-u", "FI_X"]
-
-
-# ---- where there is no GPU
-
-
-def test_without_a_gpu_the_level_says_what_it_could_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(execution, "_GPU", tmp_path / "kfd")
-    assert "RCCL was not seen at work" in NO_GPU
-    with pytest.raises(MissingHereError, match="no GPU here"):
-        execution.refuse_without_gpu()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 
@@ -56,20 +55,6 @@ def test_many_images_are_one_screen_with_the_worst_first(images: Path, capsys: p
     assert "-no-plugin, no plugin" in out
 
 
-def test_the_commands_that_are_proposed_name_an_image_of_their_fate(
-    images: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del images
-    _, out, _ = check(capsys, "--site", "lumi", "--", "-no-plugin", "no plugin", "needs-host-0")
-    (adapts,) = [line.partition("lumiimg ")[2] for line in out.splitlines() if "for the first of 2:" in line]
-    assert main([*shlex.split(adapts), "--dry-run"]) == ExitCode.GOOD
-    assert "would build no-plugin + " in capsys.readouterr().out
-    on_a_node = next(line for line in out.splitlines() if line.startswith("next, on a GPU node of lumi:"))
-    assert on_a_node.endswith(
-        "lumiimg host scan -o host.json && lumiimg check needs-host-0 --site lumi --host host.json"
-    )
-
-
 def test_one_that_is_not_an_image_does_not_keep_the_others_from_it(
     images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,17 +89,6 @@ def test_many_images_are_explained_on_one_screen_with_the_worst_first(
     assert (code, "1 cannot be read" in err) == (ExitCode.NO, True)
     told = [validated(line, "explain-image") for line in out.splitlines()]
     assert [(one["image"], one["decision"]) for one in told] == [("needs-host-0", "ok"), ("old", "refused")]
-
-
-def test_a_command_that_takes_several_images_is_proposed_with_all_of_them(
-    images: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del images
-    _, out, _ = run(capsys, "explain", "needs-host-0", "needs-host-1", "no plugin")
-    (scan,) = [line for line in out.splitlines() if line.startswith("next, on a GPU node:  ")]
-    assert scan.endswith("lumiimg explain needs-host-0 needs-host-1 --site generic --host host.json")
-    _, out, _ = run(capsys, "explain", *(f"needs-host-{number}" for number in range(13)))
-    assert "next, on a GPU node, for the first of 13:  " in out
 
 
 @pytest.mark.parametrize("command", ["check --level static", "explain"])

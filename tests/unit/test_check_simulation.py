@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer, decide, sentence, settle
-from lumiimg.check.pipeline import check_image
+from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.probe.container import ProbeRun, read_run
 from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.report.schema import json_text
-from tests.shared import fabric_builder
+from lumiimg.findings import Finding, Level, Severity
 
 if TYPE_CHECKING:
     import pytest
@@ -77,18 +72,6 @@ def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
     for text in ("", "@probe signal number=11 during=communicator\n", "Bootstrap : Using eth0\n"):
         (ended,) = judge(read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, excuse=None).found
         assert (ended.severity, "which may be due to the stand-in" in ended.summary) == (OPEN, True), text
-
-
-def test_a_fact_comes_before_a_simulation_of_its_effect() -> None:
-    absent = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no net plugin")
-    assert [finding.id for finding in settle([absent], [found("absent")])] == ["plugin.absent", "simulated.network"]
-
-
-def test_the_json_says_which_run_was_a_simulation(tmp_path: Path) -> None:
-    report = check_image(fabric_builder.image(tmp_path), {}, Level.STATIC)
-    other = read_run("rcclprobe", Completed(("x",), 0, "", 0.1))
-    text = json_text("check", replace(report, runs=(recorded("taken"), other)))
-    assert [probe["simulation"] for probe in json.loads(text)["probes"]] == [True, False]
 
 
 def test_files_alone_are_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

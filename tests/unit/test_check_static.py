@@ -20,7 +20,6 @@ from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, shared_object
 from tests.shared.fabric_builder import ROCR
-from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
@@ -83,15 +82,6 @@ def test_strings_of_other_names_are_not_taken_for_the_names() -> None:
     border = bytes(1024 * 1024 - 10) + b"\0ncclNetPlugin_v6\0RCCL version 2.13.4+hip\0librccl-net.so\0"
     assert read_rccl(BytesReader(border)).accepts == (6,)
     assert read_rccl(BytesReader(b"")).version is None
-
-
-def test_the_way_to_put_a_folder_on_the_path_keeps_what_the_image_has_there(root: Path) -> None:
-    plugin(root / "opt/my $(reboot)/librccl-net.so")
-    environment = root / ".singularity.d/env/90-environment.sh"
-    environment.parent.mkdir(parents=True)
-    environment.write_text("export LD_LIBRARY_PATH=/opt/rocm/lib\n")
-    remedy = finding(check(root), "plugin.not-on-path").remedy[0]
-    assert remedy == "export SINGULARITYENV_LD_LIBRARY_PATH='/opt/my $(reboot):/opt/rocm/lib'"
 
 
 def test_a_plugin_whose_symbols_cannot_be_read_leaves_open_whether_they_are_all_there(root: Path) -> None:
@@ -180,21 +170,6 @@ def test_the_remedy_for_a_name_leads_rccl_to_the_plugin(root: Path, file: str, v
         assert check(root, {"NCCL_NET_PLUGIN": value}).path.plugin_api == 10
 
 
-@pytest.mark.parametrize("version", ["2.18.3", "2.22.3", "2.27.7"])
-def test_a_plugin_with_a_suffix_is_named_by_the_remedy(root: Path, version: str) -> None:
-    rccl(root / LIB / "librccl.so.1", [f"RCCL version {version}-", "librccl-net.so", "ncclNetPlugin_v6"])
-    for file, value in (("librccl-net-aws.so", "aws"), ("libnccl-net-aws.so", None)):
-        made = plugin(root / LIB / file, versions=(6,))
-        found = finding(check(root), "plugin.other-name")
-        assert found.cause == "without NCCL_NET_PLUGIN, RCCL asks for no name with a suffix"
-        assert value is None or found.remedy[0] == f"export SINGULARITYENV_NCCL_NET_PLUGIN={value}"
-        assert (len(found.remedy) == 2) is (value is not None or version != "2.18.3")
-        for remedy in found.remedy[:-1]:
-            name, _, named = remedy.removeprefix("export ").partition("=")
-            assert check(root, {name: named}).path.plugin_api == 6
-        made.unlink()
-
-
 @pytest.mark.parametrize("value", ["", ","])
 def test_a_list_of_plugins_without_a_name_has_none_whatever_is_in_the_image(root: Path, value: str) -> None:
     rccl(root / LIB / "librccl.so.1", RCCL_2_27)
@@ -208,25 +183,6 @@ def test_a_list_of_plugins_without_a_name_has_none_whatever_is_in_the_image(root
         assert found.remedy == (f"unset {next(iter(environment))}",)
     rccl(root / LIB / "librccl.so.1", ["RCCL version 2.26.6-", "libnccl-net.so", "ncclNetPlugin_v10"])
     assert check(root, {"NCCL_NET_PLUGIN": ""}).path.plugin is not None
-
-
-def test_a_remedy_takes_a_variable_away_from_where_it_is_set(root: Path) -> None:
-    """`unset` in the user's shell does not reach what the image or the engine sets."""
-    plugin(root / LIB / "librccl-net.so")
-    told = {"APPTAINERENV_FI_PROVIDER": "tcp"}
-    assert finding(check(root, told), "provider.excluded").remedy == ("export APPTAINERENV_FI_PROVIDER=cxi",)
-    environment = root / ".singularity.d/env/90-environment.sh"
-    environment.parent.mkdir(parents=True)
-    environment.write_text("export NCCL_NET=Socket FI_PROVIDER=tcp NCCL_NET_PLUGIN=aws\n")
-    result = check(root)
-    assert (
-        finding(result, "plugin.other-name").remedy[0].startswith("start the program with `env -u NCCL_NET_PLUGIN …`")
-    )
-    assert finding(result, "network.forced").remedy[0].startswith("start the program with `env -u NCCL_NET …`")
-    name, _, value = finding(result, "provider.excluded").remedy[0].removeprefix("export ").partition("=")
-    assert "provider.excluded" not in severities(check(root, {name: value}))
-    result = check(root, {"SINGULARITYENV_NCCL_NET": "Socket"})
-    assert finding(result, "network.forced").remedy[0].startswith("unset SINGULARITYENV_NCCL_NET;")
 
 
 def test_a_libfabric_with_cxi_that_does_not_know_gpu_memory_is_a_question(root: Path) -> None:
@@ -279,19 +235,6 @@ def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(
     assert found.remedy == (f"lumiimg {command}{'' if ' -o ' in command else ' -o with-plugin.sif'}",)
     if command.startswith("build"):
         assert main([*found.remedy[0].split()[1:], "--dry-run"]) == ExitCode.GOOD
-
-
-def test_the_command_answers_by_its_exit_code(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--level", "static", str(root)]) == ExitCode.NO
-    text = capsys.readouterr().out
-    assert "plugin.absent" in text
-    assert f"next:  lumiimg adapt {root} --site generic -o with-plugin.sif" in text  # the one that is in force
-    assert "will work" not in text
-    libcxi = library(root / LIB / "libcxi.so.1")
-    libfabric = library(root / LIB / "libfabric.so.1", libcxi, source=ROCR)
-    plugin(root / LIB / "librccl-net.so", libfabric)
-    assert main(["check", "--level", "static", str(root)]) == ExitCode.GOOD
-    assert "no obstacle found at level static" in unwrapped(capsys.readouterr().out)
 
 
 def test_a_failure_counts_only_where_there_is_a_nic_and_a_job_step(tmp_path: Path) -> None:

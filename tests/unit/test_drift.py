@@ -206,20 +206,6 @@ def test_a_saved_list_that_lacks_a_new_library_does_not_hold(tmp_path: Path, cap
     assert "neither the image nor the list has it" in unwrapped(err)
 
 
-def test_a_setting_of_the_engine_that_forbids_binds_breaks_images(
-    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
-) -> None:
-    data = json.loads(nodes[1].read_text())
-    files = []
-    for control in ("yes", "no"):
-        data["engine"] = {"name": "SingularityCE", "version": "4.1.3", "settings": {"user bind control": control}}
-        files.append(tmp_path / f"{control}.json")
-        files[-1].write_text(json.dumps(data))
-    code, answer, _ = drift(capsys, *files, "--image", fabric_builder.image(tmp_path / "image"))
-    assert (code, answer["images"][0]["fate"]) == (1, "breaks")
-    assert of(answer, "`user bind control`")["may_break"]
-
-
 # -- the driver --
 
 

@@ -103,23 +103,6 @@ def test_what_is_loaded_is_not_loaded_again(machine: Machine, tmp_path: Path) ->
     same(program, f"{tmp_path}/other/liba.so", "liba.so", str(liba))
 
 
-def test_soname_of_a_loaded_library_serves_the_need_of_a_plugin(machine: Machine, tmp_path: Path) -> None:
-    so(tmp_path / "any-name.so", soname="libfabric.so.1")
-    need = so(tmp_path / "own/libfabric.so.1")
-    so(tmp_path / "libplugin.so", need, *new_runpath(tmp_path / "own"))
-    program = machine.build(tmp_path)
-    same(program, "any-name.so", "libplugin.so")
-    same(program, "libplugin.so", "any-name.so")
-
-
-def test_paths(machine: Machine, tmp_path: Path) -> None:
-    so(tmp_path / "sub/liba.so")
-    program = machine.build(tmp_path)
-    same(program, "sub/liba.so", "./sub/liba.so", cwd=tmp_path)
-    same(program, "$ORIGIN/sub/liba.so", f"{tmp_path}/sub/liba.so")
-    same(program, "$ORIGIN/none.so", "$ORIGIN", "${LIB}x.so", f"{tmp_path}/none.so", "@$ORIGIN/none.so")
-
-
 def test_a_dlopen_that_fails_leaves_nothing_behind(machine: Machine, tmp_path: Path) -> None:
     gone = so(tmp_path / "libgone.so")
     first = so(tmp_path / "one/libx.so")
@@ -152,18 +135,6 @@ def test_level_of_the_cpu(machine: Machine, tmp_path: Path, level: str) -> None:
     mark = path.read_bytes().index(b"\x02\x80\x00\xc0\x04\0\0\0") + 8
     patched(path, mark, (1 << (int(level) - 1)).to_bytes(4, "little"))
     same(machine.build(tmp_path), "liba.so")
-
-
-def test_executable_stack(machine: Machine, tmp_path: Path) -> None:
-    so(tmp_path / "libstack.so", "-z", "execstack")
-    so(tmp_path / "libneeds.so", tmp_path / "libstack.so", *new_runpath(tmp_path))
-    nothing = so(tmp_path / "libnothing.so")
-    header = next(at for at in range(64, 2000, 56) if nothing.read_bytes()[at : at + 4] == b"\x51\xe5\x74\x64")
-    patched(nothing, header, b"\0\0\0\x60")
-    program = machine.build(tmp_path)
-    same(program, "libstack.so", "libneeds.so", "libnothing.so")
-    loose = machine.build(tmp_path, program=("-z", "execstack", *new_runpath(tmp_path)))
-    same(loose, "libstack.so", "libneeds.so", "libnothing.so")
 
 
 def _tls(path: Path, size: int, align: int = 1) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.facts import exported_symbols, read_elf
+from lumiimg.elf.facts import read_elf
 from lumiimg.elf.files import Files
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader, ElfError
@@ -69,19 +69,6 @@ def test_facts_of_a_file_without_section_headers(tmp_path: Path) -> None:
     assert read_elf(BytesReader(bytes(data))) == whole
     assert (whole.soname, whole.runpath, whole.rpath) == ("liba.so.1", "$ORIGIN/x", None)
     assert whole.flags_1 & 0x800
-
-
-@pytest.mark.parametrize("style", ["sysv", "gnu", "both"])
-def test_exported_symbols_are_counted_by_either_hash_table(tmp_path: Path, style: str) -> None:
-    source = (
-        "int ncclNetPlugin_v8; int ncclNetPlugin_v6; int other; static int hidden; int undefined(void);"
-        '__attribute__((visibility("hidden"))) int ncclNetPlugin_hidden;'
-        "int call(void) { return undefined() + hidden; }"
-    )
-    path = library(tmp_path / "libnet.so", f"-Wl,--hash-style={style}", source=source)
-    reader = BytesReader(path.read_bytes())
-    assert exported_symbols(reader, "ncclNetPlugin_v") == {"ncclNetPlugin_v8", "ncclNetPlugin_v6"}
-    assert exported_symbols(reader) == {"ncclNetPlugin_v8", "ncclNetPlugin_v6", "other", "call"}
 
 
 TAGS = (1, 5, 10, 14, 0x6FFFFFFC, 0x6FFFFFFE)

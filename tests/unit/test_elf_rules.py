@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.elf.loader import Process
-from lumiimg.elf.objects import FoundBy, MissingVersion
-from lumiimg.elf.rules import LoaderSettings
+from lumiimg.elf.objects import MissingVersion
 from lumiimg.image import open_image
 from tests.shared.elf_builder import entry_at, exe, header_at, new_runpath, old_rpath, patched, so, with_versions
 from tests.shared.elf_oracles import Ask, compare
@@ -379,26 +378,6 @@ def test_the_best_level_of_the_cpu_comes_first(present: tuple[str, ...], tmp_pat
 
 
 # What is known beside the loader's words
-
-
-def test_each_object_says_which_rule_found_it(tmp_path: Path) -> None:
-    env, old, new = (so(tmp_path / name / f"lib{name}.so") for name in ("env", "old", "new"))
-    path = so(tmp_path / "path/libpath.so", soname=str(tmp_path / "path/libpath.so"))
-    pre = so(tmp_path / "libpre.so")
-    user = so(tmp_path / "old/libuser.so", new, *new_runpath(tmp_path / "new"))
-    libm = so(tmp_path / "gone/libm.so.6")
-    prog = exe(tmp_path / "prog", env, old, user, path, libm, *old_rpath(tmp_path / "old"))
-    settings = LoaderSettings(library_path=f"{tmp_path}/env", preload=(str(pre),))
-    with open_image(Path("/")) as image:
-        outcome = Process(image.root, settings).start(str(prog))
-    rules = {each.name: each.found_by for each in outcome.objects}
-    assert rules["libenv.so"] is FoundBy.LD_LIBRARY_PATH
-    assert rules["libold.so"] is rules["libuser.so"] is FoundBy.RPATH
-    assert rules["libnew.so"] is FoundBy.RUNPATH
-    assert rules[str(pre)] is FoundBy.PRELOAD
-    assert rules[str(path)] is FoundBy.PATH
-    assert rules["libm.so.6"] in {FoundBy.CACHE, FoundBy.DEFAULT}
-    assert (outcome.ok, outcome.closure["libnew.so"]) == (True, str(new))
 
 
 def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.files import Files
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy, LoadOutcome
 from lumiimg.elf.rules import LoaderSettings
@@ -23,7 +22,6 @@ from tests.shared.elf_builder import (
     assert_same,
     exe,
     new_runpath,
-    old_rpath,
     patched,
     read_trace,
     settings_here,
@@ -140,16 +138,6 @@ def test_levels_of_the_cpu_in_the_cache(root: Path) -> None:
             assert Process(image.root, LoaderSettings(hwcaps=levels)).start("/prog").objects[1].path == path
 
 
-def test_level_that_a_file_in_the_cache_is_marked_with(root: Path) -> None:
-    exe(root / "prog", so(root / "opt/a/liba.so"))
-    so(root / "opt/a/glibc-hwcaps/x86-64-v2/liba.so", "-z", "x86-64-v4")
-    ldconfig(root, "/opt/a")
-    same(root, "/prog")
-    with open_image(root) as image:
-        started = Process(image.root, LoaderSettings(hwcaps=("x86-64-v3", "x86-64-v2"))).start("/prog")
-    assert started.objects[1].path == "/opt/a/liba.so"
-
-
 def test_file_of_the_cache_that_is_gone_or_another_one(root: Path) -> None:
     exe(root / "prog", so(root / "opt/a/liba.so"))
     so(root / "opt/b/liba.so")
@@ -163,17 +151,6 @@ def test_file_of_the_cache_that_is_gone_or_another_one(root: Path) -> None:
     (root / "opt/a/liba.so").unlink()
     so(root / "usr/lib/liba.so")
     assert same(root, "/prog").objects[1].found_by is FoundBy.DEFAULT
-
-
-def test_cache_is_asked_before_default_directories_and_after_runpath(root: Path) -> None:
-    exe(root / "prog", so(root / "opt/a/liba.so"), so(root / "opt/b/libb.so"), *new_runpath("/opt/b"))
-    for directory in ("opt/a", "opt/b", "usr/lib"):
-        so(root / directory / "liba.so")
-        so(root / directory / "libb.so")
-    (root / "opt/b/liba.so").unlink()
-    ldconfig(root, "/opt/a")
-    assert [each.path for each in same(root, "/prog").objects[1:3]] == ["/opt/a/liba.so", "/opt/b/libb.so"]
-    same(root, "/prog", "/usr/lib")
 
 
 def test_names_with_numbers(root: Path) -> None:
@@ -195,24 +172,3 @@ def test_cache_that_is_cut_off_or_has_one_byte_changed(root: Path) -> None:
         cache.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
         outcome = same(root, "/prog")
         assert outcome.ok == (not ask(root, "/prog").is_fatal), at
-
-
-def test_preload_file(root: Path) -> None:
-    exe(root / "prog", so(root / "opt/a/liba.so"), *old_rpath("/opt/a"))
-    so(root / "opt/b/libpre.so")
-    so(root / "opt/b/libtwo.so")
-    (root / "etc/ld.so.preload").write_text(
-        "# /opt/b/libnever.so\n/opt/b/libpre.so:/opt/b/none.so # a comment\n\t/opt/b/libtwo.so liba.so"
-    )
-    assert [each.name for each in same(root, "/prog").objects[1:3]] == ["/opt/b/libpre.so", "/opt/b/libtwo.so"]
-
-
-def test_origin_of_a_program_behind_a_link(root: Path) -> None:
-    so(root / "opt/a/lib/liba.so")
-    exe(root / "opt/a/prog", root / "opt/a/lib/liba.so", *new_runpath("$ORIGIN/lib"))
-    (root / "link").symlink_to("opt/a/prog")
-    with open_image(root) as image:
-        files = Files(image.root)
-        assert Process(image.root, files=files).start("/link", by_kernel=True).ok
-        given = Process(image.root, files=files).start("/link")
-        assert given.ok == (files.system(files.native_of("/link"), None).glibc_minor >= 42)  # type: ignore[arg-type,operator]

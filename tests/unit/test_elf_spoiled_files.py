@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.loader import Process
-from lumiimg.image import open_image
-from tests.shared.elf_builder import exe, header_at, new_runpath, patched, program_headers, settings_here, so, trace
+from tests.shared.elf_builder import exe, header_at, new_runpath, patched, so
 from tests.shared.elf_oracles import Ask, compare
 
 
@@ -80,22 +78,3 @@ def test_a_spoiled_file_in_front_of_a_good_one_and_alone(spoil: Callable[[Path],
     compare(ask)
     (tmp_path / "good/liba.so").unlink()
     compare(ask)
-
-
-@pytest.mark.parametrize("part", range(1, 20, 2))
-def test_a_library_that_is_cut_off(part: int, tmp_path: Path) -> None:
-    source = f"__attribute__((used)) const unsigned char large[] = {{{'1, ' * 19_999}1}}; int *p = &f; int f;"
-    liba = so(tmp_path / "liba.so", source=source)
-    prog = exe(tmp_path / "prog", liba, *new_runpath(tmp_path))
-    data = liba.read_bytes()
-    loads = [at for at, kind in program_headers(data) if kind == 1]
-    end = max(sum(int.from_bytes(data[at + o : at + o + 8], "little") for o in (8, 32)) for at in loads)
-    liba.write_bytes(data[: end * part // 20])
-    with open_image(Path("/")) as image:
-        outcome = Process(image.root, settings_here({})).start(str(prog))
-    real = trace(prog)
-    assert outcome.errors or any("cut off" in warning for warning in outcome.warnings)
-    if real.is_fatal:
-        assert real.words <= set(outcome.errors)
-    elif not real.crashed:
-        assert all("cut off" in word for word in (*outcome.errors, *outcome.warnings))

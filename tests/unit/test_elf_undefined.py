@@ -14,14 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf.facts import undefined_symbols
 from lumiimg.elf.loader import Process
-from lumiimg.elf.reader import BytesReader
-from lumiimg.elf.symbols import WantedSymbol
 from lumiimg.elf.undefined import undefined_in
 from lumiimg.image import open_image
 from tests.shared.elf_builder import exe, new_runpath, settings_here, so
-from tests.shared.programs import needs
 
 _OPENER = Path(__file__).parents[1] / "fixtures/elf/opener.o"
 USES = {
@@ -96,52 +92,6 @@ def test_a_need_that_nothing_defines_ends_what_the_loader_says_it_ends(kind: str
     assert said[-1] is (kind.startswith("weak") or kind == "nothing" or (kind == "call" and how in {"start", "lazily"}))
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_data_that_a_program_copies_must_be_there(is_there: bool, tmp_path: Path) -> None:
-    """R_X86_64_COPY, of a program that is at a fixed address."""
-    it = Situation(tmp_path)
-    data = so(tmp_path / "libdata.so", source="int given = 4;")
-    it.program_needs = [data]
-    source = "extern int given; int copied(void) { return given; }"
-    program = tmp_path / "prog"
-    needs("gcc")
-    words = [
-        "gcc",
-        "-no-pie",
-        "-fno-pic",
-        "-nostartfiles",
-        "-Wl,-e,start",
-        "-x",
-        "c",
-        "-",
-        "-x",
-        "none",
-        "-Wl,--no-as-needed",
-    ]
-    words += [str(_OPENER), str(data), f"-Wl,-rpath,{tmp_path}", "-o", str(program)]
-    subprocess.run(words, input=source.encode(), check=True)
-    relocations = subprocess.run(["readelf", "-r", program], capture_output=True, text=True, check=True).stdout
-    assert "R_X86_64_COPY" in relocations
-    if not is_there:
-        so(data, source="int other = 4;")
-    assert it.modelled(program) == it.really(program) == [is_there]
-
-
-def test_what_was_opened_for_itself_alone_serves_no_other(tmp_path: Path) -> None:
-    """RTLD_LOCAL, as Python opens: a plugin must need what it uses, or have it from who opens for all."""
-    given = so(tmp_path / "libgiven.so", source="int given;")
-    source = USES["data-by-table"].format("given")
-    without = so(tmp_path / "libwithout.so", source=source)
-    with_need = so(tmp_path / "libwith.so", given, *new_runpath(tmp_path), source=source)
-    expected = {"n": [True, True, False], "ng": [True, True, True]}
-    for flags, ends in expected.items():
-        it = Situation(tmp_path, opens=[(flags, given), ("n", without)])
-        program = it.program()
-        assert it.modelled(program) == it.really(program) == ends
-    it = Situation(tmp_path, opens=[("n", given), ("n", with_need)])
-    assert it.modelled(it.program()) == it.really(tmp_path / "prog") == [True, True, True]
-
-
 @pytest.mark.parametrize("seed", range(24))
 def test_drawn_libraries_are_opened_where_the_loader_opens_them(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)  # noqa: S311 - the same each time
@@ -162,14 +112,3 @@ def test_drawn_libraries_are_opened_where_the_loader_opens_them(seed: int, tmp_p
     it.opens = [(draw.choice(["l", "n", "lg", "ng"]), draw.choice(made)) for _ in range(4)]
     program = it.program()
     assert it.modelled(program) == it.really(program)
-
-
-def test_what_no_relocation_names_is_not_looked_up_and_a_table_of_no_definitions_hides_none(tmp_path: Path) -> None:
-    """A file that defines nothing has a hash table of nothing: how many symbols it has does not show there."""
-    script = tmp_path / "nothing.map"
-    script.write_text("{ local: *; };")
-    path = so(tmp_path / "libnone.so", "--version-script", script, source=USES["data-by-table"].format("nowhere"))
-    assert undefined_symbols(BytesReader(path.read_bytes())) == {WantedSymbol("nowhere", None)}
-    it = Situation(tmp_path, program_needs=[path])
-    program = it.program()
-    assert it.modelled(program) == it.really(program) == [False]

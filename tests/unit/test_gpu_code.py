@@ -12,9 +12,8 @@ import pytest
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
-from lumiimg.gpu.components import kernel_file
 from lumiimg.gpu.fat_file import read_file
-from lumiimg.gpu.rule import GpuFit, fit, fit_of_all, node_gpu
+from lumiimg.gpu.rule import GpuFit, fit, node_gpu
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.gpu.target import parse_target
 from tests.shared import gpu_builder as gpu
@@ -23,7 +22,6 @@ REAL = Path(__file__).parents[1] / "fixtures" / "gpu" / "jax-rocm7-pjrt-0.9.2.cc
 """The smallest of the 38 bundles in JAX's plugin for ROCm 7, as clang wrote it: version 3, zstd."""
 REAL_TARGETS = "gfx10-3-generic gfx11-generic gfx12-generic gfx9-4-generic gfx908 gfx90a"
 """What `llvm-objdump --offloading` of LLVM 23 finds in it."""
-LUMI = node_gpu("gfx90a")
 
 
 def read(data: bytes) -> list[str]:
@@ -114,15 +112,6 @@ def test_what_a_gpu_takes() -> None:
         assert fit(parse_target(code), node_gpu(processor)) is answer, (code, processor, answer)
 
 
-def test_a_library_runs_only_with_code_in_each_of_its_bundles() -> None:
-    with_it, without, retried = ((parse_target(name),) for name in ("gfx90a", "gfx942", "gfx90a:xnack+"))
-    assert fit_of_all([with_it, with_it], LUMI) is GpuFit.RUNS
-    assert fit_of_all([with_it, without], LUMI) is GpuFit.PART
-    assert fit_of_all([without], LUMI) is GpuFit.NO
-    assert fit_of_all([with_it, retried], LUMI) is GpuFit.XNACK
-    assert fit_of_all([], LUMI) is GpuFit.UNKNOWN
-
-
 # -- hostile
 
 
@@ -189,28 +178,6 @@ def test_a_section_of_4_gb_takes_little_time_and_memory(fill: bytes) -> None:
 
 
 # -- an image
-
-
-KERNEL_FILES = [
-    ("/opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack+.hsaco", "rocBLAS", "gfx90a:xnack+"),
-    ("/usr/lib/x86_64-linux-gnu/rocblas/5/library/T_CU104_gfx90a.co", "rocBLAS", "gfx90a"),
-    ("/opt/rocm/lib/hipblaslt/library/hipblasltTransform.hsaco", "hipBLASLt", "None"),
-    # 104, 120 and 304 compute units in hexadecimal; 60 in decimal
-    ("/opt/rocm/share/miopen/db/gfx90a68.kdb", "MIOpen database", "gfx90a"),
-    ("/opt/rocm/share/miopen/db/gfx90878.kdb", "MIOpen database", "gfx908"),
-    ("/opt/rocm/share/miopen/db/gfx942130.kdb", "MIOpen database", "gfx942"),
-    ("/opt/rocm/share/miopen/db/gfx906_60.kdb", "MIOpen database", "gfx906"),
-    ("/v/torch/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd/k.aks2", "AOTriton", "gfx11xx"),
-    ("/v/aiter_meta/hsa/gfx942/fmha_v3_fwd/fwd_hd128_bf16.co", "aiter", "gfx942"),
-    ("/root/.triton/cache/ABC/kernel.hsaco", "Triton", "None"),
-]
-
-
-def test_kernel_files_are_known_by_the_names_that_libraries_look_for() -> None:
-    for path, component, target in KERNEL_FILES:
-        named = kernel_file(path)
-        assert named is not None, (path, component, target)
-        assert (named.component, str(named.target)) == (component, target), (path, component, target)
 
 
 @pytest.fixture

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.host.library_search import package_variable
-from lumiimg.host.node_facts import container_engine, slurm_version
+from lumiimg.host.node_facts import container_engine
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.scan import fabric_entry, scan_host
-from lumiimg.host.snapshot import FoundLibrary, Snapshot
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
@@ -24,6 +21,9 @@ from lumiimg.report.host import print_snapshot
 from tests.shared.elf_builder import LOADER, library
 from tests.shared.lumi_node import _LIBC, ENVIRONMENT, LIBFABRIC, make_host, put_files
 from tests.shared.programs import needs, unwrapped
+
+if TYPE_CHECKING:
+    from lumiimg.host.snapshot import FoundLibrary, Snapshot
 
 
 @pytest.fixture(scope="module")
@@ -159,14 +159,6 @@ def test_what_the_user_names_comes_first_and_a_home_is_pointed_out(changed: Path
             scan(changed, path)
 
 
-def test_a_library_of_another_kind_is_no_candidate(changed: Path) -> None:
-    data = bytearray((changed / LIBFABRIC.lstrip("/")).read_bytes())
-    data[18] = 183  # e_machine
-    (changed / "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1.27.0").write_bytes(data)
-    (changed / "opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1.18.2").write_text("INPUT(-lfabric)")
-    assert of_role(scan(changed), "libfabric") == []
-
-
 def test_a_libfabric_that_cannot_be_loaded_here_is_not_the_fabric(changed: Path) -> None:
     (changed / "usr/lib64/libcxi.so.1.5.0").unlink()
     snapshot = scan(changed)
@@ -184,15 +176,6 @@ def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:
     assert entry.missing_versions == (
         f"/usr/lib64/libc.so.6: version `GLIBC_2.38' not found (required by {LIBFABRIC})",
     )
-
-
-def test_a_provider_of_its_own_makes_a_libfabric_the_fabric(node: Path) -> None:
-    snapshot = scan(node)
-    plain = replace(of_role(snapshot, "libfabric")[0], closure={})
-    own = FoundLibrary("libfabric-provider", "/x/libcxi-fi.so", "beside", {"libcxi.so.1": "/usr/lib64/libcxi.so.1"})
-    assert fabric_entry(replace(snapshot, entries=(plain,))) is None
-    assert fabric_entry(replace(snapshot, entries=(plain, own))) == plain
-    assert fabric_entry(replace(snapshot, entries=(plain, replace(own, errors=("x",))))) is None
 
 
 def test_an_empty_machine_gives_a_snapshot_that_says_what_is_missing(tmp_path: Path) -> None:
@@ -227,19 +210,6 @@ def test_a_library_that_is_too_large_is_a_gap(node: Path, monkeypatch: pytest.Mo
     assert "more than 100" in recorder.gaps[0]
 
 
-def test_a_pc_file_is_read_as_pkg_config_reads_it() -> None:
-    for text, value in (
-        ("libdir=/usr/lib64", "/usr/lib64"),
-        ("prefix = /opt/x\nlibdir = ${prefix}/lib # here", "/opt/x/lib"),
-        ("libdir=${pcfiledir}/..", "/p/.."),
-        ("libdir=lib64", None),
-        ("libdir=${libdir}x", None),
-        ("a=${b}${b}${b}${b}\nb=${a}${a}${a}${a}\nlibdir=/${a}", None),
-        ("Name: x", None),
-    ):
-        assert package_variable(text, "libdir", "/p") == value, text
-
-
 def _program(folder: Path, name: str, output: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\necho '{output}'\n")
@@ -260,31 +230,6 @@ def test_the_engines_own_configuration_is_read(tmp_path: Path) -> None:
     assert (engine.name, engine.version) == ("SingularityCE", "4.1.3")
     assert engine.configuration == f"{tmp_path}/etc/singularity/singularity.conf"
     assert engine.settings == {"mount tmp": "yes", "bind path": "/a, /b"}
-
-
-def test_the_version_of_slurm_is_asked_of_its_own_command(tmp_path: Path) -> None:
-    _program(tmp_path, "scontrol", "slurm 24.05.8")
-    assert slurm_version({"PATH": f"{tmp_path}:/usr/bin:/bin"}) == "24.05.8"
-    _program(tmp_path, "scontrol", "error")
-    assert slurm_version({"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
-    assert slurm_version({"PATH": "/nowhere"}) is None
-
-
-def test_the_command_scans_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "host.json"
-    code = main(["host", "scan", "-o", str(target)])
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    assert str(target) in printed.out.replace("\n", "")
-    assert code in (0, 3)
-    assert (code == 3) == ("no libfabric for Slingshot" in printed.out)
-    assert main(["host", "scan", "--json"]) == code
-    printed = capsys.readouterr()
-    again, written = json.loads(printed.out), json.loads(target.read_text())
-    assert "libraries" in printed.err
-    main(["host", "scan", "-o", "-"])
-    on_output = json.loads(capsys.readouterr().out)
-    assert {**again, "taken": None} == {**written, "taken": None} == {**on_output, "taken": None}
 
 
 def test_the_page_names_version_way_and_what_is_wrong(node: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,12 +65,6 @@ def test_the_loader_says_the_same_over_the_snapshot(snapshot: Snapshot, node: Pa
     assert_answers_are_the_same(snapshot, RootFileSystem(FolderTree(node)))
 
 
-def test_the_loader_says_the_same_over_a_snapshot_of_this_machine() -> None:
-    named = sorted(Path("/usr/lib/x86_64-linux-gnu").glob("lib[cs]*.so.[0-9]"))[:12]
-    snapshot = scan_host(os.environ, root=RootFileSystem(FolderTree(Path("/"))), include=named)
-    assert_answers_are_the_same(snapshot, RootFileSystem(FolderTree(Path("/"))))
-
-
 def test_a_library_is_found_by_the_rule_that_found_it_on_the_host(snapshot: Snapshot) -> None:
     files = host_files(snapshot)
     process = Process(files.fs, host_settings(snapshot), files=files)
@@ -107,13 +100,3 @@ def test_a_recorded_file_has_facts_and_no_bytes(snapshot: Snapshot) -> None:
     tree = SnapshotTree(snapshot)
     with pytest.raises(ImageError, match="cannot be opened"):
         tree.open(tree.root)
-
-
-def test_a_part_of_it_can_be_mounted_over_an_image(snapshot: Snapshot, tmp_path: Path) -> None:
-    host = RootFileSystem(SnapshotTree(snapshot))
-    (tmp_path / "opt").mkdir()
-    image = RootFileSystem(FolderTree(tmp_path))
-    mounted = image.mounted([("/host/libcxi.so.1", host.source("/usr/lib64/libcxi.so.1")), ("/f", host.source("/opt"))])
-    assert mounted.is_file("/host/libcxi.so.1")
-    assert mounted.resolve("/f/cray/libfabric/1.22.0/lib64/libfabric.so.1").endswith("libfabric.so.1.27.0")
-    assert Process(mounted).start("/host/libcxi.so.1").closure == {"libnl-3.so.200": None, "libc.so.6": None}

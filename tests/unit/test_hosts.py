@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from lumiimg.build import capability_cache
-from lumiimg.build.capabilities import CapabilityTrial
-from lumiimg.build.capability_cache import look_again
 from lumiimg.engine.engine import EngineKind
 from tests.shared.counted_machine import PROGRAMS, CountedMachine
 
@@ -21,19 +19,6 @@ from tests.shared.counted_machine import PROGRAMS, CountedMachine
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountedMachine:
     return CountedMachine(tmp_path, monkeypatch)
-
-
-def test_a_machine_is_tried_once_and_by_doctor_each_time(world: CountedMachine) -> None:
-    first = world.ask()
-    assert world.ask() == first
-    assert world.tried == 1
-    before = world.file.read_text()
-    world.mounts = True
-    assert look_again(world.engine, world.environment, world.cache).mounts
-    assert world.tried == 2
-    assert world.file.read_text() != before
-    assert world.ask().mounts
-    assert world.tried == 2
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -135,10 +120,3 @@ def test_a_cache_that_cannot_be_written_is_no_hindrance(world: CountedMachine) -
     world.cache = Path("/proc/nothing")
     world.ask()
     assert world.tried == 3
-
-
-def test_what_was_not_tried_to_the_end_is_not_kept(world: CountedMachine) -> None:
-    world.ask()
-    world.trials = (CapabilityTrial("mounts", works=False, said="no room", is_sure=False),)
-    look_again(world.engine, world.environment, world.cache)
-    assert not world.file.exists()

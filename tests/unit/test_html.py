@@ -266,31 +266,20 @@ def test_the_page_says_what_the_json_says(tmp_path: Path, capsys: Capture) -> No
     assert data["sentence"] in told
     for fact in facts_of(data):
         assert shown(fact) in told
-    explained = main(["explain", str(image), "--host", str(node), "--json", "--html", str(page)])
-    data = json.loads(capsys.readouterr().out)
-    told = judge(page.read_text()).words
-    assert explained == ExitCode.GOOD
-    for margin in data["margins"]:
-        if margin["from"] != margin["provider_from"]:
-            assert f"needs {margin['need']} of {margin['provider']}" in told
-    for rule in data["rules"]:
-        assert rule["because"] in told
-    for loaded in data["loaded"]:
-        assert (loaded["host_path"] or loaded["path"]) in told
 
 
 def test_a_log_of_thousands_of_nodes_makes_a_small_page() -> None:
     def line(node: int) -> str:
         return f"nid{node:06}:7:7 [0] NCCL INFO Using network {'Socket' if node % 7 == 0 else 'AWS Libfabric'}"
 
-    report = read_lines("a.log", [line(node) for node in range(5000)])
+    report = read_lines("a.log", [line(node) for node in range(CELLS + 10)])
     text = log_page(["a.log"], report, job_paths(report), (), None, report.answer)
     told = judge(text)
     assert len(text) < 500_000
-    assert "5000 nodes, one cell each" in told.words
+    assert f"{CELLS + 10} nodes, one cell each" in told.words
     cells = [a["class"] for a in told.attributes("span") if a.get("class", "").startswith("cell")]
     assert cells.count("cell problem") == sum(node % 7 == 0 for node in range(CELLS)) + 1  # and its legend
-    assert f"{5000 - CELLS} more nodes are left out here" in told.words
+    assert "10 more nodes are left out here" in told.words
 
 
 def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> None:

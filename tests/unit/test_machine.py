@@ -130,25 +130,6 @@ def doctor(capsys: Capture) -> tuple[int, Any]:
 
 
 @pytest.mark.usefixtures("no_namespaces")
-def test_an_engine_that_starts_no_container_is_no_with_what_to_do(place: Place, capsys: Capture) -> None:
-    place.has(CAPABILITIES, BEGINS)
-    assert main(["doctor"]) == 1
-    out = capsys.readouterr().out
-    words = " ".join(out.split())
-    assert words.startswith("no way to build works here")
-    assert f"✗ a container: {ROOT}" in words
-    assert f"do: {ORDINARY}" in words
-    assert "✓ sandbox" not in words
-    assert "x1b" not in out
-    code, data = doctor(capsys)
-    assert code == 1
-    assert all(data["strategies"].values())
-    (trial,) = (trial for trial in data["trials"] if trial["name"] == CONTAINER)
-    assert not trial["works"]
-    assert trial["remedy"].startswith(ORDINARY)
-
-
-@pytest.mark.usefixtures("no_namespaces")
 def test_a_build_that_can_start_no_container_ends_before_its_first_step(
     place: Place, make_layer: MakeLayer, layers: Path, capsys: Capture
 ) -> None:
@@ -351,31 +332,6 @@ def test_a_failure_that_nobody_knows_or_that_may_pass_is_left_open(
     assert "something else" in trial.said
     monkeypatch.setattr("lumiimg.build.capability_trials.debootstrap_at", lambda _: None)
     assert place.trial(BASES_BY_DEBOOTSTRAP).said == "debootstrap is not on PATH"
-
-
-BEGINS_OURS = """\
-#!/bin/sh
-echo "$0 $*" >>{calls}
-echo 'E: Failed getting release file file:///lumiimg-no-such-mirror/dists/stable/Release'
-exit 1
-"""
-
-
-def test_a_debootstrap_that_begins_in_a_namespace_makes_bases(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.put("debootstrap", BEGINS_OURS.format(calls=place.folder / "began"))
-    for _ in ("tried", "recalled"):
-        machine = place.looked_at()
-        assert machine.bootstraps
-        assert machine.makes_base("debootstrap")
-    assert place.trial(BASES_BY_DEBOOTSTRAP).said == "debootstrap begins"
-    (words,) = (place.folder / "began").read_text().splitlines()
-    assert "--force-check-gpg" in words.split()
-    assert not any("image.def" in line for line in place.tries()), "the engine is not asked"
-    place.has(STARTS, BEGINS)
-    monkeypatch.setattr(namespaces, "PROGRAM", ("/bin/false",))
-    assert place.trial(BASES_BY_DEBOOTSTRAP).said == "debootstrap begins, by Apptainer"
-    assert not place.looked_at().bootstraps
-    assert not place.looked_at().makes_base("debootstrap")
 
 
 REFUSES = "case \"$*\" in *--fakeroot*) echo 'FATAL:   {why}'; exit 255;; esac; "

@@ -12,7 +12,6 @@ from tests.shared.fabric_builder import bundled, host, snapshot
 from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 AARCH64 = (183).to_bytes(2, "little")
@@ -104,26 +103,3 @@ def test_the_driver_of_the_site_is_held_against_the_rocm(image: Path, capsys: py
         assert main(["job", str(image), "--site", "lumi", "--", "true"]) == 0
         noted = f"ROCm {rocm} of the image, and the driver of lumi serves" in " ".join(capsys.readouterr().err.split())
         assert noted is (rocm not in {"6.4.4", "7.0.2"})
-
-
-def in_a_wheel(root: Path, version: str) -> Path:
-    """Make the ROCm of an image one that only a wheel brings along."""
-    folder = root / "usr/lib/python3.12/site-packages/_rocm_sdk_core/lib"
-    folder.mkdir(parents=True)
-    for library in (root / "opt/rocm/lib").iterdir():
-        library.rename(folder / library.name)
-    (folder / f"libamdhip64.so.{version}.0").write_bytes(b"\x7fELF")
-    return root
-
-
-@pytest.mark.parametrize(("made", "whose"), [(with_rocm, "7.2 of the image"), (in_a_wheel, "in a wheel")])
-def test_of_another_driver_than_the_one_that_is_known_it_is_open(
-    made: Callable[[Path, str], Path], whose: str, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node = str(snapshot(host(tmp_path / "node"), host="nid001", gpu_driver="6.18.4", taken="2026-11-20T00:00:00Z"))
-    said = check(capsys, made(image, "7.2"), "--site", "lumi", "--host", node)
-    told = finding(said, "image.driver")
-    assert told is not None
-    assert told["severity"] == "unknown"
-    assert whose in told["summary"]
-    assert "6.18.4 of nid001" in told["cause"]

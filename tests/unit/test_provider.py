@@ -87,17 +87,6 @@ def test_the_first_of_several_that_loads_counts(tmp_path: Path) -> None:
     assert finds(tmp_path) == default
 
 
-def test_a_path_of_a_megabyte_is_no_trouble(tmp_path: Path) -> None:
-    libfabric(tmp_path, NEW)
-    provider_in(tmp_path, PLACES["given"])
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / PROVIDER_FILE).write_text("no library")
-    assert finds(tmp_path, "/p:" * 350_000 + PLACES["given"]) == f"{PLACES['given']}/{PROVIDER_FILE}"
-    assert (
-        finds(tmp_path, ":".join(f"/p{'/.' * n}" for n in range(1400)) + ":/opt/given") is None
-    )  # not known, not green
-
-
 @pytest.mark.parametrize(
     ("source", "need", "runtime", "lacks"),
     [

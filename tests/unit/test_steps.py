@@ -9,12 +9,10 @@ import pytest
 
 from lumiimg.check.pipeline import check_image
 from lumiimg.check.run.job_paths import job_paths
-from lumiimg.check.static.boundary import study
-from lumiimg.check.steps import boundary_steps, fabric_steps, in_one_sentence, origins
+from lumiimg.check.steps import fabric_steps, in_one_sentence, origins
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
@@ -47,42 +45,6 @@ def test_without_a_plugin_the_path_is_broken_there_and_nothing_behind_it_is_call
     assert step(steps, Part.PLUGIN).remedy[0].startswith("lumiimg adapt ")
     assert step(steps, Part.PLUGIN).why == next(f.summary for f in report.findings if f.id == "plugin.absent")
     assert in_one_sentence(steps) == "The path is broken at net plugin, step 2 of 6."
-
-
-def test_what_must_come_from_the_host_is_open_at_the_library_that_lacks(tmp_path: Path) -> None:
-    report = check_image(fabric_builder.image(tmp_path / "image"), {}, Level.STATIC)
-    steps = report.steps
-    assert step(steps, Part.PLUGIN).state is State.HOLDS
-    assert step(steps, Part.LIBFABRIC).state is State.UNKNOWN
-    assert step(steps, Part.LIBFABRIC).why == next(f.summary for f in report.findings if f.id == "plugin.needs-host")
-    assert State.BROKEN not in states(steps).values()
-
-
-def test_with_a_host_each_file_is_told_to_be_the_images_or_the_hosts(tmp_path: Path) -> None:
-    image, node = (
-        fabric_builder.image(tmp_path / "image"),
-        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
-    )
-    boundary = study(image, {}, read_snapshot(node))
-    for steps in (boundary_steps(boundary), check_image(image, {}, Level.STATIC, read_snapshot(node)).steps):
-        sides = {one.part: one.side for one in steps}
-        assert sides[Part.RCCL] is sides[Part.PLUGIN] is Side.IMAGE
-        assert sides[Part.LIBFABRIC] is sides[Part.PROVIDER] is sides[Part.LIBCXI] is Side.HOST
-        assert step(steps, Part.LIBFABRIC).file == "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
-        assert step(steps, Part.LIBFABRIC).interface == "FABRIC_1.7"
-        # nobody has opened a NIC
-        assert step(steps, Part.NIC).state is State.UNKNOWN
-
-
-def test_a_host_whose_libraries_do_not_load_breaks_the_path_at_libfabric(tmp_path: Path) -> None:
-    image, node = (
-        fabric_builder.image(tmp_path / "image", glibc=34),
-        fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38)),
-    )
-    broken = [one for one in boundary_steps(study(image, {}, read_snapshot(node))) if one.state is State.BROKEN]
-    assert [one.part for one in broken] == [Part.LIBFABRIC]
-    assert "GLIBC_2.38" in broken[0].why
-    assert any("glibc 2.38 or newer" in remedy for remedy in broken[0].remedy)
 
 
 def test_a_file_that_a_process_has_and_the_image_has_not_is_the_hosts(tmp_path: Path) -> None:
@@ -185,12 +147,3 @@ def test_other_libraries_and_fabrics_have_the_steps_that_they_have(name: str, ti
     (path,) = job_paths(log_report(next(log for log in LOGS if log.stem == name)))
     assert [one.title for one in path.steps] == titles
     assert {one.state for one in path.steps} == {State.HOLDS}
-
-
-def test_where_nodes_differ_those_that_went_wrong_come_first() -> None:
-    report = log_report(next(log for log in LOGS if log.stem.startswith("mixed-one-node")))
-    paths = job_paths(report)
-    assert [path.group is None for path in paths] == [False, False]
-    first, second = (states(path.steps) for path in paths)
-    assert first[Part.PLUGIN] is State.BROKEN
-    assert State.BROKEN not in second.values()

@@ -136,25 +136,6 @@ def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
     assert next(seen) <= start._MOST_NAMES + 1
 
 
-def test_alone_it_says_something_where_the_folder_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert main([]) == ExitCode.GOOD
-    assert "lumiimg check image.sif" in capsys.readouterr().out
-
-
-# -- exit codes --
-
-
-def test_the_help_of_each_command_says_what_its_exit_codes_mean() -> None:
-    silent = {name for name, parser in make_parser().below.items() if "exit code" not in (parser.epilog or "")}
-    assert silent == {"node", "host", "bench"}, "of host and bench, the commands below have them"
-
-
 # -- options --
 
 DIFFERS = {
