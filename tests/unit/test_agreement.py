@@ -22,7 +22,7 @@ from lumiimg.check.static.boundary import study
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Level, Severity
+from lumiimg.findings import Level
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
@@ -225,12 +225,3 @@ def test_what_an_image_sets_is_told_by_all_that_explain_writes(
         assert main(command) == ExitCode.GOOD
         out, err = capsys.readouterr()
         assert told in unwrapped(out + err), command[0]
-
-
-def test_a_closed_file_is_named_with_its_mode_and_what_opens_it(healthy: Path, host: Snapshot, tmp_path: Path) -> None:
-    image = spoiled(healthy, tmp_path, "closed", "closed-folder")
-    report = check_image(image, {}, Level.STATIC, host)
-    (finding,) = [found for found in report.findings if found.severity is Severity.UNKNOWN]
-    assert finding.id == "library.not-for-all"
-    assert set(finding.evidence) == {"/opt/rocm: mode 0700", "/usr/lib64/librccl-net.so: mode 0600"}
-    assert "chmod -R go+rX /opt/rocm   (in the image's %post)" in finding.remedy

@@ -124,21 +124,6 @@ def test_a_users_own_folder_comes_first(tmp_path: Path, make_layer: MakeLayer) -
         open_catalogue({}, [tmp_path / "nowhere"])
 
 
-def test_settings_come_from_the_file_and_the_environment_wins(tmp_path: Path) -> None:
-    environment = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": "/h"}
-    assert read_settings(environment).cache == Path("/h/.cache/lumiimg")
-    (tmp_path / "lumiimg").mkdir()
-    file = tmp_path / "lumiimg" / "config.toml"
-    file.write_text('cache = "/scratch/x"\n[mirrors]\ndebian = "http://m/debian"\n')
-    settings = read_settings(environment)
-    assert settings.cache == Path("/scratch/x")
-    assert settings.mirrors == {"debian": "http://m/debian"}
-    assert read_settings(environment | {"LUMIIMG_CACHE": "/c"}).cache == Path("/c")
-    file.write_text('cash = "/scratch/x"\n')
-    with pytest.raises(CatalogError, match="did you mean 'cache'"):
-        read_settings(environment)
-
-
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
     """The scratch of a project, as on LUMI, with a group that whoever runs this is in."""

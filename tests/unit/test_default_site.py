@@ -106,16 +106,6 @@ def test_a_short_name_is_the_newest_of_its_version(capsys: pytest.CaptureFixture
     assert ("vllm", "0.12.0") in [(layer["name"], layer["version"]) for layer in layers]
 
 
-def test_the_fabric_is_the_images_own_where_the_hosts_has_a_doubt(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["explain", "--base", "debian-rocm", "--json"]
-    for more, fabric in (([], "bundled"), (["--fabric", "host"], "host"), (["--add", "fabric-host"], "host")):
-        main([*words, *more])
-        answer = json.loads(capsys.readouterr().out)
-        assert answer["fabric"] == fabric
-        gate = next(rule for rule in answer["rules"] if rule["id"] == "glibc-gate")
-        assert ("of the host's: the plugin is compiled against" in gate["because"]) is (not more)
-
-
 OF_A_MACHINE = r"lumiimg (?:adapt|bind|build|explain) [^`]*"
 
 

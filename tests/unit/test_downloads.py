@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import os
 import shutil
@@ -92,10 +91,6 @@ class Server:
     """Where answers wait for each other."""
     missed: int = 0
     """Answers that waited in vain."""
-    now: int = 0
-    most: int = 0
-    """How many were waiting for an answer at the same time."""
-    guard: threading.Lock = field(default_factory=threading.Lock)
     asked: list[Asked] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -105,16 +100,11 @@ class Server:
 
     def answer(self, asked: Asked) -> Reply:
         self.asked.append(asked)
-        with self.guard:
-            self.now += 1
-            self.most = max(self.most, self.now)
         if self.meeting is not None:
             try:
                 self.meeting.wait()
             except threading.BrokenBarrierError:
                 self.missed += 1
-        with self.guard:
-            self.now -= 1
         if asked.path in self.before:
             wait_until(self.before[asked.path])
         status, headers, body = self.whole(asked)
@@ -224,33 +214,11 @@ def test_a_part_of_the_rest_is_not_taken_for_the_rest(server: Server, folder: Pa
     assert get(server, folder, None) == SHA
 
 
-def test_one_that_breaks_off_again_and_again_is_left(server: Server, folder: Path) -> None:
-    server.cuts = [10] * 20
-    with pytest.raises(FailedError, match=f"^{server.url}/file: broke off"):
-        store(folder).get(f"{server.url}/file", SHA)
-    assert len(server.asked) == 4
-    server.cuts.clear()
-    assert get(server, folder) == SHA
-    assert server.ranges[4:] == ["bytes=40-"]
-
-
-@pytest.mark.usefixtures("one_try")
-@pytest.mark.parametrize("digest", [SHA, None], ids=["digest", "no digest"])
-def test_the_next_run_goes_on_where_one_broke_off(server: Server, folder: Path, digest: str | None) -> None:
-    for server.headers in ({"ETag": TAG}, {"Last-Modified": LONG_AGO}):
-        broken_off(server, folder, digest)
-        assert get(server, folder, digest) == SHA
-        (asked,) = server.asked
-        assert asked.range == f"bytes={CUT}-"
-        assert asked.headers["if-range"] == next(iter(server.headers.values()))
-        assert asked.served_bytes == len(DATA) - CUT
-        (folder / SHA).unlink()
-        server.asked.clear()
-
-
 ANEW = [f"bytes={CUT}-", None]
 """The rest is asked for, and then the whole."""
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str | None, ...], list[str | None]]] = {
+    "the same": ({}, {}, (SHA, None), ANEW[:1]),
+    "the same by its date": ({"headers": {"Last-Modified": LONG_AGO}}, {}, (None,), ANEW[:1]),
     "another file": ({}, {"data": DATA[::-1], "headers": {"ETag": '"two"'}}, (None,), ANEW[:1]),
     "no ranges": ({}, {"knows_ranges": False}, (SHA, None), ANEW[:1]),
     "no such range": ({}, {"range_status": 416}, (SHA, None), ANEW),
@@ -292,13 +260,6 @@ def test_what_is_wrong_even_from_zero_is_refused_and_not_kept(server: Server, fo
         get(server, folder)
     assert server.ranges == [f"bytes={CUT}-", None]
     assert list(folder.iterdir()) == []
-
-
-def test_files_are_asked_for_and_kept_as_they_lie_on_the_server(server: Server, folder: Path) -> None:
-    server.data = gzip.compress(DATA)
-    server.headers = {"Content-Encoding": "gzip"}
-    assert get(server, folder, sha256(server.data)) == sha256(server.data)
-    assert server.asked[0].headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.usefixtures("one_try")
@@ -397,24 +358,6 @@ def source(server: Server, name: str, data: bytes = DATA) -> LockedSource:
     return LockedSource(name, name.upper(), name, sha256(data), f"{server.url}/{name}")
 
 
-def test_as_many_downloads_run_at_once_as_were_asked_for(server: Server, folder: Path) -> None:
-    for jobs in (1, 3):
-        server.meeting = threading.Barrier(jobs, timeout=patient(10))
-        said: list[str] = []
-        locations = [f"{server.url}/{jobs}{number}" for number in range(6)]
-        found = store(folder, jobs).digests(locations, said.append)
-        assert (server.missed, server.most) == (0, jobs)
-        assert found == dict.fromkeys(locations, SHA)
-        assert sorted(said) == [f"fetching {location}, for its digest" for location in locations]
-    server.meeting = None
-    server.asked.clear()
-    twice = [source(server, "a"), source(server, "b")]
-    assert store(folder / "new", 4).sources([*twice, twice[0]], lambda _: None) == dict.fromkeys(
-        twice, folder / "new" / SHA
-    )
-    assert len(server.asked) == 1, "the same file is fetched once"
-
-
 def test_one_that_fails_stops_the_others_which_go_on_next_time(server: Server, folder: Path) -> None:
     server.cuts, server.drips = [CUT], True
     server.statuses["/gone"] = 404
@@ -459,16 +402,6 @@ def test_ctrl_c_ends_downloads_promptly_in_one_line_and_the_next_run_goes_on(
         store(folder).get(f"{server.url}/{name}", sha256(server.data))
     assert sorted(map(str, server.ranges)) == sorted(f"bytes={size}-" for size in kept)
     assert partials(folder) == []
-
-
-def test_jobs_are_1_to_16(capsys: pytest.CaptureFixture[str]) -> None:
-    for number in ("0", "17", "-1", "four", "", "1e1", "²"):
-        with pytest.raises(SystemExit) as caught:
-            main(["lock", f"--jobs={number}"])
-        assert caught.value.code == ExitCode.BAD_INPUT
-        error = capsys.readouterr().err
-        assert "is not a valid number from 1 to 16" in error
-        assert error.count("\n") == 1
 
 
 # --- before the first layer

@@ -43,6 +43,9 @@ CASES = [
     Case("lumi-multitorch-u24r64 pytorch %host", "refused glibc-gate -> lumi-multitorch-u24r64 pytorch", "the base has its own"),
     Case("rocm-6.4.4 pytorch %bundled", "bundled torch=2.9.1+rocm6.4", "a fabric of its own works on any base"),
     Case("rocm-6.4.4 pytorch %none", "none torch=2.9.1+rocm6.4 warning=fabric", "the user wants no fabric"),
+    Case("debian-rocm", "bundled unknown=driver-window", "its libfabric is newer than the host's, and the plugin would ask for that"),
+    Case("debian-rocm %host", "host warning=fabric unknown=driver-window", "who names the host's fabric has it, with that doubt"),
+    Case("debian-rocm fabric-host", "host warning=fabric unknown=driver-window", "as a layer, too"),
     Case("rocm-6.4.4 pytorch @generic", "none torch=2.9.1+rocm6.4", "no machine, so no fabric is put in"),
     Case("lumi-multitorch-u24r64", "bundled torch=2.9.1 warning=fabric", "a fabric of its own, past which its torch goes"),
     # the driver of the site

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import subprocess
@@ -19,11 +17,9 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.sites import find_site
 from lumiimg.catalog.templates import expand
-from lumiimg.cli.main import main
 from lumiimg.definition.text import checked_body
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 from lumiimg.resolve.stack import OWN_PACKAGES
-from tests.shared.layer_builder import BASE, MakeLayer
 
 CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})
@@ -203,46 +199,6 @@ unpack() { mkdir -p "$2/bin"; printf '#!/bin/sh\\n' >"$2/bin/julia"; chmod 755 "
         if library:
             found = tomllib.loads(preferences.read_text())["MPIPreferences"]
             assert (found["libmpi"], found["abi"]) == (library.format(mpi=mpi), "MPICH")
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_julia_on_a_base_is_warned_of_where_its_mpi_would_not_be_the_images(
-    make_layer: MakeLayer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    head, bootstrap, rest = BASE.partition("[[bootstrap]]")
-    for number, (mpi, add, warned) in enumerate(
-        (
-            ("", (), "without an MPI below"),
-            (', mpi = "4.3.2", mpi-abi = "12"', (), None),
-            (', mpi = "5.0.7", mpi-abi = "40"', (), "the MPI below is Open MPI"),
-            (', mpi = "5.0.7", mpi-abi = "40"', ("mpich",), None),
-        )
-    ):
-        has = f'has = {{ rocm = "6.4.4", rccl = "2.22.3"{mpi} }}\nprovides = ["hip", "libfabric"]\n'
-        base = make_layer(f"theirs{number}", f"{head}{has}{bootstrap}{rest}")
-        words = ["--base", base.name, *(word for name in (*add, "julia") for word in ("--add", name))]
-        assert main(["explain", "--layers", str(base.parent), *words, "--json"]) == ExitCode.GOOD
-        rules = json.loads(capsys.readouterr().out)["rules"]
-        said = [rule["because"] for rule in rules if rule["outcome"] == "warning"]
-        assert len(said) == (warned is not None), number
-        assert warned is None or warned in said[0]
-
-
-def test_a_wheel_without_its_extensions_is_not_kept(tmp_path: Path) -> None:
-    """With stand-ins for what the script calls."""
-    kept = tmp_path / "kept"
-    (kept / "apex").mkdir(parents=True)
-    (kept / "other").mkdir()
-    for name in ("build.sh", "gpu.sh"):
-        (tmp_path / name).touch()
-    calls = "use_torch install_wheels need_compilers need_python_headers use_arch unpack build_wheel restore_tools"
-    stubs = "".join(f"{name}() {{ :; }}\n" for name in (*calls.split(), "extension_files"))
-    (tmp_path / "python.sh").write_text(f'{stubs}fail() {{ echo "$*"; exit 1; }}\n')
-    environment = {**os.environ, "LAYER_FILES": f"{tmp_path}", "KEPT": f"{kept}", "SOURCE_APEX": "x"}
-    script = shipped_layers() / "apex/post.sh"
-    run = subprocess.run(["bash", "-eu", script], env=environment, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout) == (1, "Apex was built without its extensions\n"), run.stderr
-    assert [path.name for path in kept.iterdir()] == ["other"]
 
 
 def test_a_layer_copied_with_its_links_says_how_to_copy_it(tmp_path: Path) -> None:

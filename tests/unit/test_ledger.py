@@ -5,16 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from lumiimg.catalog import ledger
-from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.layers import Layer, Release, read_layer
 from lumiimg.catalog.ledger import LEDGER, Reach, Trial, content_of, read_ledger
-from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import LAYER, SITE, MakeLayer
@@ -130,23 +127,6 @@ def test_what_was_built_is_not_claimed_of_other_sources_or_gpus(written: Path, t
         assert {one["name"]: one["status"] for one in found}[named] == status, (request, gpu)
 
 
-def test_a_layer_of_ones_own_gets_nothing_from_the_ledger(written: Path, tmp_path: Path, capsys: Capture) -> None:
-    """It falls back to what still holds; and of one's own layer nobody says that nobody has built it."""
-    release = next(one for one in ROWS if one[0].name == "transformers")
-    tool.record([trial(*release, "resolved"), trial(*release, "built")], written)
-    own = tmp_path / "own" / "transformers"
-    shutil.copytree(shipped_layers() / "transformers", own)
-    request = ["build", "--base", "rocm-pytorch-2.10.0", "--layers", str(own.parent), "--add", "transformers"]
-    for change, status in (("", "built"), ("# another step\n", "resolved")):
-        (own / "post.sh").write_text((own / "post.sh").read_text() + change)
-        assert main([*request, "--dry-run", "--json"]) == ExitCode.GOOD
-        assert json.loads(capsys.readouterr().out)["plan"]["layers"][-1]["status"] == status
-    assert main([*request, "--dry-run"]) == ExitCode.GOOD
-    told = unwrapped(capsys.readouterr().out)
-    assert "rocm-pytorch-2.10.0 is documented only" in told
-    assert "transformers is" not in told
-
-
 # -- what counts --
 
 
@@ -216,28 +196,3 @@ def test_a_change_of_what_was_tried_is_another_content(make_layer: MakeLayer) ->
 
 
 # -- the tool --
-
-
-def test_an_entry_that_is_stale_is_listed_and_does_not_count(written: Path, capsys: Capture) -> None:
-    tool.record([trial(*row("netprobe"), "built"), trial(*row("jax", "0.9.1"), "resolved")], written)
-    assert tool.main([]) == 0
-    assert capsys.readouterr().out == "2 entries, 0 of them stale\n"
-    text = written.read_text()
-    old = content_of(*row("netprobe"), "built")
-    written.write_text(text.replace(old, "0" * 16))
-    assert tool.main([]) == 1
-    told = capsys.readouterr().out
-    assert "stale: netprobe  built 2026-11-23 0000000000000000\n2 entries, 1 of them stale\n" in told
-    assert statuses(capsys)["netprobe"] == "documented"
-    assert tool.main(["--prune"]) == 0
-    assert [entry.name for entry in read_ledger(written)] == ["jax"]
-
-
-def test_an_entry_with_a_wrong_field_is_refused(written: Path) -> None:
-    tool.record([trial(*row("netprobe"), "built")], written)
-    text = written.read_text()
-    for key, value in (("reach", "documented"), ("content", "12"), ("how", ""), ("how", "a\nb"), ("name", "")):
-        line = f"{key} = {json.dumps(value)}".replace("\\", r"\\")
-        written.write_text(re.sub(rf"^{key} = .*$", line, text, flags=re.MULTILINE))
-        with pytest.raises(CatalogError, match=key):
-            read_ledger(written)

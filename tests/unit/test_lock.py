@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -117,24 +116,6 @@ def test_the_command_that_a_lock_proposes_builds_it_from_where_it_was_locked(
         assert fault in capsys.readouterr().err
 
 
-def test_an_archive_that_a_release_is_not_built_from_is_not_fetched_and_not_taken(
-    world: World, folder: Path, make_layer: MakeLayer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    both = SNAKE.replace('wheels = ["snake==2.0', 'unused = ["tool"]\nwheels = ["snake==2.0')
-    make_layer("both", both + ARCHIVE.removeprefix(LAYER))
-    given = ("--source", f"tool={tmp_path / 'own.tar.gz'}")
-    (tmp_path / "own.tar.gz").write_bytes(b"mine")
-    for release, sources in (("2.0", []), ("1.0", ["tool"])):
-        lock(world, folder, "--base", "box", "--add", f"both=={release}", "--quiet")
-        (layer,) = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["layer"]
-        assert [source["name"] for source in layer["source"]] == sources
-        assert any("/archives/x/tool" in path for path in world.asked) is bool(sources)
-        assert main(["build", "--locked", "--dry-run", "--layers", str(folder), *world.mirrors]) == ExitCode.GOOD
-    capsys.readouterr()
-    lock(world, folder, "--base", "box", "--add", "both==2.0", *given, code=ExitCode.BAD_INPUT)
-    assert "both 2.0 is not built from the source tool" in capsys.readouterr().err
-
-
 def test_what_is_locked_is_kept_until_an_upgrade_is_asked_for(
     world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,18 +169,6 @@ def definitions(layers: Path, world: World, folder: Path, *words: str) -> dict[s
     words = ("--layers", str(layers), *world.mirrors, "--definitions", str(folder), "--quiet", *words)
     assert main(["build", *words]) == ExitCode.GOOD
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def test_a_lock_renders_the_same_definitions_byte_for_byte(world: World, folder: Path, tmp_path: Path) -> None:
-    lock(world, folder, "--base", "box", "--add", "snake", "--add", "tool")
-    first = definitions(folder, world, tmp_path / "one", "--locked")
-    world.wheels["egg"]["8.0"] = ()
-    assert definitions(folder, world, tmp_path / "two", "--locked") == first
-    text = first["flat.def"].decode()
-    base = tomllib.loads((tmp_path / "lumiimg.lock").read_text())["base"]
-    assert f"From: {world.url.removeprefix('http://')}/library/busybox@{base['digest']}" in text
-    assert "export WHEELS=/opt/lumiimg/build/snake/wheels" in text
-    assert "files/snake/wheels/egg-2.0-py3-none-any.whl" in first
 
 
 def test_the_mirror_of_a_bases_packages_is_kept_where_the_lock_is_built(
@@ -317,28 +286,13 @@ def test_the_date_of_the_newest_release_bounds_what_is_taken_and_another_is_kept
     assert (
         tomllib.loads((tmp_path / "lumiimg.lock").read_text())["request"]["exclude-newer"].isoformat() == "2026-03-02"
     )
-    with pytest.raises(SystemExit, match="2"):
-        lock(world, folder, *request, "--exclude-newer", "soon")
-    assert "not a valid date: 'soon'" in capsys.readouterr().err
-
-
-def test_diff_tells_what_changed_and_nothing_else(
-    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lock(world, folder, "-o", "a.lock", "--base", "box", "--add", "snake")
-    world.image = b"another layer under the same tag"
-    lock(world, folder, "-o", "b.lock", "--base", "box", "--add", "snake==1.0", "--add", "tool")
-    capsys.readouterr()
-    assert main(["diff", "a.lock", "a.lock"]) == ExitCode.GOOD
-    assert capsys.readouterr().out == "no difference\n"
-    assert main(["diff", "a.lock", "b.lock", "--json"]) == ExitCode.NO
-    found = {
-        change["what"]: (change["old"], change["new"]) for change in json.loads(capsys.readouterr().out)["changes"]
-    }
-    assert found["layer snake"] == ("2.0", "1.0")
-    assert found["layer tool"][0] is None
-    assert "digest of the base" in found
-    assert "python egg of snake" not in found
+    for option, value, fault in (
+        ("--exclude-newer", "soon", "not a valid date: 'soon'"),
+        ("--jobs", "17", "is not a valid number from 1 to 16"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            lock(world, folder, *request, option, value)
+        assert fault in capsys.readouterr().err
 
 
 @pytest.mark.threat

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.definition.text import DefinitionError
-from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.errors import BadInputError, LumiimgError, RefusedError
+from lumiimg.definition.writer import write_chain
+from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lockfile import read_lock, to_text
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -70,33 +70,6 @@ def same(again: Lock, lock: Lock) -> bool:
 def without_python(lock: Lock) -> Lock:
     """A lock without wheels says nothing of Python."""
     return lock if any(layer.wheels for layer in lock.stack) else replace(lock, python=None)
-
-
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=SLOW)
-@given(
-    base=st.sampled_from(CATALOGUE.base_names()),
-    add=st.lists(st.sampled_from(CATALOGUE.layer_names()), max_size=3, unique=True),
-    site=st.sampled_from([None, "lumi"]),
-)
-@example(base="debian-13", add=["own-packages"], site=None)
-def test_what_the_resolver_settles_is_a_lock_that_can_be_built(
-    base: str, add: list[str], site: str | None, tmp_path: Path
-) -> None:
-    request = Request(base, tuple(name for name in add if name not in CATALOGUE.base_names()), site=site)
-    try:
-        lock = made(request)
-    except LumiimgError:
-        return
-    if lock.python is None and any(layer.wheels for layer in lock.stack):
-        return  # `resolve.settle` refuses it: wheels are chosen for a Python
-    text = to_text(lock, request)
-    again, asked = read_again(text, tmp_path / "lumiimg.lock")
-    assert same(again, without_python(lock))
-    assert asked == request
-    assert not again.unsettled
-    assert to_text(again, asked) == text
-    assert write_flat(again).text == write_flat(lock).text
-    assert write_chain(again) == write_chain(lock)
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=SLOW)

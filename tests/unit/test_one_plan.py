@@ -202,21 +202,6 @@ def test_what_explain_says_is_what_every_command_does(words: list[str], how: lis
         assert again.code in ({0, 1} if command[0] == "explain" else accepted), (command, again)
 
 
-@settings(max_examples=examples(3), deadline=None, suppress_health_check=SLOW)
-@given(
-    add=st.lists(st.sampled_from([layer for layer in LAYERS if TOKEN not in layer]), min_size=1, max_size=2),
-    more=st.sampled_from([[], ["--arg", "vllm.NOPE=1"], ["--arg", "vllm.ARCH=gfx942"], ["--source", "one=t.tar.gz"]]),
-)
-@example(add=["sglang"], more=[])
-@example(add=["vllm"], more=["--arg", "vllm.NOPE=1"])
-def test_the_bases_that_explain_names_take_the_layers(add: list[str], more: list[str], ground: Path) -> None:
-    del ground
-    words = [word for name in add for word in ("--add", name)] + more
-    said = answer("explain", *words, "--site", "lumi", "--layers", "own")
-    for command in proposals(said):
-        assert answer(*command).code == said.code, command
-
-
 def test_no_option_repeats_a_secret_of_the_environment(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of no known shape is known by the variable that holds it, too."""
     del ground

@@ -227,15 +227,6 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         assert "{" not in said
 
 
-def test_without_a_torch_below_the_layer_for_it_is_named(world: World, folder: Path, capsys: Capture) -> None:
-    words = ["lock", "--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "box"]
-    for text, said in (("torch\n", "names torch"), ("spam\n", "requires spam, which requires torch")):
-        assert main([*words, *own(text)]) == ExitCode.NO
-        error = capsys.readouterr().err
-        assert said in error
-        assert "--add " in error.rpartition("not made for this image")[2]
-
-
 def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
     world: World, folder: Path, make_layer: MakeLayer, capsys: Capture
 ) -> None:
@@ -271,15 +262,6 @@ def test_hashes_hold_for_all_that_is_put_in_or_for_nothing(world: World, folder:
 
 
 # --- other files
-
-
-def test_no_line_is_lost_and_each_has_the_number_of_its_beginning(tmp_path: Path) -> None:
-    lines = ["# c \\", "a>=1", "b \\", "  >=2 \\", "# c", "c # c \\", "d\\"]
-    for bom, end in (("", "\n"), ("", "\r\n"), ("\ufeff", "\n")):
-        (tmp_path / "r.txt").write_bytes((bom + end.join(lines)).encode())
-        found = read_own([str(tmp_path / "r.txt")], []).requirements
-        said = [(one.text, one.where.partition(" of ")[0]) for one in found]
-        assert said == [("a>=1", "line 2"), ("b>=2", "line 3"), ("c", "line 6"), ("d", "line 7")]
 
 
 # --- hints that help

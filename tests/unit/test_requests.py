@@ -226,20 +226,6 @@ def test_a_pattern_that_python_cannot_compile_is_a_fault_of_the_file(
 # what must not be lost, and what must not be written
 
 
-def test_nothing_is_locked_or_fetched_for_an_output_that_is_refused(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("there.sif").touch()
-    Path("full").mkdir()
-    Path("full/x").touch()
-    Path("old.lock").write_text("precious")
-    for words in (["-o", "there.sif"], ["--definitions", "full"]):
-        code, said = answer(["build", "--base", "debian-13", "--lock", "old.lock", *words], capsys)
-        assert code == ExitCode.BAD_INPUT, said
-        assert Path("old.lock").read_text() == "precious"
-
-
 @pytest.mark.threat
 def test_a_lock_is_of_the_layers_that_one_has(
     tmp_path: Path, image: Path, layers: Path, make_layer: MakeLayer, capsys: Capture, monkeypatch: pytest.MonkeyPatch

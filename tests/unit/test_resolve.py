@@ -192,23 +192,6 @@ def test_no_mirror_with_a_password_gets_anywhere() -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_apt_sources_are_read_in_both_formats(tmp_path: Path) -> None:
-    assert apt_mirror("debian", tmp_path) is None
-    (tmp_path / "sources.list").write_text(
-        "# deb http://off/debian x main\ndeb [arch=amd64 signed-by=/k] http://security/debian-security x main\n"
-        "deb [arch=amd64] http://one-line/debian trixie main\n"
-    )
-    assert apt_mirror("debian", tmp_path) == "http://one-line/debian"
-    folder = tmp_path / "sources.list.d"
-    folder.mkdir()
-    stanza = "Types: deb\n#URIs: http://off/debian\nURIs: http://deb822/debian/\nSuites: x\nComponents: main\n"
-    (folder / "a.sources").write_text(stanza)
-    assert apt_mirror("debian", tmp_path) == "http://deb822/debian/"
-    (folder / "a.sources").write_text(stanza.replace("deb822", "user:secret@deb822"))
-    with pytest.raises(BadInputError, match="contains a password"):
-        apt_mirror("debian", tmp_path)
-
-
 MINE = "\n\nTypes: deb\nURIs: http://mine/debian\nSuites: trixie\nComponents: main contrib\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -14,10 +15,11 @@ from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve import rules
-from lumiimg.resolve.arguments import UNLISTED
 from lumiimg.resolve.driver_rule import driver_window
-from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack, Unmet
+from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.rules import RuleResult
 
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})
 assert LUMI.fabric is not None
@@ -95,16 +97,6 @@ def test_the_hosts_fabric_is_taken_only_where_the_c_library_is_new_enough() -> N
             assert ("are built in the image" in result.because) == (fabric is Fabric.BUNDLED and outcome == "ok")
 
 
-def test_the_gate_names_the_libfabric_that_is_bound() -> None:
-    (_, known), (_, unknown) = (
-        rules.glibc_gate(stack_of(glibc="2.39"), site, asked=None) for site in (LUMI, NO_RELEASE)
-    )
-    assert known is not None
-    assert unknown is not None
-    assert "the host's libfabric 1.22.0 and libcxi load" in known.because
-    assert "the host's libfabric and libcxi load" in unknown.because
-
-
 def test_a_base_with_libfabric_and_libcxi_of_its_own_keeps_them() -> None:
     own: dict[str, str | None] = {"libcxi": None, "libfabric": "1.22.0"}
     for components, fabric in (
@@ -117,19 +109,6 @@ def test_a_base_with_libfabric_and_libcxi_of_its_own_keeps_them() -> None:
         assert (got, said(result)) == (fabric, ("glibc-gate", "ok"))
     fabric, result = rules.glibc_gate(stack_of(glibc="2.39"), LUMI, asked=Fabric.NONE)
     assert (fabric, said(result)) == (Fabric.NONE, ("fabric", "warning")), "a user who wants none"
-
-
-def test_a_machine_whose_fabric_is_not_known_gets_none_and_says_so() -> None:
-    for site, told in (
-        (NO_FABRIC, ("fabric", "unknown")),
-        (replace(OTHER_VENDOR, fabric=None), ("fabric", "unknown")),
-        (replace(NO_FABRIC, arch=None), None),  # no machine at all
-    ):
-        fabric, result = rules.glibc_gate(stack_of(glibc="2.39"), site, asked=None)
-        assert (fabric, said(result)) == (Fabric.NONE, told)
-        if result is not None:
-            assert ("NVIDIA" in result.because) == (site.vendor is not None)
-            assert "None" not in result.because
 
 
 def test_a_torch_that_is_not_for_rocm_is_refused() -> None:
@@ -190,15 +169,6 @@ def test_rccl_and_the_plugin_have_to_share_a_version_of_the_net_api() -> None:
     assert said(rules.plugin_abi(stack_of(rccl="2.22.3", net_api=None))) == ("plugin-abi", "unknown")
 
 
-def test_the_layer_of_the_plugin_is_said_to_install_the_name() -> None:
-    stack = stack_of(rccl="2.22.3", net_api="5")
-    installed = replace(stack, layers=(Chosen(layer("base"), None, ""),))
-    (alone, with_layer) = (rules.plugin_abi(each) for each in (stack, installed))
-    assert alone is not None
-    assert with_layer is not None
-    assert (alone.because + ", which the layer installs") == with_layer.because
-
-
 def test_a_bundled_fabric_is_of_the_hosts_release_and_has_cxi() -> None:
     rows: tuple[tuple[Fabric, dict[str, str | None], Site, str | None], ...] = (
         (Fabric.BUNDLED, {"libfabric": "1.20.1", "slingshot": "12.0"}, LUMI, "refused"),
@@ -243,48 +213,6 @@ def test_a_variable_is_for_the_stacks_that_need_it() -> None:
         assert {v.name for v in rules.environment(stack, replace(LUMI, variables=variables))} == {"ALWAYS", *more}
 
 
-def test_what_is_known_against_a_base_is_refused_or_warned_of() -> None:
-    base = layer("base", trouble("torch", "rccl>=2.20"), trouble("sglang", refused=True), trouble("vllm"))
-    stack = stack_of(torch="2.9", sglang="0.5", rccl="2.19")
-    assert [(said(r), r.need, r.have) for r in rules.base_troubles(base, stack)] == [
-        (("layers", "refused"), "not sglang", "sglang 0.5"),
-        (("layers", "warning"), "rccl>=2.20", "torch 2.9"),
-    ]
-    assert list(rules.base_troubles(base, stack_of(torch="2.9", rccl="2.20"))) == []
-
-
-def test_each_layer_tells_its_release_what_it_needs_and_whether_anything_is_known_of_it() -> None:
-    torch = Chosen(layer("pytorch", requires=("rocm",)), release("2.9.1", "python>=3.10"), "asked")
-    plain = Chosen(layer("tools"), None, "asked")
-    unlisted = Chosen(layer("vllm", trouble("torch")), release("9.9", status=UNLISTED), "asked")
-    told = list(rules.layers_told(stack_of(torch, plain, unlisted, torch="2.9.1+rocm6.4")))
-    assert [(said(r), r.need, r.have, r.source) for r in told] == [
-        (("torch", "ok"), "rocm, python>=3.10", "torch 2.9.1+rocm6.4", "its notes"),
-        (("layers", "ok"), "nothing", "tools", "a page"),
-        (("layers", "unknown"), "nothing", "vllm 9.9", "its notes"),
-        (("layers", "warning"), "not torch", "torch 2.9.1+rocm6.4", "an issue"),
-    ]
-    assert [("nothing is known" in r.because) for r in told] == [False, False, True, False]
-
-
-def test_a_need_that_nobody_can_judge_is_a_doubt_with_both_sides() -> None:
-    image, torch = OfferedComponent(None, "image"), need("torch==2.9.*")
-    apex = Chosen(layer("apex"), release("1.9", "torch==2.9.*"), "asked", ((torch, image),))
-    new = Chosen(
-        layer("vllm"),
-        release("9", status=UNLISTED),
-        "asked",
-        ((torch, image), (need("os>1"), OfferedComponent("?", "image"))),
-    )
-    told = list(rules.layers_told(stack_of(apex, new)))
-    assert [(said(r), r.need, r.have) for r in told] == [
-        (("layers", "unknown"), "torch==2.9.*", "torch (version not known)"),
-        (("layers", "unknown"), "torch==2.9.*, os>1", "torch (version not known), os ?"),
-    ]
-    assert told[0].because == "apex 1.9 (asked): it requires torch==2.9.*, and which torch image has is not known"
-    assert "nothing is known of this release" in told[1].because
-
-
 WHEEL = replace(release("1"), wheels=("vllm==1",))
 ANY = replace(LUMI, arch=None)
 
@@ -313,37 +241,3 @@ def test_what_is_compiled_is_for_the_gpus_of_the_site() -> None:
     both = [Chosen(replace(layer(name), arguments=arch), None, "asked") for name in ("vllm", "apex")]
     (result,) = rules.compiled_for(stack_of(*both), LUMI, {})
     assert result.have == "vllm, apex for gfx942", "in one line"
-
-
-def test_a_layer_none_of_whose_releases_fits_is_one_refusal_with_all_that_they_need() -> None:
-    def unmet(version: str | None, wanted: str, have: str = "rocm 6.4", source: str = "a") -> Unmet:
-        return Unmet("vllm", version, wanted, have, f"vllm requires {wanted}", source, "layers")
-
-    (one,) = rules.refusals([unmet("0.18", "rocm>=7")])
-    assert (said(one), one.need, one.because) == (("layers", "refused"), "rocm>=7", "vllm requires rocm>=7")
-    (two,) = rules.refusals(
-        [unmet("0.18", "rocm>=7"), unmet("0.19", "rocm>=7.1"), unmet("0.19", "rocm>=7", source="b")]
-    )
-    assert (two.need, two.source) == ("rocm>=7 or rocm>=7.1", "a; b")
-    assert two.because == "no release of vllm fits (0.18, 0.19)"
-    (same,) = rules.refusals([unmet("0.18", "rocm>=7"), unmet("0.18", "rocm==6.2")])
-    assert same.because == "vllm 0.18 requires rocm>=7 or rocm==6.2"
-    (unnamed,) = rules.refusals([unmet(None, "rocm>=7"), unmet(None, "rocm==6.2")])
-    assert unnamed.because == "vllm requires rocm>=7 or rocm==6.2"
-    # what stands against it on two sides is told apart, and of the sources two
-    apart = list(
-        rules.refusals(
-            [unmet("1", "a"), unmet("1", "b", "python 3.9"), unmet("1", "a", source="b"), unmet("1", "a", source="c")]
-        )
-    )
-    assert [(r.need, r.have, r.source) for r in apart] == [("a", "rocm 6.4", "a; b"), ("b", "python 3.9", "a")]
-
-
-def test_both_sides_are_named_where_there_are_two() -> None:
-    for needed, sides in (
-        ("glibc 2.38", "needs glibc 2.38, has glibc 2.35"),
-        ("not glibc 2.35", "glibc 2.35"),
-        ("nothing", "glibc 2.35"),
-    ):
-        result = RuleResult("layers", RuleOutcome.REFUSED, needed, "glibc 2.35", "because", "source")
-        assert result.sides == sides

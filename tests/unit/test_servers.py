@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import hashlib
 import os
-import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from lumiimg.resolve.network import download, web
 from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
 from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.session import login_for
-from lumiimg.resolve.network.web import Bounds, Web
+from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.store import Store
 from tests.shared.hostile_server import serving
@@ -217,12 +216,3 @@ def _resolved(index: str) -> None:
     indexes = Indexes(index, Web(), Path("uv"))
     wants = LayerWants("a", "1", requires=("egg",))
     resolve([wants], PythonTarget((3, 12), (2, 39)), indexes, until=None, held={}, on_line=lambda _: None)
-
-
-def test_an_exchange_in_another_takes_none_of_its_time(server: Server) -> None:
-    url = f"{server.url}/"
-    asking = Web()
-    with asking.open(url, Bounds(100, 60.0), {}) as stream:
-        asking.ask(url, limit_bytes=10)
-        time.sleep(LIMIT_S)
-        assert b"".join(stream.chunks) == b"good"

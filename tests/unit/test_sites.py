@@ -79,13 +79,6 @@ def test_the_cores_near_a_gpu_are_those_that_each_site_publishes() -> None:
         assert ":".join(ranges(aurora.cores_near(gpu, sparing=sparing)) for gpu in range(12)) == lists
 
 
-# ALCF running-jobs-aurora.md, and frameworks/pytorch.md: of socket 0 without core 0, of socket 1 without core 52
-AURORA_LISTS = {
-    False: "1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100",
-    True: "4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79",
-}
-
-
 def test_how_long_a_job_can_take_depends_on_its_nodes() -> None:
     for site, partition, nodes, hours in (
         ("frontier", "batch", 91, 2),
@@ -146,6 +139,16 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
     assert "GPU 0: 9-15; GPU 1: 1-7" in told
     assert "gpu: up to 4 nodes, 1 h" in told
     for old, new, fault in (
+        (
+            'name = "amdgpu 6.3"',
+            'name = "amdgpu 6.3"\nversion = "6"',
+            "key 'driver.version' is '6', no version of the driver",
+        ),
+        (
+            'name = "amdgpu 6.3"',
+            'name = "amdgpu 6.3"\nkernel = "Linux 6.4.0"',
+            "no release of a kernel, as `uname -r` prints it",
+        ),
         ('glibc = "2.38"', 'glibc = "abc"', "key 'fabric.glibc' is 'abc', no version"),
         ('rocm = ["rocm>=6.1,<7.1"]', 'rocm = ["python>=3"]', "key 'driver.rocm' should be releases of ROCm"),
         ('rocm = ["rocm>=6.1,<7.1"]', "rocm = []", "key 'driver.rocm' should be releases of ROCm"),

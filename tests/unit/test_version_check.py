@@ -38,24 +38,6 @@ def test_versions_are_defined_or_keep_the_file_from_loading_unless_they_are_weak
     assert found.warnings == ["/lib/libc.so.6: weak version `GLIBC_2.39' not found (required by /lib/libplug.so)"]
 
 
-def test_a_library_without_versions_is_warned_of_once() -> None:
-    needs = [
-        ("libc.so.6", "GLIBC_2.2.5", False),
-        ("libm.so.6", "GLIBC_2.2.5", False),
-        ("libc.so.6", "GLIBC_2.3", False),
-    ]
-    found = check(needing(*needs), libc=replace(LIBC, version_definitions=()), missing="libm.so.6")
-    assert found.warnings == ["/lib/libc.so.6: no version information available (required by /lib/libplug.so)"]
-    assert (found.errors, found.missing_versions) == ([], [])
-
-
-def test_versions_of_a_library_that_nothing_asked_for_end_the_loader_and_are_told_once() -> None:
-    needs = [("libz.so.1", "ZLIB_1.2", False), ("libc.so.6", "GLIBC_2.34", False), ("libz.so.1", "ZLIB_1.3", False)]
-    assert len(check(needing(*needs)).errors) == 1
-    # one that is missing is told by whoever looked for it
-    assert check(needing(*needs), missing="libz.so.1").errors == []
-
-
 def test_relative_relocations_have_to_be_asked_for_from_glibc_2_36_on() -> None:
     needs = ("libc.so.6", "GLIBC_2.34", False)
     libc = replace(LIBC, version_definitions=(*LIBC.version_definitions, "GLIBC_ABI_DT_RELR"))

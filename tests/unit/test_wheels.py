@@ -115,16 +115,6 @@ def refusal(world: World, tmp_path: Path, *layers: Mapping[str, Any], until: dt.
     return said
 
 
-def test_all_layers_are_resolved_at_once_and_each_gets_what_it_is_the_first_to_require(
-    world: World, tmp_path: Path
-) -> None:
-    """An `egg` that the layer above cannot use is not taken for the one below."""
-    assert chosen(world, tmp_path, SNAKE, {"name": "ham", "version": "1", "requires": ("ham",)}) == {
-        "snake": {"snake": "2.0+rocm6.4", "egg": "1.5", "yolk": "2.5"},
-        "ham": {"ham": "1.0"},
-    }
-
-
 @pytest.mark.threat
 def test_what_a_layer_pins_comes_from_the_first_of_its_indexes_that_has_it(world: World, tmp_path: Path) -> None:
     world.of_layers["egg"] = {"7.0": ()}
@@ -197,20 +187,6 @@ def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_s
 
 
 # --- triton and CUDA
-
-
-def test_what_requires_triton_gets_rocms_and_pypis_is_not_taken(world: World, tmp_path: Path) -> None:
-    user = {"name": "vllm", "version": "1", "requires": ("xgrammar",)}
-    for rocm in ("pytorch-triton-rocm", "triton-rocm"):
-        world.of_layers |= {"torch": {"2.7.1+rocm6.2.4": (f"{rocm}==3.3.1",)}, rocm: {"3.3.1": ()}}
-        pins = ("torch==2.7.1+rocm6.2.4", f"{rocm}==3.3.1")
-        torch = {"name": "pytorch", "version": "1", "pins": pins, "indexes": ("/whl",)}
-        assert chosen(world, tmp_path / rocm, torch, user) == {
-            "pytorch": {"torch": "2.7.1+rocm6.2.4", rocm: "3.3.1"},
-            "vllm": {"xgrammar": "0.1"},
-        }
-        said = refusal(world, tmp_path / rocm, torch, {**user, "requires": ("triton>=3.4",)})
-        assert "the layer vllm requires triton>=3.4; the image has triton 3.3.1+rocm" in said
 
 
 def test_what_is_for_cuda_is_refused_with_who_requires_it_unless_it_is_left_out(world: World, tmp_path: Path) -> None:
@@ -451,18 +427,3 @@ def test_the_general_index_is_the_one_that_is_named_else_pips(tmp_path: Path) ->
     with pytest.raises(BadInputError, match="contains a password") as caught:
         general_index(Mirrors({}), {**plain, "PIP_INDEX_URL": "https://me:hunter2@x.example/simple"})
     assert "hunter2" not in str(caught.value)
-
-
-def test_where_this_python_has_no_pip_that_of_the_machine_is_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pip = "Base URL of the Python Package Index (default https://files.example/simple)."
-    machine = tmp_path / "python3"
-    machine.write_text(
-        f'#!/bin/sh\n# a stand-in\n[ "$*" = "-m pip download --help" ] && echo "  --index-url <url>  {pip}"\n'
-    )
-    machine.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert general_index(Mirrors({}), {"PATH": str(tmp_path)}) == "https://files.example/simple"
-    with pytest.raises(MissingHereError, match="--mirror pypi=URL"):
-        general_index(Mirrors({}), {"PATH": "/nowhere"})
