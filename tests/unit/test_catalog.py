@@ -38,12 +38,15 @@ BAD = {
         ["from' is '../x', not a valid name of a suite"],
     ),
     "wrong type": (LAYER + "requires = 7\n", ["'requires' should be an array of strings"]),
-    "wrong item type": (LAYER + "requires = [7]\n", ["'requires' should be an array of strings"]),
     "date as text": (LAYER.replace("2026-11-21", '"2026-11-21"'), ["'date' should be a date"]),
     "empty text": (LAYER.replace('"the tests"', '" "'), ["'source' is empty"]),
     "bad argument name": (LAYER + '[arguments.lower]\ndefault = ""\nhelp = "h"\n', ["'arguments.lower'", "VERSION"]),
     "bad pattern": (
-        LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "("\n',
+        LAYER + f'[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "{"(" * 3000 + ")" * 3000}"\n',
+        ["is not a valid regular expression"],
+    ),
+    "a count that no machine holds": (
+        LAYER + '[arguments.A]\ndefault = ""\nhelp = "h"\npattern = "a{99999999999999999999999}"\n',
         ["is not a valid regular expression"],
     ),
     "placeholder of nothing": (LAYER + '[environment.set]\nA = "{NOPE}"\n', ["{NOPE}", "no argument"]),

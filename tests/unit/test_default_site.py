@@ -12,7 +12,7 @@ import lumiimg
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared import fabric_builder
-from tests.shared.programs import sampled, unwrapped
+from tests.shared.programs import unwrapped
 
 CARD = ["--base", "rocm-6.2.4", "--add", "vllm"]
 SIGNS = ("LUMIIMG_SITE", "SLURM_CLUSTER_NAME", "LUMI_STACK_NAME", "LMOD_SYSTEM_NAME", "CLUSTER_NAME")
@@ -109,59 +109,30 @@ def test_a_short_name_is_the_newest_of_its_version(capsys: pytest.CaptureFixture
 OF_A_MACHINE = r"lumiimg (?:adapt|bind|build|explain) [^`]*"
 
 
-HOWS = ("option", "file", "variable", "settings", "machine")
-
-
-@pytest.mark.parametrize(
-    ("command", "how"),
-    [
-        *sampled(((command, how) for command in ("explain", "refused", "bases", "lacking") for how in HOWS), 7),
-        # a snapshot is of a node: this machine says nothing of it
-        *sampled(((command, how) for command in ("check", "no bind") for how in HOWS[:-1]), 4),
-        ("drift", "option"),  # two snapshots may be of another machine than is meant elsewhere
-    ],
-)
 def test_every_command_that_is_proposed_is_for_the_machine_in_force(
-    how: str,
-    command: str,
-    tmp_path: Path,
-    clean_home: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the machine was named; a file of a site by a path that holds in another folder, or as it was written."""
     file = tmp_path / "ours.toml"
     file.write_text((Path(lumiimg.__file__).parent / "catalog/sites/frontier.toml").read_text())
-    words, site = [], "frontier"
-    if how == "option":
-        words = ["--site", site]
-    elif how == "file":
-        words, site = ["--site", str(file)], str(file)
-    elif how == "settings":
-        (clean_home / ".config/lumiimg").mkdir(parents=True)
-        (clean_home / ".config/lumiimg/config.toml").write_text('site = "frontier"\n')
-    else:
-        monkeypatch.setenv("LUMIIMG_SITE" if how == "variable" else "SLURM_CLUSTER_NAME", site)
-    image = fabric_builder.image(tmp_path / "image", glibc=37 if command in {"drift", "no bind"} else 39)
+    old, bare = fabric_builder.image(tmp_path / "old", glibc=37), fabric_builder.image(tmp_path / "bare", plugin=False)
     then = fabric_builder.snapshot(fabric_builder.host(tmp_path / "then", glibc=36))
     host = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"))
-    if command == "lacking":
-        for path in image.rglob("librccl-net*"):
-            path.unlink()
-    line = {
-        "explain": ["explain", "--base", "rocm-7.0", "--add", "pytorch"],
-        "refused": ["explain", "--base", "rocm-7.2.4", "--add", "vllm", "--fabric", "bundled"],
-        "bases": ["explain", "--add", "lightning", "--offline"],
-        "check": ["check", str(image), "--level", "static", "--host", str(host)],
-        "no bind": ["check", str(image), "--level", "static", "--host", str(host)],
-        "lacking": ["check", str(image), "--level", "static"],
-        "drift": ["drift", str(then), str(host), "--image", str(image)],
-    }[command]
-    out = said([*line, *words], capsys)[1]
-    proposed = re.findall(OF_A_MACHINE, out)
-    assert proposed, out
-    for one in proposed:
-        assert (f"--site {site}" in one, "IMAGE" in one) == (True, False), one
+    monkeypatch.setenv("LUMIIMG_SITE", "frontier")
+    for line in (
+        ["explain", "--base", "rocm-7.0", "--add", "pytorch"],
+        ["explain", "--base", "rocm-7.2.4", "--add", "vllm", "--fabric", "bundled"],
+        ["explain", "--add", "lightning", "--offline"],
+        ["check", str(old), "--level", "static", "--host", str(host)],
+        ["check", str(bare), "--level", "static"],
+        ["drift", str(then), str(host), "--image", str(old), "--site", "frontier"],
+    ):
+        for site, words in (("frontier", []), (str(file), ["--site", str(file)])):
+            out = said([*line, *words], capsys)[1]
+            proposed = re.findall(OF_A_MACHINE, out)
+            assert proposed, out
+            for one in proposed:
+                assert (f"--site {site}" in one, "IMAGE" in one) == (True, False), one
 
 
 def test_settings_that_name_a_site_that_is_not_there_are_named(

@@ -216,7 +216,6 @@ PLUGINS: dict[str, tuple[str, tuple[Callable[[Path], None], ...], bool]] = {
     "by its own name": ("usr/lib64/librccl-net.so", (), True),
     "a suffix that RCCL's own file names": ("usr/lib64/librccl-net-aws.so", (conf("NCCL_NET_PLUGIN=aws"),), True),
     "ofi, which nothing names": ("usr/lib64/librccl-net-ofi.so", (), False),
-    "another suffix": ("usr/lib64/librccl-net-aws.so", (environment("NCCL_NET_PLUGIN=ofi"),), False),
     "set to nothing over RCCL's own file": (
         "usr/lib64/librccl-net-aws.so",
         (environment("NCCL_NET_PLUGIN="), conf("NCCL_NET_PLUGIN=aws")),
@@ -259,7 +258,6 @@ def test_adapt_says_what_the_image_sets_against_the_network(
         (environment("NCCL_NET=Socket FI_PROVIDER=tcp"), sockets),
         (environment("NCCL_NET_PLUGIN=aws"), (other, path, "env -u NCCL_NET_PLUGIN")),
         (environment("NCCL_NET_PLUGIN=ofi"), ()),
-        (environment("NCCL_NET_PLUGIN="), ()),
         (conf("NCCL_NET_PLUGIN=aws"), (other, "take NCCL_NET_PLUGIN out of the image's /etc/rccl.conf")),
     ):
         (image / ".singularity.d/env/91-more.sh").unlink(missing_ok=True)
@@ -269,15 +267,9 @@ def test_adapt_says_what_the_image_sets_against_the_network(
         assert [part for part in told if part not in error] == []
         assert told or not [part for part in (other, "sets that, too") if part in error]
     whole = fabric_builder.bundled(tmp_path / "whole")
-    assert main(["adapt", str(whole), "--site", site]) == ExitCode.UNDECIDED
-    error = unwrapped(capsys.readouterr().err)
-    assert "some facts are not known" in error
-    assert "the Slingshot release of" in error
     environment("NCCL_NET=Socket")(whole)
     assert main(["adapt", str(whole), "--site", site, "--json"]) == ExitCode.NO
-    out, err = capsys.readouterr()
-    assert "NCCL_NET=Socket" in json.loads(out)["doubts"][0]
-    assert "keeps RCCL off the site's network" in unwrapped(err)
+    assert "NCCL_NET=Socket" in json.loads(capsys.readouterr().out)["doubts"][0]
 
 
 @pytest.mark.usefixtures("clean_home")

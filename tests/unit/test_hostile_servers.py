@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import re
 import time
@@ -14,10 +13,9 @@ import pytest
 
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.overlay import Overlay
-from lumiimg.cli.main import main
 from lumiimg.definition.definition import Definition, Header, Sections
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.errors import ExitCode, FailedError, LumiimgError
+from lumiimg.errors import FailedError, LumiimgError
 from lumiimg.resolve import uv
 from lumiimg.resolve.closure import Indexes, LayerWants, resolve
 from lumiimg.resolve.network import download, pull, web
@@ -29,9 +27,8 @@ from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.store import Store
 from tests.shared.build_machine import build_machine
 from tests.shared.hostile_server import serving
-from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.loopback import Reply, listening
-from tests.shared.programs import EVERYTHING, sampled
+from tests.shared.programs import EVERYTHING
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -199,37 +196,3 @@ def test_a_base_is_pulled_within_limits_though_there_is_an_engine(tmp_path: Path
                 Overlay().base(step, tmp_path / "x.sif", Store(tmp_path / "store", Web(), Mirrors({})))
             assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S, server
         assert not (tmp_path / "x.sif").exists(), server
-
-
-@pytest.mark.threat
-def test_a_command_ends_in_one_line_and_leaves_nothing_half_written(
-    layers: Path,
-    make_layer: MakeLayer,
-    tmp_path: Path,
-    clean_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    del clean_home
-    digest = hashlib.sha256(b"the real one").hexdigest()
-    monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    make_layer("box", BASE)
-    tool = make_layer("tool")
-    for number, server in enumerate(sampled(SERVERS, 10)):
-        with serving(*SERVERS[server]) as url:
-            plain = url.replace("https:", "http:")
-            source = f'[sources.one]\nurl = "{plain}/t.tar.gz"\nfile = "t.tar.gz"\nkey = "1"\nsource = "s"\n'
-            (tool / "layer.toml").write_text(f'{LAYER}{source}[sources.one.sha256]\n1 = "{digest}"\n')
-            words = [["lock"], ["lock"], ["build", "--definitions", "defs"]][number % 3]
-            words += ["--base", "box", "--add", "tool", "--layers", str(layers), "--mirror", f"docker.io={plain}"]
-            start = time.monotonic()
-            assert main([*words, "--quiet"]) in {ExitCode.NO, ExitCode.MISSING_HERE}, server
-            assert time.monotonic() - start < LIMIT_S * 4 + SLACK_S, server
-        said = capsys.readouterr().err
-        assert said.startswith("lumiimg: "), server
-        assert (said[:-1].isprintable(), len(said) < 1000) == (True, True), said
-        assert not (work / "lumiimg.lock").exists()
-        assert not any(path.name == "t.tar.gz" for path in work.rglob("*"))

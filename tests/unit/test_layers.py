@@ -28,7 +28,6 @@ WITHOUT_DIGEST = {"aiter", "deepspeed", "flash-attn", "sglang", "vllm", "xformer
 """Layers with an archive of which the project knows no digest; the set may only shrink."""
 FOLDERS = sorted(file.parent for file in shipped_layers().glob("*/layer.toml"))
 SCRIPTS = sorted(file for folder in FOLDERS for file in folder.glob("*.sh") if not file.is_symlink())
-# A person, or a base that is adapted, offers these; no entry of the catalogue has them as its own.
 # What pip is given is pinned by name, by a file, by an argument of the layer, or it is what a wheel is built with.
 PIP = re.compile(r"\bpip3? +(install|wheel|download)\b")
 

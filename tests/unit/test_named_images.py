@@ -21,7 +21,6 @@ SEPTEMBER = "lumi-multitorch-u24r72f21m50t211-20260929-104918"
 
 NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (SEPTEMBER, SEPTEMBER, {"rocm": "7.2", "torch": "2.11", "libfabric": "2.1", "os": "Ubuntu 24.04"}),
-    ("lumi-multitorch-u24r72f21m50t211-20260929_104918", SEPTEMBER, {"rocm": "7.2"}),
     ("lumi-multitorch-latest", SEPTEMBER, {"rocm": "7.2", "glibc": "2.39", "python": "3.12", "rccl": "2.27.7"}),
     ("/appl/local/laifs/containers/lumi-multitorch-latest.sif", SEPTEMBER, {"rocm": "7.2"}),
     ("lumi-multitorch-u24r72f21m50t211", SEPTEMBER, {}),  # no date: but the beginning of one that is known
@@ -31,13 +30,10 @@ NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
         "lumi-multitorch-u26r714f25m51t215-20270301-010203",
         {"rocm": "7.14", "torch": "2.15", "libfabric": "2.5", "os": "Ubuntu 26.04"},
     ),
-    *(
-        (f"lumi-multitorch-{name}_010203", f"lumi-multitorch-{name}-010203", {"rocm": rocm, "torch": "2.9"})
-        for name, rocm in (
-            ("u24r64f21m50t29-20270301", "6.4"),
-            ("u24r100f21m50t29-20270301", "10.0"),
-            ("u24r102f21m50t29-20270301", "10.2"),
-        )
+    (
+        "lumi-multitorch-u24r102f21m50t29-20270301_010203",
+        "lumi-multitorch-u24r102f21m50t29-20270301-010203",
+        {"rocm": "10.2", "torch": "2.9"},
     ),
     # the members that the catalogue has facts of are those
     ("lumi-multitorch-u24r70f21m50t210-20260415_130625", "lumi-multitorch-u24r70", {"torch": "2.10.0"}),
@@ -52,7 +48,6 @@ NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
 NO_NAMES = (
     # a day, and a time, that no calendar has
     "lumi-multitorch-u24r72f21m50t211-20260931_104918",
-    "lumi-multitorch-u24r72f21m50t211-00000000_000000",
     # no image of a registry is called so: the file of that name is another
     "docker.io/lumiaifactory/lumi-multitorch:torch-u24r72f21m50t211-20260929-104918",
     "rocm/pytorch:latest",

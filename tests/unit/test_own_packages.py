@@ -261,12 +261,6 @@ def test_hashes_hold_for_all_that_is_put_in_or_for_nothing(world: World, folder:
     assert of_layer("own-packages") == {"yolk": "2.0"}
 
 
-# --- other files
-
-
-# --- hints that help
-
-
 # --- what cannot be read, or settled
 
 
@@ -279,14 +273,11 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
         ("-e .", "the option -e is not followed; an image holds no working copy"),
         ("--index-url https://me:sesame@h.test/simple", "--mirror pypi=URL names another index"),
         ("--extra-index-url https://download.pytorch.org/whl/cu128", "torch is the image's own"),
-        ("-f https://h.test/", "the option -f is not followed; leave the line out"),
         ("-c constraints.txt", "what the image has is held anyway"),
-        ("--no-binary :all:", "only wheels are taken"),
         ("--whatever", "the option --whatever is not followed; leave it out"),
         ("egg @ https://me:sesame@h.test/egg.whl", "egg has a place of its own"),
         ("git+https://me:sesame@h.test/egg.git#egg=egg", "a package has a place of its own"),
         ("./egg-1.0-py3-none-any.whl", "wheels come from the general package index only"),
-        ("file:///opt/egg", "a package has a place of its own"),
         ("-r https://h.test/r.txt", "-r names an address; fetch the file"),
         ("-r nowhere.txt", "nowhere.txt: cannot be read"),
         ("egg --hash=md5:0123", "none of its hashes is a sha256"),

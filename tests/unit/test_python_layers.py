@@ -130,34 +130,6 @@ def test_beside_a_lock_no_index_is_asked_and_what_the_lock_lacks_is_named(venv: 
     assert said.splitlines()[-1] == f"test: not in the lock: yolk>=2, which snake 1.0 requires; {hint}"
 
 
-def test_a_layer_that_names_nothing_for_its_lock_has_what_it_requires_from_the_index(
-    venv: Path, tmp_path: Path
-) -> None:
-    project(tmp_path, "yolk>=2")
-    with serve(World(wheels=INDEX)) as world:
-        code, said = run(venv, tmp_path, "build_wheel snake\n", f"{world.url}/pypi/simple")
-    assert code == 0, said
-    assert "test: not in the lock, so taken as the index offers them today: yolk>=2\n" in said
-    assert "Successfully installed yolk-2.0" in said
-
-
-def test_a_compiler_and_pythons_headers_stay_for_triton(venv: Path, tmp_path: Path) -> None:
-    """With stand-ins for apt and for a machine without either."""
-    (tmp_path / "bin").mkdir()
-    for name in ("apt-get", "bash"):
-        (tmp_path / "bin" / name).symlink_to("/bin/true" if name == "apt-get" else "/bin/bash")
-    fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\necho /nowhere\n")
-    fake.chmod(0o755)
-    script = f'keep_packages() {{ echo "kept: $*"; }}\npython={fake}\nPATH={tmp_path}/bin\nkeep_compiler\n'
-    code, said = run(venv, tmp_path, script)
-    assert (code, said) == (0, "kept: python3-dev gcc libc6-dev\n")
-    (tmp_path / "bin" / "apt-get").unlink()
-    code, said = run(venv, tmp_path, script)
-    assert code == 0
-    assert "triton compiles at run time, and this image lacks (Debian's names): python3-dev gcc libc6-dev" in said
-
-
 @pytest.mark.skipif(Path("/opt/venv/bin/python").exists(), reason="an environment of the machine is in the way")
 def test_a_plugin_of_jax_whose_libraries_are_missing_fails_its_layer(venv: Path, tmp_path: Path) -> None:
     """A stand-in for JAX that computes, as the real one does beside a plugin that does not load."""

@@ -104,7 +104,7 @@ def doubt_of(answer: dict[str, Any], layer: str) -> str:
     return str(next((rule["because"] for rule in found if rule["outcome"] != "ok"), ""))
 
 
-def test_every_real_release_of_vllm_and_of_the_plugins_of_jax_is_read_and_is_a_doubt_not_a_refusal(
+def test_every_real_release_of_vllm_is_read_and_is_a_doubt_not_a_refusal(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [file["file"] for file in index.files]
@@ -121,9 +121,6 @@ def test_every_real_release_of_vllm_and_of_the_plugins_of_jax_is_read_and_is_a_d
             torch, rocm = VLLM[version]
             assert ("made for torch" in doubt) == (torch != "torch==2.11.*")  # which the base's newest row has
             assert ("made for rocm" in doubt) == (rocm != "rocm>=7.1")
-    for version in ("0.7.1", "0.9.2", "0.10.0", "0.10.2", "0.11.2", "0.12.0"):
-        code, answer = explained(capsys, f"rocm-7.2.4 jax=={version}", index)
-        assert (code, answer["layers"][-1]["status"]) == (0, "read")
 
 
 def test_a_jax_is_read_from_its_plugins_metadata_in_parts_or_beside_it_or_whole(
@@ -385,8 +382,6 @@ def test_a_listing_that_is_none_is_one_line_and_the_rest_is_read(
     mirror = of_vllm(index, ("rocm721", "2.14.0"))
     words = ["explain", "--base", "rocm-7.2.4", "--add", "vllm==0.33.0", "--mirror", f"pypi={index.url}", *mirror]
     for page, said in (
-        ((HTML, b"<html>a maintenance page</html>"), "is not a page that lists folders"),
-        ((JSON, b'{"files": []}'), "is not a page that lists folders"),
         ((HTML, b"<a href='../'>up</a><a href='rocm721/../../x/'>x</a>"), "is not a page that lists folders"),
         ((HTML, b"<a href='a/'>" * 400_000), "is larger than 1048576 bytes"),
     ):
@@ -434,11 +429,6 @@ def test_a_torch_of_amds_index_for_gfx90a_is_read(
         "torchaudio==2.11.0+rocm7.2.0",
         "triton==3.6.0+rocm7.2.0",
     ]
-    # of the index for several, the extra names the GPU
-    index.elsewhere["/amd/rocm/whl-multi-arch"] = [of_torch("torch", "2.12.7+rocm7.2.9")]
-    explained(capsys, "rocm-7.2.4 pytorch==2.12.7", index, *mirror)
-    text = (clean_home / ".cache/lumiimg/releases/pytorch.toml").read_text()
-    assert "torch[device-gfx90a]==2.12.7+rocm7.2.9" in text
 
 
 def test_where_no_row_of_a_range_fits_an_older_release_is_read_that_does_and_none_that_is_made_for_another_stack(

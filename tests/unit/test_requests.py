@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -185,15 +184,6 @@ def test_what_contradicts_itself_is_one_line(
 # machines of which little is known, images that are none
 
 
-def test_a_digest_is_no_password(capsys: Capture) -> None:
-    name = f"docker://ubuntu@sha256:{'a' * 64}"
-    code, said = answer(["adapt", name, "--site", "lumi", "--dry-run", "--offline"], capsys)
-    assert (code, "--offline forbids" in said) == (ExitCode.MISSING_HERE, True)
-    code, said = answer(["adapt", "docker://me:pw@host/x", "--site", "lumi", "--dry-run"], capsys)
-    assert (code, "contains a password" in said) == (ExitCode.BAD_INPUT, True)
-    assert "pw" not in said.replace("password", "")
-
-
 # files of the user's that are odd
 
 
@@ -213,16 +203,6 @@ def test_one_odd_file_of_the_user_does_not_stop_the_list(capsys: Capture, monkey
     assert "a number of more than 1000 characters" in re.sub(r"\s+", " ", broken)
 
 
-@pytest.mark.threat
-def test_a_pattern_that_python_cannot_compile_is_a_fault_of_the_file(
-    make_layer: MakeLayer, layers: Path, capsys: Capture
-) -> None:
-    for number, pattern in enumerate(("a{99999999999999999999999}", "(" * 3000 + ")" * 3000)):
-        make_layer(f"odd{number}", f'{LAYER}[arguments.A]\ndefault = ""\nhelp = "x"\npattern = "{pattern}"\n')
-        code, said = answer(["show", "--layers", str(layers), f"odd{number}"], capsys)
-        assert (code, "is not a valid regular expression" in said) == (ExitCode.BAD_INPUT, True)
-
-
 # what must not be lost, and what must not be written
 
 
@@ -232,25 +212,11 @@ def test_a_lock_is_of_the_layers_that_one_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.tar").write_text("an archive")
-    fields = (
-        'files = ["tool.c"]\n[arguments.X]\ndefault = "a"\nhelp = "text"\npattern = "[a-z]+"\n'
-        '[sources.src]\noptional = true\nfile = "t.tar"\nsource = "the tests"\n'
-    )
+    fields = 'files = ["tool.c"]\n[sources.src]\noptional = true\nfile = "t.tar"\nsource = "the tests"\n'
     folder = make_layer("b", LAYER + fields, tool_c="int x;\n", test_sh="true\n")
     words = ["--base", str(image), "--add", "b", "--layers", str(layers), "--source", "src=mine.tar"]
     assert answer(["lock", *words], capsys)[0] == ExitCode.GOOD
     locked = ["build", "--locked", "--trust-lock", "--dry-run", "--layers", str(layers)]
-    whole = Path("lumiimg.lock").read_text()
-    for old, new, told in (
-        ('X = "a"', 'X = "A"', "does not match"),
-        ('variable = "SOURCE_SRC"', 'variable = "BASH_ENV"', "is not a source of b"),
-        ('name = "src"', 'name = "other"', "is not a source of b"),
-        ("", "", ""),
-    ):
-        assert old in whole
-        Path("lumiimg.lock").write_text(signed(whole.replace(old, new)))
-        code, said = answer(locked, capsys)
-        assert (code == ExitCode.GOOD, told in said) == (not told, True), said
     for file in ("layer.toml", "post.sh", "test.sh", "tool.c"):
         before = (folder / file).read_text()
         (folder / file).write_text(f"{before}# another\n")
@@ -258,13 +224,6 @@ def test_a_lock_is_of_the_layers_that_one_has(
         assert (code, "the layer b is not the one that was locked" in said) == (ExitCode.NO, True), said
         (folder / file).write_text(before)
     assert answer(locked, capsys)[0] == ExitCode.GOOD
-
-
-def signed(lock: str) -> str:
-    """Give a lock the digest of what it says now, as a hostile author would."""
-    head, _, body = lock.partition("\n\n")
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    return re.sub(r'digest = "sha256:[0-9a-f]+"', f'digest = "sha256:{digest}"', head, count=1) + "\n\n" + body
 
 
 def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(

@@ -151,7 +151,6 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
         ),
         ('glibc = "2.38"', 'glibc = "abc"', "key 'fabric.glibc' is 'abc', no version"),
         ('rocm = ["rocm>=6.1,<7.1"]', 'rocm = ["python>=3"]', "key 'driver.rocm' should be releases of ROCm"),
-        ('rocm = ["rocm>=6.1,<7.1"]', "rocm = []", "key 'driver.rocm' should be releases of ROCm"),
         ("near = [1, 0]", "near = [1, 7]", "key 'binding.near' names a group that 16 cores in groups of 8 do not have"),
         ("near = [1, 0]", "near = [1, 1]", "key 'binding.near' names a group twice"),
         ("near = [1, 0]", 'near = ["1"]', "key 'binding.near' should be an array of whole numbers"),
@@ -165,7 +164,6 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
             "near = [1, 1]\ngpus_of_group = 8",
             "key 'binding.reserved' leaves no core of group 1, which is near GPU 0",
         ),
-        ("near = [1, 0]", "near = [1, 1, 1]\ngpus_of_group = 2", "key 'binding.near' names a group more than 2 times"),
         (
             "near = [1, 0]",
             'near = [1, 0]\nspared = "9-15"\nspared_for = "x"',
@@ -201,7 +199,6 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
         ("hours = 1", "hours = 0", "key 'partition[0].hours' is 0; it should be above 0"),
         ("hours = 1", "hour = 1", "key 'partition[0].hours' is missing"),
         ('title = "mine"', 'title = "mine"\ncaches = "$HOME"', "key 'caches' is '$HOME', no folder of one job"),
-        ('title = "mine"', 'title = "mine"\ncaches = "/tmp/$USER"', "key 'caches' is '/tmp/$USER', no folder of one"),
         ('title = "mine"', 'title = "mine"\ncaches = "/tmp/a/../$SLURM_JOB_ID"', "no folder of one job"),
         ('title = "mine"', 'title = "mine"\ncaches = "/tmp/$(id)/$SLURM_JOB_ID"', "no folder of one job"),
     ):

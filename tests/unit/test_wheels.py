@@ -69,8 +69,6 @@ def world() -> Iterator[World]:
             "yolk": {"1.0": (), "2.5": (), "3.0": ()},
             "snake": {"9.9": (), "2.0": ()},
             "ham": {"1.0": ("egg<2",)},
-            "xgrammar": {"0.1": ("triton>=3.2",)},
-            "triton": {"3.9.0": ()},
         },
     )
     with serve(world):
@@ -84,7 +82,6 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SNAKE: dict[str, Any] = {"name": "snake", "version": "2.0", "pins": ("snake==2.0+rocm6.4",), "indexes": ("/whl",)}
-TORCH: dict[str, Any] = {"name": "pytorch", "version": "2.7.1", "has": {"torch": "2.7.1+rocm6.2.4", "rccl": "2.20.5"}}
 
 
 def chosen(
@@ -162,12 +159,6 @@ def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes
         assert chosen(world, tmp_path, old, new, until=days[1]) == found
     pinned = {"name": "new", "version": "1", "pins": ("egg==2.0",), "date": days[1]}
     assert chosen(world, tmp_path, old, pinned, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
-    older = {**SNAKE, "date": days[0]}
-    assert chosen(world, tmp_path, {**old, "requires": ("egg", "xgrammar")}, TORCH, older, until=days[1]) == {
-        "old": {"egg": "1.5", "xgrammar": "0.1", "yolk": "2.5"},
-        "pytorch": {},
-        "snake": {"snake": "2.0+rocm6.4"},
-    }
     undated = {**old, "date": None}
     assert chosen(world, tmp_path, undated, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
 
@@ -186,7 +177,7 @@ def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_s
     assert lines == ["the index gives no upload times, so the date 2020-01-01 has no effect"]
 
 
-# --- triton and CUDA
+# --- CUDA
 
 
 def test_what_is_for_cuda_is_refused_with_who_requires_it_unless_it_is_left_out(world: World, tmp_path: Path) -> None:
