@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import gc
-import http.server
 import io
 import json
 import re
 import shutil
-import socketserver
 import tarfile
-import tempfile
-import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +21,7 @@ from lumiimg.image import open_image
 from lumiimg.resolve.inventory import read_contents
 from tests.shared import fabric_builder, oci_builder
 from tests.shared.layer_builder import SITE
+from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.oci_builder import digest
 from tests.shared.programs import unwrapped
 from tests.shared.world import World, serve
@@ -365,40 +362,6 @@ def test_what_cannot_be_read_is_one_line(capsys: Capture) -> None:
         assert error.count("\n") == 1
 
 
-class Engine(http.server.BaseHTTPRequestHandler):
-    """A stand-in for a Docker engine's API: it has one image."""
-
-    archive = b""
-
-    def do_GET(self) -> None:
-        path = re.sub(r"^/v[0-9.]+", "", self.path.partition("?")[0])
-        ident = f"sha256:{'ab' * 32}"
-        answers = {
-            "/version": json.dumps({"ApiVersion": "1.43", "MinAPIVersion": "1.24"}).encode(),
-            "/images/theirs:1/json": json.dumps({"Id": ident, "RepoTags": ["theirs:1"]}).encode(),
-            "/images/theirs:1/get": self.archive,
-        }
-        found = answers.get(path)
-        body = json.dumps({"message": "No such image"}).encode() if found is None else found
-        self.send_response(404 if found is None else 200)
-        self.send_header("Content-Type", "application/x-tar" if path.endswith("/get") else "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def address_string(self) -> str:
-        return "unix"
-
-
-class UnixServer(socketserver.ThreadingUnixStreamServer):
-    """The API on a socket, as engines have it."""
-
-    daemon_threads = True
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.usefixtures("clean_home")
 def test_an_image_of_a_docker_engine_is_a_base(
@@ -408,17 +371,25 @@ def test_an_image_of_a_docker_engine_is_a_base(
     with tarfile.open(fileobj=content, mode="w") as archive:
         archive.add(image, ".")
     oci_builder.docker_save(tmp_path / "saved.tar", content.getvalue())
-    monkeypatch.setattr(Engine, "archive", (tmp_path / "saved.tar").read_bytes())
-    with tempfile.TemporaryDirectory() as short, UnixServer(f"{short}/s", Engine) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{short}/s")
+    answers = {
+        "/version": json.dumps({"ApiVersion": "1.43", "MinAPIVersion": "1.24"}).encode(),
+        "/images/theirs:1/json": json.dumps({"Id": f"sha256:{'ab' * 32}", "RepoTags": ["theirs:1"]}).encode(),
+        "/images/theirs:1/get": (tmp_path / "saved.tar").read_bytes(),
+    }
+
+    def answer(asked: Asked) -> Reply:
+        body = answers.get(re.sub(r"^/v[0-9.]+", "", asked.path.partition("?")[0]))
+        kind = {"Content-Type": "application/x-tar" if "/get" in asked.path else "application/json"}
+        return Reply(404, b'{"message": "No such image"}', kind) if body is None else Reply(200, body, kind)
+
+    with listening(answer) as url:
+        monkeypatch.setenv("DOCKER_HOST", url.replace("http", "tcp"))
         assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.GOOD
         out, err = capsys.readouterr()
         assert "vllm 0.12.0" in err
         assert "docker-archive" in out
         assert main(["adapt", "docker-daemon://other:1", "--site", site, "--dry-run"]) == ExitCode.NO
         assert "the engine does not have it" in capsys.readouterr().err
-        server.shutdown()
     assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.MISSING_HERE
     assert "no Docker engine answers" in capsys.readouterr().err
     gc.collect()  # the package docker leaves a socket open that could not be connected

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.layers import Argument, KnownTrouble, Layer, Release
+from lumiimg.catalog.layers import Argument, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
 from lumiimg.fabric.path import Fabric
