@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -13,68 +15,7 @@ from tests.shared.oci_builder import Layout, link, make_config, member, tar
 if TYPE_CHECKING:
     import tarfile
 
-WORDS = (
-    "plain",
-    "",
-    " two  words ",
-    "it's",
-    '"quoted"',
-    "`date`",
-    "$HOME and ${PATH}",
-    "back\\slash\\",
-    "tab\tline\nbell\a\x7f\x1b",
-    "é ü 漢 😀 \u00a0\u200b\u2028\u00ad\U000e0001",
-    "<a&b>",
-    "%s {{ .PrependCmd }} {{- end }}",
-    "-n",
-    "a=b=c",
-)
-NAMES = ("PATH", "LD_LIBRARY_PATH", "A", "_b2", "A", "1BAD", "", "with-dash", "é", "HOME")
-LABELS = (
-    "maintainer",
-    "a.b",
-    "é <&>",
-    "org.label-schema.build-date",
-    "org.label-schema.usage",
-    'quo"te',
-    "lumiimg.layer.01",
-)
-SCRIPTS = (
-    "    echo one\n",
-    "#!/bin/bash\n    echo two\n",
-    "    #!/usr/bin/env python3 -u\nprint('three')\n\n",
-    "\n",
-    "\n\n    # only words\n",
-    "#!/bin/sh\n",
-    "    export A='it'\"'\"'s' # é <&>\n\texport B=\"${A:+$A:}/x\"\n",
-    'no end \\\n  of "this"\n',
-)
-LABEL_LINES = (
-    "    a.b one",
-    "maintainer   Somebody <some@body.example> & co",
-    "\tlumiimg.layer.01 debian-13",
-    "novalue",
-    "# a comment",
-    "",
-    "org.label-schema.build-arch other",
-    "org.label-schema.usage mine",
-    "é ü",
-    "maintainer another",
-)
-ARGUMENTS = ("", "", " -e", " -eu # a comment", " #")
-SETUP = (
-    'echo "export Z=1" >>"$R/.singularity.d/env/91-environment.sh"\n',
-    'printf "posted yes\\n a.b <by post> \\nnovalue\\n" >"$R/.build.labels"\n',
-    'echo "export Y=2" >>"$R/.singularity.d/env/90-environment.sh"; chmod 700 "$R/.singularity.d/env/90-environment.sh"\n',
-    'cd "$R"; rm -rf .singularity.d/labels.json .singularity.d/runscript singularity .singularity.d/env/90-environment.sh environment\n',
-    'mkdir -p "$R/.singularity.d/bootstrap_history"; echo x >"$R/.singularity.d/bootstrap_history/Singularity0"\n',
-    'echo help >"$R/.singularity.d/runscript.help"; rm -f "$R/environment"; mkdir -p "$R/opt"\n',
-    (
-        'mkdir -p "$R/scif/apps/one/scif/env" "$R/scif/apps/two"; cd "$R/scif/apps/one/scif"; echo run >runscript; '
-        'echo "A=1" >env/90-environment.sh; echo \'{"of": "the app"}\' >labels.json; echo help >runscript.help\n'
-    ),
-)
-"""What a script does to what the engine keeps; `R` is the root folder."""
+SAYINGS: dict[str, list[str]] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nasty-metadata.toml").read_text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +55,17 @@ def _chain(chance: Random, agent: str) -> Chain:
 
 def _definition(chance: Random, head: str) -> str:
     sections = [
-        f"%{name}{chance.choice(ARGUMENTS)}\n{chance.choice(SCRIPTS)}"
+        f"%{name}{chance.choice(SAYINGS['arguments'])}\n{chance.choice(SAYINGS['scripts'])}"
         for name in ("help", "environment", "environment", "runscript", "startscript", "test")
         if chance.random() < 0.4
     ]
     if chance.random() < 0.6:
-        lines = chance.sample(LABEL_LINES, chance.randrange(1, 6))
+        lines = chance.sample(SAYINGS["label_lines"], chance.randrange(1, 6))
         sections.append("%labels\n" + "".join(f"{line}\n" for line in lines))
     if chance.random() < 0.5:
-        sections.append(f'%setup\nR="$APPTAINER_ROOTFS"\n{"".join(chance.sample(SETUP, chance.randrange(1, 3)))}')
+        sections.append(
+            f'%setup\nR="$APPTAINER_ROOTFS"\n{"".join(chance.sample(SAYINGS["setup"], chance.randrange(1, 3)))}'
+        )
     chance.shuffle(sections)
     note = chance.choice(("", "# a note\n", "\n"))
     text = note + head + chance.choice(("", "\n")) + chance.choice(("", "\n")).join(sections)
@@ -133,12 +76,16 @@ def _config(chance: Random) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for name in ("Entrypoint", "Cmd"):
         if (kind := chance.random()) < 0.7:
-            config[name] = chance.sample(WORDS, chance.randrange(4)) if kind > 0.1 else None
+            config[name] = chance.sample(SAYINGS["words"], chance.randrange(4)) if kind > 0.1 else None
     if chance.random() < 0.9:
-        variables = [f"{chance.choice(NAMES)}={chance.choice(WORDS)}" for _ in range(chance.randrange(8))]
-        config["Env"] = [*variables, *chance.sample(NAMES, chance.randrange(3))]
+        variables = [
+            f"{chance.choice(SAYINGS['names'])}={chance.choice(SAYINGS['words'])}" for _ in range(chance.randrange(8))
+        ]
+        config["Env"] = [*variables, *chance.sample(SAYINGS["names"], chance.randrange(3))]
     if chance.random() < 0.7:
-        config["Labels"] = {name: chance.choice(WORDS) for name in chance.sample(LABELS, chance.randrange(5))}
+        config["Labels"] = {
+            name: chance.choice(SAYINGS["words"]) for name in chance.sample(SAYINGS["labels"], chance.randrange(5))
+        }
     return config
 
 

@@ -25,7 +25,7 @@ from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
-from tests.shared.programs import examples, needs
+from tests.shared.programs import examples
 
 if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition
@@ -122,18 +122,6 @@ def test_the_chain_and_the_flat_definition_are_written_as_agreed(
             golden.parent.mkdir(exist_ok=True)
             golden.write_text(definition.text)
         assert definition.text == golden.read_text(), golden.name
-
-
-def test_the_scripts_are_valid_shell(stack: tuple[tuple[Definition, ...], Definition], tmp_path: Path) -> None:
-    needs("bash")
-    chain, flat = stack
-    for definition in (*chain, flat):
-        for section in definition.text.split("\n%")[1:]:
-            header, _, body = section.partition("\n")
-            if header.split()[0] in {"post", "test", "environment"}:
-                script = tmp_path / "script"
-                script.write_text(body)
-                subprocess.run(["bash", "-n", str(script)], check=True)
 
 
 def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_layer: MakeLayer) -> None:
