@@ -7,7 +7,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lumiimg.errors import BadInputError
 
@@ -45,18 +45,11 @@ class Target:
 TARGETS: dict[str, Target] = {}
 
 
-def target(
-    name: str,
-    *parsers: str,
-    refuses: tuple[type[Exception], ...] = (BadInputError,),
-    form: str = "lines",
-    repair: Callable[[bytes], bytes] | None = None,
-    rounds: int = 40,
-) -> Callable[[_Call], _Call]:
-    """Make a function the `call` of a target, and give it a place among all of them."""
+def target(name: str, *parsers: str, **more: Any) -> Callable[[_Call], _Call]:
+    """Make a function the `call` of a target (`more`: its other fields), and give it a place among all of them."""
 
     def add(call: _Call) -> _Call:
-        TARGETS[name] = Target(name, parsers, call, refuses, form, repair, rounds)
+        TARGETS[name] = Target(name, parsers, call, **more)
         return call
 
     return add

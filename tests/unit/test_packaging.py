@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -42,15 +41,6 @@ def build(source: Path, target: Path, *words: str) -> Path:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheel and sdist of this checkout."""
     return build(ROOT, tmp_path_factory.mktemp("dist"))
-
-
-@pytest.fixture(scope="module")
-def site(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked as an installer does."""
-    folder = tmp_path_factory.mktemp("site")
-    with zipfile.ZipFile(dist / WHEEL) as wheel:
-        wheel.extractall(folder)
-    return folder
 
 
 def files(folder: Path) -> set[str]:
@@ -112,32 +102,6 @@ def test_the_changelog_begins_with_this_version() -> None:
     found = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert found is not None
     assert found[1] == lumiimg.__version__
-
-
-def installed(site: Path, empty: Path, *words: str | Path) -> str:
-    """Run the program out of an unpacked wheel, in a folder with nothing in it, and return what it printed."""
-    code = f"import sys; sys.path.insert(0, {str(site)!r}); import lumiimg.cli.main as m; m.run()"
-    home = {"HOME": str(empty / "home"), "PATH": "/nowhere"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *words], cwd=empty, env=home, capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
-@pytest.mark.everything
-def test_the_wheel_needs_no_checkout(site: Path, tmp_path: Path) -> None:
-    log = tmp_path / "job.out"
-    log.write_text("nid000001:1:2 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin symbol.\n")
-    assert installed(site, tmp_path, "--version") == f"lumiimg {lumiimg.__version__}\n"
-    names = json.loads(installed(site, tmp_path, "list", "--json"))
-    assert "demo" in json.dumps(names)
-    assert str(site) not in json.dumps(names)
-    assert "Slingshot" in installed(site, tmp_path, "show", "lumi")
-    assert "plugin" in installed(site, tmp_path, "log", "--signatures")
-    plan = installed(site, tmp_path, "build", "--recipe", "demo", "--dry-run")
-    assert "netprobe" in plan
-    installed(site, tmp_path, "build", "--recipe", "demo", "--definitions", tmp_path / "defs")
-    assert {"handshake.c", "rcclprobe.c"} <= {path.name for path in (tmp_path / "defs").rglob("*.c")}
 
 
 # -- the one file --

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -81,18 +80,6 @@ def test_no_modules_import_each_other_in_a_circle_for_types_either() -> None:
     TopologicalSorter(
         {name: (imported_modules(path) & modules.keys()) - {name} for name, path in modules.items()}
     ).prepare()  # the error names the circle
-
-
-def test_no_two_public_classes_have_one_name() -> None:
-    outputs = PACKAGE / "report" / "outputs"  # the JSON form of a value bears the value's name
-    names = Counter(
-        node.name
-        for path in FILES
-        if outputs not in path.parents
-        for node in ast.iter_child_nodes(nodes(path)[0])
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
-    assert {name for name, number in names.items() if number > 1} == set()
 
 
 @pytest.mark.threat

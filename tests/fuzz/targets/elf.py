@@ -21,13 +21,11 @@ from tests.shared.memory_root import MemoryRoot
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
 
 
-@target("elf-facts", "elf.facts.read_elf", "elf.segments.Segments", refuses=(ElfError,), form="bytes")
-def _facts(data: bytes) -> None:
-    read_elf(BytesReader(data))
-
-
 @target(
-    "elf-symbols",
+    "elf-facts",
+    "elf.facts.read_elf",
+    "elf.segments.Segments",
+    "elf.notes.read_notes",
     "elf.facts.exported_symbols",
     "elf.facts.undefined_symbols",
     "elf.facts.defined_symbols",
@@ -35,17 +33,16 @@ def _facts(data: bytes) -> None:
     "elf.symbols.defined_names",
     refuses=(ElfError,),
     form="bytes",
+    rounds=120,
 )
-def _symbols(data: bytes) -> None:
+def _facts(data: bytes) -> None:
+    with contextlib.suppress(ElfError):
+        read_notes(Segments(BytesReader(data)))
+    with contextlib.suppress(ElfError):
+        read_elf(BytesReader(data))
     exported_symbols(BytesReader(data), "ncclNet")
     wanted = undefined_symbols(BytesReader(data)) | undefined_symbols(BytesReader(data), lazily=True)
     defined_symbols(BytesReader(data), wanted)
-
-
-@target("elf-notes", "elf.notes.read_notes", refuses=(ElfError,), form="bytes")
-def _notes(data: bytes) -> None:
-    with contextlib.suppress(ElfError):
-        read_notes(Segments(BytesReader(data)))
 
 
 @target("ld-so-cache", "elf.cache.parse_cache", refuses=(ElfError,), form="bytes")

@@ -15,7 +15,7 @@ from lumiimg.image.environment import ShellEnvironment
 from lumiimg.image.oci.archive import read_docker_archive, read_oci_layout
 from lumiimg.image.oci.files import StoredArchive, StoredFolder
 from lumiimg.image.oci.tree import LayeredTree
-from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC, read_sif
+from lumiimg.image.sif import DESCRIPTOR, HEADER, MAGIC
 from lumiimg.image.squashfs.tree import SquashfsTree
 from lumiimg.image.stack import StackedTree
 from tests.fuzz.target import target
@@ -56,6 +56,7 @@ def _visit(root: RootFileSystem) -> None:
 @target(
     "image-file",
     "image.image.open_image",
+    "image.sif.read_sif",
     refuses=(ImageError,),
     form="bytes",
     repair=lambda data: sums(data) if data[257:262] == b"ustar" else data,
@@ -88,14 +89,6 @@ def _squashfs(data: bytes) -> None:
         tree.xattrs(tree.root)
         _visit(RootFileSystem(StackedTree([tree, tree])))
         _visit(RootFileSystem(tree))
-
-
-@target("sif", "image.sif.read_sif", refuses=(ImageError,), form="bytes")
-def _sif(data: bytes) -> None:
-    with contextlib.closing(ByteSource.open(written(data, "sif"))) as source:
-        sif = read_sif(source)
-        sif.overlays()
-        sif.root_partition("sif")
 
 
 @target(

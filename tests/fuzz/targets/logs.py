@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from unittest import mock
 
 from lumiimg.check import startup, strace
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
+from lumiimg.cluster.job.shape import seconds
 from lumiimg.cluster.nodes import slurm
 from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
@@ -34,6 +36,8 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
 @target(
     "log",
     "nccl.reader.LogReader",
+    "nccl.lines.messages",
+    "nccl.lines.probe_event",
     "nccl.records.unpacked",
     "nccl.prefilter.Prefilter",
     "nccl.vocabulary.vocabulary",
@@ -42,10 +46,13 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
     "nccl.summary",
     "nccl.job",
     refuses=(),
-    rounds=6,
+    rounds=10,
 )
 def _log(data: bytes) -> str:
     """A log, in two blocks: what is printed of it, and its JSON."""
+    for line in data.split(b"\n"):
+        messages(line)
+        probe_event(text_of(line))
     reader = LogReader()
     cut = data.find(b"\n", len(data) // 2) + 1
     for block in filter(None, (data[:cut], data[cut:])):
@@ -61,13 +68,6 @@ def _tables(data: bytes) -> None:
     reader = BandwidthReader()
     reader.feed("job.out", data, lambda number: number)
     reader.measurements(lambda position: ("job.out", position))
-
-
-@target("log-lines", "nccl.lines.messages", "nccl.lines.probe_event", refuses=())
-def _line(data: bytes) -> None:
-    for line in data.split(b"\n"):
-        messages(line)
-        probe_event(text_of(line))
 
 
 @target("log-file", "nccl.sources.blocks", "nccl.sources.refuse_binary", form="bytes")
@@ -91,11 +91,6 @@ def _tail(data: bytes) -> None:
     tail = Tail(str(written(data, "grows.out")))
     for _ in tail.read():
         pass
-
-
-@target("node-names", "nccl.node_names.folded", refuses=())
-def _nodes(data: bytes) -> None:
-    folded(text_of(data).split())
 
 
 @target("strace", "check.strace.read_traces")
@@ -129,17 +124,31 @@ def _probe(data: bytes) -> None:
     run.mapped(Part.PLUGIN)
 
 
-@target("engine-version", "engine.engine.find_engine", refuses=(MissingHereError,))
-def _engine(data: bytes) -> None:
+@target(
+    "programs",
+    "engine.engine.find_engine",
+    "engine.failures.explain",
+    "engine.failures.telling_line",
+    "host.node_facts.slurm_version",
+    "resolve.network.mirrors.general_index",
+    "nccl.node_names.folded",
+    "cluster.job.shape.seconds",
+    refuses=(BadInputError, MissingHereError),
+    rounds=120,
+)
+def _programs(data: bytes) -> None:
+    """What an engine, Slurm and pip print: a version, a failure, a help, names of nodes, a time."""
+    text = text_of(data)
+    folded(text.split())
+    seconds(text)
+    failures.explain(text)
+    failures.telling_line(text)
+    with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
+        host_node.slurm_version(_ENVIRONMENT)
+    with contextlib.suppress(MissingHereError), answering(mirrors, data):
+        general_index(Mirrors({}), {})
     with answering(engine, data):
         engine.find_engine({"PATH": "/bin", "LUMIIMG_ENGINE": "sh"})
-
-
-@target("engine-failure", "engine.failures.explain", "engine.failures.telling_line", refuses=())
-def _failure(data: bytes) -> None:
-    output = text_of(data)
-    failures.explain(output)
-    failures.telling_line(output)
 
 
 ENGINE = Engine(scratch() / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())
@@ -154,15 +163,3 @@ def _slurm(data: bytes) -> None:
     slurm.is_job_number(text_of(job))
     with answering(slurm, nodes), mock.patch.object(slurm, "slurm_program", return_value="scontrol"):
         slurm.find_allocation(environment)
-
-
-@target("slurm-version", "host.node_facts.slurm_version", refuses=())
-def _slurm_version(data: bytes) -> None:
-    with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
-        host_node.slurm_version(_ENVIRONMENT)
-
-
-@target("pip-help", "resolve.network.mirrors.general_index", refuses=(BadInputError, MissingHereError))
-def _pip(data: bytes) -> None:
-    with answering(mirrors, data):
-        general_index(Mirrors({}), {})
