@@ -67,11 +67,6 @@ BAD = {
         + '[[variant]]\nname = "a"\nsummary = "s"\nagent = "docker"\nfrom = "x"\n' * 2,
         ["the base 'a' is there twice"],
     ),
-    "placeholder of a variant": (
-        LAYER.replace('"layer"', '"base"', 1) + '[[variant]]\nname = "a"\nsummary = "s"\n'
-        'agent = "docker"\nfrom = "x"\nhas = { glibc = "{NOPE}" }\n',
-        ["{NOPE}", "no argument"],
-    ),
     "digest too short": (
         LAYER + '[sources.a]\nurl = "https://x"\nfile = "a"\nkey = "a"\nsource = "s"\n[sources.a.sha256]\na = "12"\n',
         ["'sources.a.sha256.a'", "64 hexadecimal digits"],

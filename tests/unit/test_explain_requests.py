@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -143,16 +142,6 @@ def test_a_request_is_decided_for_its_reason_and_each_rule_tells_both_sides_and_
             assert all((rule.need, rule.have, rule.because, rule.source)), (case.asked, rule)
 
 
-def test_the_nearest_request_works() -> None:
-    for case in [case for case in CASES if "->" in case.answer]:
-        nearest = plan_of(case.asked).nearest
-        assert nearest is not None, case.asked
-        site = next((word for word in case.asked.split() if word.startswith("@")), "")
-        asked = nearest.asked
-        fabric = f"%{asked.fabric}" if asked.fabric else ""
-        assert not plan_of(" ".join((asked.base, *asked.add, site, fabric))).refused, case.asked
-
-
 def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_known() -> None:
     clean = 0
     for layer, site in itertools.product(("apex", "bitsandbytes", "deepspeed", "jax", "vllm"), ("lumi", "generic")):
@@ -222,16 +211,6 @@ def mi300(folder: Path) -> str:
 
 
 VLLM = ["--base", "rocm-6.4.4", "--add", "vllm", "--fabric", "bundled"]
-
-
-def test_layers_are_compiled_for_the_gpus_of_the_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for site, arch in (("lumi", "gfx90a"), (mi300(tmp_path), "gfx942")):
-        assert main(["build", *VLLM, "--add", "apex", "--site", site, "--dry-run", "--json"]) == ExitCode.GOOD
-        data = json.loads(capsys.readouterr().out)
-        arguments = {layer["name"]: layer["arguments"] for layer in data["plan"]["layers"]}
-        assert [arguments[name]["ARCH"] for name in ("vllm", "apex")] == [arch, arch]
-        scripts = {definition["layers"][0]: definition["text"] for definition in data["definitions"]}
-        assert f"ARCH={arch}\n" in scripts["vllm"].replace("'", "").replace('"', "")
 
 
 def test_code_for_other_gpus_is_refused_with_what_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

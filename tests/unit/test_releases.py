@@ -395,42 +395,6 @@ def test_a_listing_that_is_none_is_one_line_and_the_rest_is_read(
         assert "no obstacle found" in out
 
 
-def of_amd(index: ReleaseIndex, place: str, *wheels: dict[str, Any]) -> tuple[str, ...]:
-    """Put wheels into an index of AMD's; return the words that lead to all of them, and to none of PyTorch's."""
-    index.elsewhere[f"/amd/rocm/{place}"] = list(wheels)
-    server = index.url.removesuffix("/simple")
-    hosts = {"repo.amd.com": "amd", "stable.repo.amd.com": "stable", "download.pytorch.org": "torch"}
-    index.elsewhere.setdefault("/torch/whl", [])
-    for other in ("whl/gfx90a", "whl-multi-arch"):
-        index.elsewhere.setdefault(f"/amd/rocm/{other}", [])
-    index.elsewhere.setdefault("/stable/rocm/whl-next", [])
-    return tuple(word for host, at in hosts.items() for word in ("--mirror", f"https://{host}={server}/{at}"))
-
-
-def test_a_torch_of_amds_index_for_gfx90a_is_read(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
-) -> None:
-    """Torch, ROCm and what belongs to it as AMD's installation page of ROCm 7.13 has them; the GPU is in the address."""
-    wheels = [
-        of_torch("torch", "2.11.1+rocm7.2.0", "triton==3.6.0+rocm7.2.0"),
-        of_torch("torchvision", "0.26.1+rocm7.2.0", "torch==2.11.1+rocm7.2.0"),
-        of_torch("torchaudio", "2.11.0+rocm7.2.0", "torch==2.11.1+rocm7.2.0"),
-    ]
-    mirror = of_amd(index, "whl/gfx90a", *wheels)
-    _, answer = explained(capsys, "rocm-7.2.4 pytorch==2.11.1", index, *mirror)
-    assert answer["torch"] == "2.11.1+rocm7.2.0"
-    assert answer["layers"][-1] == {"name": "pytorch", "version": "2.11.1", "status": "read"}
-    (row,) = tomllib.loads((clean_home / ".cache/lumiimg/releases/pytorch.toml").read_text())["release"]
-    assert row["gpus"] == ["gfx90a"]
-    assert row["indexes"] == ["https://repo.amd.com/rocm/whl/gfx90a"]
-    assert row["wheels"] == [
-        "torch==2.11.1+rocm7.2.0",
-        "torchvision==0.26.1+rocm7.2.0",
-        "torchaudio==2.11.0+rocm7.2.0",
-        "triton==3.6.0+rocm7.2.0",
-    ]
-
-
 def test_where_no_row_of_a_range_fits_an_older_release_is_read_that_does_and_none_that_is_made_for_another_stack(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,6 +160,8 @@ def test_what_contradicts_itself_is_one_line(
         ),
         (["--base", str(tmp_path / "empty")], "holds no root file system"),
         (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
+        (["--base", "docker://host.org/../a"], "is not a valid image reference"),
+        (["--base", f"docker://me:hunter2@host.org/a@sha256:{'a' * 64}"], "contains a password"),
         (["--base", "rocm-6.2.4", "--add", "vlm"], "did you mean vllm"),
         (["--base", "rocm-6.2.4", "--add", "vllm=x"], "is not a layer"),
         (["--base", "vllm"], "write --add vllm"),
@@ -168,6 +170,7 @@ def test_what_contradicts_itself_is_one_line(
         for command in (["explain"], DRY):
             code, said = answer([*command, *words], capsys)
             assert (code, said.count("\n"), fault in said) == (ExitCode.BAD_INPUT, 1, True), said
+            assert (len(said) < 4000, "hunter2" in said) == (True, False), said
     for words in ([], [str(image), "--base", "rocm-6.4.4"]):
         code, said = answer(["explain", *words], capsys)
         assert (code, "either an image or a request" in said) == (ExitCode.BAD_INPUT, True)
