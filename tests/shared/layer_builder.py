@@ -30,26 +30,9 @@ def catalogue_of(layers: Path, **tables: str) -> Catalogue:
 
 
 ODD = [
-    *(
-        "",
-        "a b",
-        "it's",
-        '"',
-        "$(id)",
-        "`id`",
-        "a\nb",
-        "%post\n",
-        "{{x}}",
-        "{{{",
-        "\\",
-        "\t",
-        "ä€😀",
-        "\x01ab",
-        "!",
-        "*",
-    ),
-    *("\r\n", "\x1b[2J", "\u2028", "\x85", "\x7f", "-n", "~", "a=b", "Bootstrap: docker", "#", "${HOME}", "\\\n"),
-    "'\"'\"'",
+    *("", "a b", "it's", '"', "$(id)", "`id`", "a\nb", "%post\n", "{{x}}", "{{{", "\\", "\t", "ä€😀", "\x01ab"),
+    *("!", "*", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x7f", "-n", "~", "a=b", "Bootstrap: docker", "#"),
+    *("${HOME}", "\\\n", "'\"'\"'"),
 ]
 FREE = (
     LAYER

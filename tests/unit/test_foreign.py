@@ -202,15 +202,8 @@ def conf(setting: str) -> Callable[[Path], None]:
     return change
 
 
-def as_is(root: Path) -> None:
-    """Put in an RCCL that takes NCCL_NET_PLUGIN as it is."""
-    rccl = fabric_builder.RCCL.replace("2.20.5", "2.21.5")
-    fabric_builder.versioned(root / "opt/rocm/lib/librccl.so.1", needs={root / "lib64/libc.so.6": ()}, source=rccl)
-
-
 PLUGINS: dict[str, tuple[str, tuple[Callable[[Path], None], ...], bool]] = {
     # the plugin of the image, what else there is in it, and whether its RCCL asks for that plugin
-    "by its own name": ("usr/lib64/librccl-net.so", (), True),
     "a suffix that RCCL's own file names": ("usr/lib64/librccl-net-aws.so", (conf("NCCL_NET_PLUGIN=aws"),), True),
     "ofi, which nothing names": ("usr/lib64/librccl-net-ofi.so", (), False),
     "set to nothing over RCCL's own file": (
@@ -219,7 +212,6 @@ PLUGINS: dict[str, tuple[str, tuple[Callable[[Path], None], ...], bool]] = {
         False,
     ),
     "a path, which is a suffix to this RCCL": ("opt/p/x.so", (environment("NCCL_NET_PLUGIN=/opt/p/x.so"),), False),
-    "a path": ("opt/p/x.so", (as_is, environment("NCCL_NET_PLUGIN=/opt/p/x.so")), True),
 }
 
 

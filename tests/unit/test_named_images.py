@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
-from tests.shared.world import World, serve
 
 HOME = {"HOME": "/nonexistent"}
 SEPTEMBER = "lumi-multitorch-u24r72f21m50t211-20260929-104918"
@@ -72,22 +70,6 @@ def test_a_name_is_a_base_with_what_it_says_and_one_that_says_less_is_none() -> 
         base = f"lumi-multitorch-{name}".replace("_", "-")
         assert catalogue.meant_by(path) == base
         assert catalogue.base(base).bootstraps[0].origin == path.replace(f"-{flavour}-", "-torch-")
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_an_image_by_its_name_is_locked_and_built_from_the_lock(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lock = str(tmp_path / "lumiimg.lock")
-    tag = "rocm7.0.2_ubuntu24.04_py3.12_pytorch_release_2.8.0"
-    with serve(World()) as world:
-        words = ["--base", f"rocm/pytorch:{tag}", "--site", "lumi", *world.mirrors]
-        assert main(["lock", *words, "-o", lock]) == ExitCode.GOOD
-        assert main(["build", "--locked", "--lock", lock, *world.mirrors, "--dry-run"]) == ExitCode.GOOD
-    base = tomllib.loads(Path(lock).read_text())["base"]
-    assert base["from"] == f"docker.io/rocm/pytorch:{tag}"
-    assert base["digest"].startswith("sha256:")
-    assert "would build rocm-pytorch-2.8.0-rocm7.0.2-ubuntu24.04-py3.12" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -287,7 +287,6 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
         ("e" * 70_000, "is longer than 65536 characters"),
         ("name: conda\ndependencies:\n  - pip", "line 2 of r.txt: 'name: conda' is not a valid requirement"),
         ("-r r.txt\n", "includes itself"),
-        ("-r ./x/../r.txt\n", "includes itself"),
         ("-r a.txt\n" * 60, "more than 50 requirement files"),
         ("# nothing\n", "requires nothing"),
         ("".join(f"egg{n}\n" for n in range(2_100)), "more than 2000 requirements"),

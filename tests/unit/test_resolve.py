@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, RefusedError
-from lumiimg.fabric.rccl import Rccl, generation_of, generations, version_of_code
+from lumiimg.fabric.rccl import Rccl
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.plan import Ground
@@ -227,25 +227,6 @@ def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(tmp_path: Path
         assert apt_mirror("debian", tmp_path) is None, line
         one_line.write_text(f"{line}\ndeb [ signed-by={keyring} ] http://mine/debian x main contrib\n")
         assert apt_mirror("debian", tmp_path) == "http://mine/debian", line
-
-
-def test_the_rccl_table_says_what_was_measured() -> None:
-    starts = [generation.since for generation in generations()]
-    assert starts == sorted(starts)
-    assert generation_of("2.7.8") is None
-    assert (version_of_code(21304), version_of_code(22707)) == ("2.13.4", "2.27.7")
-    for version, accepts, file, loads in (
-        ("2.13.4", (6, 5, 4), "librccl-net.so", True),
-        ("2.18.6", (6, 5, 4), "librccl-net.so", True),
-        ("2.20.5", (8, 7, 6, 5), "librccl-net.so", True),
-        ("2.22.3", (8, 7, 6, 5), "librccl-net.so", False),
-        ("2.26.6", (10, 9, 8, 7, 6), "librccl-net.so", False),
-        ("2.27.7", (10, 9, 8, 7, 6), "libnccl-net.so", False),
-        ("2.30.4", (12, 11, 10, 9, 8, 7, 6), "librccl-net.so", False),
-    ):
-        found = generation_of(version)
-        assert found is not None
-        assert (found.accepts, found.files, found.unique_id_loads_plugin) == (accepts, (file,), loads), version
 
 
 _LIST = ("x", "librccl-net-x.so", "y", "librccl-net-y.so")

@@ -102,13 +102,6 @@ def test_a_base_with_libfabric_and_libcxi_of_its_own_keeps_them() -> None:
     assert (fabric, said(result)) == (Fabric.NONE, ("fabric", "warning")), "a user who wants none"
 
 
-def test_a_torch_that_is_not_for_rocm_is_refused() -> None:
-    for local, refused in (("+cu128", True), ("+cpu", True), ("+xpu", True), ("+rocm6.4", False), ("", False)):
-        found = list(rules.torch_kind(stack_of(torch=f"2.9.1{local}")))
-        assert [said(result) for result in found] == ([("torch", "refused")] if refused else []), local
-    assert list(rules.torch_kind(stack_of(rocm="6.4"))) == []
-
-
 def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not() -> None:
     both: dict[str, str | None] = {"rocm": "6.4", "torch_rocm": "6.4"}
     rows: tuple[tuple[Site, dict[str, str | None], list[str]], ...] = (

@@ -82,9 +82,7 @@ def test_the_cores_near_a_gpu_are_those_that_each_site_publishes() -> None:
 def test_how_long_a_job_can_take_depends_on_its_nodes() -> None:
     for site, partition, nodes, hours in (
         ("frontier", "batch", 91, 2),
-        ("frontier", "batch", 92, 6),
         ("frontier", "batch", 184, 12),
-        ("aurora", "prod", 1024, 12),
         ("aurora", "prod", 2000, 24),
         ("alps", "debug", 1, 1.5),
         ("lumi", "dev-g", 1, 3),
