@@ -63,7 +63,6 @@ def descriptor(media_type: str, data: bytes, **more: object) -> dict[str, Any]:
 def test_a_name_means_what_docker_takes_it_for() -> None:
     for text, meant in (
         ("busybox", "docker.io/library/busybox:latest"),
-        ("index.docker.io/busybox", "docker.io/library/busybox:latest"),
         ("docker://docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete", "docker.io/rocm/dev-ubuntu-22.04:6.2.4-complete"),
         ("rocm/pytorch:latest", "docker.io/rocm/pytorch:latest"),
         (f"localhost:5000/a/b@{SHA}", f"localhost:5000/a/b@{SHA}"),

@@ -9,7 +9,7 @@ import pytest
 
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, RefusedError
-from lumiimg.fabric.rccl import Rccl
+from lumiimg.fabric.rccl import Rccl, generation_of, version_of_code
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.plan import Ground
@@ -227,6 +227,13 @@ def test_only_debians_own_archive_in_use_is_the_mirror_for_debian(tmp_path: Path
         assert apt_mirror("debian", tmp_path) is None, line
         one_line.write_text(f"{line}\ndeb [ signed-by={keyring} ] http://mine/debian x main contrib\n")
         assert apt_mirror("debian", tmp_path) == "http://mine/debian", line
+
+
+def test_the_rccl_table_says_what_was_measured() -> None:
+    rows = (("2.13.4", 21304, True), ("2.20.5", 22005, True), ("2.22.3", 22203, False), ("2.30.4", 23004, False))
+    for version, code, loads in rows:
+        found = generation_of(version_of_code(code))
+        assert (version_of_code(code), found and found.unique_id_loads_plugin) == (version, loads)
 
 
 _LIST = ("x", "librccl-net-x.so", "y", "librccl-net-y.so")

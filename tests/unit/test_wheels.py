@@ -157,8 +157,6 @@ def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes
     ):
         new = {"name": "new", "version": "1", "requires": requires, "date": days[1]}
         assert chosen(world, tmp_path, old, new, until=days[1]) == found
-    pinned = {"name": "new", "version": "1", "pins": ("egg==2.0",), "date": days[1]}
-    assert chosen(world, tmp_path, old, pinned, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
     undated = {**old, "date": None}
     assert chosen(world, tmp_path, undated, until=days[1])["old"] == {"egg": "2.0", "yolk": "3.0"}
 
