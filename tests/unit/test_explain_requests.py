@@ -52,7 +52,6 @@ CASES = [
     Case("rocm-6.1.2 pytorch", "bundled torch=2.6.0+rocm6.1 unknown=driver-window", "the oldest that the driver serves, by February's word alone"),
     Case("rocm-7.0 pytorch", "host torch=2.10.0+rocm7.0", "served, and images that the site ships run with it"),
     Case("rocm-7.2.4 pytorch", "host torch=2.14.1+rocm7.2 unknown=driver-window", "February's window ends at 7.0, and September's image has 7.2: a doubt, never a refusal"),
-    Case("rocm-6.4.4 pytorch %host", "host torch=2.9.1+rocm6.4", "who names the host's fabric has it"),
     Case("rocm-7.2.4 pytorch @generic", "none torch=2.14.1+rocm7.2", "no driver to fit"),
     Case("rocm-6.4.4 pytorch @frontier", "bundled torch=2.9.1+rocm6.4 unknown=glibc-gate warning=fabric unknown=driver-window", "no page says which glibc its libraries ask for, and what is known of its driver is old"),
     Case("rocm-6.2.4 pytorch @frontier", "bundled torch=2.7.1+rocm6.2.4 unknown=glibc-gate warning=fabric warning=driver-window", "AMD's matrix ends at 6.3, OLCF's default is 6.2.4"),
