@@ -108,11 +108,6 @@ def has_login(text: str) -> bool:
     return _compiled(_LOGIN).search(text) is not None
 
 
-def has_secret(text: str) -> bool:
-    """Tell whether a text holds a key of a known shape, or an address with a login."""
-    return _compiled(_KNOWN_SHAPE).search(text) is not None or has_login(text)
-
-
 def has_key(address: str) -> bool:
     """Tell whether the query of an address is a key to what it names, as signed addresses of stores have it."""
     from urllib.parse import parse_qsl, urlsplit  # for errors, which all commands import, too much

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.definition.docker.dockerfile import text_of
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
-from lumiimg.definition.docker.substitution import text_of
 from lumiimg.errors import printable
 from lumiimg.report.console import STYLES, Console, console, cut, heading, headline, marked, print_json, proposal, say
 from lumiimg.wording import count
@@ -102,7 +102,7 @@ def _arguments(out: Console, draft: Draft) -> None:
         return
     heading(out, "arguments")
     for declared in draft.path.arguments:
-        uses = [str(line) for line in declared.uses]
+        uses = [str(line) for line in declared.used]
         used = ", ".join(uses[:_LINES]) + (" and more" if len(uses) > _LINES else "")
         value = "without a value" if declared.value is None else f"= {text_of(declared.value) or '(empty)'}"
         _row(out, f"{declared.name} {value} (line {declared.line}{f'; used in {used}' if used else '; not used'})")
@@ -171,14 +171,14 @@ def _json_keys(draft: Draft) -> dict[str, Any]:
     return {
         "file": path.dockerfile.path,
         "sha256": path.dockerfile.sha256,
-        "target": path.target.label,
+        "target": path.stages[-1].label,
         "base": found.base,
         "arguments": [
             {
                 "name": declared.name,
                 "value": None if declared.value is None else text_of(declared.value),
                 "line": declared.line,
-                "used": declared.uses,
+                "used": declared.used,
             }
             for declared in path.arguments
         ],

@@ -1,30 +1,89 @@
-"""A Dockerfile as instructions and stages, as it is written: no variable is replaced, and nothing is run.
+"""A Dockerfile as it is written: its stages, instructions and values. Nothing is replaced, and nothing is run.
 
-Sources: the Dockerfile reference (docs.docker.com/reference/dockerfile), and where it is silent, what BuildKit does
-(moby/buildkit frontend/dockerfile/parser).
+Sources: the Dockerfile reference (docs.docker.com/reference/dockerfile), and where it is silent, BuildKit
+(moby/buildkit frontend/dockerfile/parser and shell).
 
-spython has a parser of Dockerfiles too, and is not used here. It takes one line at a time: a comment inside a continued
-line becomes a step, so does each line of a heredoc, and a FROM in one becomes the base. It keeps the backslashes that
-continue a line, puts the steps of stages without a name together, replaces $A inside $AB, has no scope for ARG and no
-variables in ENV, and raises IndexError for `ENV A`. Where none of that matters, one stage with an instruction a line, a
-test has it as the other opinion (tests/unit/test_dockerfile.py).
+spython's parser of Dockerfiles takes one line at a time: a comment inside a continued line becomes a step, so does each
+line of a heredoc, and a FROM in one becomes the base. So a test alone has it, as the other opinion of simple files.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lumiimg.catalog.toml_table import read_limited
-from lumiimg.definition.docker.instructions import DockerfileError, Instruction, read_instructions
+from lumiimg.definition.text import quote_bash
+from lumiimg.errors import BadInputError
 
-FILE_LIMIT_BYTES = 1024 * 1024
-STAGE_LIMIT = 300
-_DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+?)\s*$")
-_STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+FILE_LIMIT_BYTES = 256 * 1024
+INSTRUCTION_LIMIT = 2000
+STAGE_LIMIT = 100
+KEYWORDS = (
+    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
+    *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+)
+_FLAGGED = frozenset({"ADD", "COPY", "FROM", "HEALTHCHECK", "RUN"})
+_WITH_HEREDOC = frozenset({"ADD", "COPY", "ONBUILD", "RUN"})
+_WITH_JSON = frozenset({"ADD", "CMD", "COPY", "ENTRYPOINT", "RUN", "SHELL", "VOLUME"})
+_CONTROL = re.compile(r"[^\t\n -~\xa0-\U0010ffff]")
+_CONTINUED = re.compile(r"(?<!\\)\\[ \t]*$")
+_BETWEEN = re.compile(r"\s*(?:#.*)?")
+"""A line that is passed over, inside a continued line, too."""
+# A NUL, which is refused in a file, stands for the end of a continued line here.
+_KEYWORD = re.compile(r"[^\s\0]*")
+_FLAG = re.compile(r"[\s\0]+--([A-Za-z-]+)(?:=((?:[^\s\"]|\"[^\"]*\")*))?(?!\S)")
+_WORD = re.compile(r"(?:\\(?:.|$)|'[^']*'|\"(?:\\.|[^\"\\])*+\"|[^\s'\"\\])+", re.DOTALL)
+_HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
+_ESCAPE = re.compile(r"\s*#\s*escape\s*=\s*[^\s\\]", re.IGNORECASE)
+_NAME = r"[A-Za-z_]\w*"
+# What Docker and bash, inside double quotes, read alike; at most one `${A:-word}` inside another.
+_PLAIN = r"[^$`\"'\\{}&\n]"
+_INNER = rf"(?:{_PLAIN}|\${_NAME}|\$\{{{_NAME}(?::?[-+]{_PLAIN}*+)?\}})*+"
+_TOKEN = re.compile(
+    rf"[^$'\"\\]+|\\(?P<escaped>.)|\$(?:(?P<name>{_NAME})|\{{(?P<opened>{_NAME})(?:(?P<operator>:?[-+?]|##?|%%?|//?)"
+    rf"(?P<word>{_INNER}))?\}})|.",
+    re.DOTALL | re.ASCII,
+)
+NAMED = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(\}}?))", re.ASCII)
+_FROM = re.compile(r"(\S+)(?:\s+AS\s+([a-z0-9][a-z0-9_.-]{0,127}))?", re.IGNORECASE | re.ASCII)
+
+
+class DockerfileError(BadInputError):
+    """A Dockerfile that cannot be read; `where` is file:line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, its continuation lines put together."""
+
+    line: int
+    keyword: str
+    """In capitals."""
+    pieces: tuple[str, ...]
+    """The text behind keyword and flags, cut where the file continued a line."""
+    flags: tuple[tuple[str, str], ...] = ()
+    """`--mount=type=cache` as ("mount", "type=cache")."""
+    heredocs: str = ""
+    """The lines of all its heredocs, each with the line that ends it."""
+    words: tuple[str, ...] | None = None
+    """Of the JSON form; None in the shell form."""
+
+    @property
+    def text(self) -> str:
+        """The text behind keyword and flags, as one line."""
+        return "".join(self.pieces)
+
+    @property
+    def whole(self) -> str:
+        """All that stands in it, to be searched."""
+        return "\n".join((self.text, " ".join(self.words or ()), *(value for _, value in self.flags), self.heredocs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +95,13 @@ class Stage:
     name: str | None
     image: str
     """As it is written: variables and all."""
-    platform: str | None
-    instructions: tuple[Instruction, ...]
+    platform: str
+    """Of FROM --platform, as it is written; else empty."""
+    instructions: list[Instruction]
 
     @property
     def label(self) -> str:
-        """How a person, or `--target`, calls it."""
+        """The name that a person, or `--target`, uses."""
         return self.name or str(self.index)
 
 
@@ -51,22 +111,9 @@ class Dockerfile:
 
     path: str
     sha256: str
-    escape: str
-    """The character that continues a line: a backslash, unless a directive says a backquote."""
     arguments: tuple[Instruction, ...]
     """ARG before the first FROM."""
     stages: tuple[Stage, ...]
-
-    def stage(self, name: str, before: int | None = None) -> Stage | None:
-        """Return the last stage of that name, of those before the stage with the index `before`."""
-        found = [stage for stage in self.stages[:before] if stage.name and stage.name.lower() == name.lower()]
-        return found[-1] if found else None
-
-    def numbered(self, name: str, before: int | None = None) -> Stage | None:
-        """Return a stage by its name or its number, as COPY --from and --target have it."""
-        if (found := self.stage(name, before)) is None and re.fullmatch(r"[0-9]{1,4}", name):
-            found = next((stage for stage in self.stages[:before] if stage.index == int(name)), None)
-        return found
 
     def where(self, line: int) -> str:
         return f"{self.path}:{line}"
@@ -74,73 +121,194 @@ class Dockerfile:
 
 def read_dockerfile(path: Path) -> Dockerfile:
     """Read a file. Raises BadInputError, which says what is wrong in which line."""
-    data = read_limited(path, FILE_LIMIT_BYTES + 1)
-    return parse_dockerfile(data, str(path))
+    return parse_dockerfile(read_limited(path, FILE_LIMIT_BYTES + 1), str(path))
 
 
 def parse_dockerfile(data: bytes, path: str) -> Dockerfile:
     """Return the stages of a Dockerfile. Raises DockerfileError."""
+    hint = "is it a Dockerfile?"
     if len(data) > FILE_LIMIT_BYTES:
-        raise DockerfileError(f"larger than {FILE_LIMIT_BYTES} bytes", where=path, hint="is it a Dockerfile?")
+        raise DockerfileError(f"larger than {FILE_LIMIT_BYTES} bytes", where=path, hint=hint)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise DockerfileError("is not UTF-8", where=path, hint="is it a Dockerfile?") from error
-    if (nul := text.find("\0")) >= 0:
-        where = f"{path}:{text.count(chr(10), 0, nul) + 1}"
-        raise DockerfileError("holds a NUL byte", where=where, hint="is it a Dockerfile?")
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    escape = _escape(lines, path)
-    arguments, stages = _stages(read_instructions(lines, escape, path), path)
-    return Dockerfile(path, hashlib.sha256(data).hexdigest(), escape, arguments, stages)
+        raise DockerfileError("is not UTF-8", where=path, hint=hint) from error
+    if (bad := _CONTROL.search(text)) is not None:
+        where = f"{path}:{text.count(chr(10), 0, bad.start()) + 1}"
+        raise DockerfileError(f"holds a control character, {bad[0]!r}", where=where, hint=hint)
+    lines = text.split("\n")
+    arguments, stages = _stages(_instructions(lines, path), path)
+    return Dockerfile(path, hashlib.sha256(data).hexdigest(), arguments, stages)
 
 
-def _escape(lines: Sequence[str], path: str) -> str:
-    """Read the parser directives: comments of one form above everything else."""
-    escape, seen = "\\", set()
-    for number, line in enumerate(lines, start=1):
-        found = _DIRECTIVE.match(line.strip())
-        if found is None or (name := found[1].lower()) not in {"escape", "syntax", "check"}:
-            break
-        if name in seen:
-            raise DockerfileError(f"the directive {name!r} is given twice", where=f"{path}:{number}", hint="remove one")
-        seen.add(name)
-        if name == "escape":
-            if found[2] not in {"\\", "`"}:
-                hint = "a backslash or a backquote can be one"
-                raise DockerfileError(f"the escape {found[2]!r}", where=f"{path}:{number}", hint=hint)
-            escape = found[2]
-    return escape
+def split_words(text: str) -> list[str] | None:
+    """Split at blanks, but not inside quotes; quotes and escapes stay. None where a quote has no end."""
+    return None if _WORD.sub("", text).strip() else _WORD.findall(text)
+
+
+def _instructions(lines: Sequence[str], path: str) -> list[Instruction]:
+    found: list[Instruction] = []
+    at = 0
+    while at < len(lines):
+        line, where = lines[at].lstrip(), f"{path}:{at + 1}"
+        start = at = at + 1
+        if not found and _ESCAPE.match(line):
+            hint = "end continued lines with a backslash, and remove the directive"
+            raise DockerfileError("an escape directive is not supported", where=where, hint=hint)
+        if _BETWEEN.fullmatch(line):
+            continue
+        if len(found) == INSTRUCTION_LIMIT:
+            raise DockerfileError(f"more than {INSTRUCTION_LIMIT} instructions", where=where, hint="split it")
+        pieces: list[str] = []
+        while (cut := _CONTINUED.search(line)) is not None:
+            pieces.append(line[: cut.start()])
+            while at < len(lines) and _BETWEEN.fullmatch(lines[at]):
+                at += 1
+            line = lines[at] if at < len(lines) else ""
+            at += 1
+        keyword, text, flags = _parts("\0".join((*pieces, line)), where)
+        joined = text.replace("\0", "")
+        words = _json(joined) if keyword in _WITH_JSON else None
+        begin = at
+        if keyword in _WITH_HEREDOC and words is None and "<<" in joined:
+            for opened in filter(None, map(_HEREDOC.fullmatch, split_words(joined) or ())):
+                at = _end(lines, at, opened, where)
+        heredocs = "".join(f"{line}\n" for line in lines[begin:at])
+        found.append(Instruction(start, keyword, tuple(text.split("\0")), flags, heredocs, words))
+    return found
+
+
+def _parts(text: str, where: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """Return keyword, text and flags of an instruction."""
+    word = (_KEYWORD.match(text) or [""])[0]
+    keyword, at = word.upper(), len(word)
+    if keyword not in KEYWORDS:
+        near = difflib.get_close_matches(keyword[:40], KEYWORDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "is it a Dockerfile?"
+        raise DockerfileError(f"{word[:40]!r} is not a Dockerfile instruction", where=where, hint=hint)
+    flags: list[tuple[str, str]] = []
+    while keyword in _FLAGGED and (flag := _FLAG.match(text, at)) is not None:
+        flags.append((flag[1], (flag[2] or "").replace("\0", "")))
+        at = flag.end()
+    if not (rest := text[at:].strip("\0 \t")):
+        raise DockerfileError(f"{keyword} without a value", where=where, hint="give it a value, or remove it")
+    return keyword, rest, tuple(flags)
+
+
+def _json(text: str) -> tuple[str, ...] | None:
+    """Return the words of a JSON array; anything else is the shell form, as Docker has it."""
+    if not text.startswith("["):
+        return None
+    try:
+        words = json.loads(text)
+        if isinstance(words, list) and all(isinstance(word, str) and "\0" not in word for word in words):
+            return tuple(word.encode().decode() for word in words)
+    except (ValueError, RecursionError):  # half of a surrogate pair, too, which no file name or argument can hold
+        return None
+    return None
+
+
+def _end(lines: Sequence[str], at: int, opened: re.Match[str], where: str) -> int:
+    """Return the line behind a heredoc."""
+    name = re.sub(r"['\"\\]", "", opened[2])
+    for end in range(at, len(lines)):
+        if (lines[end].lstrip("\t") if opened[1] else lines[end]) == name:
+            return end + 1
+    hint = f"a line with nothing but {name[:40]} ends it"
+    raise DockerfileError(f"the heredoc {name[:40]!r} has no end", where=where, hint=hint)
 
 
 def _stages(found: Iterable[Instruction], path: str) -> tuple[tuple[Instruction, ...], tuple[Stage, ...]]:
     arguments: list[Instruction] = []
-    stages: list[tuple[Instruction, list[Instruction]]] = []
-    for instruction in found:
-        where = f"{path}:{instruction.line}"
-        if instruction.keyword == "FROM":
+    stages: list[Stage] = []
+    for one in found:
+        where = f"{path}:{one.line}"
+        if one.keyword == "FROM":
+            if (parts := _FROM.fullmatch(one.text)) is None:
+                hint = "write FROM image, or FROM image AS name, of letters, digits, dots, dashes, underscores"
+                raise DockerfileError(f"FROM {one.text[:80]}", where=where, hint=hint)
             if len(stages) == STAGE_LIMIT:
                 raise DockerfileError(f"more than {STAGE_LIMIT} stages", where=where, hint="split the file")
-            stages.append((instruction, []))
+            stages.append(Stage(len(stages), one.line, parts[2], parts[1], dict(one.flags).get("platform", ""), []))
         elif stages:
-            stages[-1][1].append(instruction)
-        elif instruction.keyword == "ARG":
-            arguments.append(instruction)
+            stages[-1].instructions.append(one)
+        elif one.keyword == "ARG":
+            arguments.append(one)
         else:
             hint = "only ARG is allowed before the first FROM"
-            raise DockerfileError(f"{instruction.keyword} before any FROM", where=where, hint=hint)
+            raise DockerfileError(f"{one.keyword} before any FROM", where=where, hint=hint)
     if not stages:
         raise DockerfileError("has no FROM", where=path, hint="of a Dockerfile in parts, put the parts together first")
-    return tuple(arguments), tuple(_stage(n, start, inside, path) for n, (start, inside) in enumerate(stages))
+    return tuple(arguments), tuple(stages)
 
 
-def _stage(index: int, start: Instruction, inside: Sequence[Instruction], path: str) -> Stage:
-    words = start.text.split()
-    if len(words) not in {1, 3} or (len(words) == 3 and words[1].upper() != "AS"):
-        hint = "write FROM image, or FROM image AS name"
-        raise DockerfileError(f"FROM {start.text[:80]}", where=f"{path}:{start.line}", hint=hint)
-    name = words[2] if len(words) == 3 else None
-    if name is not None and not _STAGE_NAME.fullmatch(name):
-        hint = "letters, digits, dots, dashes, underscores"
-        raise DockerfileError(f"{name[:40]!r} is not a valid stage name", where=f"{path}:{start.line}", hint=hint)
-    return Stage(index, start.line, name, words[0], start.flag("platform"), tuple(inside))
+class ArgumentText(NamedTuple):
+    """The value of an ARG, in the place of its name: whoever builds the layer may give another."""
+
+    name: str
+    text: str
+
+
+class Reference(NamedTuple):
+    """A variable whose value is not known here: the base image's, mostly."""
+
+    name: str
+    text: str
+    """As a Dockerfile, and bash, have it."""
+    operator: str = ""
+    word: str = ""
+
+
+Value = tuple[str | ArgumentText | Reference, ...]
+
+
+def text_of(value: Value | None) -> str:
+    """Return a value as a person reads it."""
+    return "".join(part if isinstance(part, str) else part.text for part in value or ())
+
+
+def variables(text: str) -> set[str]:
+    """Return the names that a text has as $NAME or ${NAME…}."""
+    return {match[1] or match[2] for match in NAMED.finditer(text)}
+
+
+def parse_value(text: str, where: str) -> Value:
+    """Return a word of a Dockerfile without its quotes and escapes. Raises DockerfileError, at `where`."""
+    parts: list[str | Reference] = []
+    quoted, at = False, 0
+    while (found := _TOKEN.match(text, at)) is not None:
+        at = found.end()
+        if name := found["name"] or found["opened"]:
+            shown = f"${{{name}}}" if found["name"] else found[0]
+            parts.append(Reference(name, shown, found["operator"] or "", found["word"] or ""))
+        elif found["escaped"]:
+            parts.append(found[0] if quoted and found["escaped"] not in '"$\\' else found["escaped"])
+        elif found[0] == '"':
+            quoted = not quoted
+        elif found[0] == "'" and not quoted:
+            if (end := text.find("'", at)) < 0:
+                raise DockerfileError("a quote has no end", where=where, hint="close it")
+            parts.append(text[at:end])
+            at = end + 1
+        elif found[0] == "$" and text.startswith("{", at):
+            what, hint = f"${text[at : at + 40]} has no closing brace, or is not supported", "write the value in full"
+            raise DockerfileError(what, where=where, hint=hint)
+        else:
+            parts.append(found[0])
+    if quoted:
+        raise DockerfileError("a quote has no end", where=where, hint="close it")
+    return tuple(parts)
+
+
+def bash_word(value: Value) -> str:
+    """Return one word of bash, in which variables alone are open."""
+    parts = []
+    for part in value:
+        if isinstance(part, Reference):
+            parts.append(part.text)
+        elif (text := text_of((part,))).isprintable():
+            parts.append(re.sub(r"[\\\"$`]", r"\\\g<0>", text))
+        else:
+            parts.append(f'"{quote_bash(text)}"')  # outside the quotes around it
+    # `{""{` is the same to bash, and no build argument of a definition file
+    return '"' + re.sub(r"\{(?=\{)", '{""', "".join(parts)) + '"'

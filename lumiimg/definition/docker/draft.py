@@ -15,39 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.layers import NAME, SCRIPT_LIMIT_BYTES, read_layer
-from lumiimg.definition.docker.dockerfile import read_dockerfile
-from lumiimg.definition.docker.leftovers import is_download, left_out, sources_of
+from lumiimg.catalog.templates import placeholders
+from lumiimg.definition.docker.dockerfile import ArgumentText, Reference, read_dockerfile, text_of
 from lumiimg.definition.docker.recognition import Recognised, recognise
-from lumiimg.definition.docker.script import FOLDERS, usable_arguments, write_script
-from lumiimg.definition.docker.shell import comment_text
-from lumiimg.definition.docker.stages import follow
-from lumiimg.definition.docker.substitution import Piece, PieceKind, Value, text_of
-from lumiimg.definition.docker.withheld import without_secrets
-from lumiimg.definition.text import DefinitionError
+from lumiimg.definition.docker.script import FOLDERS, SHELL_NAME, LeftOut, comment, layer_arguments, script_of
+from lumiimg.definition.docker.steps import BuildPath, Declared, follow
+from lumiimg.definition.text import DefinitionError, checked_body
 from lumiimg.errors import BadInputError, FailedError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep
 
 _PATTERN = r"[A-Za-z0-9._:/@%+~=;,-]*"
 """What an argument may be: no blank or quote, as steps use it without quotes."""
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
-_CHECKSUM = re.compile(r"sha256:([0-9a-f]{64})")
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Something of a step that the draft does not do."""
-
-    line: int
-    keyword: str
-    what: str
-    ends_build: bool
-    """Whether the draft ends there until somebody has seen to it."""
-    is_secret: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +50,15 @@ class Draft:
     recognised: Recognised
     environment: DraftEnvironment
     left_out: tuple[LeftOut, ...]
+    body: str
+    """Of post.sh."""
 
 
 def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalogue: Catalogue) -> Draft:
     """Read a Dockerfile. Raises BadInputError, which says what is wrong in which line."""
-    path = without_secrets(follow(read_dockerfile(file), target, given))
-    found = [
-        LeftOut(step.line, step.keyword, what, ends_build, is_secret=bool(step.withheld))
-        for step in path.steps
-        for what, ends_build in left_out(step)
-    ]
-    return Draft(path, recognise(path, catalogue), _environment(path), tuple(found))
+    path = follow(read_dockerfile(file), target, given)
+    body, left_out = script_of(path)
+    return Draft(path, recognise(path, catalogue), _environment(path), tuple(left_out), body)
 
 
 def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
@@ -126,39 +106,25 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
 def _layer(draft: Draft, layer: str) -> str:
     import tomli_w  # needed where something is written only
 
-    path = draft.path
-    name = Path(path.dockerfile.path).name
+    path, base = draft.path, draft.recognised.base
+    file = one_line(Path(path.dockerfile.path).name)
     document: dict[str, Any] = {
         "kind": "layer",
-        "summary": one_line(f"Draft of {name}, stage {path.target.label}"),
-        "source": one_line(
-            f"{name}, sha256 {path.dockerfile.sha256}, on {draft.recognised.base and draft.recognised.base.image}"
-        ),
+        "summary": one_line(f"Draft of {file}, stage {path.stages[-1].label}"),
+        "source": one_line(f"{file}, sha256 {path.dockerfile.sha256}, on {base.image if base else 'scratch'}"),
         "date": dt.datetime.now(tz=dt.UTC).date(),
         "requires": [],
     }
-    if open_ends := [f"{entry.line}" for entry in draft.left_out if entry.ends_build]:
-        document["trouble"] = [
-            {
-                "given": [layer],
-                "outcome": "warning",
-                "rule": "layers",
-                "because": "the build ends at each `todo` of its post.sh, which are from these lines of "
-                f"{one_line(name)}: {', '.join(dict.fromkeys(open_ends[:8]))}",
-                "source": "lumiimg draft",
-            }
-        ]
-    usable = usable_arguments(path)
-    environment = {"set": dict(draft.environment.set), "prepend": dict(draft.environment.prepend)}
-    tables = {
-        "arguments": {
-            name: _argument(text_of(declared.value or ()), declared.line) for name, declared in usable.items()
-        },
-        "sources": {f"add-{step.line}": _source(step, usable) for step in path.steps if is_download(step)},
-        "environment": {key: table for key, table in environment.items() if table},
-    }
-    document |= {key: table for key, table in tables.items() if table}
-    notes = "".join(f"# {one_line(note)}\n" for note in draft.environment.notes)
+    if lines := list(dict.fromkeys(f"{entry.line}" for entry in draft.left_out if entry.ends_build)):
+        because = f"the build ends at each `todo` of its post.sh, which are from these lines of {file}: "
+        trouble = {"given": [layer], "outcome": "warning", "rule": "layers", "source": "lumiimg draft"}
+        document["trouble"] = [trouble | {"because": because + ", ".join(lines[:8])}]
+    if arguments := layer_arguments(path):
+        document["arguments"] = {name: _argument(text_of(one.value), one.line) for name, one in arguments.items()}
+    environment = {"set": draft.environment.set, "prepend": draft.environment.prepend}
+    if environment := {key: table for key, table in environment.items() if table}:
+        document["environment"] = environment
+    notes = "".join(f"{comment(note)}\n" for note in draft.environment.notes)
     # What a terminal would obey is just as bad in a file that a person looks at.
     body = "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in tomli_w.dumps(document))
     return (
@@ -172,95 +138,60 @@ def _argument(default: str, line: int) -> dict[str, str]:
     return table | ({"pattern": _PATTERN} if re.fullmatch(_PATTERN, default) else {})
 
 
-def _source(step: DockerStep, usable: Mapping[str, Declared]) -> dict[str, Any]:
-    url = sources_of(step)[0]
-    key = [piece for piece in url if _follows(piece, usable)]
-    file = re.sub(r"[^A-Za-z0-9._-]", "-", text_of(url).partition("?")[0].rpartition("/")[2]).lstrip(".-")[:100]
-    checksum = _CHECKSUM.fullmatch(step.instruction.flag("checksum") or "")
-    return {
-        "url": _template(url, usable),
-        "file": file or "download",
-        "key": _template(key, usable) or "as drafted",
-        "source": f"ADD of the Dockerfile, line {step.line}",
-        "sha256": {text_of(key) or "as drafted": checksum[1]} if checksum else {},
-    }
-
-
-def _follows(piece: Piece, usable: Mapping[str, Declared]) -> bool:
-    """Whether a piece is an argument of the layer, so that another value of that changes it."""
-    return piece.name in usable and usable[piece.name].value == (piece,)
-
-
-def _template(value: Iterable[Piece], usable: Mapping[str, Declared]) -> str:
-    return "".join(f"{{{piece.name}}}" if _follows(piece, usable) else piece.text for piece in value)
-
-
 def _post(draft: Draft) -> str:
-    path, base = draft.path, draft.recognised.base
-    name = Path(path.dockerfile.path).name
+    path, base, where = draft.path, draft.recognised.base, draft.path.dockerfile.path
     head = [
-        f"# Drafted by `lumiimg draft` from {name}, stage {path.target.label}. Nobody has run it.",
-        f"# It goes on {base.image if base else 'scratch'}: --base {base.option if base else ''}",
-        "#",
-        "# Each RUN is as it stands there. `todo` ends the build where files are missing that only Docker has: put in",
-        "# what brings them, a source archive in layer.toml or a layer below this one, and take the line out.",
+        f"Drafted by `lumiimg draft` from {Path(where).name}, stage {path.stages[-1].label}. Nobody has run it.",
+        f"It goes on {base.image if base else 'scratch'}: --base {base.option if base else ''}",
     ]
     if path.needed:
         stages = ", ".join(f"{stage.label} (line {stage.line})" for stage in path.needed)
-        head.append(f"# Files are taken from these stages, whose steps are not in here: {stages}")
+        head.append(f"Files are taken from these stages, whose steps are not in here: {stages}")
     head += [
-        f"# Line {known.line}, {known.what}: the layer {known.layer} brings that; leave the step out."
+        f"Line {known.line}, {known.what}: the layer {known.layer} brings that; leave the step out."
         for known in draft.recognised.known
     ]
-    downloads = {step.line: f"SOURCE_ADD_{step.line}" for step in path.steps if is_download(step)}
     try:
-        text = write_script(path, "\n".join(map(comment_text, head)), downloads)
+        text = checked_body("\n".join([*map(comment, head), draft.body]), "post.sh")
     except DefinitionError as error:
-        raise BadInputError(f"its post.sh: {error.what}", where=path.dockerfile.path, hint=error.hint) from error
+        raise BadInputError(f"its post.sh: {error.what}", where=where, hint=error.hint) from error
     if len(text.encode()) > SCRIPT_LIMIT_BYTES:
-        raise BadInputError(
-            f"its post.sh would be larger than {SCRIPT_LIMIT_BYTES} bytes",
-            where=path.dockerfile.path,
-            hint="draft a stage of it: --target STAGE",
-        )
+        what = f"its post.sh would be larger than {SCRIPT_LIMIT_BYTES} bytes"
+        raise BadInputError(what, where=where, hint="draft a stage of it: --target STAGE")
     return text
 
 
 def _environment(path: BuildPath) -> DraftEnvironment:
-    usable = usable_arguments(path)
     put: dict[str, str] = {}
     before: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
+    arguments = layer_arguments(path)
     for name, value in path.environment.items():
-        text = _template(value, usable)
-        opened = [piece for piece in value if piece.kind is PieceKind.BASE]
+        text = "".join(_template(part, arguments) for part in value)
+        opened = [part.name for part in value if isinstance(part, Reference)]
+        added = re.fullmatch(rf"(?:(.*):)?\$\{{{re.escape(name)}\}}(?::(.*))?", text) if opened == [name] else None
         note = ""
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        if not SHELL_NAME.fullmatch(name):
             note = "no name of a variable"
-        elif not text.isprintable() or any(_PLACEHOLDER.search(piece.text) for piece in value):
+        elif not text.isprintable() or placeholders("".join(part for part in value if isinstance(part, str))):
             note = "set while this is built only, as layer.toml cannot hold the value"
-        elif not opened and name in FOLDERS and text.strip(": "):
+        elif added and any(added.groups()):
+            before[name] = ":".join(filter(None, added.groups()))
+        elif opened:
+            note = "set while this is built only, as it is made of variables that are known there"
+        elif name in FOLDERS and text.strip(": "):
             before[name] = text.strip(": ")
             note = "put in front of what the base has, where the Dockerfile replaces it"
-        elif not opened and text.strip():
+        elif text.strip():
             put[name] = text
-        elif not opened:
-            note = "empty in the Dockerfile's image; a layer sets no empty variable"
-        elif [piece.name for piece in opened] == [name] and (added := _added(value, usable)):
-            before[name] = added
-            if value[-1].kind is not PieceKind.BASE:
-                note = "put in front of what the base has, all of it; the Dockerfile puts some behind it"
         else:
-            note = "set while this is built only, as it is made of variables of the base"
+            note = "empty in the Dockerfile's image; a layer sets no empty variable"
         if note:
             notes.setdefault(note, []).append(name)
     return DraftEnvironment(put, before, tuple(f"{', '.join(names)}: {note}" for note, names in notes.items()))
 
 
-def _added(value: Value, usable: Mapping[str, Declared]) -> str:
-    """Return what is put before and behind a list of folders with colons between them."""
-    at = next(number for number, piece in enumerate(value) if piece.kind is PieceKind.BASE)
-    front, back = _template(value[:at], usable), _template(value[at + 1 :], usable)
-    if (front and not front.endswith(":")) or (back and not back.startswith(":")):
-        return ""
-    return ":".join(part for part in (front.strip(":"), back.strip(":")) if part)
+def _template(part: str | ArgumentText | Reference, arguments: Mapping[str, Declared]) -> str:
+    """Return a part of a value with `{NAME}` for an argument, as layer.toml has it."""
+    is_layers = isinstance(part, ArgumentText) and part.name in arguments and arguments[part.name].value == (part,)
+    return f"{{{part.name}}}" if isinstance(part, ArgumentText) and is_layers else text_of((part,))

@@ -1,18 +1,18 @@
 """What of a Dockerfile the catalogue has already: its base, software that a layer brings, and the GPUs that it is for.
 
 What a layer brings is read out of the catalogue (its name, its wheels, its archives), so a user's own layers count. The
-text of RUN is searched, not understood: `git clone`, the checkout behind it, and `pip install` are found as words.
+text of RUN is searched, not understood: `git clone` and `pip install` are found as words.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.toml_table import CatalogError
-from lumiimg.definition.docker.substitution import is_open, text_of
+from lumiimg.definition.docker.dockerfile import Reference, text_of
 from lumiimg.errors import BadInputError
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.registry import parse_reference
@@ -48,10 +48,6 @@ _GFX = re.compile(r"\bgfx[0-9a-f]{3,4}\b")
 _ASSIGNED = re.compile(r"(?<!\w)(?:-D)?([A-Za-z_]\w*)=['\"]?([^\s'\"]{0,500})")
 _TAG_VERSION = re.compile(r"[a-z]*(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 _WHOLE_CONTEXT = frozenset({".", "./", "*", "/"})
-
-
-_Finding = tuple[str, int, str, str, str | None]
-"""Stage, line, how the Dockerfile gets it, its name, its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +134,11 @@ def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:
         except CatalogError:
             continue  # a broken folder of the user's must not hide the answer to another question
         (bases if entry.is_base else layers).append(entry)
-    steps = (*path.needed_steps, *path.steps)
     base = None if path.base is None else _base(path, path.base, bases)
     return Recognised(
         base=base,
-        known=tuple(_known(steps, layers, base.has if base else frozenset())),
-        architectures=tuple(_architectures(steps)),
+        known=tuple(_known(path.seen, layers, base.has if base else frozenset())),
+        architectures=tuple(_architectures(path.seen)),
     )
 
 
@@ -182,17 +177,18 @@ def _version(tag: str | None) -> int:
 def _known(steps: Iterable[DockerStep], layers: Iterable[Layer], has: frozenset[str]) -> Iterator[KnownSoftware]:
     by_name = _brought(layers)
     seen = set()
-    for stage, line, what, name, version in _found(steps):
-        layer = by_name.get(_ALIASES.get(_canonical(name), _canonical(name)))
+    for step, (what, name, version) in ((one, found) for one in steps for found in _found(one)):
+        plain_name = _canonical(name)
+        layer = by_name.get(_ALIASES.get(plain_name, plain_name))
         if layer is None or (layer.name, what) in seen:
             continue
         seen.add((layer.name, what))
-        releases = {release.version for release in layer.releases}
         plain = version.removeprefix("v").partition("+")[0] if version else None
         # The version of a part (triton, torchvision) is not that of the layer.
-        is_whole = _canonical(name) in {layer.name, "torch"} or _ALIASES.get(_canonical(name)) is None
-        chosen = plain if plain in releases and is_whole else None
-        yield KnownSoftware(layer.name, chosen, bool({layer.name, *layer.provides} & has), what, stage, line)
+        is_whole = plain_name in {layer.name, "torch"} or plain_name not in _ALIASES
+        chosen = plain if is_whole and plain in {release.version for release in layer.releases} else None
+        in_base = bool({layer.name, *layer.provides} & has)
+        yield KnownSoftware(layer.name, chosen, in_base, what, step.stage, step.line)
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
@@ -211,75 +207,42 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _found(steps: Iterable[DockerStep]) -> Iterator[_Finding]:
-    clone: _Finding | None = None
-    for step in steps:
-        if clone and clone[0] != step.stage:
-            yield clone
-            clone = None
-        if step.keyword == "COPY":
-            yield from _copied(step)
-        for words in _commands(step.reading):
-            if "git" in words and "clone" in words:
-                if clone:
-                    yield clone
-                clone = _clone(step, words)
-            elif clone and "git" in words and {"checkout", "reset"} & set(words):
-                ref = words[-1]
-                if not ref.startswith(("-", "$")) and ref not in {"checkout", "FETCH_HEAD"}:
-                    clone = (*clone[:2], f"{clone[2].partition(' at ')[0]} at {ref}", clone[3], ref)
-            elif "install" in words and any(map(_PIP.fullmatch, words[: words.index("install")])):
-                yield from _installed(step, words[words.index("install") + 1 :])
-    if clone:
-        yield clone
+def _found(step: DockerStep) -> Iterator[tuple[str, str, str | None]]:
+    """Yield how the step gets something, its name, and its version."""
+    words = step.text.removeprefix("COPY ").split()
+    if step.keyword in {"COPY", "ONBUILD"} and len(words) == 2 and words[0] in _WHOLE_CONTEXT and not step.sources:
+        # the project whose own Dockerfile this is: it copies its checkout to a folder of its name
+        yield f"COPY {words[0]} {words[1]}, its own source", words[1].rstrip("/").rpartition("/")[2], None
+    for is_break, group in groupby(_TOKEN.findall(step.reading), _BREAKS.__contains__):
+        words = [] if is_break else list(group)
+        if "git" in words and "clone" in words:
+            branch = re.search(r" (?:-b|--branch)[ =]([^\s$]+)", " ".join(words))
+            for match in filter(None, map(_REPOSITORY.fullmatch, words)):
+                at = f" at {branch[1]}" if branch else ""
+                yield f"git clone {match[0]}{at}", match[1], branch[1] if branch else None
+        elif "install" in words and any(map(_PIP.fullmatch, words[: words.index("install")])):
+            yield from _installed(words[words.index("install") + 1 :])
 
 
-def _copied(step: DockerStep) -> Iterator[_Finding]:
-    """Yield the project whose own Dockerfile this is: it copies its checkout, all of it, to a folder of its name."""
-    *sources, target = [text_of(value or ()) for _, value in step.values] or [""]
-    if len(sources) == 1 and sources[0] in _WHOLE_CONTEXT and not step.sources:
-        name = target.rstrip("/").rpartition("/")[2]
-        yield step.stage, step.line, f"COPY {sources[0]} {target}, its own source", name, None
-
-
-def _commands(text: str) -> Iterator[list[str]]:
-    for is_break, words in groupby(_TOKEN.findall(text), _BREAKS.__contains__):
-        if not is_break:
-            yield list(words)
-
-
-def _clone(step: DockerStep, words: list[str]) -> _Finding | None:
-    match = next(filter(None, map(_REPOSITORY.fullmatch, words)), None)
-    if match is None:
-        return None
-    ref = next((after for before, after in pairwise(words) if before in {"-b", "--branch"}), None)
-    ref = ref or next((word[9:] for word in words if word.startswith("--branch=")), None)
-    if ref and ref.startswith("$"):
-        ref = None
-    return (step.stage, step.line, f"git clone {match[0]}" + (f" at {ref}" if ref else ""), match[1], ref)
-
-
-def _installed(step: DockerStep, words: list[str]) -> Iterator[_Finding]:
+def _installed(words: list[str]) -> Iterator[tuple[str, str, str | None]]:
     skip = False
     for word in words:
         if skip or word.startswith("-"):
             # What follows is a file or an address, no requirement.
             skip = not skip and word in {"-r", "-c", "-e", "-i", "-f", "-t", "--index-url", "--extra-index-url"}
-            continue
-        what = f"pip install {word}"
-        if (match := _REPOSITORY.fullmatch(word) or _WHEEL.fullmatch(word)) is not None:
-            yield step.stage, step.line, what, match[1], match[2]
+        elif (match := _REPOSITORY.fullmatch(word) or _WHEEL.fullmatch(word)) is not None:
+            yield f"pip install {word}", match[1], match[2]
         elif (match := _REQUIREMENT.fullmatch(word)) is not None:
-            yield step.stage, step.line, what, match[1], match[3] if match[2] == "==" else None
+            yield f"pip install {word}", match[1], match[3] if match[2] == "==" else None
 
 
 def _architectures(steps: Iterable[DockerStep]) -> Iterator[Architectures]:
     seen = set()
     for step in steps:
-        for name, value in step.values:
-            if name == "PYTORCH_ROCM_ARCH" and is_open(value or ()):
-                yield Architectures(name, step.line, ())
-        pairs = [(name, "".join(piece.text for piece in value or ())) for name, value in step.values if name]
+        for one in step.settings:
+            if one.name == "PYTORCH_ROCM_ARCH" and any(isinstance(part, Reference) for part in one.value or ()):
+                yield Architectures(one.name, step.line, ())
+        pairs = [(one.name, text_of(one.value)) for one in step.settings]
         pairs += [(match[1], match[2]) for match in _ASSIGNED.finditer(step.reading)]
         for name, text in pairs:
             gpus = tuple(dict.fromkeys(_GFX.findall(text)))

@@ -1,236 +1,227 @@
-"""The steps of a Dockerfile as a layer's post.sh: a draft that a person goes on with.
+"""The steps of a Dockerfile as the body of a layer's post.sh, and what of them a layer cannot carry over.
 
-Each RUN is given to the shell that Docker would give it to, as its standard input's text, so that its quoting stays its
-own. What a layer cannot carry over is a comment where going on without it is harmless, and ends the build where it is
-not: a step that compiles a folder which was never copied fails later, and less clearly, or builds something else.
+bash does the substitution when the layer is run. Each RUN is given to a shell of its own as it stands, so its quoting
+stays its own. What is not carried over is a comment where going on without it is harmless; else `todo` ends the build.
 """
 
 from __future__ import annotations
 
-import posixpath
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.layers import RESERVED, VARIABLE
-from lumiimg.definition.docker.leftovers import left_out, sources_of
-from lumiimg.definition.docker.shell import chunks, comment, is_heredoc_alone, is_plain, message, script_of
-from lumiimg.definition.docker.substitution import Piece, PieceKind, Value, is_open, text_of
-from lumiimg.definition.text import checked_body, quote_bash
+from lumiimg.definition.docker.dockerfile import ArgumentText, Stage, Value, bash_word, parse_value, variables
+from lumiimg.definition.docker.steps import mount_of
+from lumiimg.definition.text import quote_bash, trap
 from lumiimg.errors import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep, Setting
 
-    from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep
-
-READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
-"""Variables that bash lets nobody set."""
 FOLDERS = frozenset({"LD_LIBRARY_PATH", "PATH"})
 """Lists that a layer adds to and never replaces: the fabric's libraries, and /opt/venv, are found by them."""
-_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FUNCTIONS = """\
-# Texts hold $NAMES as the Dockerfile has them.
-# shellcheck disable=SC2016
-set -euo pipefail
+SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
+"""Variables that bash lets nobody set."""
+# A piece in which each quote is closed: a break behind it is nothing to the shell, as it is to Docker.
+_WHOLE = re.compile(r"(?:[^'\"\\#`<]|\\.|'[^']*'|\"(?:[^\"\\$`]|\\.|\$\([^()'\"\\`#]*\)|\$(?!\())*+\")*+")
+_ALONE = re.compile(r"\d*<<(-?)[^<\s]+")
+_DOES = frozenset({"ADD", "COPY", "RUN", "WORKDIR"})
+_STARTS = "a layer starts nothing: singularity exec image.sif COMMAND"
+_NO_EFFECT = {
+    "CMD": _STARTS,
+    "ENTRYPOINT": _STARTS,
+    "EXPOSE": "a Singularity container has the ports of the machine",
+    "HEALTHCHECK": "nothing monitors a Singularity container",
+    "LABEL": "lumiimg writes the labels",
+    "MAINTAINER": "lumiimg writes the labels",
+    "ONBUILD": "for stages that start from this one: put it behind their FROM, and draft again",
+    "STOPSIGNAL": "only the job stops a Singularity container",
+    "VOLUME": "bind a folder when the container is started",
+}
+_HEAD = """
+# Each RUN is as it stands in the Dockerfile. `todo` ends the build where something is missing: put in what brings it, a
+# source archive in layer.toml or a layer below this one, and take the line out.
+
+# As under Docker, a variable that nothing sets is empty, and all of an ENV see what was before it.
+# shellcheck disable=SC2016,SC2154,SC2318
+set -eo pipefail +u
 
 todo() {
     echo "the draft is not done: $*" >&2
     return 1
 }
 
+shell=(/bin/sh -c)
 # The text of a RUN comes on standard input; its shell reads nothing, as under Docker.
 run() {
-    "$@" "$(cat)" </dev/null
+    "${shell[@]}" "$(cat)" </dev/null
 }
+
+# Where the base's own WORKDIR is is not known here.
+cd /
 """
 
 
-def usable_arguments(path: BuildPath) -> dict[str, Declared]:
-    """Return the ARGs that can be arguments of a layer: a name that they take, and a value that decided nothing."""
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something of a step that the draft does not do."""
+
+    line: int
+    keyword: str
+    what: str
+    ends_build: bool
+    """Whether the draft ends there until somebody has seen to it."""
+    is_secret: bool
+
+
+def layer_arguments(path: BuildPath) -> dict[str, Declared]:
+    """Return the ARGs that can be arguments of a layer: a name that they take, and a value that decided no FROM."""
     return {
-        declared.name: declared
-        for declared in path.arguments
-        if VARIABLE.fullmatch(declared.name)
-        and declared.name not in RESERVED | READ_ONLY | path.decided
-        and not declared.name.startswith("SOURCE_")
-        and (declared.value is None or is_own(declared.name, declared.value))
+        one.name: one
+        for one in path.arguments
+        if VARIABLE.fullmatch(one.name)
+        and one.name not in RESERVED | _READ_ONLY | path.decided
+        and not one.name.startswith("SOURCE_")
+        and (one.value is None or is_own(one.name, one.value))
     }
 
 
 def is_own(name: str, value: Value) -> bool:
     """Whether this is the value of the ARG itself, not that of an ENV of the same name, which always wins."""
-    return len(value) == 1 and value[0].kind is PieceKind.ARGUMENT and value[0].name == name
+    return len(value) == 1 and isinstance(value[0], ArgumentText) and value[0].name == name
 
 
-def write_script(path: BuildPath, head: str, downloads: dict[int, str]) -> str:
-    """Return post.sh; `downloads` are the variables of the sources by the line of their ADD."""
-    writer = _Writer(path, downloads)
-    lines = [
-        head.rstrip("\n"),
-        "",
-        _FUNCTIONS,
-        *writer.saved(),
-        "# Where the base's own WORKDIR is is not known here.",
-        "cd /",
-    ]
-    before: DockerStep | None = None
+def comment(text: str) -> str:
+    """Return a text as it may stand in a comment: printable, short, and nothing that a definition file would read."""
+    return f"# {one_line(text).replace('{{', '{ {')[:300]}"
+
+
+def script_of(path: BuildPath) -> tuple[str, list[LeftOut]]:
+    """Return the body of post.sh, and what it does not do."""
+    lines, left = [_HEAD], []
+    arguments = layer_arguments(path)
+    stage = None
     for step in path.steps:
-        if before is None or step.stage != before.stage:
-            lines += ["", f"# ---- stage {one_line(step.stage)}"]
-        if before is None or step.keyword != before.keyword or step.keyword not in {"ARG", "ENV"}:
-            lines.append("")
-        lines += writer.step(step)
-        before = step
-    text = "\n".join(lines).rstrip("\n") + "\n"
-    return checked_body(text, "post.sh")
-
-
-class _Writer:
-    def __init__(self, path: BuildPath, downloads: dict[int, str]) -> None:
-        self._arguments = usable_arguments(path)
-        self._decided = path.decided
-        self._downloads = downloads
-        values = [value for step in path.steps if step.keyword != "ARG" for _, value in step.values if value]
-        values += [content for step in path.steps for content in step.contents]
-        pieces = [piece for value in values for piece in value]
-        self._base = {piece.name for piece in pieces if piece.kind is PieceKind.BASE}
-        # The value of these is wanted still when something else has their name.
-        shadowed = {
-            name
-            for step in path.steps
-            if step.keyword in {"ARG", "ENV"}
-            for name, value in step.values
-            if name in self._arguments and value is not None and value != self._arguments[name].value
-        }
-        shadowed |= set(path.environment) & self._arguments.keys()
-        self._held = shadowed & {piece.name for piece in pieces if piece.kind is PieceKind.ARGUMENT}
-        self._passed: dict[str, str] = {}
-        """Variables that bash cannot hold, for env(1)."""
-
-    def saved(self) -> Iterator[str]:
-        """Keep what steps below refer to, and change."""
-        for name in sorted(self._base):
-            yield f"base_{name}=${{{name}-}}"
-        for name in sorted(self._held):
-            yield f"arg_{name}=${{{name}-}}"
-        if self._base or self._held:
-            yield ""
-
-    def step(self, step: DockerStep) -> Iterator[str]:
         head = f"line {step.line}: {step.keyword}"
-        if step.keyword == "ARG":
-            for name, value in step.values:
-                yield from self._argument(name, value, step.line)
-            yield from (comment(f"{head}: not carried over: {what}") for what, _ in left_out(step))
-            return
-        yield comment(head if step.keyword in {"RUN", "ENV"} else f"{head} {step.instruction.text}")
-        for what, is_wrong in left_out(step):
-            yield f"todo {message(f'{head}: {what}')}" if is_wrong else comment(f"  not carried over: {what}")
-        if step.keyword == "ENV":
-            for name, value in step.values:
-                yield self._export(name, value or ())
-        elif step.withheld:
-            return
-        elif step.keyword == "RUN":
-            yield from self._run(step)
-        elif step.keyword == "WORKDIR":
-            folder = self._word(step.values[0][1] or ())
-            yield f"mkdir -p -- {folder}"
-            yield f"cd -- {folder}"
-        elif step.keyword in {"ADD", "COPY"}:
-            yield from self._files(step)
+        lines += [] if step.stage == stage else [comment(f"---- stage {step.stage}"), ""]
+        stage = step.stage
+        lines.append(comment(head if step.keyword in {"ENV", "RUN"} else f"{head} {step.text}"))
+        where = path.dockerfile.where(step.line)
+        for what, ends in _left_out(step):
+            left.append(LeftOut(step.line, step.keyword, what, ends, bool(step.withheld)))
+            note = comment(f"{head}: {what}" if ends else f"  not carried over: {what}")
+            lines.append("todo '" + note[2:].replace("'", "'\\''") + "'" if ends else note)
+        lines += [*_lines(step, arguments, where), ""]
+    return "\n".join(lines).rstrip("\n") + "\n", left
 
-    def _export(self, name: str, value: Value) -> str:
-        if not _SHELL_NAME.fullmatch(name):
-            return comment(f"  not carried over: {name} is not a valid variable name")
-        if name in READ_ONLY:
-            self._passed[name] = self._word(value)
-            return comment(f"  {name} is bash's own; it is given to each RUN")
-        word = self._word(value)
-        if name in FOLDERS and not any(piece.kind is PieceKind.BASE and piece.name == name for piece in value):
-            word += f'"${{{name}:+:${name}}}"'
-        return f"export {name}={word}"
 
-    def _argument(self, name: str, value: Value | None, line: int) -> Iterator[str]:
-        head = f"line {line}: ARG {name}"
-        declared = self._arguments.get(name)
-        if value is not None and not is_own(name, value):
-            yield comment(f"{head}: has the value that ENV gave it")
-        elif declared is None:
-            why = ": its value decided something when this was drafted" if name in self._decided else ""
-            yield comment(f"{head}{why}{', without a value' if value is None else ''}")
-            if value is not None:
-                yield self._export(name, text_only(value))
-        elif value is not None and declared.value != value:
-            yield comment(f"{head}: an argument of the layer; another default from here on")
-            default, other = (self._word(text_only(v)) for v in (declared.value or (), value))
-            yield f'[ "${{{name}-}}" != {default} ] || export {name}={other}'
+def _left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
+    """Yield what of a step a layer cannot carry over, and whether going on without it would be wrong."""
+    if step.withheld:
+        yield step.withheld, step.keyword in _DOES
+    elif step.keyword in _NO_EFFECT:
+        yield _NO_EFFECT[step.keyword], False
+    elif step.keyword == "USER" and step.text.split(":")[0] not in {"root", "0"}:
+        yield f"the steps behind it ran as {step.text}; a layer is built as root, and run as whoever starts it", False
+    elif step.keyword in {"ARG", "ENV"}:
+        for name in sorted(_READ_ONLY & {one.name for one in step.settings}):
+            yield f"{name} is bash's own: write its value into the steps that use it", True
+    elif step.keyword == "RUN":
+        yield from _run_left_out(step)
+    elif step.sources:
+        yield f"files of {_origin(step.sources[0])}, which is not built here", True
+    elif step.keyword in {"ADD", "COPY"}:
+        if step.heredocs:
+            yield "the text of its heredoc: put it into a file beside layer.toml, and copy that from $LAYER_FILES", True
+        elif "://" in step.text:
+            yield "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME", True
         else:
-            yield comment(f"{head}: an argument of the layer{'' if line == declared.line else ', as above'}")
-            if value is None and line == declared.line:
-                yield f'[ -n "${{{name}-}}" ] || unset {name}'
+            yield (
+                "files of the build context: name them in `files` of layer.toml, and copy them from $LAYER_FILES",
+                True,
+            )
 
-    def _word(self, value: Value) -> str:
-        """Return one word of bash: text quoted, arguments and the base's variables as they are when it runs."""
-        words = []
-        for piece in value:
-            declared = self._arguments.get(piece.name)
-            if piece.kind is PieceKind.BASE:
-                words.append(f'"${{base_{piece.name}}}"')
-            elif declared is not None and declared.value == (piece,):
-                words.append(f'"${{{"arg_" if piece.name in self._held else ""}{piece.name}}}"')
-            elif piece.text:
-                words.append(quote_bash(piece.text))
-        return "".join(words) or "''"
 
-    def _run(self, step: DockerStep) -> Iterator[str]:
-        instruction = step.instruction
-        before = " ".join(f"{name}={word}" for name, word in self._passed.items())
-        before = f"env {before} " if before else ""
-        if instruction.words is not None:
-            yield before + " ".join(map(quote_bash, instruction.words))
-            return
-        script = script_of(instruction)
-        if is_heredoc_alone(instruction) and script.startswith("#!"):
-            yield "script=$(mktemp)"
-            yield f'printf %s {chunks(script)} >"$script"'
-            yield 'chmod 700 "$script"'
-            yield f'{before}"$script"'
-            yield 'rm -f "$script"'
-            return
-        argv = " ".join(map(quote_bash, step.shell))
-        end = f"RUN_{step.line}"
-        if is_plain(script, end):
-            yield f"run {before}{argv} <<'{end}'"
-            yield script.rstrip("\n")
-            yield end
+def _origin(source: Stage | str) -> str:
+    return f"the stage {source.label} (line {source.line})" if isinstance(source, Stage) else f"the image {source}"
+
+
+def _run_left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
+    if _ALONE.fullmatch(step.text) and step.heredocs.lstrip("\t").startswith("#!"):
+        yield "the heredoc is for an interpreter of its own: put it into a file of the layer, and run that", True
+    for name, value in step.flags:
+        mount = mount_of(value) if name == "mount" else {}
+        kind = mount.get("type", "")
+        if name == "security":
+            yield f"--security={value}: an engine without root does not have it", False
+        elif kind in {"secret", "ssh"}:
+            is_required = mount.get("required", "false") in {"", "true", "1"}
+            yield f"the {kind} of --mount={value}: not available in a build", is_required
+        elif name == "mount" and kind not in {"cache", "tmpfs"}:  # faster with those, the same without
+            origin = _origin(step.sources[0]) if mount.get("from") and step.sources else "the build context"
+            yield f"--mount={value}: files of {origin}, which are not here", True
+
+
+def _lines(step: DockerStep, arguments: dict[str, Declared], where: str) -> Iterator[str]:
+    if step.keyword == "ARG":
+        for one in step.settings:
+            yield from _argument(one, arguments.get(one.name), step.line)
+    elif step.keyword == "ENV":
+        words = (_assigned(one) for one in step.settings if one.name not in _READ_ONLY)
+        if exported := [word for word in words if word]:
+            yield "export " + " \\\n    ".join(exported)  # in one: bash too expands all before it sets any
+    elif step.withheld:
+        return
+    elif step.keyword == "WORKDIR":
+        folder = bash_word(parse_value(step.text, where))
+        yield f"mkdir -p -- {folder}\ncd -- {folder}"
+    elif step.keyword == "SHELL" and step.words:
+        yield f"shell=({' '.join(map(quote_bash, step.words))})"
+    elif step.keyword == "RUN" and step.words:
+        yield " ".join(map(quote_bash, step.words))
+    elif step.keyword == "RUN":
+        text, end = _shell_text(step).rstrip("\n"), f"RUN_{step.line}"
+        lines = text.split("\n")
+        if end not in lines and all(line.replace("\t", "").isprintable() and not trap(line)[0] for line in lines):
+            yield f"run <<'{end}'\n{text}\n{end}"
         else:
-            yield f"{before}{argv} \\"
-            yield chunks(script)
-
-    def _files(self, step: DockerStep) -> Iterator[str]:
-        if not step.values:
-            return
-        target = step.values[-1][1] or ()
-        if step.line in self._downloads:
-            name = text_of(sources_of(step)[0]).partition("?")[0].rpartition("/")[2]
-            yield f'install -D -m 600 -- "${self._downloads[step.line]}" {self._word(_inside(target, name))}'
-        for heredoc, content in zip(step.instruction.heredocs, step.contents, strict=True):
-            path = _inside(target, heredoc.name)
-            folder = posixpath.dirname(text_of(path))
-            if folder and not is_open(path):
-                yield f"mkdir -p -- {quote_bash(folder)}"
-            is_known = all(piece.kind is PieceKind.TEXT for piece in content)
-            text = chunks(text_of(content)) if is_known else self._word(content)
-            yield f"printf %s {text} >{self._word(path)}"
-            if re.fullmatch(r"[0-7]{3,4}", mode := step.instruction.flag("chmod") or ""):
-                yield f"chmod {mode} -- {self._word(path)}"
+            parts = (
+                line[at : at + 8000] for line in text.splitlines(keepends=True) for at in range(0, len(line), 8000)
+            )
+            yield '"${shell[@]}" \\\n' + "\\\n".join(map(quote_bash, parts))
 
 
-def text_only(value: Value) -> Value:
-    """Return a value with the arguments in it as the text that they have."""
-    return (Piece(text_of(value)),)
+def _shell_text(step: DockerStep) -> str:
+    """Return what Docker gives to the shell; broken as in the file where the shell takes that as nothing."""
+    if (alone := _ALONE.fullmatch(step.text)) is not None:
+        text = step.heredocs[: step.heredocs.rstrip("\n").rfind("\n") + 1]
+        return re.sub(r"^\t+", "", text, flags=re.MULTILINE) if alone[1] else text
+    pieces = step.pieces
+    is_plain = all(_WHOLE.fullmatch(piece) and not piece.endswith("\\") for piece in pieces[:-1])
+    return ("\\\n" if is_plain else "").join(pieces) + "\n" + step.heredocs
 
 
-def _inside(target: Value, name: str) -> Value:
-    return (*target, Piece(name)) if text_of(target).endswith("/") else target
+def _assigned(one: Setting) -> str:
+    if not SHELL_NAME.fullmatch(one.name):
+        return ""
+    word = bash_word(one.written or ())
+    if one.name in FOLDERS and one.name not in variables(word):
+        word = f'{word[:-1]}${{{one.name}:+:${one.name}}}"'
+    return f"{one.name}={word}"
+
+
+def _argument(one: Setting, declared: Declared | None, line: int) -> Iterator[str]:
+    """Yield what sets the variable of an ARG; that of a layer is set already."""
+    if one.written is None and one.value is not None:
+        yield comment(f"{one.name} has the value that ENV gave it")
+    elif declared is None:
+        if one.written is not None and one.name not in _READ_ONLY and (word := _assigned(one)):
+            yield f"export {word}"
+    elif declared.value is None and line == declared.line:
+        yield f'[ -n "${{{one.name}-}}" ] || unset {one.name}'
+    elif one.value is not None and declared.value != one.value:
+        default, other = (bash_word(value or ()) for value in (declared.value, one.value))
+        yield f'[ "${one.name}" != {default} ] || export {one.name}={other}'

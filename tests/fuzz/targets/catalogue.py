@@ -17,11 +17,8 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.definition.definition import Definition, StagedFile
+from lumiimg.definition.docker.dockerfile import bash_word, parse_value, split_words
 from lumiimg.definition.docker.draft import make_draft, write_draft
-from lumiimg.definition.docker.instructions import split_words
-from lumiimg.definition.docker.shell import is_plain
-from lumiimg.definition.docker.substitution import Scope, expand
-from lumiimg.definition.docker.substitution import text_of as text_of_value
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError
 from lumiimg.engine.binds import parse_binds
@@ -79,10 +76,9 @@ def _catalogue() -> Catalogue:
     "dockerfile",
     "definition.docker.dockerfile.read_dockerfile",
     "definition.docker.draft.make_draft",
-    "definition.docker.instructions.read_instructions",
-    "definition.docker.stages.follow",
+    "definition.docker.steps.follow",
     "definition.docker.recognition.recognise",
-    "definition.docker.script.write_script",
+    "definition.docker.script.script_of",
     rounds=8,
 )
 def _dockerfile(data: bytes) -> None:
@@ -93,15 +89,13 @@ def _dockerfile(data: bytes) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@target("docker-words", "definition.docker.instructions.split_words", "definition.docker.substitution.expand")
+@target("docker-words", "definition.docker.dockerfile.split_words", "definition.docker.dockerfile.parse_value")
 def _words(data: bytes) -> None:
     text = text_of(data)
-    with contextlib.suppress(BadInputError):
-        split_words(text)
-    is_plain(text, "E")
+    split_words(text)
     for line in text.split("\n"):
-        for keeps in (False, True):
-            text_of_value(expand(line, Scope(), "Dockerfile:1", keep_quotes=keeps))
+        with contextlib.suppress(BadInputError):
+            bash_word(parse_value(line, "Dockerfile:1"))
 
 
 @target("definition", "definition.reader.read_sections", "definition.reader.check_definition")
