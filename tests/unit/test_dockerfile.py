@@ -172,7 +172,7 @@ def test_the_way_goes_through_stages_that_arguments_choose() -> None:
 
 # ---- what is refused
 
-REFUSED = {
+REFUSED: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "Dockerfile: has no FROM"),
     "unknown": ("FROM a\nRUM x\n", "Dockerfile:2: 'RUM' is not a Dockerfile instruction; did you mean RUN?"),
     "before FROM": ("ENV A=1\nFROM a\n", "Dockerfile:1: ENV before any FROM"),

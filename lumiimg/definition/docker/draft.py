@@ -78,8 +78,6 @@ def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
             for name, text in files.items():
                 (inside / name).write_text(text, encoding="utf-8")
             read_layer(inside)
-            if folder.is_symlink() or folder.exists():
-                raise BadInputError("exists already", where=str(folder), hint="a draft goes into a new folder")
             inside.rename(folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)

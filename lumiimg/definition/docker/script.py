@@ -139,10 +139,8 @@ def _left_out(step: DockerStep) -> Iterator[tuple[str, bool]]:
         elif "://" in step.text:
             yield "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME", True
         else:
-            yield (
-                "files of the build context: name them in `files` of layer.toml, and copy them from $LAYER_FILES",
-                True,
-            )
+            what = "files of the build context: name them in `files` of layer.toml, and copy them from $LAYER_FILES"
+            yield what, True
 
 
 def _origin(source: Stage | str) -> str:
@@ -188,10 +186,8 @@ def _lines(step: DockerStep, arguments: dict[str, Declared], where: str) -> Iter
         if end not in lines and all(line.replace("\t", "").isprintable() and not trap(line)[0] for line in lines):
             yield f"run <<'{end}'\n{text}\n{end}"
         else:
-            parts = (
-                line[at : at + 8000] for line in text.splitlines(keepends=True) for at in range(0, len(line), 8000)
-            )
-            yield '"${shell[@]}" \\\n' + "\\\n".join(map(quote_bash, parts))
+            parts = re.findall(r"[^\n]{1,3000}\n?|\n", text)
+            yield '"${shell[@]}" </dev/null \\\n' + "\\\n".join(map(quote_bash, parts))
 
 
 def _shell_text(step: DockerStep) -> str:
