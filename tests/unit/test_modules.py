@@ -26,37 +26,7 @@ from tests.shared.programs import needs, unwrapped
 Capture = pytest.CaptureFixture[str]
 CACHE = "/$USER-cache-${SLURM_NODEID}"
 HOSTILE = "an 'image' \"x\" $HOME `id` \\ [ex]=] {b}, #;&.sif"
-SITE = """\
-title = "A site of the tests"
-source = "the tests"
-date = 2026-11-22
-scheduler = "Slurm"
-
-[[bind]]
-path = {bind}
-reason = "a bind"
-
-[[environment]]
-name = "NCCL_SOCKET_IFNAME"
-value = "hsn0,hsn1"
-nodes = "any"
-because = "over Slingshot"
-source = "the tests"
-
-[[environment]]
-name = "CACHE"
-value = "{cache}"
-nodes = "several"
-because = "not on Lustre"
-source = "the tests"
-
-[[environment]]
-name = "SLURM_NETWORK"
-value = "single_node_vni"
-nodes = "one"
-because = "no VNI by itself"
-source = "the tests"
-"""
+SITE = Path("tests/fixtures/modules/site.toml").resolve()
 ENGINE = """\
 #!/bin/bash
 # a stand-in for an engine
@@ -92,7 +62,8 @@ def site(tmp_path: Path) -> Path:
 def write_site(folder: Path, bind: str = "/scratch", cache: str | None = None) -> Path:
     """The default cache is where no test leaves a trace."""
     path = folder / "here.toml"
-    path.write_text(SITE.format(bind=json.dumps(bind), cache=cache or f"{folder}{CACHE}"))
+    text = SITE.read_text().replace('"BIND"', json.dumps(bind))
+    path.write_text(text.replace('"CACHE"\nnodes', f'"{cache or f"{folder}{CACHE}"}"\nnodes'))
     return path
 
 
@@ -447,7 +418,7 @@ def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(
     info = conda / "lib/python3.12/site-packages/torch-2.7.1+rocm6.2.4.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Name: torch\n")
-    data = made(capsys, image, tmp_path / "mods", "--name", "a/1")
+    data = made(capsys, image, tmp_path / "mods")
     assert data["title"] == "their image.sif: torch 2.7.1+rocm6.2.4, ROCm 6.2, Python 3.12"
     assert data["wrappers"]["python3"] == "/opt/conda/envs/pytorch/bin/python3"
     assert data["wrappers"]["vllm"] == "/usr/bin/vllm"
