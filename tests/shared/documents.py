@@ -68,7 +68,6 @@ class Block:
     language: str
     text: str
     where: Where
-    reason: str
     inputs: tuple[tuple[str, str], ...]
     """Name in the page's folder, name on the shelf."""
     codes: tuple[int, ...]
@@ -103,28 +102,18 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text()
     found = []
     for match in _FENCE.finditer(text):
-        where, reason, inputs, codes = _directive(match["words"] or "")
-        found.append(
-            Block(
-                page,
-                text.count("\n", 0, match.start("language")) + 1,
-                match["language"],
-                textwrap.dedent(match["text"]),
-                where,
-                reason,
-                inputs,
-                codes,
-            )
-        )
+        line = text.count("\n", 0, match.start("language")) + 1
+        directive = _directive(match["words"] or "")
+        found.append(Block(page, line, match["language"], textwrap.dedent(match["text"]), *directive))
     return found
 
 
-def _directive(words: str) -> tuple[Where, str, tuple[tuple[str, str], ...], tuple[int, ...]]:
+def _directive(words: str) -> tuple[Where, tuple[tuple[str, str], ...], tuple[int, ...]]:
     where = Where.HERE
     inputs: list[tuple[str, str]] = []
     codes: tuple[int, ...] = ()
     if words.strip().startswith("no,"):
-        return Where.NOWHERE, words.strip().removeprefix("no,").strip(), (), ()
+        return Where.NOWHERE, (), ()
     for clause in filter(None, map(str.strip, words.split(";"))):
         verb, _, rest = clause.partition(" ")
         if verb == "with":
@@ -133,7 +122,7 @@ def _directive(words: str) -> tuple[Where, str, tuple[tuple[str, str], ...], tup
             codes = tuple(map(int, rest.split()))
         else:
             where = Where(clause)
-    return where, "", tuple(inputs), codes
+    return where, tuple(inputs), codes
 
 
 def lumiimg_commands(text: str) -> Iterator[list[str]]:

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tomllib
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -295,13 +296,7 @@ def test_a_server_of_vllm_is_told_what_its_user_has_not_said(image: Path, capsys
 
 def test_no_other_command_gets_options_of_vllm_and_the_job_says_so(image: Path, capsys: Capture) -> None:
     options = "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray"
-    for command in (
-        "python3 mine.py",
-        "python3 mine.py -m vllm.entrypoints.openai.api_server",
-        "vllm bench throughput",
-        "vllm serve m --config c.yaml",
-        "bash start.sh",
-    ):
+    for command in ("x.py -m vllm.entrypoints.openai.api_server", "vllm bench x", "vllm serve m --config c.yaml"):
         words = tuple(command.split())
         data = told(image, capsys, "--nodes", "2", "--framework", "vllm", command=words)
         assert tuple(data["command"]) == words
@@ -496,52 +491,12 @@ def test_a_path_of_the_command_that_nothing_brings_is_told(
 # -- what cannot be had --
 
 
-NEAREST = "; the nearest: --"
-REFUSED: list[tuple[ExitCode, str, str]] = [
-    (ExitCode.NO, "--gpus 9", f"a node of lumi has 8 GPUs, 9 were asked for{NEAREST}nodes 2 --gpus 8"),
-    (ExitCode.NO, "--nodes 1025", f"standard-g gives at most 1024 nodes, not 1025{NEAREST}nodes 1024"),
-    (ExitCode.NO, "--time 3-00:00:00 --nodes 9", f"at most 48 h, not 3-00:00:00{NEAREST}time 2-00:00:00"),
-    (
-        ExitCode.NO,
-        "--partition small-g --nodes 5 --time 4-0",
-        f"at most 4 nodes, not 5 and at most 72 h, not 4-00:00:00{NEAREST}nodes 4 --time 3-00:00:00",
-    ),
-    (ExitCode.NO, "--site aurora --nodes 300 --time 20:00:00", "prod gives at most 12 h to jobs of 300 nodes"),
-    (ExitCode.NO, "--site aurora --partition prod", f"prod gives at least 256 nodes, not 1{NEAREST}nodes 256"),
-    (ExitCode.NO, "--site aurora --nodes 32", "or --partition debug-scaling\n"),
-    # what nobody can mean
-    *(
-        (ExitCode.BAD_INPUT, words, fault)
-        for words, fault in (
-            ("--partition standard", "there is no partition 'standard'; did you mean standard-g?"),
-            ("--account 'a b'", "--account 'a b': is not a name that schedulers accept"),
-            ("--account 'x\n#SBATCH --uid=0'", "is not a name that schedulers accept"),
-            ("--partition --help", "expected one argument"),
-            ("--nodes 0", "'0' is not a valid number"),
-            ("--time soon", "'soon' is not a valid time"),
-            ("--framework keras", "invalid choice"),
-            ("--launch torchrun --framework vllm", "torchrun does not start vllm; it starts ddp"),
-            ("--", "no command; put it after the options: -- python train.py"),
-            ("-- torchrun x.py", "torchrun starts ranks, and so does the job; --launch torchrun -- python SCRIPT"),
-            ("-- accelerate launch x.py", "accelerate launch starts ranks, and so does the job"),
-            ("-- python3 -u -m torch.distributed.run x.py", "starts ranks, and so does the job; --launch torchrun"),
-            ("-- python \udcff.py", "is not UTF-8"),
-            ("python train.py -- x", "unrecognized arguments: python train.py"),
-            ("--site aurora --framework ddp --launch torchrun", "torchrun's ranks are its own"),
-            ("--site aurora --framework ray", "ray needs a Ray cluster"),
-            ("--site aurora --framework vllm --nodes 2", "on one node it needs none: --nodes 1"),
-            ("--site alps", "no job scripts are written"),
-            ("--site lumo", "there is no site 'lumo'"),
-            ("--site generic", "the number of GPUs per node of generic is not known; name it: --gpus N"),
-        )
-    ),
-]
-"""The exit code, what was asked for, and what is said."""
-
-
 def test_what_cannot_be_had_is_one_line(image: Path, tmp_path: Path, capsys: Capture) -> None:
-    for code, words, what in REFUSED:
-        assert what in refused(image, capsys, *shlex.split(words), code=code), words
+    rows = tomllib.loads(Path("tests/fixtures/jobs/refused.toml").read_text())
+    for code in (ExitCode.NO, ExitCode.BAD_INPUT):
+        for row in rows[code.name.lower()]:
+            assert row["says"] in refused(image, capsys, *shlex.split(row["words"]), code=code), row
+    assert "is not UTF-8" in refused(image, capsys, "--", "python", "\udcff.py", code=ExitCode.BAD_INPUT)
     assert "No such file" in refused(tmp_path / "absent.sif", capsys, code=ExitCode.BAD_INPUT)
     (tmp_path / "host.json").write_text("{}")
     refused(image, capsys, "--host", str(tmp_path / "host.json"), code=ExitCode.BAD_INPUT)

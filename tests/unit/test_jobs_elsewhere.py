@@ -102,7 +102,7 @@ STAND_INS = Path("tests/fixtures/jobs/pbs").resolve()
 """PALS's mpiexec starts the tasks here one after the other, apptainer runs the command as it is."""
 
 
-def submitted(script: str, tmp_path: Path, job_id: str = "4711.aurora-pbs") -> subprocess.CompletedProcess[str]:
+def submitted(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Run a script for Aurora on two nodes, with stand-ins for mpiexec, apptainer and lumiimg."""
     (tmp_path / "job.sh").write_text(script)
     nodes = tmp_path / "nodes"
@@ -110,7 +110,7 @@ def submitted(script: str, tmp_path: Path, job_id: str = "4711.aurora-pbs") -> s
     environment = {
         "PATH": f"{STAND_INS}:{os.environ['PATH']}",
         "PBS_NODEFILE": str(nodes),
-        "PBS_JOBID": job_id,
+        "PBS_JOBID": "4711.aurora-pbs",
         "PBS_O_WORKDIR": str(tmp_path),
     }
     shell = ["bash", "-c", f'module() {{ :; }}; export -f module; bash "{tmp_path}/job.sh"']
