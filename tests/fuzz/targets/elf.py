@@ -12,7 +12,6 @@ from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
-from lumiimg.fabric.rccl import read_rccl
 from lumiimg.report.ldd import print_ldd
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, printed, text_of
@@ -79,8 +78,3 @@ def _process(data: bytes) -> str:
     if outcome.ok and process.objects[0].facts.is_dynamic:
         process.dlopen("liba.so")
     return printed(print_ldd, {"/prog": outcome}, {"/prog": outcome}, None, (), verbose=True, stderr=False)
-
-
-@target("rccl-strings", "fabric.rccl.read_rccl", refuses=(), form="bytes")
-def _rccl(data: bytes) -> None:
-    read_rccl(BytesReader(data))

@@ -33,7 +33,7 @@ from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
-from lumiimg.errors import FailedError, UndecidedError, printable
+from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.carried_manifest import ManifestError, from_bytes
 from lumiimg.host.carried_manifest import differences as carried_differences
@@ -105,7 +105,7 @@ def _texts(data: bytes) -> None:
     host_node.engine_settings(text_of(engine))
 
 
-@target("image-contents", "resolve.inventory.read_contents", "fabric.rccl.read_conf", refuses=(ImageError,), rounds=10)
+@target("image-contents", "resolve.inventory.read_contents", "fabric.rccl", refuses=(ImageError,), rounds=10)
 def _contents(data: bytes) -> None:
     """What an image has: os-release, ROCm's version, the name of a distribution and of a plugin, that, an RCCL."""
     release, rocm, name, plugin, rccl = parts(data, 5)
@@ -134,15 +134,10 @@ def _bill(data: bytes) -> None:
     rocm_of(root, ())
 
 
-@target("engine-labels", "build.engine_metadata.date_labels", refuses=(FailedError,), form="json")
-def _labels(data: bytes) -> None:
-    written(data, "labels/.singularity.d/labels.json")
-    date_labels(scratch() / "labels")
-
-
 @target(
     "engine-metadata",
     "build.inspection.inspected",
+    "build.engine_metadata.date_labels",
     "build.engine_metadata.begin_base",
     "build.engine_metadata.write_facts",
     refuses=(ImageError, FailedError),
@@ -157,6 +152,8 @@ def _image(data: bytes) -> None:
         written(data, f"of-an-engine/.singularity.d/{name}")
     for name in ("labels.json", "env/90-environment.sh"):
         written(data, f"of-an-engine/scif/apps/one/scif/{name}")
+    with contextlib.suppress(FailedError):
+        date_labels(root)
     with open_image(root) as image:
         inspected(image.root, "Bootstrap: x\n")
     config = None
@@ -217,13 +214,6 @@ def _recalled(data: bytes) -> None:
         capability_cache.recall(ENGINE.path, {"PATH": "/bin"}, scratch() / "own")
 
 
-@target("unpacked-image", "engine.namespaces.unpacked.unpacked_images", refuses=(), form="json", rounds=15)
-def _unpacked(data: bytes) -> str:
-    written(data, f"cache/unpacked/{'0' * 64}/entry.json")
-    (found,) = unpacked_images(scratch() / "cache")
-    return f"{printable(found.image)} {size(found.size_bytes)}"
-
-
 @target("kept-files", "build.compile_cache.unpack_kept", refuses=(), form="bytes", repair=sums, rounds=15)
 def _kept(data: bytes) -> None:
     folder = scratch() / "kept"
@@ -260,16 +250,24 @@ def _answer(data: bytes) -> None:
     read_part(Details, raw.details)
 
 
-@target("node-task", "cluster.nodes.node_task.read_task", form="json")
-def _task(data: bytes) -> None:
-    written(data, f"task/{TASK}")
-    read_task(scratch() / "task", "nid1")
-
-
-@target("module-record", "cluster.module.folder._record_in", refuses=(), form="json")
-def _record(data: bytes) -> None:
+@target(
+    "own-files",
+    "cluster.nodes.node_task.read_task",
+    "cluster.module.folder._record_in",
+    "engine.namespaces.unpacked.unpacked_images",
+    form="json",
+)
+def _own(data: bytes) -> str:
+    """What we wrote on another day: the record of a module, of an unpacked image, the task of a node."""
     written(data, f"module/{RECORD}")
-    _record_in(scratch() / "module")
+    with contextlib.suppress(BadInputError):
+        _record_in(scratch() / "module")
+    written(data, f"cache/unpacked/{'0' * 64}/entry.json")
+    (found,) = unpacked_images(scratch() / "cache")
+    written(data, f"task/{TASK}")
+    with contextlib.suppress(BadInputError):
+        read_task(scratch() / "task", "nid1")
+    return f"{printable(found.image)} {size(found.size_bytes)}"
 
 
 @target("apt-sources", "resolve.network.mirrors.apt_mirror", "resolve.network.mirrors.parse_mirrors")

@@ -36,6 +36,7 @@ _ENVIRONMENT = {"PATH": "/bin:/usr/bin"}
 @target(
     "log",
     "nccl.reader.LogReader",
+    "nccl.bandwidth.BandwidthReader",
     "nccl.lines.messages",
     "nccl.lines.probe_event",
     "nccl.records.unpacked",
@@ -53,6 +54,9 @@ def _log(data: bytes) -> str:
     for line in data.split(b"\n"):
         messages(line)
         probe_event(text_of(line))
+    tables = BandwidthReader()
+    tables.feed("job.out", data, lambda number: number)
+    tables.measurements(lambda position: ("job.out", position))
     reader = LogReader()
     cut = data.find(b"\n", len(data) // 2) + 1
     for block in filter(None, (data[:cut], data[cut:])):
@@ -63,16 +67,11 @@ def _log(data: bytes) -> str:
     return printed(print_log, report, (), None, verbose=True)
 
 
-@target("bandwidth", "nccl.bandwidth.BandwidthReader", refuses=(), rounds=20)
-def _tables(data: bytes) -> None:
-    reader = BandwidthReader()
-    reader.feed("job.out", data, lambda number: number)
-    reader.measurements(lambda position: ("job.out", position))
-
-
-@target("log-file", "nccl.sources.blocks", "nccl.sources.refuse_binary", form="bytes")
+@target("log-file", "nccl.sources.blocks", "nccl.sources.refuse_binary", "nccl.follow.Tail", form="bytes")
 def _source(data: bytes) -> None:
     path = str(written(data, "job.out"))
+    for _ in Tail(path).read():
+        pass
     refuse_binary(path)
     for _ in blocks(path, lambda _: None):
         pass
@@ -84,13 +83,6 @@ def _flight(data: bytes) -> None:
     dump = parsed(data, "nccl_trace_rank_1")
     stalled([dump, parsed(_WELL, "nccl_trace_rank_0")])
     progress([dump])
-
-
-@target("log-growing", "nccl.follow.Tail", form="bytes")
-def _tail(data: bytes) -> None:
-    tail = Tail(str(written(data, "grows.out")))
-    for _ in tail.read():
-        pass
 
 
 @target("strace", "check.strace.read_traces")

@@ -140,17 +140,14 @@ def _token(data: bytes) -> None:
         resolve_image(parse_reference("host.test/a", _NO_MIRRORS), web)
 
 
-@target("image-reference", "resolve.network.registry.parse_reference")
+@target("image-reference", "resolve.network.registry.parse_reference", "resolve.network.mirrors.checked")
 def _reference(data: bytes) -> None:
     text = text_of(data)
+    with suppress(BadInputError):
+        checked(text, "the address")
     mirrors = Mirrors({"docker.io": "http://near.test:5000/hub", "host.test": "near.test"})
     for reference in (parse_reference(text, _NO_MIRRORS), parse_reference(text, mirrors)):
         str(reference)
-
-
-@target("web-address", "resolve.network.mirrors.checked")
-def _address(data: bytes) -> None:
-    checked(text_of(data), "the address")
 
 
 class _Rest(Web):
