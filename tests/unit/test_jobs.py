@@ -253,14 +253,14 @@ def test_the_python_of_torch_comes_first_and_a_program_that_is_missing_is_said(i
     assert 'export PATH="/opt/venv/bin:$PATH"' in text
     assert "# torch is in the Python of /opt/venv/bin" in text
 
-    def noted(*command: str) -> list[str]:
-        return [note for note in told(image, capsys, command=command)["notes"] if "in no folder of" in note]
-
-    assert noted("python3", "train.py") == noted("/opt/mine/run", "x") == []
-    assert noted("python", "train.py") == [
-        "python is in no folder of the image's PATH: its Python is /opt/venv/bin/python3"
-    ]
-    assert noted("vllm", "serve", "m") == ["vllm is in no folder of the image's PATH"]
+    for command, said in (
+        ("python3 train.py", []),
+        ("/opt/mine/run x", []),
+        ("python train.py", ["python is in no folder of the image's PATH: its Python is /opt/venv/bin/python3"]),
+        ("vllm serve m", ["vllm is in no folder of the image's PATH"]),
+    ):
+        notes = told(image, capsys, command=tuple(command.split()))["notes"]
+        assert [note for note in notes if "in no folder of" in note] == said, command
 
 
 RAY = ("--distributed-executor-backend", "ray")
@@ -451,12 +451,9 @@ def test_a_bind_that_no_engine_takes_so_is_one_line(image: Path, capsys: Capture
 
 def test_a_folder_that_cannot_be_bound_ends_the_job_with_one_line(image: Path, tmp_path: Path) -> None:
     script = job(image, *TWO_GPUS)
-    for name in ("a:b", "a,b", "a\\b"):
-        run = Run(script, tmp_path / name)
-        assert run.code == 2
-        fault = "no engine binds a folder with ':', ',' or a backslash, submit from another"
-        assert run.err == f"{fault}: {tmp_path / name}/work\n"
-        assert not (tmp_path / name / "record/srun").exists()
+    run = Run(script, tmp_path / "a:b")
+    fault = "no engine binds a folder with ':', ',' or a backslash, submit from another"
+    assert (run.code, run.err) == (2, f"{fault}: {tmp_path}/a:b/work\n")
     assert Run(script, tmp_path / "it's a (good) one; $X").code == 0
 
 
