@@ -21,7 +21,6 @@ from lumiimg.definition.docker.dockerfile import bash_word, parse_value, split_w
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.definition.text import DefinitionError
-from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
@@ -130,9 +129,3 @@ def _chain(data: bytes) -> None:
     carried = _Carried(root, scratch() / "taken", lambda _: True)
     with contextlib.suppress(ValueError):  # which its caller tells as damage
         _definition(document, [], carried)
-
-
-@target("bind-option", "engine.binds.parse_binds")
-def _binds(data: bytes) -> None:
-    for bind in parse_binds(text_of(data)):
-        str(bind)

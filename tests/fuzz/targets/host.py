@@ -205,15 +205,6 @@ def _entry(data: bytes) -> None:
         layer_cache._is_gone(holder)
 
 
-@target("machine", "build.capability_cache._recall", refuses=(), form="json", rounds=15)
-def _recalled(data: bytes) -> None:
-    path = capability_cache._path(scratch() / "own", ENGINE.kind)
-    written(data, str(path.relative_to(scratch())))
-    with mock.patch.object(capability_cache, "_depends_on", return_value={}):
-        capability_cache._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
-        capability_cache.recall(ENGINE.path, {"PATH": "/bin"}, scratch() / "own")
-
-
 @target("kept-files", "build.compile_cache.unpack_kept", refuses=(), form="bytes", repair=sums, rounds=15)
 def _kept(data: bytes) -> None:
     folder = scratch() / "kept"
@@ -255,10 +246,17 @@ def _answer(data: bytes) -> None:
     "cluster.nodes.node_task.read_task",
     "cluster.module.folder._record_in",
     "engine.namespaces.unpacked.unpacked_images",
+    "build.capability_cache._recall",
     form="json",
+    rounds=60,
 )
 def _own(data: bytes) -> str:
-    """What we wrote on another day: the record of a module, of an unpacked image, the task of a node."""
+    """What we wrote on another day: the record of a module, of an unpacked image, of a machine, the task of a node."""
+    path = capability_cache._path(scratch() / "own", ENGINE.kind)
+    written(data, str(path.relative_to(scratch())))
+    with mock.patch.object(capability_cache, "_depends_on", return_value={}):
+        capability_cache._recall(ENGINE, {"PATH": "/bin"}, scratch() / "own")
+        capability_cache.recall(ENGINE.path, {"PATH": "/bin"}, scratch() / "own")
     written(data, f"module/{RECORD}")
     with contextlib.suppress(BadInputError):
         _record_in(scratch() / "module")

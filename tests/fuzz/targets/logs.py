@@ -24,6 +24,8 @@ from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
 from lumiimg.report.log import json_keys, print_log
 from lumiimg.report.schema import json_text
+from lumiimg.resolve import closure, uv
+from lumiimg.resolve.closure import CudaError
 from lumiimg.resolve.network import mirrors
 from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from tests.fuzz.target import target
@@ -125,22 +127,27 @@ def _probe(data: bytes) -> None:
     "resolve.network.mirrors.general_index",
     "nccl.node_names.folded",
     "cluster.job.shape.seconds",
+    "resolve.uv.in_one_line",
+    "resolve.closure._parents",
     refuses=(BadInputError, MissingHereError),
     rounds=120,
 )
-def _programs(data: bytes) -> None:
-    """What an engine, Slurm and pip print: a version, a failure, a help, names of nodes, a time."""
+def _programs(data: bytes) -> str:
+    """What an engine, Slurm, pip and uv print: a version, a failure, a help, names of nodes, a time, who requires what."""
     text = text_of(data)
     folded(text.split())
     seconds(text)
     failures.explain(text)
     failures.telling_line(text)
+    with contextlib.suppress(CudaError):
+        closure.refuse_cuda(closure._parents(text))
     with answering(host_node, data), mock.patch("shutil.which", return_value="/bin/scontrol"):
         host_node.slurm_version(_ENVIRONMENT)
     with contextlib.suppress(MissingHereError), answering(mirrors, data):
         general_index(Mirrors({}), {})
-    with answering(engine, data):
+    with contextlib.suppress(MissingHereError), answering(engine, data):
         engine.find_engine({"PATH": "/bin", "LUMIIMG_ENGINE": "sh"})
+    return uv.in_one_line(text)
 
 
 ENGINE = Engine(scratch() / "engine", EngineKind.APPTAINER, "1.4.5", frozenset())

@@ -19,10 +19,9 @@ from lumiimg.build.venv import _listed
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import row_of
 from lumiimg.catalog.unlisted import ReadFact
+from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
-from lumiimg.resolve import closure, uv
-from lumiimg.resolve.closure import CudaError
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.distribution import metadata_of, texts_in
 from lumiimg.resolve.network.download import download
@@ -90,15 +89,6 @@ def _venv(data: bytes) -> str:
     return " ".join(text for _, text in faults_of(open_venv(folder), folder, {"python": "3.12", "torch": "2.9.1"}))
 
 
-@target("uv-answer", "resolve.uv.in_one_line", "resolve.closure._parents", refuses=())
-def _of_uv(data: bytes) -> str:
-    """What it says of a failure, which is shown, and what it notes of who requires what."""
-    text = text_of(data)
-    with suppress(CudaError):
-        closure.refuse_cuda(closure._parents(text))
-    return uv.in_one_line(text)
-
-
 @target("registry", "resolve.network.registry.resolve_image", refuses=(FailedError, UndecidedError), form="json")
 def _registry(data: bytes) -> None:
     """Config, image and index, which name each other by digest whatever they say; and headers."""
@@ -140,11 +130,19 @@ def _token(data: bytes) -> None:
         resolve_image(parse_reference("host.test/a", _NO_MIRRORS), web)
 
 
-@target("image-reference", "resolve.network.registry.parse_reference", "resolve.network.mirrors.checked")
+@target(
+    "image-reference",
+    "resolve.network.registry.parse_reference",
+    "resolve.network.mirrors.checked",
+    "engine.binds.parse_binds",
+)
 def _reference(data: bytes) -> None:
+    """Words of a command line: an image, a mirror, a bind."""
     text = text_of(data)
     with suppress(BadInputError):
         checked(text, "the address")
+    with suppress(BadInputError):
+        " ".join(map(str, parse_binds(text)))
     mirrors = Mirrors({"docker.io": "http://near.test:5000/hub", "host.test": "near.test"})
     for reference in (parse_reference(text, _NO_MIRRORS), parse_reference(text, mirrors)):
         str(reference)
