@@ -42,7 +42,6 @@ class _Options:
     is_symbolic: bool = False
     is_shared: bool = False
     is_static: bool = False
-    hash_style: str = "gnu"
     inputs: list[tuple[str, bytes]] = field(default_factory=list)
     """What is needed: its soname, and the file."""
     objects: list[bytes] = field(default_factory=list)
@@ -76,8 +75,6 @@ def _options(words: Iterable[str | Path]) -> _Options:  # noqa: C901, PLR0912 - 
             continue
         name, _, value = word.partition("=")
         match name:
-            case "--hash-style":
-                options.hash_style = value
             case "--version-script":
                 options.script = Path(value or next(rest)).read_text()
             case "-soname":
@@ -286,8 +283,7 @@ class _Linker:
             ".interp": bytearray(f"{LOADER}\0".encode() if is_program else b""),
             ".note.gnu.build-id": bytearray(struct.pack("<III4s", 4, 20, 3, b"GNU\0") + bytes(20)),
             ".note.gnu.property": self._property(),
-            ".gnu.hash": self._hash_table() if self.options.hash_style != "sysv" else bytearray(),
-            ".hash": self._old_hash_table() if self.options.hash_style != "gnu" else bytearray(),
+            ".gnu.hash": self._hash_table(),
             ".dynsym": bytearray(24 * len(self.symbols)),
             ".gnu.version": numbers,
             ".gnu.version_d": definitions,
@@ -315,10 +311,6 @@ class _Linker:
         values[-1:] = [value | 1 for value in values[-1:]]
         head = struct.pack("<IIIIQI", 1, first, 1, 6, 0xFFFFFFFFFFFFFFFF, first if defined else 0)
         return bytearray(head + struct.pack(f"<{len(values)}I", *values))
-
-    def _old_hash_table(self) -> bytearray:
-        count = len(self.symbols)
-        return bytearray(struct.pack(f"<{3 + count}I", 1, count, count - 1, *(max(n - 1, 0) for n in range(count))))
 
     def _version_sections(self) -> tuple[bytearray, bytearray, bytearray]:
         """Return Verneed, Verdef, and the number of each symbol's version; all empty without versions."""
@@ -459,7 +451,6 @@ class _Linker:
         where = self.address.get
         rows: list[tuple[str, list[tuple[int, int | None]]]] = [
             (".gnu.hash", [(0x6FFFFEF5, where(".gnu.hash"))]),
-            (".hash", [(4, where(".hash"))]),
             (".dynstr", [(5, where(".dynstr")), (10, size.get(".dynstr"))]),
             (".dynsym", [(6, where(".dynsym")), (11, 24)]),
             (".rela.plt", [(3, where(".got.plt")), (2, size.get(".rela.plt")), (20, 7), (23, where(".rela.plt"))]),
@@ -482,7 +473,7 @@ class _Linker:
         sizes = self._relocation_sizes()
         has_versions = bool(self.versions or self._files_with_versions())
         count = len(self.needed) + (self.options.soname is not None) + bool(self.options.search)
-        count += len(self.options.filters) + 1 + (self.options.hash_style == "both") + 2 + 2 + 4 * bool(self.calls)
+        count += len(self.options.filters) + 1 + 2 + 2 + 4 * bool(self.calls)
         count += 3 * bool(sizes[0]) + 3 * bool(sizes[1]) + has_versions + 2 * bool(self.versions)
         return count + 2 * bool(self._files_with_versions()) + sum(map(bool, flags)) + 1
 
@@ -526,7 +517,6 @@ class _Linker:
         self, readable: dict[str, bytearray], writable: dict[str, bytearray], start: int
     ) -> tuple[bytes, bytes]:
         kinds = {
-            ".hash": 5,
             ".dynsym": 11,
             ".dynstr": 3,
             ".dynamic": 6,
@@ -539,7 +529,6 @@ class _Linker:
         names = [*readable, *writable]
         of_strings, of_symbols = names.index(".dynstr") + 1, names.index(".dynsym") + 1
         links = {
-            ".hash": of_symbols,
             ".gnu.version": of_symbols,
             ".gnu.hash": of_symbols,
             ".rela.dyn": of_symbols,

@@ -80,9 +80,7 @@ def c_library(root: Path, newest_minor: int, functions: Sequence[str] = ()) -> P
     )
 
 
-def host(
-    root: Path, *, glibc: int = 38, needs_glibc: int | None = None, json_c: str = "libjson-c.so.5", nic: bool = True
-) -> Path:
+def host(root: Path, *, glibc: int = 38, needs_glibc: int | None = None, json_c: str = "libjson-c.so.5") -> Path:
     """Make the root of a node: libfabric with cxi under /opt/cray, libcxi and what they need in /usr/lib64."""
     libc = c_library(root, glibc)
     need = (f"GLIBC_2.{needs_glibc or glibc}",)
@@ -99,8 +97,7 @@ def host(
         needs={cxi: ("LIBCXI_1.4",), json: ("JSONC_0.14",), libc: need},
     )
     (folder / "libfabric.so.1").symlink_to(fabric.name)
-    if nic:
-        (root / "sys/class/cxi/cxi0/device").mkdir(parents=True)
+    (root / "sys/class/cxi/cxi0/device").mkdir(parents=True)
     return root
 
 

@@ -129,14 +129,6 @@ def test_files_that_cannot_be_opened_so(machine: Machine, tmp_path: Path) -> Non
     same(program, "small.so", str(small), "other.so", str(other), "fixed.so", str(pie), f"{tmp_path}/folder.so")
 
 
-@pytest.mark.parametrize("level", ["2", "3", "4", "9"])
-def test_level_of_the_cpu(machine: Machine, tmp_path: Path, level: str) -> None:
-    path = so(tmp_path / "liba.so", "-z", "x86-64-v3")
-    mark = path.read_bytes().index(b"\x02\x80\x00\xc0\x04\0\0\0") + 8
-    patched(path, mark, (1 << (int(level) - 1)).to_bytes(4, "little"))
-    same(machine.build(tmp_path), "liba.so")
-
-
 def _tls(path: Path, size: int, align: int = 1) -> Path:
     # a name of its own: the first definition of the process would serve all of one name
     name = f"{path.stem}_{size}"

@@ -6,8 +6,6 @@ glibc's source, which each test names.
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -16,56 +14,26 @@ import pytest
 from lumiimg.elf.hwcaps import ZEN3, platform, subdirectories
 from lumiimg.elf.loader import Process
 from lumiimg.elf.objects import FoundBy
-from lumiimg.elf.rules import LoaderSettings, expand, origin_of, split_path
+from lumiimg.elf.rules import expand, origin_of, split_path
 from lumiimg.elf.system import System
-from lumiimg.image import RootFileSystem, open_image
-from tests.shared.elf_builder import NOTES, exe, loader_cache, new_runpath, note_source, so
+from lumiimg.image import open_image
+from tests.shared.elf_builder import exe, loader_cache, new_runpath, so
 from tests.shared.fabric_builder import c_library
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.elf.objects import LoadOutcome
-    from lumiimg.image.tree import OpenFile
 
 SYSTEM = System("/lib64/ld.so", ("/lib64/", "/usr/lib64/"), "lib64", None, 38, None)
 
 
-class Refusing(RootFileSystem):
-    """A root in which a path may not be opened; whoever runs the tests may open all."""
-
-    def __init__(self, root: RootFileSystem, path: str) -> None:
-        super().__init__(root.tree)
-        self._refused = path
-
-    def open(self, path: str) -> OpenFile:
-        if path == self._refused:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return super().open(path)
-
-
-def started(
-    root: Path, minor: int, refused: str | None = None, linux: tuple[int, int, int] | None = None
-) -> LoadOutcome:
+def started(root: Path, minor: int) -> LoadOutcome:
     """Start /prog with the loader of glibc 2.<minor>."""
     if not (root / "lib64/libc.so.6").exists():
         c_library(root, minor)
     with open_image(root) as image:
-        fs = Refusing(image.root, refused) if refused else image.root
-        return Process(fs, LoaderSettings(linux=linux)).start("/prog")
-
-
-@pytest.mark.parametrize(("minor", "passed_over"), [(35, True), (36, False)])
-def test_up_to_2_35_a_library_for_a_newer_kernel_is_passed_over(tmp_path: Path, minor: int, passed_over: bool) -> None:
-    """open_verify's check of the ABI note (glibc elf/dl-load.c, gone with 2.36)."""
-    note = note_source(b"GNU\0", 1, struct.pack("<IIII", 0, 5, 15, 0), ".note.dlopen")
-    liba = so(tmp_path / "opt/a/liba.so", source=f"{NOTES}int f;{note}")
-    exe(tmp_path / "prog", liba, *new_runpath("/opt/a"))
-    assert started(tmp_path, minor, linux=(5, 14, 21)).ok is not passed_over
-    assert started(tmp_path, minor, linux=(5, 15, 0)).ok
-    so(tmp_path / "opt/b/liba.so")
-    exe(tmp_path / "prog", liba, *new_runpath("/opt/a:/opt/b"))
-    assert started(tmp_path, minor, linux=(5, 14, 21)).objects[1].path == f"/opt/{'b' if passed_over else 'a'}/liba.so"
+        return Process(image.root).start("/prog")
 
 
 @pytest.mark.parametrize(("minor", "ends"), [(38, True), (39, False)])
@@ -83,16 +51,6 @@ def test_up_to_2_38_a_path_through_a_file_ends_its_list(tmp_path: Path, minor: i
     again = started(tmp_path, minor)
     assert again.ok
     assert (again.objects[1].found_by is FoundBy.DEFAULT) is ends
-
-
-@pytest.mark.parametrize("minor", [31, 43])
-def test_what_is_no_directory_and_what_may_not_be_opened_end_no_list(tmp_path: Path, minor: int) -> None:
-    liba = so(tmp_path / "opt/b/liba.so")
-    so(tmp_path / "opt/a/liba.so")
-    exe(tmp_path / "prog", liba, *new_runpath("/opt/file:/opt/none:/opt/a:/opt/b"))
-    (tmp_path / "opt/file").touch()
-    assert started(tmp_path, minor).objects[1].path == "/opt/a/liba.so"
-    assert started(tmp_path, minor, refused="/opt/a/liba.so").objects[1].path == "/opt/b/liba.so"
 
 
 def test_what_names_a_platform_that_is_not_known_is_no_directory_and_not_the_current_one() -> None:

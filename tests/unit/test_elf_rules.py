@@ -370,13 +370,6 @@ def test_the_model_says_what_ld_so_says(build: Callable[[Path], Ask], tmp_path: 
     compare(build(tmp_path))
 
 
-@pytest.mark.parametrize("present", [("v2",), ("v2", "v3"), ("v2", "v3", "v4"), ("v9",)], ids=" ".join)
-def test_the_best_level_of_the_cpu_comes_first(present: tuple[str, ...], tmp_path: Path) -> None:
-    for level in present:
-        so(tmp_path / f"glibc-hwcaps/x86-64-{level}/liba.so")
-    compare(_program(tmp_path, so(tmp_path / "liba.so"), *new_runpath(tmp_path)))
-
-
 # What is known beside the loader's words
 
 

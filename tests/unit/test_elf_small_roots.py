@@ -106,18 +106,6 @@ def test_links_and_dots_stay_in_the_root(root: Path) -> None:
     assert [missing.name for missing in outcome.missing] == ["libcircle.so"]
 
 
-def test_forty_links_are_followed_and_one_more_is_not(root: Path) -> None:
-    exe(root / "prog", so(root / "opt/a/liba.so"), *new_runpath("/opt/b"))
-    (root / "opt/b/link0").symlink_to("../a/liba.so")
-    for n in range(1, 40):
-        (root / f"opt/b/link{n}").symlink_to(f"link{n - 1}")
-    (root / "opt/b/liba.so").symlink_to("link38")
-    assert same(root, "/prog").ok
-    (root / "opt/b/liba.so").unlink()
-    (root / "opt/b/liba.so").symlink_to("link39")
-    assert same(root, "/prog").missing
-
-
 def test_default_directories_in_their_order(root: Path) -> None:
     exe(root / "prog", so(root / "opt/a/liba.so"))
     for directory in ("usr/lib", "lib", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"):

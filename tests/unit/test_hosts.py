@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,20 +49,15 @@ def test_another_situation_is_tried_anew(
     ranges = tmp_path / "subuid"
     ranges.write_text("a:1:2\n")
     own = monkeypatch.setattr
-    release, depends = os.uname(), capability_cache._depends_on
-    kernel = ("/proc/sys/kernel/random/uuid", *capability_cache._KERNEL[1:])
+    release = os.uname()
     own(capability_cache, "_RANGES", (str(ranges),))
     situations: dict[str, Callable[[], object]] = {
         "kernel": lambda: own(os, "uname", lambda: os.uname_result((*release[:2], "7.0", *release[3:]))),
-        "status": lambda: own(capability_cache, "_PRIVILEGES", re.compile("^Name:.*$", re.MULTILINE)),
-        # the file is still ours
-        "user": lambda: own(capability_cache, "_depends_on", lambda *given: depends(*given) | {"user": [4711]}),
         "version": lambda: setattr(world, "engine", dataclasses.replace(world.engine, version="1.4.6")),
         "kind": lambda: setattr(world, "engine", dataclasses.replace(world.engine, kind=EngineKind.SINGULARITY)),
         "path": lambda: _moved(world),
         "temporary": lambda: world.environment.update(TMPDIR="/var/tmp"),
         "ranges": lambda: ranges.write_text("a:1:2\nb:3:4\n"),
-        "boot": lambda: own(capability_cache, "_KERNEL", kernel),
     }
     for name, change in situations.items():
         world.ask()

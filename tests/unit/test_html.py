@@ -62,7 +62,6 @@ class Page(HTMLParser):
     tags: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     words: str = ""
     style: str = ""
-    titles: int = 0
 
     def __post_init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -182,14 +181,6 @@ def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) 
     assert "A: 2 nodes ✗ NO: here the plugin would carry the traffic over TCP" in written["nodes"].words
     assert "03-vllm took 21 min 51 s from 2 min 13 s on" in written["build"].words
     assert "01-rocm-6.4.4 kept from an earlier build" in written["build"].words
-
-
-def test_bars_show_what_is_lacking_and_what_is_left(written: dict[str, Page]) -> None:
-    def classes(name: str) -> list[str]:
-        return [a["class"] for a in written[name].attributes("rect") if a.get("class") in {"lacking", "outlined"}]
-
-    assert classes("explain-margins") == ["outlined"] * 5
-    assert classes("explain-refused") == ["lacking", "lacking", "outlined", "outlined", "outlined"]
 
 
 # -- foreign text --

@@ -54,12 +54,3 @@ def test_the_pairs_are_a_thousand_and_more_and_each_change_is_made_to_each_image
     assert {(base, change) for base in BASES for change in CHANGES} <= {
         (case.base, case.changes[0]) for case in every if len(case.changes) == 1 and not case.variables
     }
-
-
-def test_an_oracle_that_is_asked_about_a_fault_shows_it(machine: Machine) -> None:
-    """The stand-ins are not green by themselves: each fault of the plugin is seen by running the job."""
-    faults = ("no-plugin", "libfabric-without-cxi", "plugin-with-another-hip")
-    asked = [case for case in cases() if case.base == "torch-with-rccl" and case.changes in {(f,) for f in faults}]
-    found = {pair.happened[0].network for pair in machine.pairs([c for c in asked if not c.variables and not c.node])}
-    assert len(found) == len(faults)
-    assert "cxi" not in found

@@ -73,20 +73,6 @@ def test_of_a_libfabric_that_says_nothing_of_itself_the_folder_beside_it_is_take
     assert finds(tmp_path, "/nowhere") is None
 
 
-def test_the_first_of_several_that_loads_counts(tmp_path: Path) -> None:
-    libfabric(tmp_path, NEW)
-    for folder in PLACES.values():
-        provider_in(tmp_path, folder)
-    given, default, loader = (f"{folder}/{PROVIDER_FILE}" for folder in PLACES.values())
-    assert finds(tmp_path) == loader
-    assert finds(tmp_path, f"{PLACES['default']}:+{given}") == given
-    libfabric(tmp_path, [*NEW, 'restricted_dl: setting FI_PROVIDER_PATH to \\"%s\\"\\n'])
-    assert finds(tmp_path) == default, "built to open nothing by name, it asks no loader"
-    libfabric(tmp_path, NEW)
-    (tmp_path / loader[1:]).write_text("no library")
-    assert finds(tmp_path) == default
-
-
 @pytest.mark.parametrize(
     ("source", "need", "runtime", "lacks"),
     [

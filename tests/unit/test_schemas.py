@@ -36,8 +36,7 @@ from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.findings import Advice, Findings, Level, Severity
-from lumiimg.host import snapshot_file
+from lumiimg.findings import Advice, Findings, Level
 from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.host.scan import scan_host
@@ -276,16 +275,6 @@ def test_a_schema_that_is_printed_needs_no_other_file(capsys: pytest.CaptureFixt
         Draft202012Validator.check_schema(schema)
         wanted = {part["$ref"].removeprefix("#/$defs/") for _, part in parts(schema) if "$ref" in part}
         assert wanted == schema.get("$defs", {}).keys(), name
-
-
-def test_each_word_of_a_closed_set_says_what_it_means() -> None:
-    severity = schema_of("check")["$defs"]["Severity"]
-    assert severity["enum"] == [member.value for member in Severity]
-    assert severity["description"].startswith("How a finding bears on the answer. `ok`: Evidence for the fast path")
-
-
-def test_the_number_of_a_file_is_that_of_its_reader() -> None:
-    assert kind_of("host").number == snapshot_file.SCHEMA
 
 
 # -- the command

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.pipeline import check_image
 from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps, in_one_sentence, origins
 from lumiimg.errors import ExitCode
@@ -36,15 +35,6 @@ def log_report(log: Path) -> LogReport:
 
 
 # -- of an image --
-
-
-def test_without_a_plugin_the_path_is_broken_there_and_nothing_behind_it_is_called_good(tmp_path: Path) -> None:
-    report = check_image(fabric_builder.image(tmp_path / "image", plugin=False), {}, Level.STATIC)
-    steps = report.steps
-    assert [one.state for one in steps] == [State.HOLDS, State.BROKEN, *[State.UNKNOWN] * 4]
-    assert step(steps, Part.PLUGIN).remedy[0].startswith("lumiimg adapt ")
-    assert step(steps, Part.PLUGIN).why == next(f.summary for f in report.findings if f.id == "plugin.absent")
-    assert in_one_sentence(steps) == "The path is broken at net plugin, step 2 of 6."
 
 
 def test_a_file_that_a_process_has_and_the_image_has_not_is_the_hosts(tmp_path: Path) -> None:
@@ -133,17 +123,3 @@ def test_the_path_of_a_log_says_what_its_verdict_says(log: Path) -> None:
         if found[Part.NIC] is State.HOLDS:  # only traffic proves it
             assert verdict in FAST | {Verdict.IB}
             assert report.answer is ExitCode.GOOD or path.group is not None
-
-
-@pytest.mark.parametrize(
-    ("name", "titles"),
-    [
-        ("oneccl-2021.15.2-cxi", ["oneCCL", "libfabric", "cxi provider", "libcxi", "Slingshot NIC"]),
-        ("nccl-2.21.5-efa", ["NCCL", "net plugin", "libfabric", "efa provider", "EFA device"]),
-        ("rccl-2.8-slingshot10-roce", ["RCCL", "verbs transport", "InfiniBand NIC"]),
-    ],
-)
-def test_other_libraries_and_fabrics_have_the_steps_that_they_have(name: str, titles: list[str]) -> None:
-    (path,) = job_paths(log_report(next(log for log in LOGS if log.stem == name)))
-    assert [one.title for one in path.steps] == titles
-    assert {one.state for one in path.steps} == {State.HOLDS}

@@ -1,4 +1,4 @@
-"""One style over all commands: what --quiet leaves, what `lumiimg` alone says, what options mean."""
+"""One style over all commands: what --quiet leaves, and what `lumiimg` alone says."""
 
 from __future__ import annotations
 
@@ -138,13 +138,6 @@ def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
 
 # -- options --
 
-DIFFERS = {
-    "--arg": "of a layer, or of a Dockerfile",
-    "--base": "of an image that is to be built, a name too; of one that is built again, its file",
-    "-o": "a folder where a folder is written",
-    "--output": "a folder where a folder is written",
-}
-"""Options whose values are named otherwise by one command, and why; what they mean begins with the same words."""
 ARE_DOCUMENTS = {
     "bind",
     "job",
@@ -168,16 +161,6 @@ def options() -> Iterator[tuple[str, argparse.Action]]:
                 pending += [(f"{name} {below}".strip(), found) for below, found in action.choices.items()]
             elif name and action.help != argparse.SUPPRESS:
                 yield name, action
-
-
-def test_an_option_means_the_same_in_all_commands() -> None:
-    meanings, values = defaultdict(set), defaultdict(set)
-    for _, action in options():
-        for option in action.option_strings:
-            meanings[option].add((action.help or "").partition(":")[0].removesuffix(" (may be repeated)"))
-            values[option].add((action.metavar, action.nargs == 0))
-    assert {option: found for option, found in meanings.items() if len(found) > 1} == {}
-    assert {option for option, found in values.items() if len(found) > 1} == set(DIFFERS)
 
 
 def test_every_command_with_an_answer_can_be_asked_for_the_answer_alone() -> None:

@@ -13,7 +13,7 @@ from lumiimg.fabric.rccl import generation_of
 from lumiimg.host.scan import scan_host
 from lumiimg.image import open_image
 from tests.shared.elf_builder import LOADER, library, rpath, runpath
-from tests.shared.fabric_builder import c_library, versioned
+from tests.shared.fabric_builder import c_library, symbol, versioned
 from tests.shared.job import sources
 
 if TYPE_CHECKING:
@@ -196,16 +196,12 @@ def plugin_of(
     stub = versioned(
         parts / "libfabric.so.1", defines=defines, source="void fi_network(void) {}", function="fi_network"
     )
-    needs: dict[Path, tuple[str, ...]] = {stub: (fabric,)}
     source = sources.plugin(*apis, with_hip=hip is not None) + extra
     linked: list[str | Path] = [*c_library_of(parts), *arguments]
     if hip is not None:
         linked.append(library(parts / hip, "-Wl,-Bsymbolic", source=sources.HIP))
-    use = "".join(
-        f"int s_{v.replace('.', '_')}(void); int use_{n}(void) {{ return s_{v.replace('.', '_')}(); }}"
-        for n, v in enumerate(needs[stub])
-    )
-    return library(path, stub, *linked, source=source + use)
+    own = symbol(fabric)
+    return library(path, stub, *linked, source=f"{source}int {own}(void); int use_0(void) {{ return {own}(); }}")
 
 
 def c_library_of(parts: Path) -> tuple[Path, ...]:
