@@ -569,6 +569,14 @@ def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
     )
 
 
+def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
+    folder, _ = trial(tmp_path, steps=(step("a"),))
+    for _ in range(10):
+        assert not folder.tried("a")
+        folder.stopped("a")
+    assert [folder.tried("a") for _ in range(4)] == [False, False, False, True]
+
+
 def test_one_node_instead_of_two_costs_only_the_steps_that_need_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
