@@ -269,9 +269,9 @@ def read_chain(
     import msgspec
 
     hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
-    if not is_ours(image):
-        raise BadInputError("does not say how it was built", where=str(image), hint=hint)
     with open_image(image) as opened:
+        if not is_ours(image):
+            raise BadInputError("does not say how it was built", where=str(image), hint=hint)
         try:
             data = opened.root.read_bytes(f"/{FOLDER}/chain.json", _LIMIT_BYTES)
         except OSError as error:

@@ -333,6 +333,13 @@ def test_an_image_that_lies_about_itself_is_refused(tmp_path: Path, chain: tuple
         assert not [path for path in folder.rglob("outside") if path.parent != folder], what
 
 
+def test_a_file_that_is_no_image_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("text")
+    for name, words in {"none": "No such file", "log": "neither a SIF"}.items():
+        with pytest.raises(BadInputError, match=words):
+            read_chain(tmp_path / name, tmp_path / "scratch")
+
+
 @pytest.mark.threat
 def test_the_files_of_an_image_are_bounded(
     tmp_path: Path, chain: tuple[Definition, ...], monkeypatch: pytest.MonkeyPatch

@@ -406,6 +406,9 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
 def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trial", "report", str(tmp_path)]) == ExitCode.BAD_INPUT
     assert "is not the folder of a trial" in capsys.readouterr().err
+    (tmp_path / "trial.json").touch()
+    assert main(["trial", "report", str(tmp_path / "trial.json")]) == ExitCode.BAD_INPUT
+    assert "trial.json: is not the folder of a trial" in capsys.readouterr().err
     (tmp_path / "plan.json").write_text("[" * 100_000)
     assert main(["trial", "run", str(tmp_path)]) == ExitCode.BAD_INPUT
     (tmp_path / "plan.json").write_text('{"schema": 1}')

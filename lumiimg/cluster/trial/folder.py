@@ -153,7 +153,7 @@ class TrialFolder:
             if len(data) > _MAX_BYTES:
                 raise BadInputError(f"has more than {_MAX_BYTES} bytes", where=str(path))
             return decode(kind, json.loads(data))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
