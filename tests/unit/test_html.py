@@ -213,6 +213,7 @@ def test_foreign_text_stays_text_wherever_it_stands() -> None:
         suite(report)
 
 
+@pytest.mark.threat
 def test_a_hostile_log_is_told_as_it_is(tmp_path: Path) -> None:
     node = "<script>alert(1)</script>"
     lines = [

@@ -49,6 +49,7 @@ def test_shapes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) ->
     assert len(read_lines("j", [*lines, *("q" * n for n in range(50))]).ranks) == 1
 
 
+@pytest.mark.threat
 def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "PROCESS_LIMIT", 3)
     lines = [f"n{n}:{n}:1 [0] NCCL INFO Using network Socket" for n in range(10)]

@@ -86,6 +86,21 @@ def test_no_modules_import_each_other_in_a_circle_for_types_either() -> None:
 def test_only_the_gate_starts_child_processes() -> None:
     starting = [path for path in FILES if "subprocess" in {module.split(".")[0] for module in imported_modules(path)}]
     assert starting == [PACKAGE / "engine" / "process.py"]
+    imported = {module.split(".")[0] for path in FILES for module in imported_modules(path)}
+    assert not imported & {"multiprocessing", "pty", "popen2", "posix", "_posixsubprocess"}
+    begins = re.compile(r"system|popen|fork\w*|exec[lv]\w*|(posix_)?spawn\w*|create_subprocess_\w+|ProcessPoolExecutor")
+    others = {
+        path.relative_to(PACKAGE).parent.as_posix()
+        for path in FILES
+        for node in nodes(path)
+        if (
+            isinstance(node, ast.Attribute)
+            and begins.fullmatch(node.attr)
+            and ast.unparse(node.value) in {"os", "asyncio"}
+        )
+        or (isinstance(node, ast.ImportFrom) and any(begins.fullmatch(alias.name) for alias in node.names))
+    }
+    assert others == {"engine/namespaces"}, "the kernel's own engine is itself a child process of the gate"
 
 
 @pytest.mark.threat
