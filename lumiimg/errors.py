@@ -11,6 +11,9 @@ from enum import IntEnum
 
 from lumiimg.secret import hidden, secrets_here
 
+_MOST = 2000
+"""Characters of a message, and of the path in front of it."""
+
 
 class ExitCode(IntEnum):
     """What the process says to its caller."""
@@ -43,7 +46,8 @@ class LumiimgError(Exception):
     def sentence(self) -> str:
         """What and where, without what to do."""
         # each by itself: what a path ends with is not a name of what follows
-        return f"{printable(self.where)}: {printable(self.what)}" if self.where else printable(self.what)
+        what = _shortened(printable(self.what))
+        return f"{_shortened(printable(self.where))}: {what}" if self.where else what
 
 
 class BadInputError(LumiimgError):
@@ -72,6 +76,11 @@ class MissingHereError(LumiimgError):
     """Something that the command needs is not on this machine."""
 
     exit_code = ExitCode.MISSING_HERE
+
+
+def _shortened(text: str) -> str:
+    """Return a text that a hostile file may have made long, as it is read in one line."""
+    return text if len(text) <= _MOST else f"{text[:_MOST]}…"
 
 
 def printable(text: str) -> str:

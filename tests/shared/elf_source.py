@@ -213,7 +213,10 @@ def take_object(unit: Unit, data: bytes) -> None:
             target = symbol.name
             if entry["r_info_type"] == _GOTTPOFF and symbol["st_shndx"] == "SHN_UNDEF":
                 unit.threads.add(target)
-            if symbol["st_shndx"] in places and symbol["st_info"]["bind"] == "STB_LOCAL":
+            is_inside = (
+                kind == "address" and entry["r_addend"]
+            )  # `name + 1`: a place of its own, which nobody else defines
+            if symbol["st_shndx"] in places and (symbol["st_info"]["bind"] == "STB_LOCAL" or is_inside):
                 of, first = places[symbol["st_shndx"]]
                 target = f" {len(unit.defined)}"
                 kind, before = (kind, 0) if kind == "address" else ("here", 4)
