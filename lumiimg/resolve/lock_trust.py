@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
+from lumiimg.catalog.toml_table import shortened
 from lumiimg.errors import LumiimgError
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
@@ -92,5 +93,5 @@ def _host(url: str) -> str:
 
 
 def _shown(what: str, source: LockedSource, layer: LockedLayer) -> str:
-    version = f" {source.version}" if source.version else ""
-    return f"{what} {source.name}{version} of {layer.name} from {source.location} (sha256:{source.sha256})"
+    name = shortened(f"{source.name} {source.version}" if source.version else source.name)
+    return f"{what} {name} of {layer.name} from {shortened(source.location, 2000)} (sha256:{source.sha256})"
