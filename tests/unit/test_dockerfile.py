@@ -387,6 +387,9 @@ ONBUILD ENV NEXT_TOKEN c4nary13
 ARG LOGIN=me
 ENV ADDRESS=https://$LOGIN:c4nary14@host.example
 RUN --mount=type=secret,id=hf echo
+ARG PLAIN=c4nary15
+ENV API_KEY=$PLAIN
+RUN login $PLAIN
 """
 
 
@@ -404,8 +407,8 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
         assert "k3" not in said
         assert "API, MY_PASSWORD, left out" in " ".join(said.split())
     lines = {int(line): what for line, what in re.findall(r"line (\d+) \w+: (\S+)", said)}
-    named = {2: "GIT_TOKEN,", 3: "CI_TOKEN,", 4: "API,", 5: "COPIED,", 21: "ADDRESS,"}
-    steps = [6, 7, 8, 9, 12, 13, 16]
+    named = {2: "GIT_TOKEN,", 3: "CI_TOKEN,", 4: "API,", 5: "COPIED,", 21: "ADDRESS,", 23: "PLAIN,", 24: "API_KEY,"}
+    steps = [6, 7, 8, 9, 12, 13, 16, 25]
     assert lines == named | dict.fromkeys([*steps, 17, 18, 19], "holds")
     for written in folder.iterdir():
         assert "c4nary" not in written.read_text()

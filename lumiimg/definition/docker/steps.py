@@ -123,7 +123,9 @@ def follow(dockerfile: Dockerfile, target: str | None, given: Mapping[str, str])
         known = ", ".join(stage.label for stage in dockerfile.stages[:30])
         raise DockerfileError(f"there is no stage {str(target)[:60]!r}", where=dockerfile.path, hint=f"known: {known}")
     start, numbers = state.chain[0], [stage.index for stage in state.chain]
-    seen = [step for one in walk.states[: numbers[-1] + 1] for step in map(_without_secrets, one.steps)]
+    walked = [step for one in walk.states[: numbers[-1] + 1] for step in one.steps]
+    copied = frozenset(_copied_to_secrets(walked))
+    seen = [_without_secrets(step, copied) for step in walked]
     steps = [step for step in seen if step.index in numbers]
     left = {one.name for step in steps if step.keyword == "ENV" for one in step.settings}
     taken = {source.index for step in steps for source in step.sources if isinstance(source, Stage)}
@@ -292,14 +294,21 @@ def _declared(steps: Sequence[DockerStep]) -> Iterator[Declared]:
         yield Declared(name, value, line, tuple(uses.get(name, ())))
 
 
-def _is_secret(text: str) -> bool:
-    return hidden(text) != text or any(map(is_secret_name, variables(text)))
+def _copied_to_secrets(steps: Sequence[DockerStep]) -> Iterator[str]:
+    """Yield the variables whose value is given to one that is called like a secret: `ENV API_KEY=$PLAIN`."""
+    for one in (setting for step in steps for setting in step.settings if is_secret_name(setting.name)):
+        if one.written and len(one.written) == 1 and isinstance(one.written[0], Reference):
+            yield one.written[0].name
 
 
-def _without_secrets(step: DockerStep) -> DockerStep:
-    """Take out what `lumiimg.secret` hides, and what names a variable that is called like a secret."""
+def _is_secret(text: str, copied: frozenset[str]) -> bool:
+    return hidden(text) != text or any(name in copied or is_secret_name(name) for name in variables(text))
+
+
+def _without_secrets(step: DockerStep, copied: frozenset[str]) -> DockerStep:
+    """Take out what `lumiimg.secret` hides, and what names a variable that is called, or copied, like a secret."""
     if step.keyword not in {"ARG", "ENV"}:
-        if not any(map(_is_secret, (f"{step.keyword} {step.whole}", step.reading))):
+        if not any(_is_secret(text, copied) for text in (f"{step.keyword} {step.whole}", step.reading)):
             return step
         what = "holds or uses a secret, and a layer keeps none: fetch what needs it before the build, and give it as a "
         what += "file or a source of the layer"
@@ -307,7 +316,9 @@ def _without_secrets(step: DockerStep) -> DockerStep:
     left = {
         one.name
         for one in step.settings
-        if is_secret_name(one.name) or any(_is_secret(f"{one.name}={text_of(value)}") for value in one[1:])
+        if one.name in copied
+        or is_secret_name(one.name)
+        or any(_is_secret(f"{one.name}={text_of(value)}", copied) for value in one[1:])
     }
     if not left:
         return step
