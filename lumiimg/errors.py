@@ -11,8 +11,10 @@ from enum import IntEnum
 
 from lumiimg.secret import hidden, secrets_here
 
-_MOST = 2000
-"""Characters of a message, and of the path in front of it."""
+LONG = 200
+"""Characters of a name or a value in a message."""
+_LONG_CLAUSE = 2000
+"""Of what is wrong, and of the path in front of it."""
 
 
 class ExitCode(IntEnum):
@@ -46,8 +48,8 @@ class LumiimgError(Exception):
     def sentence(self) -> str:
         """What and where, without what to do."""
         # each by itself: what a path ends with is not a name of what follows
-        what = _shortened(printable(self.what))
-        return f"{_shortened(printable(self.where))}: {what}" if self.where else what
+        what = shortened(printable(self.what), _LONG_CLAUSE)
+        return f"{shortened(printable(self.where), _LONG_CLAUSE)}: {what}" if self.where else what
 
 
 class BadInputError(LumiimgError):
@@ -78,9 +80,9 @@ class MissingHereError(LumiimgError):
     exit_code = ExitCode.MISSING_HERE
 
 
-def _shortened(text: str) -> str:
-    """Return a text that a hostile file may have made long, as it is read in one line."""
-    return text if len(text) <= _MOST else f"{text[:_MOST]}…"
+def shortened(text: str, most: int = LONG) -> str:
+    """Return a text for a message, cut where nobody reads on."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def printable(text: str) -> str:

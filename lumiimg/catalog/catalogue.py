@@ -16,8 +16,8 @@ from lumiimg.catalog.folders import file_names, layer_folders, names_at_a_glance
 from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer, variant_names
 from lumiimg.catalog.ledger import judged
 from lumiimg.catalog.named_images import NamedImage, completed, named_image, newest_here, newest_named
-from lumiimg.catalog.toml_table import LONG, CatalogError, Table, read_toml, shortened
-from lumiimg.errors import BadInputError
+from lumiimg.catalog.toml_table import CatalogError, Table, read_toml
+from lumiimg.errors import LONG, BadInputError, shortened
 
 FABRICS = ("host", "bundled", "none")
 """Where libfabric and libcxi come from, as for `--fabric`."""

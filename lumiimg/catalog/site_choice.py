@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import SiteIdentity, find_site, site_names
-from lumiimg.catalog.toml_table import shortened
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, shortened
 
 DEFAULT = "lumi"
 

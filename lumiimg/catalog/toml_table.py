@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lumiimg.errors import BadInputError, one_line
+from lumiimg.errors import LONG, BadInputError, one_line, shortened
 from lumiimg.files import read_beginning
 from lumiimg.toml import TomlError, parse_toml
 
@@ -25,8 +25,8 @@ _MOST_ENTRIES = 4096
 """Of one array."""
 _MOST_TOLD = 8
 """Faults of one file."""
-LONG, LONG_FAULT = 200, 800
-"""Characters of what is wrong, and of a whole fault."""
+LONG_FAULT = 800
+"""Characters of a whole fault."""
 _NOT_PRINTABLE = "holds a character that cannot be printed, or more than one line"
 
 
@@ -298,11 +298,6 @@ _BY_TYPE: dict[str, Callable[[Table, str], Any]] = {
     "tuple[int, ...]": Table.integers,
 }
 """How a field is read, by its type as it is written."""
-
-
-def shortened(text: str, most: int = LONG) -> str:
-    """Return a text for a message, cut where nobody reads on."""
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _shown(value: object) -> str:

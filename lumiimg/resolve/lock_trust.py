@@ -9,8 +9,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from lumiimg.catalog.toml_table import shortened
-from lumiimg.errors import LumiimgError
+from lumiimg.errors import LumiimgError, shortened
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.locking import lock_source

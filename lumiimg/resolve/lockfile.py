@@ -16,8 +16,8 @@ import tomli_w
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import AGENTS, NAME, SHA256, Layer, read_release, row_of
-from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited, shortened
-from lumiimg.errors import BadInputError, MissingHereError, RefusedError
+from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited
+from lumiimg.errors import BadInputError, MissingHereError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.arguments import LONGEST
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
