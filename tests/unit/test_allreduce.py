@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import read_events
-from tests.shared.programs import patient
+from tests.shared.programs import needs, patient
 
 NETPROBE = shipped_layers() / "netprobe"
 SUMS = """
@@ -42,6 +42,7 @@ int main(void)
 
 
 def test_sums_are_exact_in_any_order_for_more_ranks_than_any_machine_has(tmp_path: Path) -> None:
+    needs("gcc")
     source = tmp_path / "sums.c"
     source.write_text(SUMS)
     built: list[str | Path] = ["gcc", "-std=c11", "-O2", "-I", NETPROBE, "-o", tmp_path / "sums", source, "-ldl"]

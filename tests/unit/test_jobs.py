@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from itertools import product
@@ -64,7 +65,9 @@ class Run:
         shutil.copy(STAND_INS / "torchrun", folder / "modules/torch/distributed/run.py")
         shutil.copy(STAND_INS / "train", folder / "work/train.py")
         for program in (programs / "vllm", folder / "work/program"):
-            program.write_text(f'#!/bin/sh\nexec /usr/bin/python3 {shlex.quote(str(folder))}/work/train.py "$@"\n')
+            program.write_text(
+                f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(folder))}/work/train.py "$@"\n'
+            )
             program.chmod(0o755)
         tasks = next(line for line in directives(script) if line.startswith("--ntasks-per-node=")).partition("=")[2]
         env = {
