@@ -1,5 +1,5 @@
 # make demo         build a small real image and check it, end to end; where none can be built, say what gets what is missing (exit code 4)
-# make test         unit tests, offline once the packages are in; some four minutes on two cores
+# make test         unit tests, offline once the packages are in; some two minutes on two cores
 # make coverage     how much of elf/, image/, nccl/ and fabric/ their unit tests take, lines and branches, and the floor of each
 # make test-core    the engine tests that CI runs: demo, each strategy, kill and resume, check, four nodes, a job; some eight minutes
 # make test-engine  all tests against a real Apptainer, a real loader and a real RCCL

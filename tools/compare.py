@@ -280,11 +280,11 @@ def _of_text(title: str, old: str, new: str) -> Iterator[str]:
     """Yield how two texts differ, by lines."""
     if old == new:
         return
-    told = [*difflib.unified_diff(_rows(old), _rows(new), n=0, lineterm="")][2:]
+    changed = [*difflib.unified_diff(_rows(old), _rows(new), n=0, lineterm="")][2:]
     yield f"  {title}:"
-    yield from (f"    {row[:200]}" for row in told[:LINES_SHOWN])
-    if len(told) > LINES_SHOWN:
-        yield f"    … and {len(told) - LINES_SHOWN} more"
+    yield from (f"    {row[:200]}" for row in changed[:LINES_SHOWN])
+    if len(changed) > LINES_SHOWN:
+        yield f"    … and {len(changed) - LINES_SHOWN} more"
 
 
 def _rows(text: str) -> list[str]:
