@@ -113,11 +113,8 @@ def builds(bench: Bench) -> None:
     row("from nothing", ours.seconds, peer.seconds, "<= 1")
     row("    CPU", ours.cpu_s, peer.cpu_s, "")
     row("    most on disk", ours.peak_bytes / 2**20, peer.peak_bytes / 2**20, "<= 1", "MiB")
-    before = state(bench.folder)
     again = bench.lumiimg("image.sif", *words)
     row("the same again", again.seconds, peer.seconds, "< 1 s")
-    written = sum(1 for path, seen in state(bench.folder).items() if before.get(path) != seen)
-    print(f"{'    files written':<44}{written:>12}{'':>20}  0")
     bench.layer("changing", "echo two >/opt/changing\n")
     peer = bench.plain("plain-changed.sif", *words)
     ours = bench.lumiimg("changed.sif", *words)
@@ -193,15 +190,6 @@ def watched(folder: Path) -> Iterator[list[int]]:
     finally:
         stop.set()
         thread.join()
-
-
-def state(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file below a folder, and when it was touched."""
-    found = {}
-    for path in folder.rglob("*"):
-        seen = path.lstat()
-        found[str(path)] = (seen.st_ino, seen.st_size, seen.st_ctime_ns)
-    return found
 
 
 def seconds_of(argv: list[str]) -> float:

@@ -24,7 +24,6 @@ _KINDS = {
     for kind, names in {
         "opens": "open openat openat2 creat execve execveat uselib",
         "stats": "stat lstat stat64 lstat64 newfstatat fstatat64 statx access faccessat faccessat2",
-        "readlinks": "readlink readlinkat",
         "lists": "getdents getdents64",
     }.items()
     for name in names.split()
@@ -57,21 +56,15 @@ class Counts:
     """Calls of one process and its children on some files."""
 
     metadata: int = 0
-    """All that a server of metadata may be asked for: opens, stats, readlinks, lists, others."""
+    """All that a server of metadata may be asked for: opens, stats, lists, readlinks and others."""
     opens: int = 0
     """Calls of open, and starts of programs."""
     stats: int = 0
     """Calls of stat and access by a name; that of an open file is known since it was opened."""
-    readlinks: int = 0
-    """Calls of readlink."""
     lists: int = 0
     """Reads of directories; one directory takes two or more."""
-    others: int = 0
-    """Other calls that name a file."""
     failed: int = 0
     """Of all these, those that found nothing: searches along sys.path and library paths, most of them."""
-    files: int = 0
-    """Different names that were opened."""
 
 
 def count(calls: Iterable[Call]) -> Counts:
@@ -80,8 +73,7 @@ def count(calls: Iterable[Call]) -> Counts:
     return Counts(
         metadata=len(calls),
         failed=sum(call.error in {"ENOENT", "ENOTDIR"} for call in calls),
-        files=len({call.path for call in calls if call.error is None and _KINDS.get(call.name) == "opens"}),
-        **Counter(_KINDS.get(call.name, "others") for call in calls),
+        **Counter(kind for call in calls if (kind := _KINDS.get(call.name)) is not None),
     )
 
 

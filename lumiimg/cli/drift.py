@@ -47,7 +47,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     options.add_machine(parser, "its binds and driver window apply")
     options.add_page(parser)
     options.add_quiet(parser)
-    options.add_verbose(parser, "every change, also those of the build alone")
+    options.add_verbose(parser, "every change")
     options.add_json(parser)
 
 

@@ -74,7 +74,6 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="that all jobs of the trial may take together, never more (default: twice what it takes as a rule)",
     )
     plan.add_argument("--build", action="store_true", help="also try a small build on the first image")
-    plan.add_argument("--stand-in", metavar="TEXT", help=argparse.SUPPRESS)  # what a rehearsal has no real one of
     add_quiet(plan)
     add_json(plan)
     plan.set_defaults(execute=execute)
@@ -124,7 +123,6 @@ def execute(arguments: argparse.Namespace) -> int:
         node_minutes=arguments.node_minutes,
         build=arguments.build,
         builds=_doctor() if arguments.build else None,
-        stand_in=arguments.stand_in,
     )
     folder = TrialFolder(arguments.output)
     folder.make(plan)

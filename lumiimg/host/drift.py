@@ -84,7 +84,7 @@ def _yes(has: bool) -> str:
 
 def _changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     old, new = LibraryIndex(before), LibraryIndex(now)
-    yield from _c_library(old, new)
+    yield from _value(Subject.GLIBC, "glibc", before.glibc, now.glibc)
     yield from library_changes(old, new)
     yield from _first_fabric(before, now)
     values, values_now = dict(_values(before, now)), dict(_values(now, before))
@@ -138,16 +138,6 @@ def _value(
     if before != now:
         kind = ChangeKind.NEW if before is None else ChangeKind.GONE if now is None else ChangeKind.CHANGED
         yield NodeChange(subject, kind, what, before, now, may_break=may_break)
-
-
-def _c_library(before: LibraryIndex, now: LibraryIndex) -> Iterator[NodeChange]:
-    """Yield one change for all files of the C library: they come and go together."""
-    version, version_now = before.snapshot.glibc, now.snapshot.glibc
-    if version != version_now:
-        details = ("what the host's libraries ask of an image's C library stands below",)
-        yield NodeChange(Subject.GLIBC, ChangeKind.CHANGED, "glibc", version, version_now, details)
-    elif version is not None and before.c_library() != now.c_library():
-        yield NodeChange(Subject.GLIBC, ChangeKind.REBUILT, "glibc", version, version_now)
 
 
 def _first_fabric(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:

@@ -1,4 +1,4 @@
-"""What the loaders of two hosts serve for a name: which libraries are gone, new, renamed, elsewhere, or ask for more.
+"""What the loaders of two hosts serve for a name: which libraries are gone, new, elsewhere, or ask for more.
 
 Names are compared, not files: a bind is made for a name that a library needs (DT_NEEDED), and what is behind the name
 may be another file after every update.
@@ -15,7 +15,7 @@ from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from lumiimg.host.snapshot import FoundLibrary, HostLibrary, Snapshot
 
@@ -24,7 +24,6 @@ _HELPER_ROLE = "cxi-helper"
 """Libraries that libfabric may be linked with, or open: told by their names, as what it needs."""
 _NAMED = 4
 """Names of versions that one detail lists."""
-_BUILD_CHARACTERS = 12
 
 
 class LibraryIndex:
@@ -56,10 +55,6 @@ class LibraryIndex:
                     if path is not None and library is not None and name not in own and not of_c_library(library.facts):
                         found.setdefault(name, path)
         return found
-
-    def c_library(self) -> dict[str, str]:
-        """Return the digests of the C library's files, by path."""
-        return {path: library.sha256 for path, library in self._libraries.items() if of_c_library(library.facts)}
 
 
 def library_changes(before: LibraryIndex, now: LibraryIndex) -> Iterator[NodeChange]:
@@ -116,21 +111,10 @@ def _file_name(entry: FoundLibrary) -> str:
 def _name_changes(
     subject: Subject, before: LibraryIndex, now: LibraryIndex, names: Mapping[str, str], names_now: Mapping[str, str]
 ) -> Iterator[NodeChange]:
-    heirs: dict[str, list[str]] = {}
-    for name in sorted(names_now.keys() - names.keys(), reverse=True):
-        heirs.setdefault(_stem(name), []).append(name)
-    gone = sorted(names.keys() - names_now.keys())
-    renamed = {name: heirs[_stem(name)].pop() for name in gone if heirs.get(_stem(name))}
-    for name, heir in renamed.items():
-        yield NodeChange(subject, ChangeKind.RENAMED, _stem(name), name, heir, may_break=subject is Subject.LIBRARIES)
-    for name in sorted((names.keys() | names_now.keys()) - renamed.keys() - set(renamed.values())):
+    for name in sorted(names.keys() | names_now.keys()):
         change = _change(subject, name, before, now, names.get(name), names_now.get(name))
         if change is not None:
             yield change
-
-
-def _stem(name: str) -> str:
-    return name.partition(".so")[0]
 
 
 # -- two files of one name --
@@ -139,49 +123,37 @@ def _stem(name: str) -> str:
 def _change(
     subject: Subject, name: str, before: LibraryIndex, now: LibraryIndex, old_path: str | None, new_path: str | None
 ) -> NodeChange | None:
-    """Return what became of a name; None where nothing did."""
+    """Return what became of a name; None where it is where it was, and no loader sees a difference."""
     counts = subject is not Subject.OTHER
     if old_path is None or new_path is None:
         kind = ChangeKind.NEW if old_path is None else ChangeKind.GONE
         return NodeChange(subject, kind, name, old_path, new_path, may_break=counts and kind is ChangeKind.GONE)
     old, new = before.library(old_path), now.library(new_path)
-    if old is None or new is None or (old.sha256 == new.sha256 and old_path == new_path):
+    if old is None or new is None:
         return None
-    asks, other = _compared(old, new)
+    demands = tuple(_demands(old, new))
+    if not demands and old_path == new_path:
+        return None
     has_left = old_path != new_path and now.library(old_path) is None
-    kind = ChangeKind.CHANGED if asks or other or old_path != new_path else ChangeKind.REBUILT
-    details = [*asks, *other]
-    if old.sha256 != new.sha256:
-        details.append(f"build {_build(old)} -> {_build(new)}")
-    return NodeChange(
-        subject, kind, name, old_path, new_path, tuple(details), may_break=counts and bool(asks or has_left)
-    )
+    may_break = counts and bool(demands or has_left)
+    return NodeChange(subject, ChangeKind.CHANGED, name, old_path, new_path, demands, may_break=may_break)
 
 
-def _compared(old: HostLibrary, new: HostLibrary) -> tuple[list[str], list[str]]:
-    """Return (what the newer one asks for, or does not give any more; what else is not as it was)."""
-    asks: list[str] = []
-    other: list[str] = []
+def _demands(old: HostLibrary, new: HostLibrary) -> Iterator[str]:
+    """Yield what a newer library asks for beside what the older one did, and what it does not give any more."""
     if old.facts.soname != new.facts.soname:
-        asks.append(f"soname {old.facts.soname} -> {new.facts.soname}")
-    before, now = _needs(old), _needs(new)
-    for (file, family), version in now.items():
+        yield f"soname {old.facts.soname} -> {new.facts.soname}"
+    before = _needs(old)
+    for (file, family), version in _needs(new).items():
         known = before.get((file, family))
         if known is None or numbers_of(version) > numbers_of(known):
-            asks.append(f"needs {version} of {file}{f', before {known}' if known else ''}")
-    for found, words, names, others in (
-        (asks, "defines no more", old.facts.version_definitions, new.facts.version_definitions),
-        (other, "defines as well", new.facts.version_definitions, old.facts.version_definitions),
-        (asks, "needs as well", new.facts.needed, old.facts.needed),
-        (other, "needs no more", old.facts.needed, new.facts.needed),
-    ):
-        known_names = frozenset(others)
-        if only := [name for name in names if name not in known_names]:
-            found.append(f"{words}: {_some(only)}")
-    if old.net_symbols != new.net_symbols:
-        words = f"net API {_some(old.net_symbols)} -> {_some(new.net_symbols)}"
-        (asks if set(old.net_symbols) - set(new.net_symbols) else other).append(words)
-    return asks, other
+            yield f"needs {version} of {file}{f', before {known}' if known else ''}"
+    if gone := set(old.facts.version_definitions) - set(new.facts.version_definitions):
+        yield f"defines no more: {_some(gone)}"
+    if more := set(new.facts.needed) - set(old.facts.needed):
+        yield f"needs as well: {_some(more)}"
+    if gone := set(old.net_symbols) - set(new.net_symbols):
+        yield f"has no more of the net API: {_some(gone)}"
 
 
 def _needs(library: HostLibrary) -> dict[tuple[str, str], str]:
@@ -195,11 +167,6 @@ def _needs(library: HostLibrary) -> dict[tuple[str, str], str]:
     return newest
 
 
-def _some(names: Sequence[str]) -> str:
+def _some(names: Collection[str]) -> str:
     rest = len(names) - _NAMED
-    return f"{', '.join(names[:_NAMED]) or 'none'}{f' and {rest} more' if rest > 0 else ''}"
-
-
-def _build(library: HostLibrary) -> str:
-    """Return what distinguishes a build from another, for a person: the build id, where there is one."""
-    return (library.facts.build_id or library.sha256)[:_BUILD_CHARACTERS]
+    return f"{', '.join(sorted(names)[:_NAMED])}{f' and {rest} more' if rest > 0 else ''}"

@@ -27,11 +27,7 @@ class ChangeKind(StrEnum):
 
     GONE = "gone"
     NEW = "new"
-    RENAMED = "renamed"
-    """A library of another soname: what was linked with the old one does not load the new one."""
     CHANGED = "changed"
-    REBUILT = "rebuilt"
-    """A library of the same name, place, needs and versions, with other bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def sentence_of(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, unr
         unknown = sum(image.fate is Fate.UNKNOWN for image in images)
         return f"CANNOT TELL for {unknown} {of_all}"
     if not drift.changes:
-        return "nothing changed that a container sees of the host"
+        return "nothing changed in the names, versions and settings that images depend on"
     if answer is Outcome.REFUSED:
         return "the host changed in what can break images: name them with --image to know"
     return "the host changed; no image breaks by it" if images else "the host changed, in nothing that breaks images"
@@ -185,9 +185,7 @@ def _node(snapshot: Snapshot) -> str:
 
 def _print_subject(out: Console, subject: Subject, changes: list[NodeChange], *, verbose: bool) -> None:
     heading(out, subject.value)
-    rebuilt = [change for change in changes if change.kind is ChangeKind.REBUILT]
-    shown = changes if verbose else [change for change in changes if change.kind is not ChangeKind.REBUILT]
-    shown = sorted(shown, key=lambda change: not change.may_break)
+    shown = sorted(changes, key=lambda change: not change.may_break)
     for change in shown if verbose else shown[:_SHOWN]:
         for number, line in enumerate(lines_of(change)):
             if number == 0:
@@ -197,19 +195,12 @@ def _print_subject(out: Console, subject: Subject, changes: list[NodeChange], *,
                 detail(out, line, priority=Priority.MORE)
     if not verbose and len(shown) > _SHOWN:
         out.print(f"  and {len(shown) - _SHOWN} more (--verbose)", style="dim", priority=Priority.WELL)
-    if rebuilt and not verbose:
-        names = "the same version" if subject is Subject.GLIBC else count(len(rebuilt), "name")
-        out.print(f"  another build behind {names}", style="dim", priority=Priority.WELL)
 
 
 def lines_of(change: NodeChange) -> Iterator[str]:
     """Yield a change in a sentence, and its details in others."""
     what = change.what
-    if change.kind is ChangeKind.RENAMED:
-        yield f"{change.before} -> {change.now}"
-    elif change.kind is ChangeKind.REBUILT:
-        yield f"{what}: another build"
-    elif change.kind in {ChangeKind.GONE, ChangeKind.NEW}:
+    if change.kind in {ChangeKind.GONE, ChangeKind.NEW}:
         yield f"{change.kind.value}: {what}  {change.before or change.now}"
     elif change.before == change.now:
         yield f"{what}  {change.now}"

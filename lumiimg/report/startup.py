@@ -15,16 +15,13 @@ _COLUMNS = {
     "opens": "opens",
     "stats": "stats",
     "lists": "lists",
-    "links": "readlinks",
-    "others": "others",
     "nothing": "failed",
-    "files": "files",
 }
 """The field of Counts below each title."""
 _LABEL, _WIDTH = 16, 8
 _NOTE = (
-    "opens, stats and accesses, reads of directories, readlinks; how many of all found nothing; how many different "
-    "files were opened. Reads of files are not counted. Each process of a job asks this"
+    "of all calls by name: opens, stats and accesses, reads of directories; how many found nothing. Reads of files are "
+    "not counted. Each process of a job asks this"
 )
 _OF_AN_IMAGE = (
     "; of an image, its part that reaches it: what the engine asks of its file, of the folders above it and of the "

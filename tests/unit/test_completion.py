@@ -116,7 +116,7 @@ def test_every_value_is_completed_or_is_one_that_only_the_user_knows() -> None:
     assert free == {
         "--account", "--arg", "--cwd", "--env", "--exclude-newer", "--gpus", "--jobs", "--keep", "--leave-out", "--look",
         "--mirror", "--module", "--name", "--node-minutes", "--nodes", "--partition", "--program", "--sbatch",
-        "--source", "--stand-in", "--target", "--time", "FOLDER", "PACKAGE", "PATH",
+        "--source", "--target", "--time", "FOLDER", "PACKAGE", "PATH",
     }  # fmt: skip
 
 

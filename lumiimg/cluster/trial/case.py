@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.check.strace import Counts  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.cluster.nodes.check import NodesReport
 from lumiimg.cluster.trial.claims import HERE, NODES
 from lumiimg.cluster.trial.gpu_targets import GpuFacts
@@ -32,21 +31,6 @@ class SlurmFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPlace:
-    """What an import asked of file systems, of all that `bench import` prints."""
-
-    program: Counts
-    shared: Counts | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Imports:
-    """The same of each place."""
-
-    places: tuple[ImportPlace, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class TrialCase:
     """All that there is to judge claims by."""
 
@@ -56,8 +40,6 @@ class TrialCase:
     slurm: SlurmFacts | None = None
     reports: Mapping[str, NodesReport] = field(default_factory=dict)
     """Of the steps that are a check on nodes, by their names."""
-    imports: Mapping[str, Imports] = field(default_factory=dict)
-    """Of the steps that count an import."""
     gpus: Mapping[str, GpuFacts] = field(default_factory=dict)
     """Of the steps that look at GPUs."""
     unread: frozenset[str] = frozenset()
@@ -67,7 +49,7 @@ class TrialCase:
 def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
     """Read what there is; output that cannot be read is named. Raises BadInputError for a record that is none."""
     records = {step.name: record for step in plan.steps if (record := folder.record(step.name)) is not None}
-    slurm, reports, imports, gpus, unread = None, {}, {}, {}, set()
+    slurm, reports, gpus, unread = None, {}, {}, set()
     for step in plan.steps:
         if step.name not in records or step.name == NODES or not (output := folder.output(step.name)):
             continue
@@ -76,11 +58,9 @@ def read_case(folder: TrialFolder, plan: TrialPlan) -> TrialCase:
                 slurm = decode(SlurmFacts, output)
             elif step.words[0] == "check":
                 reports[step.name] = decode(NodesReport, output)
-            elif step.words[0] == "bench":
-                imports[step.name] = decode(Imports, output)
             elif "--gpus-in" in step.words:
                 gpus[step.name] = decode(GpuFacts, output)
         except FormError:
             unread.add(step.name)
     looks = looks_in(folder.looks)
-    return TrialCase(plan, records, looks, slurm, reports, imports, gpus, frozenset(unread))
+    return TrialCase(plan, records, looks, slurm, reports, gpus, frozenset(unread))

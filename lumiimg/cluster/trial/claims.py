@@ -196,7 +196,6 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
             by=known.source,
             date=known.date,
         )
-    yield claim("opens", "files that `import torch` asks the image's file system for, of the program", None, "import")
 
 
 def _real(image: Image, path: str) -> str:

@@ -9,18 +9,16 @@ from lumiimg.check.answer import Answer
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
 from lumiimg.cluster.trial.gpu_targets import target
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
+from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Family, Severity
 from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lumiimg.cluster.nodes.check import NodesReport
     from lumiimg.cluster.nodes.collective import NodesCollective
-    from lumiimg.cluster.trial.case import Imports, TrialCase
+    from lumiimg.cluster.trial.case import TrialCase
     from lumiimg.cluster.trial.values import Claim
-    from lumiimg.fabric.path import FabricPath
 
 _TOLERANCE = 0.1
 """By which two runs alike may differ; more where the two that were made do."""
@@ -33,8 +31,8 @@ _FAILED = "failed: "
 def of_image(case: TrialCase, claim: Claim) -> ClaimReading:
     """Return what was measured of a claim about an image."""
     key = claim.id.partition(".")[2].partition(":")[0]
-    if key in _OF_OTHERS:
-        return _OF_OTHERS[key](case, claim)
+    if key == "target":
+        return target(case.gpus.get(claim.step))
     report = case.reports.get(claim.step)
     if report is None:
         return ClaimReading(None, "nothing was printed")
@@ -74,15 +72,6 @@ def _of_run(report: NodesReport, key: str, ranks: int | None) -> ClaimReading:
     return ClaimReading(RUNS, f"in {ran.program}")
 
 
-_OF_PATH: dict[str, Callable[[FabricPath], str | None]] = {
-    "rccl": lambda path: path.rccl,
-    "rccl-version": lambda path: path.rccl_version,
-    "plugin": lambda path: path.plugin,
-    "libfabric": lambda path: path.libfabric,
-    "libcxi": lambda path: path.libcxi,
-}
-
-
 def _best(report: NodesReport | None) -> float | None:
     rows = report.collective.measurements if report is not None and report.collective is not None else ()
     return max((row.best_gb_s for row in rows if row.best_gb_s), default=None)
@@ -96,9 +85,10 @@ def _of_probe(report: NodesReport, key: str) -> ClaimReading:
             answers = ((None if g.answer is Answer.UNDECIDED else g.answer.value, len(g.nodes)) for g in report.groups)
             read = joined(answers, "")
     else:
-        if key not in _OF_PATH:
+        name = key.replace("-", "_")
+        if name not in FabricPath.__match_args__:
             return ClaimReading(None, NOT_KNOWN)
-        found = ((_OF_PATH[key](group.path), len(group.nodes)) for group in report.groups)
+        found = ((getattr(group.path, name), len(group.nodes)) for group in report.groups)
         read = joined(found, "the probes did not come so far")
     return _of_some(report, read)
 
@@ -132,14 +122,6 @@ def _maps(report: NodesReport) -> ClaimReading:
         told = next((words[finding.id] for finding in group.findings if finding.id in words), None)
         found.append((told, len(group.nodes)))
     return joined(found, "the process was not seen")
-
-
-def _opens(imports: Imports | None) -> ClaimReading:
-    if imports is None or not imports.places:
-        return ClaimReading(None, "nothing was counted")
-    place = imports.places[0]
-    asked = f"{place.shared.metadata} of them reach the image's own file system" if place.shared else ""
-    return ClaimReading(f"{place.program.opens} opens, {place.program.metadata} calls", asked)
 
 
 def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading:
@@ -177,10 +159,3 @@ def _not_comparable(base: NodesCollective, same: NodesReport | None, report: Nod
     if report.collective is None and not why.startswith(_FAILED):
         return why or "no collective was run"
     return None
-
-
-_OF_OTHERS: dict[str, Callable[[TrialCase, Claim], ClaimReading]] = {
-    "opens": lambda case, claim: _opens(case.imports.get(claim.step)),
-    "target": lambda case, claim: target(case.gpus.get(claim.step)),
-}
-"""By the key of the claim: what a step says that is not a check on nodes."""

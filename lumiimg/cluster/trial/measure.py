@@ -61,7 +61,7 @@ def outcome(claim: Claim, read: ClaimReading) -> ClaimOutcome:
     """Return what a claim came to."""
     if read.value is None:
         return ClaimOutcome.OPEN
-    if claim.predicted is None or not read.decides:
+    if claim.predicted is None:
         return ClaimOutcome.NEWS
     if read.same is not None:
         same = read.same

@@ -51,7 +51,6 @@ def plan_trial(
     node_minutes: int | None,
     builds: bool | None,
     build: bool,
-    stand_in: str | None,
 ) -> TrialPlan:
     """Return the plan; `site_name` is the site as --site takes it anywhere. `node_minutes`: None for what it may take.
 
@@ -99,7 +98,6 @@ def plan_trial(
         images=tuple(images),
         steps=tuple(steps),
         claims=tuple(claims),
-        stand_in=stand_in,
     )
 
 
@@ -158,9 +156,6 @@ def _of_image(number: int, path: Path, stack: Stack, site: Site, site_name: str,
         about = f"an all-reduce with {tried.name}={tried.value}"
         yield step(f"with.{tried.name}", about, (*on_nodes, *run), sets=sets, **ran)
     yield step("again", "the first all-reduce again: how far two runs differ", (*on_nodes, *run), **ran)
-    if "torch" in stack.offers:
-        counted = ("bench", "import", f"{path}", "--json")
-        yield step("import", "what `import torch` asks of file systems", (), words=counted, minutes=2)
 
 
 def _build(image: Path) -> TrialStep:
@@ -180,7 +175,6 @@ _ORDER = (
     "one-node",
     "one-node-vni",
     "alone",
-    "import",
     "without",
     "with",
     "again",

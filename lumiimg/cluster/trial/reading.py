@@ -26,8 +26,6 @@ class ClaimReading:
     """The same as a number, where it is one."""
     same: bool | None = None
     """Whether it is as predicted, where that is more than the same words."""
-    decides: bool = True
-    """False: it neither supports a claim nor contradicts it."""
     partial: bool = False
     """Whether some nodes said nothing, or a log is not sure: that can contradict a claim, and not prove it."""
 

@@ -55,7 +55,7 @@ def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, st
         nodes=plan.nodes,
         node_minutes=round(folder.spent(), 1),
         node_minutes_most=plan.node_minutes,
-        stand_in=plan.stand_in or _stand_in(case),
+        stand_in=_stand_in(case),
         images=tuple(
             ReportedImage(number=number, content=image.content, rows=image.rows, rocm=image.rocm)
             for number, image in enumerate(plan.images, 1)

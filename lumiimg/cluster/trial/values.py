@@ -108,8 +108,6 @@ class TrialPlan:
     """In their order: those that decide most come first."""
     claims: tuple[Claim, ...]
     """All that is predicted."""
-    stand_in: str | None = None
-    """What is not real on this machine, in the words of who rehearses; such a trial proves nothing of any machine."""
 
 
 class Ending(StrEnum):
