@@ -83,8 +83,10 @@ class Place:
         self.bin = folder / "bin"
         self.bin.mkdir()
         (self.bin / "singularity").symlink_to("apptainer")
-        for name in PROGRAMS:  # no others: each costs a trial of its own
+        for name in filter(shutil.which, PROGRAMS):  # no others: each costs a trial of its own
             (self.bin / name).symlink_to(str(shutil.which(name)))
+        if not (self.bin / "unsquashfs").exists():  # nothing of these builds comes as far as to unpack
+            self.put("unsquashfs", "#!/bin/sh\necho 'unsquashfs version 4.5.1 (2022/03/17)'\n")
         monkeypatch.setenv("PATH", str(self.bin))
         monkeypatch.setenv("LUMIIMG_CACHE", str(folder / "cache"))
         monkeypatch.setenv("TMPDIR", str(folder))
@@ -120,7 +122,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     del clean_home
-    needs("mksquashfs", "unsquashfs", "unshare")
+    needs("unshare")
     return Place(tmp_path, monkeypatch)
 
 
@@ -161,7 +163,7 @@ def test_doctor_ends_with_the_one_command_to_go_on_with(
 
     monkeypatch.delenv("MODULEPATH", raising=False)
     assert last_line() == "next:  lumiimg build --recipe demo -o demo.sif"
-    (place.bin / "mksquashfs").unlink()
+    (place.bin / "mksquashfs").unlink(missing_ok=True)
     place.has(CAPABILITIES, BEGINS)
     monkeypatch.setattr("os.path.exists", lambda path: str(path) == "/dev/fuse" or os.path.lexists(path))
     monkeypatch.setattr("os.geteuid", lambda: 1000)

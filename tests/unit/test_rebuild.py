@@ -47,7 +47,7 @@ from lumiimg.resolve.request import Request, options_of
 from lumiimg.resolve.store import Store
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.programs import examples, needs, squashed
+from tests.shared.programs import examples, squashed
 from tests.shared.sif_builder import made_sif
 
 if TYPE_CHECKING:
@@ -469,10 +469,8 @@ class Stand:
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
-    needs("mksquashfs", "unsquashfs")
     del clean_home
-    tools = (Path("/usr/bin/mksquashfs"), Path("/usr/bin/unsquashfs"))
-    machine = BuildMachine(ENGINE, False, False, False, *tools, None, None, ())
+    machine = BuildMachine(ENGINE, False, False, False, None, Path("/usr/bin/unsquashfs"), None, None, ())
     stand = Stand()
     monkeypatch.setattr(choice, "machine_for_builds", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)

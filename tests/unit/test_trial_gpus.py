@@ -14,6 +14,7 @@ from lumiimg.cluster.trial.gpu_targets import GpuFacts, facts_of, target
 from lumiimg.cluster.trial.measure import outcome
 from lumiimg.cluster.trial.values import Claim, ClaimOutcome
 from lumiimg.engine.process import Completed, run
+from tests.shared.programs import needs
 
 STANDINS = Path(__file__).parents[1] / "engine/standin_gpu"
 MODES = "gfx90a:sramecc+:xnack-"
@@ -47,6 +48,7 @@ def test_the_modes_of_gpus_are_compared_too() -> None:
 
 @pytest.fixture(scope="module")
 def gpuprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs("gcc")
     folder = tmp_path_factory.mktemp("gpuprobe")
     library: list[str | Path] = ["gcc", "-std=c11", "-O1", "-fPIC", "-shared", "-Wl,-rpath,$ORIGIN"]
     subprocess.run([*library, "-o", folder / "libamdhip64.so.5", STANDINS / "hip.c"], check=True)
