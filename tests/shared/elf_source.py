@@ -179,8 +179,8 @@ def _code(unit: Unit, body: str) -> Sequence[bytes | tuple[str, str]]:  # noqa: 
     raise NotSimpleError(body)
 
 
-_OF_THREAD, _GOTTPOFF = 0x400, 22
-_KINDS = {1: "address", 2: "here", 4: "call", 9: "table", _GOTTPOFF: "table", 41: "table", 42: "table"}
+_OF_THREAD, _GOTTPOFF, _GOTPCRELX = 0x400, 22, 41
+_KINDS = {1: "address", 2: "here", 4: "call", 9: "table", _GOTTPOFF: "table", _GOTPCRELX: "table", 42: "table"}
 
 
 def take_object(unit: Unit, data: bytes) -> None:
@@ -209,7 +209,9 @@ def take_object(unit: Unit, data: bytes) -> None:
         name, start = places[section["sh_info"]]
         for entry in section.iter_relocations():
             symbol = symbols[entry["r_info_sym"]]
-            kind = _KINDS[entry["r_info_type"]]
+            kind, at = _KINDS[entry["r_info_type"]], start + entry["r_offset"]
+            if entry["r_info_type"] == _GOTPCRELX and _calls(unit.sections[name], at):
+                kind = "call"
             target = symbol.name
             if entry["r_info_type"] == _GOTTPOFF and symbol["st_shndx"] == "SHN_UNDEF":
                 unit.threads.add(target)
@@ -222,4 +224,15 @@ def take_object(unit: Unit, data: bytes) -> None:
                 kind, before = (kind, 0) if kind == "address" else ("here", 4)
                 offset = first + symbol["st_value"] + entry["r_addend"] + before
                 unit.defined[target] = Definition(of, offset, 0, OBJECT, is_hidden=True)
-            unit.fixups.append((name, start + entry["r_offset"], kind, target))
+            unit.fixups.append((name, at, kind, target))
+
+
+def _calls(code: bytearray, at: int) -> bool:
+    """Make a call by the table at `at` one by way of the linkage table, which ld.so fills in at the first call.
+
+    As gcc has it without -fno-plt; source: psABI of x86-64, B.2, "Optimize GOTPCRELX relocations".
+    """
+    if code[at - 2 : at] != b"\xff\x15":
+        return False
+    code[at - 2 : at] = b"\x67\xe8"
+    return True
