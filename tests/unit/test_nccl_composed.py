@@ -12,13 +12,17 @@ from lumiimg.nccl.reader import read_lines
 from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, recipes
 from tests.shared.job_deaths import DEATHS
 from tests.shared.nccl_wordings import FAMILIES, OUTCOMES, outcomes, written
-from tests.shared.programs import sampled
+from tests.shared.programs import EVERYTHING, sampled
+
+PARTS = 16 if EVERYTHING else 1
+"""Of some twenty minutes for all of them, for as many processes as there are."""
 
 
-def test_each_job_is_read_as_it_was_composed_and_what_it_quotes_changes_nothing() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_each_job_is_read_as_it_was_composed_and_what_it_quotes_changes_nothing(part: int) -> None:
     every = list(enumerate(recipes()))
     assert len(every) > 20_000
-    jobs = [(seed, compose()) for seed, compose in sampled(every, 180)]
+    jobs = [(seed, compose()) for seed, compose in sampled(every[part::PARTS], 180)]
     assert {job.launcher for _, job in jobs} == LAUNCHERS.keys()
     assert {job.version for _, job in jobs} == FAMILIES.keys()
     assert {job.outcome for _, job in jobs} >= OUTCOMES.keys()
