@@ -20,7 +20,7 @@ INSTEAD = {
     "verify": "use `apptainer verify IMAGE`",
     "reframe": "docs/support has a ReFrame test to copy",
     "refresh": "name the version, as in --add vllm=0.12.0: the package index is asked then",
-    "why": "use `lumiimg build --why LAYER`",
+    "why": "use `lumiimg build --why LAYER`, with the base and layers of the image",
     "cache export": _TAR,
     "cache import": _TAR,
     "host prolog": "docs/support has a prolog to copy",
@@ -34,7 +34,8 @@ INSTEAD = {
     **dict.fromkeys([f"{name} --format layered" for name in _BUILDS], _FLAT),
     **dict.fromkeys([f"{name} --format flat" for name in _BUILDS], _FLAT),
     **dict.fromkeys([f"{name} --strategy definition" for name in _BUILDS], _DEFINITION),
-    **dict.fromkeys([f"bind --format {form}" for form in ("lmod", "tcl", "cdi")], _MODULE),
+    **dict.fromkeys([f"bind --format {form}" for form in ("lmod", "tcl")], _MODULE),
+    "bind --format cdi": "no CDI file is written; `--format json` has the binds",
 }
 """By the words of the command, and its option, with the value where only that is gone."""
 

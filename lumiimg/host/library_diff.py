@@ -132,11 +132,12 @@ def _change(
     if old is None or new is None:
         return None
     demands = tuple(_demands(old, new))
-    if not demands and old_path == new_path:
+    gains = tuple(_losses(new, old, "defines as well", "needs no more", "has more of the net API"))
+    if not demands and not gains and old_path == new_path:
         return None
     has_left = old_path != new_path and now.library(old_path) is None
     may_break = counts and bool(demands or has_left)
-    return NodeChange(subject, ChangeKind.CHANGED, name, old_path, new_path, demands, may_break=may_break)
+    return NodeChange(subject, ChangeKind.CHANGED, name, old_path, new_path, demands + gains, may_break=may_break)
 
 
 def _demands(old: HostLibrary, new: HostLibrary) -> Iterator[str]:
@@ -148,12 +149,18 @@ def _demands(old: HostLibrary, new: HostLibrary) -> Iterator[str]:
         known = before.get((file, family))
         if known is None or numbers_of(version) > numbers_of(known):
             yield f"needs {version} of {file}{f', before {known}' if known else ''}"
-    if gone := set(old.facts.version_definitions) - set(new.facts.version_definitions):
-        yield f"defines no more: {_some(gone)}"
-    if more := set(new.facts.needed) - set(old.facts.needed):
-        yield f"needs as well: {_some(more)}"
-    if gone := set(old.net_symbols) - set(new.net_symbols):
-        yield f"has no more of the net API: {_some(gone)}"
+    yield from _losses(old, new, "defines no more", "needs as well", "has no more of the net API")
+
+
+def _losses(old: HostLibrary, new: HostLibrary, defines: str, needs: str, has: str) -> Iterator[str]:
+    """Yield what the second library does not define, what it alone needs, and what it lacks of the net API."""
+    for words, names, others in (
+        (defines, old.facts.version_definitions, new.facts.version_definitions),
+        (needs, new.facts.needed, old.facts.needed),
+        (has, old.net_symbols, new.net_symbols),
+    ):
+        if only := set(names) - set(others):
+            yield f"{words}: {_some(only)}"
 
 
 def _needs(library: HostLibrary) -> dict[tuple[str, str], str]:

@@ -126,12 +126,12 @@ class RootFileSystem:
         for inner, kind, _, _ in self._walk(path):
             yield WalkedEntry(inner, kind)
 
-    def open_all(self, path: str = "/", *, but: tuple[str, ...] = ()) -> Iterator[tuple[str, OpenFile]]:
-        """Yield every regular file below a directory, open, but for names that end in one way; the caller closes it.
+    def open_all(self, *, but: tuple[str, ...]) -> Iterator[tuple[str, OpenFile]]:
+        """Yield every regular file, open, but for names that end in one way; the caller closes it.
 
         Those that cannot be opened are left out. Raises ImageError as `walk` does.
         """
-        for inner, kind, directory, name in self._walk(path):
+        for inner, kind, directory, name in self._walk("/"):
             if kind is not FileKind.FILE or name.endswith(but):
                 continue
             try:

@@ -20,8 +20,8 @@ _COLUMNS = {
 """The field of Counts below each title."""
 _LABEL, _WIDTH = 16, 8
 _NOTE = (
-    "of all calls by name: opens, stats and accesses, reads of directories; how many found nothing. Reads of files are "
-    "not counted. Each process of a job asks this"
+    "of all: opens, stats and accesses, reads of directories; how many found nothing. Reads of files are not counted. "
+    "Each process of a job asks this"
 )
 _OF_AN_IMAGE = (
     "; of an image, its part that reaches it: what the engine asks of its file, of the folders above it and of the "

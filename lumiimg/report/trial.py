@@ -104,7 +104,7 @@ def _print_table(out: Console, report: TrialReport, folder: str, *, verbose: boo
         told_file = f"{folder}/trial.json, which names no person, project, node or folder. Nothing was sent"
         say(out, f"to share: {told_file}", rest=" " * 10)
     if report.stand_in is not None:
-        say(out, f"not a real machine (stand-ins: {report.stand_in}): this says nothing about {report.site}")
+        say(out, f"not a real machine ({report.stand_in}): this says nothing about {report.site}")
     detail(out, "; ".join(facts(report)))
     for note in report.notes:
         marked(out, "unknown", note, first="  ")

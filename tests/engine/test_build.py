@@ -213,7 +213,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(demo: Path) -> None:
     assert result.code == ExitCode.NO
     assert "the build needs about" in result.err.strip().splitlines()[-1]  # told before anything is done
     assert not demo.with_name("y.sif").exists()
-    assert leftovers(Path(small)) == []
+    assert leftovers(*Path(small).iterdir()) == []  # it is a mount itself
     shutil.rmtree(Path(small) / "cache", ignore_errors=True)
 
 

@@ -43,7 +43,7 @@ def leftovers(*folders: Path) -> list[str]:
     found = [str(path) for folder in folders for path in folder.rglob("*lumiimg-partial*")]
     found += [str(path) for folder in folders for path in (folder / "locks").glob("*")]
     mounts = Path("/proc/self/mountinfo").read_text()
-    return found + [str(folder) for folder in folders if f"{folder}/" in mounts]  # one may be a mount itself
+    return found + [str(folder) for folder in folders if str(folder) in mounts]
 
 
 def strays(marker: str) -> list[str]:

@@ -129,6 +129,19 @@ def test_a_libfabric_that_was_there_and_is_tried_first_now_is_told(tmp_path: Pat
     assert change.now == "/opt/cray/libfabric/2.1.0/lib64/libfabric.so.1"
 
 
+def test_what_a_library_gives_more_is_named_and_breaks_nothing(nodes: tuple[Path, Path]) -> None:
+    now = read_snapshot(nodes[1])
+    path = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+    old = next(library for library in now.libraries if library.path.startswith(path))
+    facts = replace(old.facts, version_definitions=(*old.facts.version_definitions, "FABRIC_9.9"), needed=())
+    more = replace(old, facts=facts, net_symbols=("ncclNetPlugin_v99",))
+    (change,) = compare(now, replace(now, libraries=(*(one for one in now.libraries if one != old), more))).changes
+    assert (change.what, change.may_break) == ("libfabric.so.1", False)
+    assert change.details[0] == "defines as well: FABRIC_9.9"
+    assert change.details[1].startswith("needs no more: libc.so.6")
+    assert change.details[2] == "has more of the net API: ncclNetPlugin_v99"
+
+
 # -- images --
 
 

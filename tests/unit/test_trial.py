@@ -97,7 +97,6 @@ def plan(*claims: Claim, steps: tuple[TrialStep, ...] = (), **more: Any) -> Tria
         made="2026-11-26T10:00:00+00:00",
         tool="0.1.0",
         site="lumi",
-        site_name="lumi",
         nodes=2,
         node_minutes=100,
         images=(),
@@ -550,7 +549,7 @@ def test_a_job_without_gpus_leaves_what_needs_them_for_one_that_has_them(
         in_job(folder, made, 8)
         report = report_of(folder, made, {})
         assert report.rows[0].outcome is ClaimOutcome.SAME
-        assert report.stand_in == "GPUs: some were used, and no node showed a GPU of AMD's"
+        assert report.stand_in == "GPUs were used, and no node showed one of AMD's"
         assert answer_of(report) is ExitCode.GOOD
         assert driver.is_over(folder, made)
 

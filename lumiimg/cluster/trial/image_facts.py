@@ -9,7 +9,6 @@ from lumiimg.check.answer import Answer
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
 from lumiimg.cluster.trial.gpu_targets import target
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
-from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Family, Severity
 from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
 from lumiimg.wording import count
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 _TOLERANCE = 0.1
 """By which two runs alike may differ; more where the two that were made do."""
 _NO_RESULT = "the collective gave no result"
+_OF_PATH = frozenset({"rccl", "rccl_version", "plugin", "libfabric", "libcxi"})
+"""Fields of a FabricPath that are claimed."""
 _BANDWIDTHS = frozenset({"bandwidth", "alone"})
 _FAILED = "failed: "
 """Begins what a report says of a level that was taken, and broke (`cluster/nodes/check.py`)."""
@@ -86,7 +87,7 @@ def _of_probe(report: NodesReport, key: str) -> ClaimReading:
             read = joined(answers, "")
     else:
         name = key.replace("-", "_")
-        if name not in FabricPath.__match_args__:
+        if name not in _OF_PATH:
             return ClaimReading(None, NOT_KNOWN)
         found = ((getattr(group.path, name), len(group.nodes)) for group in report.groups)
         read = joined(found, "the probes did not come so far")

@@ -92,7 +92,6 @@ def plan_trial(
         made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         tool=__version__,
         site=site.name,
-        site_name=site_name,
         nodes=nodes,
         node_minutes=node_minutes or min(most, 2 * usual_minutes(steps, nodes)),
         images=tuple(images),

@@ -97,7 +97,7 @@ def _stand_in(case: TrialCase) -> str | None:
     ran = any(report.collective for report in case.reports.values())
     ran = ran or any(facts.targets for facts in case.gpus.values())
     if ran and not any(look.gpus or look.gpu_driver for look in case.looks):
-        return "GPUs: some were used, and no node showed a GPU of AMD's"
+        return "GPUs were used, and no node showed one of AMD's"
     return None
 
 

@@ -96,8 +96,6 @@ class TrialPlan:
     """Version of lumiimg."""
     site: str
     """Its name."""
-    site_name: str
-    """As --site takes it in any folder: the name, or the path of a file."""
     nodes: int
     """Of its jobs."""
     node_minutes: int

@@ -23,7 +23,7 @@ def trial_page(report: TrialReport) -> str:
 
 def _notes(report: TrialReport) -> Iterator[Node]:
     if report.stand_in is not None:
-        yield element("p", f"Not a real machine. Stand-ins: {report.stand_in}. This says nothing about {report.site}.")
+        yield element("p", f"Not a real machine: {report.stand_in}. This says nothing about {report.site}.")
     yield from (element("p", note) for note in report.notes)
 
 

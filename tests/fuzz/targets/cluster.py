@@ -30,7 +30,6 @@ _PLAN = TrialPlan(
     made="2026-11-26T10:00:00+00:00",
     tool="0.1.0",
     site="lumi",
-    site_name="lumi",
     nodes=2,
     node_minutes=60,
     images=(),
