@@ -63,7 +63,8 @@ demo:
 
 test: $(VENV)/.installed
 	# the same inputs each time; `make fuzz` has others
-	$(BIN)/pytest --numprocesses auto --dist worksteal --hypothesis-seed=1
+	# three processes for two cores, as some tests wait
+	$(BIN)/pytest --numprocesses $$(($$(nproc) * 3 / 2)) --dist worksteal --hypothesis-seed=1
 
 coverage: $(VENV)/.installed
 	# the floors are of what `make test` runs, also as a part of `make test-all`
