@@ -4,7 +4,8 @@ python -m tools.trial trial.json
 
 What went as predicted becomes evidence: images that lumiimg built, whose all-reduce went over Slingshot, get `run` in
 lumiimg/catalog/ledger.toml, and the ROCm of an image whose collective ran becomes a fact of rank "measured" of the site's
-driver. What did not becomes a question in lumiimg/catalog/questions.toml. Where no node shows a GPU, it is refused.
+driver. What did not becomes a question in lumiimg/catalog/questions.toml. A trial that used GPUs of which no node showed any is
+refused.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Run:
         shutil.copy(STAND_INS / "train", folder / "work/train.py")
         for program in (programs / "vllm", folder / "work/program"):
             program.write_text(
-                f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(folder))}/work/train.py "$@"\n'
+                f'#!/bin/sh\nexec {shlex.join([sys.executable, str(folder / "work" / "train.py")])} "$@"\n'
             )
             program.chmod(0o755)
         tasks = next(line for line in directives(script) if line.startswith("--ntasks-per-node=")).partition("=")[2]

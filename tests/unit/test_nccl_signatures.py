@@ -14,7 +14,6 @@ from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
 from lumiimg.report.log import next_command
 from lumiimg.toml import own_table
-from tests.shared.programs import sampled
 from tests.shared.remedies import COMMAND
 
 VOCABULARY = vocabulary()
@@ -89,7 +88,7 @@ def test_each_signature_is_the_first_cause_of_its_example() -> None:
 
 @pytest.mark.threat
 def test_a_hostile_line_takes_bounded_time() -> None:
-    for entry in sampled(ENTRIES, 40):
+    for entry in ENTRIES:
         head = entry.example[: len(entry.example) // 2]
         fillers = ("a", "lib", "/", ": ", "a.so: ", head, entry.example[:-1])
         started = time.process_time()

@@ -262,6 +262,9 @@ OF_IMAGES = [
         ClaimOutcome.SAME,
     ),
     (LISTENS, on_nodes(group(finding(Code.PROVIDER_OTHER, Severity.UNKNOWN))), None, ClaimOutcome.OPEN),
+    # of a newer lumiimg, or of nobody
+    (claim("plugin-api", "8"), on_nodes(group(plugin_api=8)), None, ClaimOutcome.OPEN),
+    (claim("accepts", "8"), on_nodes(group(accepts=(8,))), None, ClaimOutcome.OPEN),
     # a path by a link is the same file
     (
         claim("libcxi", "/lib64/libcxi.so.1", also=("/usr/lib64/libcxi.so.1.5.0",)),
@@ -668,14 +671,14 @@ def test_names_in_any_shape_are_hidden_and_facts_are_not(tmp_path: Path) -> None
 # -- the ledger
 
 
-def shared(tmp_path: Path, driver_there: str | None = NODE.gpu_driver, **more: Any) -> Path:
+def shared(tmp_path: Path, driver_there: str | None = NODE.gpu_driver) -> Path:
     """A trial as a real machine would have written it, with one difference."""
     row = next(iter(ledger.contents().items()))
     tried = TriedRow(row[0][0], row[0][1], next(iter(ledger.contents()[(*row[0][:2], "run")])))
     image = TrialImage(path="/i.sif", content="0123456789abcdef", rows=(tried,), rocm="6.2.4")
     every = [claim("network", "ofi-cxi"), claim("bandwidth"), claim("driver", "runs")]
     every += [CLAIMS["site.libfabric"], CLAIMS["site.driver"]]
-    folder, made = trial(tmp_path, *every, images=(image,), **more)
+    folder, made = trial(tmp_path, *every, images=(image,))
     folder.output_file("image-1.run").write_text(json_text("check-nodes", ran(85.0)))
     folder.keep(Record(step="image-1.run", ending=Ending.DONE, began="2026-11-25T10:00:00+00:00"))
     folder.keep(Record(step=NODES, ending=Ending.DONE, began="2026-11-25T09:00:00+00:00"))
