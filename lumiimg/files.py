@@ -6,8 +6,9 @@ import errno
 import os
 import secrets
 import stat
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from lumiimg.errors import BadInputError, FailedError
@@ -48,25 +49,53 @@ def refuse_bad_name(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file; whoever reads meanwhile sees the old file or the new one, never a part.
-
-    It is written under a name that nobody could put something under before, as others may write to the folder.
+    """Write a file, in the place of what a link of the user's own leads to.
 
     Raises BadInputError if the name is that of something other than a file, FailedError if it cannot be written.
     """
     target = _led_to(path)
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file", where=str(path))
-    name = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
-    partial = target.with_name(f".{name}.{secrets.token_hex(8)}")
+    with replaced(target) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write to that has the name once it is whole; a link of that name makes way, and leads nowhere.
+
+    Whoever reads meanwhile sees the old file or the new one, never a part. It is written under a name that nobody could
+    put something under before, as others may write to the folder.
+
+    Raises FailedError if it cannot be written.
+    """
+    name = os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])
+    partial = path.with_name(f".{name}.{secrets.token_hex(8)}")
     try:
-        with partial.open("x", encoding="utf-8") as file:
-            file.write(text)
-        partial.replace(target)
+        with partial.open("xb") as file:
+            yield file
+        partial.replace(path)
     except OSError as error:
         raise FailedError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path, below: str = "") -> Path:
+    """Make a folder where there is none, and those of the path `below` in it; return the last.
+
+    For `folder` a link of the user's own is followed, as in `write_text`; below it none is.
+
+    Raises BadInputError for a link, OSError for what else cannot be made.
+    """
+    made = _led_to(folder)
+    made.mkdir(parents=True, exist_ok=True)
+    for name in PurePath(below).parts:
+        made /= name
+        if made.is_symlink():
+            raise BadInputError("is a link, where a folder is written to", where=str(made), hint="name another folder")
+        made.mkdir(exist_ok=True)
+    return made
 
 
 def _led_to(path: Path) -> Path:

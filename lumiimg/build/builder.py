@@ -34,6 +34,7 @@ from lumiimg.build.steps import content_below, steps_of
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError
+from lumiimg.files import make_folder, replaced
 from lumiimg.host.carried_manifest import MANIFEST, MANIFEST_LABEL, MANIFEST_PATH, to_text
 from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
@@ -82,20 +83,24 @@ def write_definitions(
     """
     wanted = (one for definition in definitions for one in sources_of(definition) if one not in without)
     archives = store.sources(wanted, on_line)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInputError(f"cannot be made: {error.strerror}", where=str(folder)) from error
     for definition in definitions:
-        (folder / f"{definition.name}.def").write_text(definition.text, encoding="utf-8")
+        with replaced(_folder(folder) / f"{definition.name}.def") as text:
+            text.write(definition.text.encode())
         for file in definition.files:
             if file.origin in without:
                 continue
-            target = folder / file.path
-            target.parent.mkdir(parents=True, exist_ok=True)
+            above, _, name = file.path.rpartition("/")
             origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
-            shutil.copyfile(origin, target)
-            target.chmod(0o644)
+            with origin.open("rb") as source, replaced(_folder(folder, above) / name) as copy:
+                shutil.copyfileobj(source, copy)
+                os.fchmod(copy.fileno(), 0o644)
+
+
+def _folder(folder: Path, below: str = "") -> Path:
+    try:
+        return make_folder(folder, below)
+    except OSError as error:
+        raise BadInputError(f"cannot be made: {error.strerror}", where=str(error.filename or folder)) from error
 
 
 def build_image(  # noqa: PLR0913 - the settings of one build, each by name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.fetch import sources_of
 from lumiimg.errors import MissingHereError
+from lumiimg.files import replaced
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
@@ -57,5 +58,6 @@ def write_fetch(definitions: Sequence[Definition], missing: Collection[LockedSou
         if isinstance(source, LockedSource) and source in missing
     ]
     script = folder / FETCH
-    script.write_text(_HEAD + "".join(lines), encoding="utf-8")
+    with replaced(script) as file:
+        file.write((_HEAD + "".join(lines)).encode())
     return script

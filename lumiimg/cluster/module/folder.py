@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from lumiimg.cluster.module.modulefile import lmod, tcl
 from lumiimg.cluster.module.settings import module_file
 from lumiimg.cluster.module.wrappers import wrapper_texts
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import write_text
+from lumiimg.files import make_folder, replaced
 
 if TYPE_CHECKING:
     from lumiimg.cluster.module.plan import ImageModule
@@ -45,15 +46,23 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> None:
     record: dict[str, Any] = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
     record |= {"image": str(module.image), "origin": list(module.origin)}
     texts = {**wrapper_texts(module), RECORD: json.dumps(record, indent=1, sort_keys=True) + "\n"}
+    made: list[Path] = []
     try:
-        _replace(module.home, texts)
-        for_tcl.parent.mkdir(parents=True, exist_ok=True)
+        for part in ("software", "modulefiles"):
+            made.extend(make_folder(folder, below) for below in (part, f"{part}/{module.name}"))
+        with replaced(for_tcl) as tcl_file, replaced(for_lmod) as lmod_file:
+            for file, text in ((tcl_file, tcl(settings)), (lmod_file, lmod(settings))):
+                file.write(text.encode())
+                file.flush()  # where the disk is full, before there is a folder
+            _replace(module.home, texts)
     except OSError as error:
         raise FailedError(
             f"cannot be written: {error.strerror or error}", where=str(error.filename or folder)
         ) from error
-    write_text(for_tcl, tcl(settings))
-    write_text(for_lmod, lmod(settings))
+    finally:
+        for empty in reversed(made):
+            with suppress(OSError):  # as a rule it is not empty
+                empty.rmdir()
 
 
 def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool) -> None:
@@ -85,7 +94,6 @@ def _record_in(home: Path) -> dict[str, Any] | None:
 
 def _replace(home: Path, texts: dict[str, str]) -> None:
     """Put a folder in its place by rename; the one that was there goes when the new one is whole."""
-    home.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=".lumiimg-", dir=home.parent))
     try:
         new = beside / "new"
