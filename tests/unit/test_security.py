@@ -326,14 +326,15 @@ def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_t
     assert open_to_others(cache) == "belongs to another user"
 
 
+@pytest.mark.parametrize("form", ["short", "long"])
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])
 @pytest.mark.threat
-def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None:
+def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str, form: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "nccl").mkdir(parents=True)
     (elsewhere / "nccl" / "log").touch()
     folder = tmp_path / "lumiimg-7"
-    script = "set -euo pipefail\n" + filled("job/folder.sh", NUMBER="7")
+    script = "set -euo pipefail\n" + (filled("job/folder.sh", NUMBER="7") if form == "long" else _folder_of_short())
     match kind:
         case "link":
             folder.symlink_to(elsewhere)
@@ -352,6 +353,13 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is somebody else's" in done.stderr
     assert (elsewhere / "nccl" / "log").exists()
+
+
+def _folder_of_short() -> str:
+    """Return the lines of the script that is written by default that come before anything is in its folder."""
+    text = (ROOT / "lumiimg" / "cluster" / "job" / "short.sh").read_text()
+    lines = re.findall(r"^export LUMIIMG_JOB=.*?(?=^trap)", text, re.MULTILINE | re.DOTALL)
+    return "SLURM_JOB_ID=7\n" + "".join(lines)
 
 
 # ---- the environment of lumiimg's own processes
