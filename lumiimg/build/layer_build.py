@@ -77,13 +77,17 @@ class LayerBuild:
         self.tell(text)
 
     def build(self, target: Path) -> None:
-        """Have the engine build the definition itself, as a folder. Raises FailedError if a script fails."""
+        """Have the engine build the definition itself, as a folder. Raises FailedError if a script fails.
+
+        It gets the user's logins for registries with TLS alone.
+        """
+        with_tls = self.definition.sections.header.agent in {"docker", "oras"} and not self.definition.plain_http
         self.check(
             engines.build(
                 self.machine.engine,
                 self.folder / f"{self.definition.name}.def",
                 target,
-                environment=self.environment,
+                environment=self.environment if with_tls else engines.without_logins(self.environment, self.scratch),
                 scratch=self.scratch,
                 plain_http=self.definition.plain_http,
                 log=self.log,
@@ -138,11 +142,12 @@ class LayerBuild:
         return self.command(self.machine.as_root(argv))
 
     def own_root(self, argv: Sequence[str | Path], variables: Mapping[str, str], *, silent_s: float) -> None:
-        """Run a program as root with mounts of its own, and pass its lines on.
+        """Run a program as root with mounts of its own and without the user's logins, and pass its lines on.
 
         Raises FailedError where it fails, or prints nothing for `silent_s`.
         """
-        words, environment = self.machine.as_root(argv, mount=True), {**self.environment, **variables}
+        words = self.machine.as_root(argv, mount=True)
+        environment = {**engines.without_logins(self.environment, self.scratch), **variables}
         heard_s = time.monotonic()
 
         def on_line(text: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.engine import namespaces
-from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.process import NO_NETRC, Completed, run, which
 from lumiimg.errors import MissingHereError, one_line
 from lumiimg.files import read_beginning
 from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
@@ -29,6 +29,7 @@ NAMES = ("apptainer", "singularity")
 PROBE_TIMEOUT_S = 20.0
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
 """How mksquashfs packs all that goes into an image, for every engine (docs/decisions/0026-images-are-gzip.md)."""
+_LOGINS = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_CONFIG", "_AUTHFILE", "_AUTH_FILE", "_CONFIGDIR")
 _FAKEROOT, _NO_OCI = "--fakeroot", "--no-oci"
 _APART = ("--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/")
 _HINT = (
@@ -202,6 +203,15 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if not name.startswith(("SINGULARITY", "APPTAINER")) or name.endswith(kept)
     }
+
+
+def without_logins(environment: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Return `environment` with another home, so that no login of the user's is found: for what may go over plain http.
+
+    debootstrap's wget, and an engine that asks a registry without TLS, would send it.
+    """
+    kept = {name: value for name, value in environment.items() if not name.endswith(_LOGINS)}
+    return kept | NO_NETRC | {"HOME": os.fspath(home)}
 
 
 def build(

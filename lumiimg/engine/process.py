@@ -42,6 +42,8 @@ GRACE_S = 10.0
 """Between the polite signal and SIGKILL."""
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """What colours words on a terminal and moves on it. Source: ECMA-48, 5.4; engines write it into pipes, too."""
+NO_NETRC = {"NETRC": os.devnull}
+"""For programs that have rules of their own for ~/.netrc, by which its `default` goes to any host, without TLS, too."""
 _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005

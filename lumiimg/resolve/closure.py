@@ -275,6 +275,8 @@ class _Project:
 
     def write(self, folder: Path, held: Mapping[str, str]) -> None:
         """Write the project, its wheels without content, and what is to be kept."""
+        from lumiimg.resolve.network.session import with_login
+
         sources: dict[str, dict[str, str]] = {}
         for layer in self.layers:
             name, version = f"{_LAYER}{canonicalize_name(layer.name)}", _version_of(layer)
@@ -285,7 +287,7 @@ class _Project:
         wanted = [*sources, *(pin for pin, _ in self.pins.values())]
         sources |= {name: {"index": f"i{named.index(url)}"} for name, url in self.index_of.items()}
         project = {"name": _IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
-        indexes = [{"name": f"i{at}", "url": url, "explicit": True} for at, url in enumerate(named)]
+        indexes = [{"name": f"i{at}", "url": with_login(url), "explicit": True} for at, url in enumerate(named)]
         # a workspace of its own: uv would look for one in the folders above, as far as the user's home
         own = {"workspace": {"members": []}, "sources": sources, "index": indexes}
         document = {"project": project, "tool": {"uv": own}}
@@ -295,13 +297,15 @@ class _Project:
 
     def configure(self, folder: Path, until: dt.date | None) -> None:
         """Write the settings."""
+        from lumiimg.resolve.network.session import with_login
+
         left_out = {str(canonicalize_name(name)) for layer in self.layers for name in layer.without}
         if "torch" in {*self.pins, *self.there} and TRITON not in {*self.pins, *self.there}:
             left_out.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
         settings: dict[str, Any] = {
             "no-build": True,
             "offline": self.offline,
-            "index": [{"name": "general", "url": self.general, "default": True}],
+            "index": [{"name": "general", "url": with_login(self.general), "default": True}],
             "override-dependencies": [f"{name} ; {_NEVER}" for name in sorted(left_out)],
         }
         if until is not None:

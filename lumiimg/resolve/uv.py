@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.process import NO_NETRC, Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.secret import hidden
@@ -113,7 +113,7 @@ def _fetched(cache: Path, environ: Mapping[str, str]) -> str | None:
         for python in filter(None, dict.fromkeys((sys.executable, which("python3", environ.get("PATH"))))):
             argv = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
             argv += ["--require-hashes", "--target", str(folder / "uv"), "--requirement", str(folder / "uv.txt")]
-            done = run(argv, env=dict(environ), cwd=Path("/"), timeout_s=_PIP_S)
+            done = run(argv, env={**environ, **NO_NETRC}, cwd=Path("/"), timeout_s=_PIP_S)
             if done.ok and (folder / "uv/bin/uv").is_file():
                 with suppress(OSError):  # another process was as quick
                     (folder / "uv").rename(kept)
@@ -172,7 +172,7 @@ def _run(
     # Any Python will do, as nothing is built; to look for that of the image would take seconds.
     asked += ["--python", sys.executable, "--config-file", "uv.toml", "--cache-dir", str(cache), "--no-header"]
     kept = {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_FOREIGN)}
-    kept |= {"NO_COLOR": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"}
+    kept |= {"NO_COLOR": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"} | NO_NETRC
     # The names that requests, and so everything else here, has for a site's own certificates come first.
     if bundle := kept.get("REQUESTS_CA_BUNDLE") or kept.get("CURL_CA_BUNDLE"):
         kept["SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"] = bundle

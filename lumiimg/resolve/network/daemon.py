@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import FailedError, MissingHereError, one_line
@@ -34,6 +35,7 @@ def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
     name = base.removeprefix(DAEMON_SCHEME)
     try:
         with contextlib.closing(docker.from_env(version=_API, timeout=_TIMEOUT_S)) as client:
+            client.api.auth = _no_login
             image = client.images.get(name)
             if not _ID.fullmatch(str(image.id)):  # it becomes the name of a file
                 raise FailedError("the engine's name for it is not a sha256 digest", where=base)
@@ -56,3 +58,8 @@ def saved(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
             hint="start one, or `podman system service`, and name it: DOCKER_HOST=unix:///path",
         ) from error
     return target
+
+
+def _no_login(request: Any) -> Any:  # noqa: ANN401 - of requests
+    """Return a request as it is: requests would add a login of ~/.netrc, to one over plain http, too."""
+    return request

@@ -14,7 +14,7 @@ import time
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -132,3 +132,11 @@ def login_for(url: str) -> tuple[str, str] | None:
     # under this name stands what would go to every host
     found = next((known[name] for name in known if name.lower() == parts.hostname and name != "default"), None)
     return None if found is None else (found[0] or found[1], found[2])
+
+
+def with_login(url: str) -> str:
+    """Return an address with its login in it, as uv takes one: it then goes to no other host, scheme or port."""
+    if (login := login_for(url)) is None:
+        return url
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{':'.join(quote(word, safe='') for word in login)}@{rest}"
