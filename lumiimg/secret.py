@@ -36,17 +36,32 @@ _INTO_CONTAINERS = ("SINGULARITYENV_", "APPTAINERENV_")
 _OF_ENGINES = r"^(?:SINGULARITY|APPTAINER)_\w*(?:PASSWORD|PASSPHRASE)$"
 _LEAST_CHARS, _SHORT_CHARS = 6, 12
 """Of a secret of the environment that is hidden at all, and of one that is hidden within other words, too."""
-# Sources: the vendors' documents on secret scanning; RFC 7519 (JWT), RFC 7468 (PEM).
-_KNOWN_SHAPE = (
-    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bsk-[\w-]{20,}|pypi-AgE[\w-]{20,}|\bnvapi-[\w-]{20,}|\bdckr_pat_[\w-]{20,}"
-    r"|(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
-    r"|\bhv[sbr]\.[\w-]{20,}|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}|\bGOCSPX-[\w-]{20,}|\bnpm_[A-Za-z0-9]{30,}"
-    r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/+-]{10,}|(?<=/api/webhooks/)\d{10,}/[\w-]{20,}"
-    # to its end; of one that is cut off, the lines that look like it
-    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-----(?:(?:(?!-----)[\s\S]){0,20000}-----END [A-Z ]{0,40}"
+# to its end; of a key that is cut off, the lines that look like it
+_PRIVATE_KEY = (
+    r" [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-----(?:(?:(?!-----)[\s\S]){0,20000}-----END [A-Z ]{0,40}"
     r"PRIVATE KEY(?: BLOCK)?|(?:(?:\s|\\[nr])*[A-Za-z0-9+/=]{20,})*+))?"
 )
+# What is before a token, what it begins with, and the rest. The quick look is for the beginnings: each text that has a
+# token has one of them. Sources: the vendors' documents on secret scanning; RFC 7519 (JWT), RFC 7468 (PEM).
+_GITLAB = ("pat-", "ptt-", "dt-", "rt-", "rtr-", "cbt-", "ft-", "imt-", "agent-", "soat-", "ffct-", "wt-", "oas-")
+_SHAPES = (
+    ("", "hf_", r"[A-Za-z0-9]{20,}"),
+    *(("", f"gh{kind}_", r"[A-Za-z0-9]{30,}") for kind in "pousr"),
+    ("", "github_pat_", r"\w{30,}"),
+    *(("", f"gl{kind}", r"[\w-]{20,}(?:\.\w{2}\.\w{9})?") for kind in _GITLAB),
+    *(("", f"xox{kind}-", r"[\w-]{10,}") for kind in "abprs"),
+    *((r"\b", key, r"[A-Z0-9]{16}\b") for key in ("AKIA", "ASIA")),
+    *((r"\b", key, r"[\w-]{20,}") for key in ("sk-", "nvapi-", "dckr_pat_", "GOCSPX-", "hvs.", "hvb.", "hvr.")),
+    ("", "pypi-AgE", r"[\w-]{20,}"),
+    (r"(?<![\w-])", "eyJ", r"[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"),
+    (r"\b", "AIza", r"[\w-]{30,}"),
+    (r"\b", "ya29.", r"[\w-]{16,}"),
+    (r"\b", "npm_", r"[A-Za-z0-9]{30,}"),
+    *((r"(?<=hooks\.slack\.com)", f"/{kind}/", r"[\w/+-]{10,}") for kind in ("services", "workflows", "triggers")),
+    (r"(?<=/api)", "/webhooks/", r"\d{10,}/[\w-]{20,}"),
+    ("", "-----BEGIN", _PRIVATE_KEY),
+)
+_KNOWN_SHAPE = "|".join(before + re.escape(mark) + rest for before, mark, rest in _SHAPES)
 # The `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image. A password
 # may hold what ends a host (`/`, `@`), where it is not a port; pathlib makes one slash of two.
 _SCHEMES = ("http", "https", "ftp", "docker", "oras", "library", "shub", "ssh", "s3")
@@ -58,13 +73,19 @@ _ENCODED_LOGIN = (
     r"(?i)(%3A%2F%2F)(?!git%40)(?:(?:(?!%2F|%3F|%23|%3A)[^\s\"'<>&]){0,200}%3A(?!\d{1,5}(?:%2F|%3F|$))[^\s\"'<>&]{0,300}"
     r"|(?:(?!%2F|%3F|%23|%26|%40)[^\s\"'<>&]){1,300})%40(?!sha256)"
 )
-# NAME=value, "name": value, ["name"] = value, --name value, ?name=value
-_NAMED = r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>[\"'\]\\]{0,3}[ \t]{0,3}[=:]{1,2}[ \t]{0,3}|[ \t])"
+# NAME=value, NAME[0]=value, NAME+=value, "name": value, ["name"] = value, --name value, "--name", "value", ?name=value
+_NAMED = (
+    r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>"
+    r"(?:\[[^\]\n]{0,40}\](?=\+?=))?[\"'\]\\]{0,3}[ \t]{0,3}\+?[=:]{1,2}[ \t]{0,3}|[\"'],[ \t]?(?=[\"'])|[ \t]{1,3})"
+)
 _QUOTED = r"\"(?:\\.|[^\"\\\n]){0,2000}+\"|'(?:\\.|[^'\\\n]){0,2000}+'"
 _ESCAPED = r"\\'[^'\n]{0,2000}\\'|\\\"[^\"\n]{0,2000}\\\""
-# a word of a shell, with all its quotes, in JSON up to a comma; not `<not set>`, nor what dpkg says, `passwd:amd64`
+# a word of a shell, with all its quotes, in JSON up to a comma; not `<not set>`, nor what dpkg says, `passwd:amd64`,
+# nor what shells say of a name without a value
 _VALUE = (
-    r"(?i)(?!<[\w ]{1,40}>|(?:all|amd64|arm64)(?:[\s,:'\"]|$))(?:\[hidden\]|(?:(?:bearer|basic|token)[ \t]+)?"
+    r"(?i)(?!<[\w ]{1,40}>|(?:all|amd64|arm64)(?:[\s,:'\"]|$)"
+    r"|(?:unbound|undefined)\s+variable|(?:parameter\s+(?:null\s+or\s+)?)?not\s+set)"
+    r"(?:\[hidden\]|(?:(?:bearer|basic|token)[ \t]+)?"
     rf"(?:(?:{_QUOTED})(?=[,;:}}\])])|(?=\S)(?:{_QUOTED}|{_ESCAPED}|[^\s\"']++)*+\S*))"
 )
 _ENCODED = r"(?i)(?:(?<=%3F)|(?<=%26)|(?<![\w.%-]))(?P<name>[\w.-]++)%3D(?:[^\s\"'<>&%]|%(?!26))+"
@@ -78,29 +99,30 @@ _QUERY = frozenset("?&;#")
 _VALUE_IN_QUERY = rf"[^&\s;'\"]+|{_QUOTED}"
 # RFC 7617, RFC 6750; with a digit, as "basic installation" is none
 _BEARER = r"(?i)\b((?:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}"
-_MARKS = (
-    *("hf_", "gh", "glpat-", "xox", "AKIA", "ASIA", "sk-", "pypi-AgE", "nvapi-", "dckr_pat_", "eyJ", "hv", "AIza"),
-    *("ya29.", "GOCSPX-", "npm_", "hooks.slack.com/", "/api/webhooks/", "-----BEGIN"),
-)
-"""One of these is in each text that _KNOWN_SHAPE finds; to look for them takes a tenth of its time."""
 _NAME_PARTS = (
-    *("token", "secret", "pass", "pwd", "psw", "pw", "credential", "key", "auth", "jwt", "bearer", "basic", "_pat"),
-    "aws_",
+    *("token", "secret", "pass", "pwd", "psw", "pw", "credential", "key", "auth", "jwt", "bearer", "basic", "aws_"),
 )
-"""One of these, in small letters, is in each text that names a secret, but for an address with a query."""
+"""One of these, in small letters, is in each text that names a secret, but for these two: `PAT` is in many words."""
 _IN_QUERY = r"[?&;#][\w.-]+="
+_IS_PAT = r"(?<![a-z])pat(?![a-z])"
 
 
 def is_secret_name(name: str) -> bool:
     """Tell whether a variable of this name holds a secret, going by how people name them."""
     if name.startswith(_INTO_CONTAINERS):
         return is_secret_name(name.partition("_")[2])
-    return not name.startswith((*_LAUNCHERS, *_ENGINES)) and _is_called(name, _ANYWHERE, _OF_VARIABLES)
+    if name.startswith(_ENGINES):
+        return _is_of_engine(name)
+    return not name.startswith(_LAUNCHERS) and _is_called(name, _ANYWHERE, _OF_VARIABLES)
+
+
+def _is_of_engine(name: str) -> bool:
+    return _compiled(_OF_ENGINES).search(name) is not None
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without its secrets; what engines and launchers read stays."""
-    return {name: value for name, value in environment.items() if not is_secret_name(name)}
+    return {name: value for name, value in environment.items() if _is_of_engine(name) or not is_secret_name(name)}
 
 
 def has_login(text: str) -> bool:
@@ -131,8 +153,7 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     named = (
         value
         for name, value in environment.items()
-        if (is_secret_name(name) or _compiled(_OF_ENGINES).search(name))
-        and not (value.startswith("/") and Path(value).exists())
+        if is_secret_name(name) and not (value.startswith("/") and Path(value).exists())
     )
     found = {part for login in logins for part in (login, login.partition(":")[2])} | {*named}
     found = {text for text in found if len(text) >= _LEAST_CHARS}
@@ -160,7 +181,7 @@ def hidden(text: str, known: Collection[str] = ()) -> str:
             text = text.replace(secret, HIDDEN)
         elif secret in text:  # within a word it is one of the language
             text = _compiled(rf"(?<!\w){re.escape(secret)}(?!\w)").sub(HIDDEN, text)
-    if any(mark in text for mark in _MARKS):
+    if any(mark in text for _, mark, _ in _SHAPES):  # to look for these takes a tenth of the time
         text = _compiled(_KNOWN_SHAPE).sub(HIDDEN, text)  # first: a key has several lines, what is named may have one
     if ":/" in text:
         text = _compiled(_LOGIN).sub(rf"\1{HIDDEN}@", text)
@@ -176,7 +197,11 @@ def hidden(text: str, known: Collection[str] = ()) -> str:
 
 def _may_be_named(text: str) -> bool:
     small = text.casefold()
-    return any(part in small for part in _NAME_PARTS) or ("=" in text and _compiled(_IN_QUERY).search(text) is not None)
+    return (
+        any(part in small for part in _NAME_PARTS)
+        or ("=" in text and _compiled(_IN_QUERY).search(text) is not None)
+        or ("pat" in small and _compiled(_IS_PAT).search(small) is not None)
+    )
 
 
 def _is_called(name: str, *patterns: str) -> bool:
@@ -213,7 +238,7 @@ def _is_named(before: str, name: str, sign: str, first: str) -> bool:
     plain = name.lstrip("-")
     if before in _QUERY:
         return "=" in sign and _is_called(name, _ANYWHERE, _SHORT, _OF_QUERIES)
-    if sign.isspace():
+    if sign.isspace() or "," in sign:
         return name.startswith("--") and first != "-" and _is_called(plain, _ANYWHERE, _SHORT)
     if before == "/" and ":" in sign:  # the end of a path in a message, `https://h/token: the server …`
         return False

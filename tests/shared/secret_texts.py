@@ -28,12 +28,14 @@ VARIABLES = (
     "WANDB_API_KEY",
     "X_PSW",
     "SINGULARITYENV_A_PW",
+    "PAT",
+    "APPTAINER_DOCKER_PASSWORD",
 )
 QUERY = ("pass", "pwd", "pw", "code", "password", "token", "sig", "key", "apikey", "access_token", "X-Amz-Signature")
-NAMED = ("db_pass", "token", "client-secret", "secretAccessKey", "AccountKey", "jwt", "ssh.passphrase")
+NAMED = ("db_pass", "token", "client-secret", "secretAccessKey", "AccountKey", "api-key", "jwt", "ssh.passphrase")
 
 SHAPES = (
-    *("hf_", "glpat-", "hvs.", "hvb.", "AIza", "ya29.", "GOCSPX-", "npm_"),
+    *("hf_", "github_pat_", "glpat-", "glptt-", "gldt-", "glrt-", "hvs.", "hvb.", "AIza", "ya29.", "GOCSPX-", "npm_"),
     *("https://hooks.slack.com/services/T0/B0/", "https://discord.test/api/webhooks/1234567890123/"),
 )
 """What keys begin with."""
@@ -46,6 +48,7 @@ def secrets() -> Iterator[str]:
     for mark in MARKS:
         word = mark.join(WORDS)
         yield from (f"{name}={word}" for name in VARIABLES)
+        yield from (f"{name}{index}={word}" for name in VARIABLES for index in ("[0]", "['x']", "+", "[0]+"))
         yield from (f"export {name}='{word} {word}'" for name in VARIABLES)
         yield from (repr(f"\"export {name}='{word} {word}'\"") for name in VARIABLES)
         yield from (f"a=1;{name}={word}" for name in VARIABLES)
@@ -57,6 +60,7 @@ def secrets() -> Iterator[str]:
         yield from (f'"{name}": "{word}"' for name in (*NAMED, "pass", "pwd"))
         yield from (f"{name} = {word}" for name in NAMED)
         yield from (f"run --{name} {word}" for name in (*NAMED, "pass"))
+        yield from (f'["run", "--{name}", "{word}"]' for name in NAMED)
         yield from (f"{kind} {word}" for kind in ("Authorization:", "authorization: token", "Authorization: Bearer"))
         if not set(mark) & {"#"}:
             yield from (f"https://host.test/x?v=6.2.4&{name}={word}" for name in QUERY)

@@ -8,13 +8,17 @@ import argparse
 import ast
 import io
 import itertools
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import lumiimg
+from lumiimg import secret
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
 from lumiimg.cli.main import main
@@ -56,6 +60,8 @@ PUBLIC = (
     "next=https%3A%2F%2Fhost.test%3A8080%2Fa%40b%3Fv%3D6.2.4%26page%3D2",
     "git@host:x and a@b and /a?b=c; docker://busybox@sha256:0123 and git+ssh://git@host/x",
     "https://host/a@b?version=1&monkey=2; the key of it=x",
+    "bash: line 3: HF_TOKEN: unbound variable; sh: 1: HF_TOKEN: parameter not set; HF_TOKEN: Undefined variable.",
+    'bash: X_TOKEN: parameter null or not set; for key in "${!TOKENS[@]}"; path[0]=/bin pat-1 PATH+=:/opt/bin',
 )
 
 
@@ -102,6 +108,31 @@ def test_no_secret_passes_the_gate_in_any_place(capsys: pytest.CaptureFixture[st
     for text in SECRETS[:: 7 if EVERYTHING else 29]:
         for place, out in places(text, capsys):
             assert not leaked(out), (place, text, out)
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize(("before", "mark", "rest"), secret._SHAPES, ids=[mark for _, mark, _ in secret._SHAPES])
+@given(st.data())
+@settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+def test_a_token_of_every_shape_is_found_through_the_quick_look(
+    before: str, mark: str, rest: str, data: st.DataObject
+) -> None:
+    token = data.draw(st.from_regex(rest, fullmatch=True, alphabet=st.characters(codec="ascii")))
+    place = re.sub(r"[(?<=)\\]", "", before) if before.startswith("(?<=") else ""
+    assert hidden(f"in {place}{mark}{token} of it") == f"in {place}{HIDDEN} of it"
+
+
+@pytest.mark.threat
+def test_a_value_of_every_name_of_a_secret_is_found_through_the_quick_look() -> None:
+    """The names are the words of the patterns and all pairs of them."""
+    patterns = (secret._ANYWHERE, secret._SHORT, secret._OF_VARIABLES, secret._OF_ENGINES)
+    words = {word for pattern in patterns for word in re.findall("[A-Z]{2,}", pattern)} | {"X", "X1"}
+    names = {*words, *(f"{first}{mark}{last}" for first in words for last in words for mark in ("", "_"))}
+    called = [name for name in names if secret.is_secret_name(name)]
+    assert len(called) > 900
+    for name in called:
+        for text in (f"{name}=Canary", f"export {name}+='Canary'", f"{name}[1]=Canary", f"ENV {name} Canary"):
+            assert not leaked(hidden(text)), text
 
 
 @pytest.mark.threat

@@ -428,6 +428,7 @@ def test_no_child_has_a_secret_and_those_of_launchers_and_engines_stay() -> None
     for name in kept:
         assert f"{name}=1\n" in seen.output
     assert without_secrets(kept) == kept
+    assert is_secret_name("APPTAINER_DOCKER_PASSWORD"), "the engine logs in with it; nobody else has it or prints it"
     assert not any(
         map(
             is_secret_name,
