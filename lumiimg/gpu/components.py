@@ -39,9 +39,11 @@ class KernelFile(NamedTuple):
 
 
 def component_of(path: str) -> str:
-    """Return what people call a library; its own name where that is not known."""
-    found = (name for name, pattern in _patterns("libraries").items() if pattern.fullmatch(path))
-    return next(found, path.rpartition("/")[2])
+    """Return what people call a library; its own name where that is not known, or its path where others are called so."""
+    known = _patterns("libraries")
+    name = path.rpartition("/")[2]
+    found = (known_name for known_name, pattern in known.items() if pattern.fullmatch(path))
+    return next(found, path if name in known or name in _patterns("kernels") else name)
 
 
 def is_library(path: str) -> bool:

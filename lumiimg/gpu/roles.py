@@ -34,11 +34,11 @@ def role_of(component: str) -> ComponentRole:
 
 def is_needed_layer(name: str) -> bool:
     """Return whether the software that the catalogue calls so has kernels that each job with it calls."""
-    return any(
-        isinstance(entry, dict) and entry.get("needed") and entry.get("layer") == name for entry in _table().values()
-    )
+    return any(entry.get("needed") and entry.get("layer") == name for entry in _table().values())
 
 
 @cache
-def _table() -> dict[str, Any]:
-    return own_table(__package__, "roles.toml")
+def _table() -> dict[str, dict[str, Any]]:
+    # in a table of their own: a file of an image may be called as a key of ours is, such as `date`
+    roles: dict[str, dict[str, Any]] = own_table(__package__, "roles.toml")["roles"]
+    return roles

@@ -11,6 +11,7 @@ import pytest
 from lumiimg.build.gpu_check import require_gpu_code
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode, FailedError
+from lumiimg.toml import own_table
 from tests.shared import fabric_builder
 from tests.shared import gpu_builder as gpu
 from tests.shared.gpu_image import PACKAGES, image, only
@@ -229,6 +230,18 @@ def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path
     require_gpu_code("pytorch", (), text, of_wheels="gfx90a")
     note = require_gpu_code("x", ("gfx90a",), text)
     assert note == "x was compiled for gfx90a, and installed no GPU code that can be read"
+
+
+def test_a_file_of_an_image_may_be_called_as_keys_and_components_of_ours_are(tmp_path: Path, capsys: Capture) -> None:
+    tables = (own_table("lumiimg.gpu", f"{name}.toml") for name in ("components", "roles", "cuda"))
+    names = {key for table in tables for level in (table, *table.values()) if isinstance(level, dict) for key in level}
+    names -= {""}
+    assert names > {"source", "date", "torch", "vLLM _C", "roles", "libraries"}
+    plain, _, _ = check(capsys, image(tmp_path / "plain", {}))
+    code, parts, _ = check(capsys, image(tmp_path / "x", {f"opt/x/{name}": only("gfx942") for name in names}))
+    assert code == plain, "a file called torch is not torch"
+    assert {"date", "source", "RCCL", "/opt/x/RCCL"} <= parts.keys()
+    assert [name for name, part in parts.items() if part["needed"]] == ["RCCL"]
 
 
 # -- what is known of software, whoever put it in

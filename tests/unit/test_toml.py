@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,18 @@ def test_what_people_write_is_far_from_each_bound() -> None:
         text = file.read_text()
         assert parse_toml(text) == tomllib.loads(text)
         assert sum(map(text.count, _SIGNS)) * 10 < _LIMIT_SIGNS, file
+
+
+def test_names_of_others_are_never_beside_keys_of_ours() -> None:
+    """A table that has a source or a date has plain keys: names that others chose are in a table of their own."""
+
+    def walk(value: object) -> Iterator[dict[str, object]]:
+        if isinstance(value, dict):
+            yield value
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from walk(item)
+
+    for file in (*_ROOT.rglob("lumiimg/**/*.toml"), *_ROOT.glob("layers/*/*.toml"), *_ROOT.glob("recipes/*.toml")):
+        for table in walk(tomllib.loads(file.read_text())):
+            if {"source", "date"} & table.keys():
+                assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in table), (file, [*table])
