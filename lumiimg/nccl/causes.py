@@ -65,12 +65,14 @@ def ranked(
     several_runs: bool,
     stalled: bool,
     first: str | None,
+    clean_up: Collection[str],
     some_nodes: Cause | None,
     evidence: Callable[[Sighting], Evidence],
 ) -> tuple[Cause, ...]:
     """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base.
 
-    What ended the job comes first (`first`: its id). It explains no network, unless none was chosen.
+    What ended the job comes first (`first`: its id), and what only followed on that (`clean_up`: ids) is left out.
+    It explains no network, unless none was chosen.
     """
     real = any(t.signature.weight in _REAL and (t.signature.ends is Ends.NO or verdict is Verdict.NONE) for t in found)
     groups: dict[tuple[str, str], list[Trouble]] = {}
@@ -78,7 +80,8 @@ def ranked(
         signature = trouble.signature
         # an error of Python that nothing else is known of may have been caught
         is_aside = signature.ends is Ends.OTHER or (real and signature.weight is Weight.ECHO)
-        is_aside |= first is not None and signature.ends in {Ends.FOLLOWS, Ends.EXIT}
+        is_aside |= first is not None and signature.ends in {Ends.FOLLOWS, Ends.EXIT, Ends.CLEARED}
+        is_aside |= signature.id in clean_up
         if is_aside and signature.id != first:
             continue
         groups.setdefault((signature.id, trouble.summary), []).append(trouble)

@@ -29,10 +29,12 @@ _FRAMES = 40
 _ALIVE = ("network", "channel", "local-channel", "connected", "provider")
 """What a process prints that lives."""
 _OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
-_STANDS_ALONE = frozenset({Ends.CAUSE, Ends.RAISED, Ends.OUTSIDE})
-_MAY_FOLLOW = frozenset({Ends.WAITED, Ends.FOLLOWS, Ends.OTHER, Ends.EXIT})
+_STANDS_ALONE = frozenset({Ends.CAUSE, Ends.CRASH, Ends.RAISED, Ends.OUTSIDE, Ends.CANCELLED})
+_MAY_FOLLOW = frozenset({Ends.WAITED, Ends.FOLLOWS, Ends.OTHER, Ends.EXIT, Ends.CLEARED})
 _OF_ERROR = frozenset({Ends.RAISED, Ends.OTHER})
-_OF_EXIT = frozenset({Ends.EXIT, Ends.FOLLOWS})
+_OF_EXIT = frozenset({Ends.EXIT, Ends.FOLLOWS, Ends.CLEARED})
+_OF_DEATH = frozenset({Ends.CAUSE, Ends.CRASH, Ends.EXIT})
+_OF_CLEARING = frozenset({Ends.CANCELLED, Ends.CLEARED})
 
 
 class End(NamedTuple):
@@ -44,6 +46,8 @@ class End(NamedTuple):
     """An error stands so near the end of the log that it may have ended the job."""
     signature: str | None = None
     """Id of the death, or of that error, where one is known."""
+    clean_up: frozenset[str] = frozenset()
+    """Ids of what looks like a death, and only follows on one."""
 
 
 class _Seen(NamedTuple):
@@ -64,16 +68,17 @@ class _Seen(NamedTuple):
 def ending(processes: Sequence[ProcessState], found: Sequence[Sequence[Trouble]], state: JobState) -> End:
     """Return how the job ended, as far as its lines say."""
     job = _Job(processes, found, state)
+    clean_up = frozenset(one.trouble.signature.id for one in job.clean_up)
     first = job.first(_STANDS_ALONE, _OF_NETWORK) or job.first(_MAY_FOLLOW, frozenset({Effect.RUN_ERROR}))
     if first is None:
         return job.unclear()
     if first.trouble.signature.effect is not Effect.NONE:
-        return End(None)
+        return End(None, clean_up=clean_up)
     same = [first, *(one for one in job.seen if one.trouble.signature is first.trouble.signature)]
     named = [_place(one) for one in same]
     rank, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
     id_ = first.trouble.signature.id
-    return End(Death(id_, first.trouble.summary, rank, node), signature=id_)
+    return End(Death(id_, first.trouble.summary, rank, node), signature=id_, clean_up=clean_up - {id_})
 
 
 def of_another_job(sighting: Sighting, state: JobState) -> bool:
@@ -103,10 +108,14 @@ class _Job:
         pairs = [_Seen(process, trouble) for process, of in zip(processes, found, strict=True) for trouble in of]
         relevant = [one for one in pairs if one.ends is not Ends.NO or one.trouble.signature.effect is not Effect.NONE]
         relevant = [one for one in relevant if not self._is_ignored(one.trouble.sighting.last)]
-        self.seen = [one for one in sorted(relevant, key=lambda one: one.at) if not self._of_run_before(one)]
-        ends = [one.trouble.sighting for one in self.seen if one.ends in _OF_EXIT]
-        self.exits = [at for sighting in ends for at in (sighting.first, sighting.last)]
+        seen = [one for one in sorted(relevant, key=lambda one: one.at) if not self._of_run_before(one)]
+        self.clearing = [one.at for one in seen if one.ends in _OF_CLEARING]
+        deaths = [at for one in seen for at in self._deaths(one)]
+        self.clean_up = [one for one in seen if self._is_clean_up(one, deaths)]
+        self.exits = [at for one in seen if one.ends in _OF_EXIT or one in self.clean_up for at in _places(one)]
+        self.seen = [one for one in seen if one not in self.clean_up]
         self.outside = [one.at for one in self.seen if one.ends is Ends.OUTSIDE]
+        self.outside += [self._cleared(one.at) for one in self.seen if one.ends is Ends.CANCELLED]
 
     def first(self, ends: frozenset[Ends], effects: frozenset[Effect]) -> _Seen | None:
         """Return the first line of these kinds that ended a process."""
@@ -142,6 +151,26 @@ class _Job:
         near = (mark for mark in self.ignored if mark < at and self.state.same_file(mark, at))
         return any(line - self.state.place(mark)[1] <= _FRAMES for mark in near)
 
+    def _cleared(self, at: int) -> int:
+        """Return where Slurm began to clear the step away, in the file of a position; the position where it did not."""
+        return min([at, *(began for began in self.clearing if self.state.same_file(began, at))])
+
+    def _deaths(self, one: _Seen) -> tuple[int, ...]:
+        """Return where a line says that a process died, or where a program stopped at an error."""
+        if one.ends in _OF_DEATH:
+            return _places(one)
+        after = self.state.lines_after(one.trouble.sighting.last) if one.ends in _OF_ERROR else None
+        return _places(one)[1:] if after is not None and is_aftermath(after) else ()
+
+    def _is_clean_up(self, one: _Seen, deaths: Sequence[int]) -> bool:
+        """Whether a line is only of a step that is cleared away: srun ends it when a process of it has died."""
+        began = self._cleared(one.at)
+        if one.ends is Ends.CRASH:  # shared memory goes away first
+            return began < one.at
+        return one.ends is Ends.CANCELLED and any(
+            self.state.same_file(began, at) and self._may_follow(began, at) for at in deaths
+        )
+
     def _of_run_before(self, one: _Seen) -> bool:
         return any(start > one.trouble.sighting.last and self.state.same_file(start, one.at) for start in self.starts)
 
@@ -167,6 +196,10 @@ class _Job:
         return at > error and self.state.place(at)[1] - self.state.place(error)[1] <= self.near
 
 
+def _places(one: _Seen) -> tuple[int, int]:
+    return one.trouble.sighting.first, one.trouble.sighting.last
+
+
 def _starts(processes: Sequence[ProcessState]) -> Iterator[int]:
     """Yield where processes that were connected printed first: behind a death, they are of the next run of the job."""
     for process in processes:
@@ -178,7 +211,7 @@ def _place(one: _Seen) -> tuple[str | None, str | None]:
     """Return the rank and the node that a death hit, as far as its line or its process says."""
     sighting = one.trouble.sighting
     said = dict(sighting.values)
-    if one.ends is Ends.OUTSIDE:  # Slurm says on which node it runs the job's script
+    if one.ends in {Ends.OUTSIDE, Ends.CANCELLED}:  # Slurm says on which node it runs the job's script
         return None, said.get("node")
     for pattern in vocabulary().places:
         found = pattern.search(sighting.text)

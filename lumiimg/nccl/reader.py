@@ -219,6 +219,7 @@ class LogReader:
             several_runs=summary.has_several_runs(processes, state.same_file),
             stalled=stall is not None and bool(state.dumps) and job.verdict is Verdict.NONE,
             first=end.signature,
+            clean_up=end.clean_up,
             some_nodes=whole_job.some_nodes(job.verdict, groups),
             evidence=self._evidence,
         )

@@ -19,7 +19,7 @@ _TASK = -1
 """In place of how many ranks there are: the number is that of a task, which may start several processes."""
 _BEGINNING = ("bootstrap", "library", "plugin", "loaded", "provider", "initialized", "socket", "ib", "network")
 """What a process prints before it has a rank."""
-_OF_AN_END = frozenset({Ends.CAUSE, Ends.OUTSIDE, Ends.EXIT, Ends.FOLLOWS})
+_OF_AN_END = frozenset(Ends) - {Ends.NO, Ends.RAISED, Ends.WAITED, Ends.OTHER}
 
 
 @dataclass(slots=True)

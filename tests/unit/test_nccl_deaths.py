@@ -85,7 +85,7 @@ def test_of_two_deaths_the_first_is_the_cause_but_for_slurms_word_of_a_kill() ->
     assert ended_by([*job("cxi", 0, 3, 5), *first, *then]) == "gpu-out-of-memory"
     assert ended_by([*job("cxi", 0, 3, 5), *then, *first]) == "segmentation-fault"
     word = [line for line in died("no word", 3) if "srun" not in line]
-    for name in [name for name in DEATHS if name not in {"no word", "unknown", "meeting"}]:
+    for name in [name for name in DEATHS if name not in {"no word", "unknown", "meeting", "bus error"}]:
         assert ended_by([*job("cxi", 0, 3, 9), *word, *died(name, 3, cascade=False)]) == DEATHS[name].id, name
 
 
@@ -260,3 +260,58 @@ def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
             proposed = [step for cause in report.causes for step in cause.remedy if "sacct -j" in step]
             assert all(f"sacct -j {number} " in step for step in proposed), line
             assert proposed or report.ended, line
+
+
+RANK_DIED = [
+    ("step-ended", "srun: error: nid005101: task 3: Exited with exit code 1"),
+    ("step-ended", "srun: error: nid005101: task 3: Aborted (core dumped)"),
+    ("worker-killed", "srun: error: nid005101: task 3: Killed"),
+    ("segmentation-fault", "srun: error: nid005101: task 3: Segmentation fault (core dumped)"),
+    ("bus-error", "srun: error: nid005101: task 3: Bus error (core dumped)"),
+    ("bus-error", "3: Bus error"),
+    ("python-error", "3: Traceback (most recent call last):\n3: KeyError: 'x'"),
+    ("gpu-out-of-memory", "3: Traceback (most recent call last):\n3: torch.OutOfMemoryError: HIP out of memory."),
+]
+CLEARED = [
+    "slurmstepd: error: *** STEP 4242.0 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
+    "0: slurmstepd: error: *** STEP 4242.0 ON nid005102 CANCELLED AT 2026-11-24T16:20:46 ***",
+    "srun: launch/slurm: _step_signal: Terminating StepId=4242.0",
+    "srun: error: nid005102: tasks 8-15: Terminated",
+]
+CANCELLED = [
+    "srun: Force Terminated StepId=4242.0",
+    "srun: Force Terminated job 4242",
+    "slurmstepd: error: *** JOB 4242 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
+    "0: slurmstepd: error: *** JOB 4242 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
+]
+
+
+def test_a_job_is_cancelled_only_where_no_process_had_died_before() -> None:
+    """srun --kill-on-bad-exit, which the job scripts of lumiimg ask for, ends a step in the words of a cancelled one."""
+    for (end, death), cleared, word, network in sampled(product(RANK_DIED, ["", *CLEARED], CANCELLED, NETWORKS), 120):
+        between = [cleared] if cleared else []
+        start = job(network, 0, 3, 9)
+        report = read([*start, *death.split("\n"), *between, word])
+        ended = report.ended.id if report.ended else ""
+        assert (ended, report.answer) == (end, ExitCode.NO), (death, cleared, word)
+        assert "cancelled" not in [cause.id for cause in report.causes], (death, cleared, word)
+        # the same words, and only then the death that they led to
+        after = [] if death.startswith("3: Tr") or "Segm" in death else death.split("\n")
+        assert ended_by([*start, word, *between, *after]) == "cancelled", (death, cleared, word)
+        assert ended_by([*start, *between, *after, word]) == ("cancelled" if between or not after else end), death
+    for end, death in RANK_DIED:
+        late = ended_by([*job("cxi", 0, 3), *death.split("\n"), *steps(3000), CANCELLED[0]])
+        assert late == (end if end in {"segmentation-fault", "bus-error"} else "cancelled"), "the job went on"
+
+
+def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:
+    for (end, death), cleared in product([row for row in RANK_DIED if row[0] == "bus-error"], CLEARED):
+        for start in (job("cxi", 0, 3), []):
+            assert ended_by([*start, death, cleared]) == end, (death, cleared)
+            report = read([*start, cleared, death])
+            assert report.ended is not None
+            assert report.ended.id == "step-cancelled", (death, cleared)
+            assert [cause.id for cause in report.causes if cause.id == end] == [], (death, cleared)
+            out_of_memory = "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
+            assert ended_by([*start, cleared, death, out_of_memory]) == "out-of-memory", "Slurm says it last"
+        assert read_apart(out=[cleared], err=[death]).answer is ExitCode.NO
