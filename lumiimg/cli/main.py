@@ -148,6 +148,7 @@ def run() -> NoReturn:
     # A tenth of a short command would go into searching what was just imported for garbage.
     gc.set_threshold(50_000)
     codecs.register_error("lumiimg", _in_other_letters)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # LANG=C on a compute node has no letter for what a log line or a file name may hold.
         if isinstance(stream, io.TextIOWrapper):
@@ -162,6 +163,15 @@ def run() -> NoReturn:
 
         completion.answer(make_parser(), hidden=INTERNAL)
     sys.exit(main())
+
+
+def _open_closed_streams() -> None:
+    """Open what is closed of the three streams on nothing: the next file would get its number, and what is printed."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # the lowest number that is free is that of the stream
+            stream = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(stream, True)
+            setattr(sys, name, os.fdopen(stream, "r" if name == "stdin" else "w", closefd=False))
 
 
 def _in_other_letters(error: UnicodeError) -> tuple[str, int]:

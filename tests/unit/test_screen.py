@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
+import shlex
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -120,6 +124,27 @@ DOCUMENTS = (
     "",
     "--help",
 )
+
+
+CLOSED = ("0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-")
+
+
+def test_a_stream_that_is_closed_changes_no_answer_and_no_file(place: Path) -> None:
+    def left(words: str, end: str) -> tuple[int, str, dict[str, bytes]]:
+        command = f"{shlex.quote(sys.executable)} -m lumiimg {words} {end}"
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        )
+        files = {path.name: path.read_bytes() for path in [*place.glob("*"), *place.glob("defs/*")] if path.is_file()}
+        return done.returncode, done.stdout, files
+
+    commands = [
+        words for words in (*ANSWERS, *DOCUMENTS) if words and not words.startswith(("-", "host scan", "draft"))
+    ]
+    cases = sampled(itertools.product(commands, CLOSED), 1)
+    for words, end in [("build --base debian-13 --add netprobe --definitions defs --force", "2>&-"), *cases]:
+        code, out, files = left(words, "")
+        assert left(words, end) == (code, "" if "1>&-" in end else out, files), (words, end)
 
 
 @pytest.mark.usefixtures("place")
