@@ -1,7 +1,7 @@
 """A job as the script that an expert of the site would write by hand: no line without a purpose that its reader shares.
 
-What only some situations need (a job inside of another, a requeued one, what is left in /tmp) is in `script.py`; so are torchrun
-and Ray, which start programs of their own on each node.
+What only some situations need (a job inside of another, a requeued one, what is left in /tmp) is in `script.py`; so are
+torchrun and Ray, which start programs of their own on each node.
 """
 
 from __future__ import annotations
