@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -32,7 +31,8 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.steps import content_below, steps_of
 from lumiimg.catalog.settings import open_to_others
-from lumiimg.engine.workspace import remove_tree, scratch_folder, written_by_rename
+from lumiimg.engine.own_folder import remove_tree
+from lumiimg.engine.workspace import scratch_folder, temporary_folder, written_by_rename
 from lumiimg.errors import BadInputError
 from lumiimg.files import make_folder, replaced
 from lumiimg.host.carried_manifest import MANIFEST, MANIFEST_LABEL, MANIFEST_PATH, to_text
@@ -369,7 +369,7 @@ def scratch_parent(cache: Path) -> Path:
     preferred = cache / "work"
     if re.fullmatch(r"[A-Za-z0-9_/.%@=+-]+", str(preferred)):
         return preferred
-    return Path(tempfile.gettempdir())
+    return temporary_folder()
 
 
 @contextmanager

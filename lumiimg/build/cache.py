@@ -20,7 +20,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,8 +32,9 @@ import msgspec
 
 from lumiimg.engine.namespaces.unpacked import FOLDER as UNPACKED
 from lumiimg.engine.namespaces.unpacked import remove_unpacked, unpacked_images
+from lumiimg.engine.own_folder import remove_files, remove_left
 from lumiimg.engine.owner import Owner, lives, this_process
-from lumiimg.engine.workspace import remove_stale, scratch_folder
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.files import write_text
 from lumiimg.image.oci.kept import kept_layers
@@ -44,6 +44,8 @@ FORMAT = 2
 _NAMES = ("data.sif", "data.sqfs", "data.tar")
 _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """What is being removed."""
+_FILES = re.compile(r"(key|entry|owner)\.json|data\.(sif|sqfs|tar)|[0-9a-f]{16}\.partial|\.\w+\.json\.[0-9a-f]{16}")
+"""What an entry or a lock has, and what a killed process may have left in one."""
 _BEAT_S = 5.0
 _STILL_S = 60.0
 """A heartbeat that stands still for so long is that of a process that is gone."""
@@ -322,7 +324,7 @@ class LayerCache:
             lock.rename(gone)
             if _holder_of(gone) != holder:
                 gone.rename(lock)
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_files(gone, _FILES)
 
     def _gone(self) -> Path:
         """Return the name that something has while it is removed."""
@@ -402,9 +404,9 @@ class LayerCache:
         """Remove what builds that were killed left: half removed entries, folders they worked in, and their locks."""
         for gone in self.root.glob(".*"):
             if _GONE.fullmatch(gone.name):
-                shutil.rmtree(gone, ignore_errors=True)
+                remove_files(gone, _FILES)
         for folder in ("work", UNPACKED):
-            remove_stale(self.root / folder)
+            remove_left(self.root / folder)
         for lock in self._locks.glob("*"):
             holder = _holder_of(lock)
             if holder is not None and _is_gone(holder):
@@ -422,7 +424,7 @@ class LayerCache:
             return
         except OSError as error:
             raise FailedError(f"cannot be removed: {error.strerror}", where=str(self._layers / key)) from error
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_files(gone, _FILES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from lumiimg.engine import namespaces
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
-from lumiimg.engine.workspace import scratch_folder
+from lumiimg.engine.workspace import scratch_folder, temporary_folder
 from lumiimg.errors import FailedError, one_line
 from lumiimg.resolve.bootstrap import debootstrap_at
 
@@ -106,7 +106,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool
     All as far as it is known.
     """
     try:
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+        with scratch_folder(temporary_folder()) as scratch:
             done = _start_containers(engine, environment, scratch)
     except FailedError as error:
         return True, True, True, CapabilityTrial(CONTAINER, works=False, said=str(error), is_sure=False)
@@ -132,7 +132,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> tuple[bool
 def _start_on_overlay(environment: Mapping[str, str], namespace: Sequence[str]) -> Completed | None:
     """Start a container as layers are built on overlays, by the kernel; None where there is no room to try."""
     try:
-        with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+        with scratch_folder(temporary_folder()) as scratch:
             _write_root(scratch / "root")
             for name in ("dev", "proc", "sys", "tmp", "etc", "root", "var/tmp"):
                 (scratch / "root" / name).mkdir(parents=True)
@@ -226,7 +226,7 @@ def _try_bootstrap(
             if _ASKED in done.output:
                 return True, True, trial("debootstrap begins", works=True)
         if not is_kernels:
-            with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+            with scratch_folder(temporary_folder()) as scratch:
                 done = _built(engine, _OF_ARCHIVE.text, {**environment, "LC_ALL": "C"}, scratch)
             if _ASKED in done.output:
                 return True, False, trial(f"debootstrap begins, by {engine.family}", works=True)
@@ -239,7 +239,7 @@ def _try_bootstrap(
 
 
 def _begin_bootstrap(environment: Mapping[str, str]) -> Completed:
-    with scratch_folder(Path(tempfile.gettempdir())) as scratch:
+    with scratch_folder(temporary_folder()) as scratch:
         words = archive_command(_OF_ARCHIVE, scratch / "base", environment.get("PATH"))
         variables = {**environment, **IN_CONTAINER, "LC_ALL": "C", "TMPDIR": f"{scratch}"}
         return run([*namespaces.PROGRAM, "root", OWN_MOUNTS, *words], env=variables, timeout_s=_TRIAL_S)

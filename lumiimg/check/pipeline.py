@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from lumiimg.check.static.machine import with_machine
 from lumiimg.check.static.venv import with_faults_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import find_engine
+from lumiimg.engine.workspace import scratch_folder, temporary_folder
 from lumiimg.errors import MissingHereError
 from lumiimg.findings import Finding, Level
 from lumiimg.host.container_view import read_on
@@ -84,8 +84,7 @@ def check_image(
                 if manifest is not None and manifest.binds and snapshot is not None:
                     _refuse_elsewhere(manifest, snapshot)
                 engine = find_engine(environment)
-                with tempfile.TemporaryDirectory(prefix="lumiimg-probe-") as scratch:
-                    folder = Path(scratch)
+                with scratch_folder(temporary_folder(), "lumiimg-probe-") as folder:
                     task = make_task(
                         engine, path, image, static, manifest, environment, folder, simulate=simulate, venv=venv
                     )

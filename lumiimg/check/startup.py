@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from lumiimg.check.strace import TRACED, Call, Counts, count, read_traces
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.workspace import scratch_folder, temporary_folder
 from lumiimg.errors import BadInputError, MissingHereError, one_line
 
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,20}")
@@ -118,9 +118,9 @@ class _Bench:
 
     def traced(self, words: Sequence[str | Path]) -> tuple[Completed, list[Call]]:
         """Run strace, with further options and a program."""
-        with tempfile.TemporaryDirectory(prefix="lumiimg-bench-") as folder:
-            completed = self.run([self.strace, *_STRACE, "-o", f"{folder}/trace", *words])
-            return completed, read_traces(sorted(Path(folder).iterdir()))
+        with scratch_folder(temporary_folder(), "lumiimg-bench-") as folder:
+            completed = self.run([self.strace, *_STRACE, "-o", folder / "trace", *words])
+            return completed, read_traces(sorted(folder.glob("trace*")))
 
 
 def kind_of(path: Path) -> ImportSource:

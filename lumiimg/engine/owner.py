@@ -9,14 +9,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _ALONE = secrets.token_hex(8)
+_MARK = "lumiimg-partial"
+_OWNER = re.compile(
+    rf"\.(?P<pid>\d{{1,10}})(?:-(?P<started>\d{{1,20}})-(?P<place>[0-9a-f]+))?@(?P<host>[^/]*)\.{_MARK}$"
+)
+"""Lumiimg 0.1.0 wrote no more than number and host."""
+_OLD_S = 7 * 24 * 3600.0
+"""No build goes on for so long without touching its folder: Slurm ends jobs sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,12 @@ def this_process() -> Owner:
     return Owner(pid, seen[1] if seen else 0, _place(), socket.gethostname()[:64])
 
 
+def owner_mark() -> str:
+    """Return the end of a name that says whose it is: this process, on this machine; at most 130 bytes."""
+    owner = this_process()
+    return f".{owner.pid}-{owner.started}-{owner.place}@{owner.host}.{_MARK}"
+
+
 def lives(owner: Owner) -> bool | None:
     """Tell whether a process lives; None where that cannot be seen from here, as of another node or namespace.
 
@@ -56,6 +71,27 @@ def lives(owner: Owner) -> bool | None:
         pass  # another user's has the number now, or /proc says nothing
     seen = _seen(owner.pid)
     return seen is None or seen == (True, owner.started)
+
+
+def is_left(entry: Path) -> bool:
+    """Whether something that is named for its owner was left by a process that no longer lives.
+
+    That of another node, boot or namespace of processes cannot be seen from here, and may live, as the name of a
+    machine proves nothing: what it has is left alone, until nothing was put there for a week. In /tmp it may be another
+    user's, named so that we touch it.
+    """
+    match = _OWNER.search(entry.name)
+    if match is None:
+        return False
+    try:
+        seen = entry.lstat()
+    except FileNotFoundError:  # its owner has just removed it
+        return False
+    if seen.st_uid != os.getuid():
+        return False
+    owner = Owner(int(match["pid"]), int(match["started"] or 0), match["place"] or "", match["host"])
+    is_there = lives(owner)
+    return time.time() - seen.st_mtime > _OLD_S if is_there is None else not is_there
 
 
 def _seen(pid: int) -> tuple[bool, int] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 import tomllib
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from lumiimg.engine import engine as engines
 from lumiimg.engine import failures
 from lumiimg.engine.engine import Engine, EngineKind, clean_environment
 from lumiimg.engine.failures import explain, telling_line
-from lumiimg.engine.workspace import remove_stale, scratch_folder
 
 KNOWN = tomllib.loads((Path(failures.__file__).parent / "failures.toml").read_text())["failure"]
 
@@ -35,37 +32,6 @@ def test_the_telling_line_is_the_scripts_not_the_engines() -> None:
     only_the_engine = "INFO:    gocryptfs not found, will not be able to use gocryptfs\n+ exit 3\n"
     assert telling_line(only_the_engine) == ""
     assert telling_line(f"FATAL:   no room\n{only_the_engine}") == "FATAL:   no room"
-
-
-@pytest.mark.threat
-def test_what_a_killed_build_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
-    with scratch_folder(tmp_path) as mine:
-        owner = mine.name.split(".")[1]
-        pid, started, place = owner.partition("@")[0].split("-")
-
-        def other(pid: str = pid, started: str = started, place: str = place) -> Path:
-            folder = tmp_path / mine.name.replace(owner.partition("@")[0], f"{pid}-{started}-{place}")
-            folder.mkdir()
-            (folder / "file").write_text("x")
-            return folder
-
-        dead, used_anew = other(pid="4194999"), other(started="1")
-        elsewhere, older = tmp_path / mine.name.replace("@", "@other-"), other(pid="4194999", place="f" * 12)
-        before = tmp_path / mine.name.replace(f"{pid}-{started}-{place}", "4194999")
-        for folder in (elsewhere, before):
-            folder.mkdir()
-        remove_stale(tmp_path)
-        assert not dead.exists()
-        assert not used_anew.exists(), "another process has its number now"
-        assert mine.exists()
-        assert elsewhere.exists(), "another node's: only it can tell"
-        assert older.exists(), "another namespace's, or boot's: whether it lives cannot be seen from here"
-        assert before.exists(), "an earlier lumiimg's, which did not say in which namespace it counts"
-        for folder in (mine, elsewhere, older, before):
-            os.utime(folder, (time.time() - 8 * 86400,) * 2)
-        remove_stale(tmp_path)
-        assert {path for path in tmp_path.iterdir() if path.is_dir()} == {mine}
-    assert not mine.exists()
 
 
 def test_the_engines_scratch_is_where_the_engine_can_work() -> None:

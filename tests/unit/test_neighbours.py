@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import shutil
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lumiimg.build.cache import LayerCache
 from lumiimg.cli.main import main
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.engine import own_folder
+from lumiimg.engine.namespaces.unpacked import remove_unpacked, unpacked_images
+from lumiimg.engine.own_folder import keep_folder, remove_left
+from lumiimg.engine.workspace import scratch_folder, written_by_rename
+from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.files import make_folder
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -142,3 +151,274 @@ def test_a_module_is_written_whole_or_not_at_all_wherever_the_disk_is_full(
         assert list(folder.iterdir()) == [], number
     assert number > 8
     assert (folder / "modulefiles" / "a" / "1.lua").is_file()
+
+
+# ---- folders that are removed
+
+Lay = Callable[[Path, Path, Path], None]
+"""What somebody does to a folder that a killed process has left, with a folder of the user's, and the notes."""
+
+
+def killed(parent: Path, name: str = "work-") -> Path:
+    """Return the folder of a process that was killed in the middle of its work."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        with scratch_folder(parent, name) as folder:
+            (folder / "deep" / "er").mkdir(parents=True)
+            (folder / "deep" / "er" / "file").write_text("half")
+            os.write(writing, os.fsencode(folder))
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:  # noqa: PTH123 - a descriptor has no path
+        return Path(os.fsdecode(pipe.read()))
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "lumiimg" / "made"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A private folder beside those of lumiimg, in one where others may rename it."""
+    folder = tmp_path / "shared" / "thesis"
+    folder.mkdir(parents=True)
+    folder.chmod(0o700)
+    folder.parent.chmod(0o777)
+    (folder / "data.sif").write_text("years of work")
+    (folder / "chapters").mkdir()
+    (folder / "chapters" / "1").write_text("years of work")
+    return folder
+
+
+def _years(shared: Path) -> int:
+    return sum(path.read_text() == "years of work" for path in shared.rglob("*") if path.is_file())
+
+
+@pytest.mark.threat
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path, notes: Path) -> None:
+    left, elsewhere, beside = killed(tmp_path / "a"), killed(tmp_path / "a"), killed(tmp_path / "b")
+    for note in notes.iterdir():
+        if json.loads(note.read_text())["path"] == str(elsewhere):
+            note = note.rename(note.with_name(note.name.replace("@", "@other-")))  # noqa: PLW2901
+            of_another_node = note
+    with scratch_folder(tmp_path / "a") as living:
+        assert not left.exists()
+        assert elsewhere.exists(), "another node's: only it can see whether its process lives"
+        assert beside.exists(), "in another folder"
+        os.utime(of_another_node, (time.time() - 8 * 86400,) * 2)
+        with scratch_folder(tmp_path / "a") as second:
+            assert not elsewhere.exists(), "nobody builds for a week"
+            assert {*(tmp_path / "a").iterdir()} == {living, second}
+    assert [*(tmp_path / "a").iterdir()] == []
+    assert [json.loads(note.read_text())["path"] for note in notes.iterdir()] == [str(beside)]
+
+
+@pytest.mark.threat
+def test_many_at_once_remove_what_a_killed_one_left(tmp_path: Path, notes: Path) -> None:
+    for _ in range(3):
+        killed(tmp_path / "a")
+    children = []
+    for _ in range(8):
+        if (child := os.fork()) == 0:
+            try:
+                with scratch_folder(tmp_path / "a") as folder:
+                    (folder / "file").write_text("x")
+            except BaseException:  # noqa: BLE001
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    assert ([*(tmp_path / "a").iterdir()], [*notes.iterdir()]) == ([], [])
+
+
+def _swap(left: Path, mine: Path, _notes: Path) -> None:
+    left.rename(left.with_name("away"))
+    mine.rename(left)
+
+
+def _computed(left: Path, mine: Path, _notes: Path) -> None:
+    mine.rename(left.with_name(left.name.replace("work-", "work-0")))
+
+
+def _link(left: Path, mine: Path, _notes: Path) -> None:
+    left.rename(left.with_name("away"))
+    left.symlink_to(mine)
+
+
+def _with_mark(put: Callable[[Path, Path], object]) -> Lay:
+    def lay(left: Path, mine: Path, notes: Path) -> None:
+        put(left / own_folder.MARK, mine / own_folder.MARK)
+        _swap(left, mine, notes)
+
+    return lay
+
+
+def _mark(put: Callable[[Path], object]) -> Lay:
+    def lay(left: Path, mine: Path, _notes: Path) -> None:
+        (left / "years").write_text((mine / "data.sif").read_text())
+        (left / own_folder.MARK).unlink()
+        put(left / own_folder.MARK)
+
+    return lay
+
+
+def _note(change: Callable[[Path], object]) -> Lay:
+    def lay(left: Path, mine: Path, notes: Path) -> None:
+        (left / "years").write_text((mine / "data.sif").read_text())
+        change(next(notes.iterdir()))
+
+    return lay
+
+
+def _state(change: Callable[[Path], object]) -> Lay:
+    def lay(left: Path, mine: Path, notes: Path) -> None:
+        (left / "years").write_text((mine / "data.sif").read_text())
+        change(notes)
+
+    return lay
+
+
+def _as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _as_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.with_name("real"))
+    path.symlink_to("real")
+
+
+LAID: dict[str, tuple[Lay, int]] = {
+    "another folder has its name": (_swap, 2),
+    "another folder has a name such as ours": (_computed, 2),
+    "a link has its name": (_link, 2),
+    "another folder with the same word": (_with_mark(shutil.copyfile), 2),
+    "another folder with its file": (_with_mark(os.link), 2),
+    "the word is a pipe": (_mark(os.mkfifo), 3),
+    "the word is a link": (_mark(lambda mark: mark.symlink_to("/dev/zero")), 3),
+    "the word is another": (_mark(lambda mark: mark.write_text("0" * 32)), 3),
+    "the word is long": (_mark(lambda mark: mark.write_text("0" * 100_000)), 3),
+    "the word is a path": (_mark(lambda mark: mark.write_text("../../../x")), 3),
+    "there is no word": (_mark(lambda _: None), 3),
+    "the note is cut": (_note(lambda note: os.truncate(note, 30)), 3),
+    "the note is something else": (_note(lambda note: note.write_text('["x"]')), 3),
+    "there is no note": (_note(Path.unlink), 3),
+    "the note is a pipe": (_note(_as_pipe), 3),
+    "the notes can be written by others": (_state(lambda notes: notes.chmod(0o770)), 3),
+    "the notes are a link": (_state(_linked), 3),
+    "the folder above the notes is a link": (_state(lambda notes: _linked(notes.parent)), 3),
+    "the notes are a file": (_state(_as_file), 3),
+}
+
+
+@pytest.mark.parametrize("case", LAID)
+@pytest.mark.threat
+def test_what_is_not_noted_as_ours_is_left_alone(tmp_path: Path, notes: Path, mine: Path, case: str) -> None:
+    lay, years = LAID[case]
+    lay(killed(mine.parent), mine, notes)
+    for _ in range(2):
+        with scratch_folder(mine.parent) as folder:
+            (folder / "file").touch()
+        assert not folder.exists(), "what a process has made itself it removes all the same"
+    assert _years(tmp_path / "shared") == years
+
+
+@pytest.mark.threat
+def test_a_folder_of_another_user_is_left_alone(notes: Path, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, me = killed(mine.parent), os.getuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: me + 1)
+        remove_left(mine.parent)
+    assert left.exists()
+    remove_left(mine.parent)
+    assert (left.exists(), [*notes.iterdir()]) == (False, [])
+
+
+@pytest.mark.parametrize("taken", ["mine", "copy"])
+@pytest.mark.threat
+def test_who_has_taken_the_name_of_a_folder_meanwhile_loses_nothing(
+    tmp_path: Path, notes: Path, mine: Path, taken: str
+) -> None:
+    del notes
+    with scratch_folder(mine.parent) as folder, written_by_rename(mine.parent / "x.sif") as partial:
+        (folder / "file").write_text("ours")
+        partial.write_text("whole")
+        folder.rename(tmp_path / "elsewhere")
+        (mine if taken == "mine" else shutil.copytree(mine, mine.with_name("copy"))).rename(folder)
+    assert _years(tmp_path) == (2 if taken == "mine" else 4)
+    assert [*(tmp_path / "elsewhere").iterdir()] == [], "what was ours is gone, wherever it is"
+    assert (mine.parent / "x.sif").read_text() == "whole"
+
+
+@pytest.mark.parametrize("kind", ["tree", "files"])
+@pytest.mark.threat
+def test_a_cache_sweeps_only_what_an_entry_or_a_lock_has(tmp_path: Path, notes: Path, mine: Path, kind: str) -> None:
+    del notes
+    cache = LayerCache(mine.parent)
+    gone = mine.parent / f".{'0' * 64}.1"
+    mine.rename(gone)
+    if kind == "files":  # of names of an entry and others
+        shutil.rmtree(gone / "chapters")
+        (gone / "entry.json").write_text("{}")
+        (gone / "data.csv").write_text("years of work")
+    before = {path: path.read_text() for path in gone.rglob("*") if path.is_file()}
+    cache.sweep()
+    assert before == {path: path.read_text() for path in gone.rglob("*") if path.is_file()}
+    for number, names in enumerate(
+        (("key.json", "entry.json", "data.sqfs"), (), ("owner.json", f"{'a' * 16}.partial"))
+    ):
+        half = mine.parent / f".{'1' * 63}{number}.1"
+        half.mkdir()
+        for file in names:
+            (half / file).touch()
+        cache.sweep()
+        assert not half.exists()
+    assert tmp_path.exists()
+
+
+@pytest.mark.threat
+def test_an_unpacked_image_is_removed_and_another_folder_of_its_name_is_not(
+    tmp_path: Path, notes: Path, mine: Path
+) -> None:
+    images = tmp_path / "shared" / "unpacked"
+    for name in ("0a", "0b", "0c"):
+        with scratch_folder(images) as scratch:
+            (scratch / "image" / "root").mkdir(parents=True)
+            keep_folder(scratch / "image", images / name)
+    shutil.rmtree(images / "0b")
+    mine.rename(images / "0b")
+    cut = images / "0c" / own_folder.MARK
+    (tmp_path / "state" / "forged.kept").write_text(
+        json.dumps({"path": "x", "uid": os.getuid(), "inode": cut.parent.stat().st_ino, "word": "../../forged"})
+    )
+    cut.write_text("../../forged")
+    found = {image.key: image for image in unpacked_images(images.parent)}
+    assert remove_unpacked(images.parent, found["0a"])
+    for name in ("0b", "0c"):
+        with pytest.raises(FailedError, match="by hand"):
+            remove_unpacked(images.parent, found[name])
+    assert sorted(path.name for path in images.iterdir()) == ["0b", "0c"]
+    assert _years(images) == 2
+    assert len([*notes.iterdir()]) == 2
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_module_is_not_replaced_where_its_folder_holds_another(
+    tmp_path: Path, commands: dict[str, list[str]], mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*commands["module"], str(tmp_path / "mods")]) == 0
+    for place in ("software/a/1", "software/a/1/bin"):
+        moved = mine.rename(tmp_path / "mods" / place / "thesis")
+        assert main([*commands["module"], str(tmp_path / "mods")]) == ExitCode.BAD_INPUT
+        assert "was not written by lumiimg" in capsys.readouterr().err
+        moved.rename(mine)
+    assert main([*commands["module"], str(tmp_path / "mods")]) == 0
+    assert _years(mine) == 2

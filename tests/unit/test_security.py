@@ -26,7 +26,7 @@ from lumiimg.cluster.module.modulefile import lua
 from lumiimg.cluster.template import filled
 from lumiimg.engine.engine import find_container_engine
 from lumiimg.engine.process import run, which
-from lumiimg.engine.workspace import owner_mark, remove_stale, scratch_folder, written_by_rename
+from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
 from lumiimg.files import write_text
 from lumiimg.image import ImageError, open_image
@@ -547,24 +547,3 @@ def test_a_token_in_a_proof_is_hidden_also_where_the_proof_is_cut_in_its_middle(
 @pytest.mark.threat
 def test_no_control_character_ends_a_string_of_lua() -> None:
     assert lua('a"b\\c\n\r\x00\x1b\x7fé') == '"a\\"b\\\\c\\n\\013\\000\\027\\127é"'
-
-
-@pytest.mark.threat
-def test_what_another_user_named_like_ours_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(0o1777)
-    gone = owner_mark().replace(f".{os.getpid()}-", ".4194304-")
-    theirs = tmp_path / f"work-x{gone}"
-    theirs.mkdir()
-    (theirs / "file").write_text("theirs")
-    (tmp_path / f".x.sif.y{gone}").symlink_to(theirs)
-    mine = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    remove_stale(tmp_path)
-    assert (theirs / "file").read_text() == "theirs"
-    monkeypatch.setattr(os, "getuid", lambda: mine)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "file").touch()
-    (theirs / "link").symlink_to(tmp_path / "elsewhere")
-    remove_stale(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
-    assert (tmp_path / "elsewhere" / "file").exists(), "a link is removed, not what it leads to"

@@ -8,7 +8,6 @@ results.
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from lumiimg.check.run.collective import (
 )
 from lumiimg.engine.engine import Engine, execute
 from lumiimg.engine.process import Completed, run
+from lumiimg.engine.workspace import scratch_folder, temporary_folder
 from lumiimg.errors import ExitCode, MissingHereError
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.job_files import read_logs
@@ -113,8 +113,7 @@ def run_here(
 
     Raises MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
     """
-    with tempfile.TemporaryDirectory(prefix="lumiimg-run-") as scratch:
-        folder = Path(scratch)
+    with scratch_folder(temporary_folder(), "lumiimg-run-") as folder:
         tools = provide_all_reduce(engine, path, image, environment, binds, folder)
         gpus = count_gpus(engine, path, static.path.rccl or "", environment, tools)
         prepare(folder)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.cluster.module.modulefile import lmod, tcl
 from lumiimg.cluster.module.settings import module_file
 from lumiimg.cluster.module.wrappers import wrapper_texts
+from lumiimg.engine.own_folder import own_folder
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import make_folder, replaced
 
@@ -77,6 +76,9 @@ def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool)
             hint = "--name NAME/VERSION is another, --force replaces it"
             what = f"module {module.full_name} is for another image, {image}"
             raise BadInputError(what, where=str(home), hint=hint)
+        for inner in (*home.glob("*"), *home.glob("bin/*")):
+            if inner != home / "bin" and inner.is_dir() and not inner.is_symlink():
+                raise BadInputError("was not written by lumiimg", where=str(inner), hint="move it away")
     elif there:
         hint = "--name NAME/VERSION is another"
         raise BadInputError("exists, and was not written by lumiimg", where=str(there[0]), hint=hint)
@@ -94,8 +96,7 @@ def _record_in(home: Path) -> dict[str, Any] | None:
 
 def _replace(home: Path, texts: dict[str, str]) -> None:
     """Put a folder in its place by rename; the one that was there goes when the new one is whole."""
-    beside = Path(tempfile.mkdtemp(prefix=".lumiimg-", dir=home.parent))
-    try:
+    with own_folder(home.parent, ".lumiimg-") as beside:
         new = beside / "new"
         (new / "bin").mkdir(parents=True)
         for name, text in texts.items():
@@ -110,5 +111,3 @@ def _replace(home: Path, texts: dict[str, str]) -> None:
         except OSError:
             (beside / "old").rename(home)
             raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write
 from lumiimg.cluster.nodes.slurm import Allocation, run_step
 from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
 from lumiimg.engine.engine import find_engine
-from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree
+from lumiimg.engine.own_folder import own_folder
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
 from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
@@ -130,19 +129,16 @@ def shared_folder() -> Iterator[Path]:
 
     Raises BadInputError where nothing can be written.
     """
-    try:
-        remove_stale(Path.cwd())
-        folder = Path(tempfile.mkdtemp(prefix=".lumiimg-check-", suffix=owner_mark(), dir=Path.cwd()))
-    except OSError as error:
-        raise BadInputError(
-            f"the answers of the nodes cannot be put here: {error.strerror}",
-            where=str(Path.cwd()),
-            hint="start the check in a folder that can be written and that all nodes share",
-        ) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(own_folder(Path.cwd(), ".lumiimg-check-"))
+        except OSError as error:
+            raise BadInputError(
+                f"the answers of the nodes cannot be put here: {error.strerror}",
+                where=str(Path.cwd()),
+                hint="start the check in a folder that can be written and that all nodes share",
+            ) from error
         yield folder
-    finally:
-        remove_tree(folder)
 
 
 def check_nodes(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from lumiimg.definition.docker.recognition import Recognised, recognise
 from lumiimg.definition.docker.script import FOLDERS, SHELL_NAME, LeftOut, comment, layer_arguments, script_of
 from lumiimg.definition.docker.steps import BuildPath, Declared, follow
 from lumiimg.definition.text import DefinitionError, checked_body
+from lumiimg.engine.own_folder import own_folder
 from lumiimg.errors import BadInputError, FailedError, one_line
 
 if TYPE_CHECKING:
@@ -71,16 +70,13 @@ def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
     files = {"layer.toml": _layer(draft, folder.name), "post.sh": _post(draft)}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".lumiimg-", dir=folder.parent))
-        try:
+        with own_folder(folder.parent, ".lumiimg-") as beside:
             inside = beside / folder.name
             inside.mkdir()
             for name, text in files.items():
                 (inside / name).write_text(text, encoding="utf-8")
             read_layer(inside)
             inside.rename(folder)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
     except OSError as error:
         raise FailedError(f"cannot be written: {error.strerror or error}", where=str(folder)) from error
 

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.settings import read_settings
 from lumiimg.engine.failures import explain
+from lumiimg.engine.own_folder import keep_folder, remove_kept
+from lumiimg.engine.owner import is_left, owner_mark
 from lumiimg.engine.process import run, which
-from lumiimg.engine.workspace import owner_mark, remove_stale, remove_tree, scratch_folder
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image.oci.kept import kept_layers
 
@@ -95,7 +97,7 @@ def _in_use(program: str, layer: SquashedLayer, parent: Path, environment: Mappi
 def _unpack(program: str, layer: SquashedLayer, folder: Path, environment: Mapping[str, str]) -> None:
     with scratch_folder(folder.parent) as scratch:
         root = scratch / "image" / "root"
-        root.parent.mkdir()
+        root.parent.mkdir(0o700)
         words = [program, "-no-progress", "-quiet", "-no-xattrs", "-dest", str(root), "-offset", str(layer.offset)]
         done = run([*words, str(layer.file)], env=environment)
         if not done.ok:
@@ -105,7 +107,7 @@ def _unpack(program: str, layer: SquashedLayer, folder: Path, environment: Mappi
         entry = {"image": os.fspath(layer.file), "size_bytes": _size_of(root)}
         (root.parent / _ENTRY).write_text(json.dumps(entry), encoding="utf-8")
         try:
-            root.parent.rename(folder)
+            keep_folder(root.parent, folder)
         except OSError:
             if not folder.is_dir():  # else another was quicker
                 raise
@@ -144,7 +146,9 @@ def remove_unpacked(cache: Path, image: UnpackedImage) -> bool:
             layer.remove()
         return True
     folder = cache / FOLDER / image.key
-    remove_stale(folder)
+    for mark in folder.glob(".use-*"):
+        if is_left(mark):
+            mark.unlink(missing_ok=True)
     if any(folder.glob(".use-*")):
         return False
     gone = folder.with_name(f"work-{image.key[:12]}{owner_mark()}")
@@ -158,5 +162,10 @@ def remove_unpacked(cache: Path, image: UnpackedImage) -> bool:
         with contextlib.suppress(OSError):
             gone.rename(folder)
             return False
-    remove_tree(gone)
+    try:
+        remove_kept(gone, folder)
+    except FailedError:
+        with contextlib.suppress(OSError):
+            gone.rename(folder)
+        raise
     return True

@@ -18,14 +18,14 @@ import json
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lumiimg.engine.workspace import is_left, owner_mark
+from lumiimg.engine.own_folder import remove_files
+from lumiimg.engine.owner import is_left, owner_mark
 
 TOTAL_S = 3600.0
 """Longest time of one download with all its tries, unless the caller sets another; a server that drips is given up."""
@@ -33,6 +33,7 @@ OLD_S = 7 * 24 * 3600.0
 """Of the last byte: what nobody has asked for since is removed."""
 _STILL_S = 2 * TOTAL_S
 _NOTE_LIMIT_BYTES = 64 * 1024
+_FILES = re.compile(r"data|from\.json")
 _NAME = re.compile(r"part-(?P<key>[a-z0-9-]+)\.(?P<word>[0-9a-f]+)(?P<owner>\..+)?")
 
 
@@ -105,7 +106,7 @@ def _take(store: Path, key: str) -> Path:
     best = max(found)[1] if found else _named(store, key)
     for _, entry in mine:
         if entry != best:
-            shutil.rmtree(entry, ignore_errors=True)
+            remove_files(entry, _FILES)
     best.mkdir(exist_ok=True)
     return best
 
@@ -123,7 +124,7 @@ def _named(store: Path, key: str) -> Path:
 
 def _give_back(partial: Partial, url: str) -> None:
     if not _size(partial.folder) or not partial.can_go_on(url):
-        shutil.rmtree(partial.folder, ignore_errors=True)
+        remove_files(partial.folder, _FILES)
         return
     with contextlib.suppress(OSError):  # it is the next one's all the same when this process has ended
         partial.folder.rename(partial.folder.with_name(partial.folder.name.removesuffix(owner_mark())))
