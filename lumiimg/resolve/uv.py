@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+import signal
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from lumiimg.engine.process import NO_NETRC, Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
@@ -36,6 +38,10 @@ _NO_SOLUTION = "No solution found when resolving dependencies"
 _FETCHING = "Failed to fetch: "
 _CERTIFICATE = "invalid peer certificate"
 _OFFLINE = "the network was disabled"
+_KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGSEGV})
+"""By the kernel, where a machine or a job has no memory left, and of itself, where it cannot even begin."""
+_NO_MEMORY = re.compile(r"memory allocation of \d+ bytes failed|spawn (?:worker )?thread|Cannot allocate memory")
+_ADDRESS = re.compile(r'\burl = "([^"]+)"')
 _NO_TIMES = "missing an upload date"
 _LIST = re.compile(
     r"(?:(?:all|one) of|(only) the following versions of \S+ are available):((?:\s+(?!we )\S+[<>=!]\S+)+)"
@@ -131,7 +137,7 @@ def compile_versions(
     date is to bound what has none, MissingHereError for what only a network would have.
     """
     done = _run(["--annotation-style", "line", "--output-file", "held.txt"], folder, target, cache, environ)
-    _check(done)
+    _check(done, folder)
     try:
         requirers = (folder / "held.txt").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -158,7 +164,7 @@ def compile_lock(
         found = "".join(f"{name}=={version}\n" for name, version in versions.items())
         (folder / "found.txt").write_text(found, encoding="utf-8")
         words = ["--constraints", "found.txt", "--output-file", "pylock.toml"]
-        _check(_run(words, folder, target, cache, environ))
+        _check(_run(words, folder, target, cache, environ), folder)
         return parse_toml((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"], requirers, warned
     except (OSError, ValueError, KeyError) as error:
         raise FailedError(f"uv wrote no lock that can be read: {one_line(str(error))[:200]}") from error
@@ -180,9 +186,17 @@ def _run(
     return run([*limited, "pip", "compile", "pyproject.toml", *asked, *words], env=kept, cwd=folder, timeout_s=_LIMIT_S)
 
 
-def _check(completed: Completed) -> None:
+def _check(completed: Completed, folder: Path) -> None:
     if completed.ok:
         return
+    if completed.exit_code in _KILLED or _NO_MEMORY.search(completed.output):
+        settings = "".join((folder / name).read_text(encoding="utf-8") for name in ("uv.toml", "pyproject.toml"))
+        hosts = dict.fromkeys(str(urlsplit(url).hostname) for url in _ADDRESS.findall(settings))
+        raise FailedError(
+            f"uv had not enough memory to resolve the wheels; it may use {_MEMORY_KIB >> 20} GiB, and asked "
+            f"{', '.join(hosts)}",
+            hint="does the job or the machine have that much? is the address an index, whose pages end?",
+        )
     if completed.timed_out:
         raise FailedError(f"the wheels were not resolved within {_LIMIT_S:.0f} s", hint="is the index slow? try again")
     if _OFFLINE in completed.output:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from lumiimg.resolve.network.mirrors import Mirrors, general_index
 from lumiimg.resolve.network.web import Response, Web
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.requirement_files import read_requirements
+from tests.shared.loopback import Reply, listening
 from tests.shared.tls import ANOTHER, CERTIFICATE, certified
 from tests.shared.world import World, archive_of, serve
 
@@ -297,8 +299,39 @@ def test_an_index_that_goes_on_for_ever_ends_with_its_time_or_its_memory(
     monkeypatch.setattr(uv, "_LIMIT_S", 0.0)
     assert "not resolved within 0 s" in refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
     monkeypatch.undo()
-    monkeypatch.setattr(uv, "_MEMORY_KIB", 1 << 10)
-    assert refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
+    monkeypatch.setattr(uv, "_MEMORY_KIB", 128 << 10)
+
+    def page() -> Iterator[bytes]:
+        while True:
+            yield b'<a href="egg-1.0-py3-none-any.whl">egg</a>' * 2000
+
+    with listening(lambda _: Reply(200, page(), {"Content-Type": "text/html"})) as world.url:
+        said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
+    assert re.match(r"uv had not enough memory to resolve the wheels; it may use 0 GiB, and asked 127\.0\.0\.1; ", said)
+
+
+def test_where_uv_has_no_memory_that_is_said_with_the_indexes(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for uv ends as the real one was seen to."""
+    program = tmp_path / "uv-program"
+    monkeypatch.setattr(uv, "find_uv", lambda *_: str(program))
+    monkeypatch.setattr(closure, "_index_of", lambda _, indexes, __: indexes[0])
+    wants = LayerWants("a", "1", pins=("ham==1.0",), indexes=("https://host.test/whl",), requires=("egg",))
+    indexes = Indexes(f"{world.url}/pypi/simple", Web(), tmp_path / "uv")
+    for end in (
+        "kill -KILL $$",
+        "kill -SEGV $$",
+        "echo memory allocation of 417792 bytes failed; kill -ABRT $$",
+        'echo "OS can\'t spawn worker thread: Resource temporarily unavailable"; exit 134',
+        "echo 'failed to spawn thread: Os { code: 11, kind: WouldBlock }'; exit 134",
+    ):
+        program.write_text(f"#!/bin/sh\n{end}\n")
+        program.chmod(0o755)
+        with pytest.raises(
+            FailedError, match=r"not enough memory .* may use 4 GiB, and asked 127\.0\.0\.1, host\.test"
+        ):
+            resolve([wants], UBUNTU, indexes, until=None, held={}, on_line=print)
 
 
 def test_without_uv_pip_fetches_the_release_that_is_named_or_that_is_said(
