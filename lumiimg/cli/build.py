@@ -31,10 +31,12 @@ from lumiimg.errors import BadInputError, ExitCode, printable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from lumiimg.build.builder import BuiltImage
     from lumiimg.build.progress import Progress
     from lumiimg.cli.options import Options
+    from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.host.wanted import KnownMachine
     from lumiimg.resolve.lock import Lock
@@ -126,9 +128,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.why:
         _refuse_beside_why(arguments)
-        from lumiimg.cli.why import answer_why
-
-        return answer_why(arguments)
     check_options(arguments)
     if arguments.locked:
         return make(arguments, *_read_lock(arguments))
@@ -138,9 +137,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _refuse_beside_why(arguments: argparse.Namespace) -> None:
     """Refuse options of a build, where nothing is built. Raises BadInputError."""
-    for option in ("locked", "lock", "output", "dry-run", "definitions", "fresh", "force", "html", "manifest"):
+    for option in ("output", "dry-run", "definitions", "fresh", "force", "html", "manifest"):
         if getattr(arguments, option.replace("-", "_")):
             raise BadInputError(f"--why and --{option}", hint="--why only prints an answer; leave the other out")
+    if arguments.lock and not arguments.locked:
+        raise BadInputError("--why and --lock", hint="add --locked, to ask of what the lock says")
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -151,7 +152,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise BadInputError("--dry-run and --lock", hint="`lumiimg lock` only writes the lock")
     if arguments.definitions is not None:
         _check_folder(arguments.definitions, force=arguments.force)
-    elif not arguments.dry_run:
+    elif not (arguments.dry_run or vars(arguments).get("why")):
         may_be_the_same = arguments.lock is None or arguments.locked
         check_output(_output_of(arguments), force=arguments.force, may_be_the_same=may_be_the_same)
     check_result(arguments)
@@ -176,6 +177,11 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         return ExitCode.GOOD
     if lock.bootstrap.image is not None:
         lock.bootstrap.image.refuse_unproved()
+    why = vars(arguments).get("why")
+    if why:
+        from lumiimg.cli.why import refuse_other_layer
+
+        refuse_other_layer(why, write_chain(lock))
     sources = sources_of(arguments)
     if lock.unsettled or arguments.lock:
         from lumiimg.resolve.pin import settle
@@ -189,6 +195,10 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     if arguments.definitions is not None:
         _write_definitions(arguments, sources.store, lock, request)
         return ExitCode.GOOD
+    if why:
+        from lumiimg.cli.why import answer_why
+
+        return answer_why(arguments, _chain_of(arguments, lock, request)[1])
     return _build(arguments, sources.store, lock, request)
 
 
@@ -251,13 +261,25 @@ def _refuse_others(found: list[str], path: Path, *, trusted: bool) -> None:
         print(f"lumiimg: by the lock, not by the catalogue: {printable(one)}", file=sys.stderr)
 
 
+def _chain_of(
+    arguments: argparse.Namespace, lock: Lock, request: Request
+) -> tuple[Lock, Sequence[Definition], KnownMachine]:
+    """Return the lock with the digest of its base, its definitions, and the machine that they are for."""
+    from lumiimg.build.local_base import lock_base
+    from lumiimg.catalog.settings import read_settings
+    from lumiimg.definition.writer import write_chain
+
+    progress = progress_of(arguments)
+    lock = lock_base(lock, read_settings(os.environ).cache, progress.notice)
+    runs_on = _runs_on(arguments, request, progress)
+    return lock, write_chain(lock, runs_on.site.arch if runs_on.site else None), runs_on
+
+
 def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:
     from lumiimg.build.builder import build_image
     from lumiimg.build.choice import choose_way, machine_for_builds
-    from lumiimg.build.local_base import lock_base
     from lumiimg.build.provenance import PLAN, plan_document
     from lumiimg.catalog.settings import read_settings
-    from lumiimg.definition.writer import write_chain
     from lumiimg.engine.engine import clean_environment
     from lumiimg.report import build as report
 
@@ -267,12 +289,11 @@ def _build(arguments: argparse.Namespace, store: Store, lock: Lock, request: Req
     way, because = choose_way(machine, arguments.strategy)
     if not arguments.quiet:
         report.print_start(lock, engine, output, f"{way}: {because}")
+    lock, chain, runs_on = _chain_of(arguments, lock, request)
     progress = progress_of(arguments)
-    lock = lock_base(lock, cache, progress.notice)
-    runs_on = _runs_on(arguments, request, progress)
     try:
         built = build_image(
-            write_chain(lock, runs_on.site.arch if runs_on.site else None),
+            chain,
             output,
             machine=machine,
             way=way,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
 import pytest
 
+from lumiimg.catalog.settings import read_settings
 from lumiimg.errors import ExitCode
 from lumiimg.image import FileKind, open_image
 from tests.engine.conftest import lumiimg
@@ -26,7 +28,7 @@ PROXY = {"https_proxy": "http://me:CanaryOfTheProxy@127.0.0.1:1"}
 TELLER = r"""
 env
 for file in /proc/[0-9]*/environ /proc/[0-9]*/cmdline; do tr '\0' '\n' <"$file" 2>/dev/null || true; done
-cat ~/.netrc /root/.netrc "$NETRC" ~/.apptainer/docker-config.json 2>/dev/null || true
+cat ~/.netrc /root/.netrc "${NETRC:-}" ~/.apptainer/docker-config.json 2>/dev/null || true
 env | grep -vi proxy >/opt/told
 echo told >>/opt/told
 """
@@ -49,7 +51,12 @@ def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str
     (tmp_path / ".netrc").write_text("default login me password CanaryOfNetrc\n")
     (tmp_path / ".apptainer").mkdir()
     (tmp_path / ".apptainer/docker-config.json").write_text("CanaryOfRegistries")
-    secrets = {**SECRETS, **PROXY, "HOME": str(tmp_path), "NETRC": str(tmp_path / ".netrc")}
+    homes = {
+        "HOME": str(tmp_path),
+        "NETRC": str(tmp_path / ".netrc"),
+        "LUMIIMG_CACHE": str(read_settings(os.environ).cache),
+    }
+    secrets = {**SECRETS, **PROXY, **homes}
     words = ["--base", "debian-13", "--add", "teller", "--layers", str(layers), "--strategy", way]
     built = lumiimg("build", *words, "-o", image, env=secrets)
     assert built.code == ExitCode.GOOD, built.err

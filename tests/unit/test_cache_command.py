@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -16,13 +17,15 @@ from lumiimg.build.cache_miss import why
 from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.fetch import content_with
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.namespaces.layers import SquashedLayer
 from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import ExitCode, FailedError
 from lumiimg.report.cache import print_why
-from tests.shared.programs import needs, squashed
+from tests.shared.programs import EVERYTHING, needs, squashed
+from tests.shared.world import World, serve, wheels_of_layers
 
 Capture = pytest.CaptureFixture[str]
 
@@ -233,4 +236,64 @@ def test_why_is_an_option_of_build_and_builds_nothing(
     assert "'torch' is not a layer of this image; it has: debian-13" in capsys.readouterr().err
     assert main([*request, "--why", "netprobe", "-o", str(tmp_path / "x.sif")]) == ExitCode.BAD_INPUT
     assert "--why and --output" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["lock", *request[1:], "--offline"]) == ExitCode.GOOD
+    assert main([*request, "--why", "netprobe", "--lock", "lumiimg.lock"]) == ExitCode.BAD_INPUT
+    assert main(["build", "--locked", "--why", "netprobe"]) == ExitCode.NO
+    assert "netprobe: never built with this cache" in capsys.readouterr().out
     assert list(cache.entries()) == []
+
+
+REQUESTS = (
+    ["--recipe=lumi-pytorch"],
+    *(
+        ["--base", base, "--add", layer, "--fabric", fabric, "--site", "lumi"]
+        for base, layer, fabric in (
+            ("rocm-6.2.4", "sglang", "auto"),
+            ("rocm-7.2.4", "aws-ofi-nccl", "host"),
+            ("rocm-6.4.4", "vllm", "bundled"),
+            ("rocm-6.2.4", "pytorch", "host"),
+            ("debian-13", "netprobe", "none"),
+        )
+    ),
+    *([f"--recipe={name}"] for name in open_catalogue({"HOME": "/nonexistent"}).recipe_names()),
+)
+
+
+class ReachedError(FailedError):
+    """A stand-in for a build, which ends before it."""
+
+
+def test_why_is_asked_of_what_a_build_would_build(
+    cache: LayerCache, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same digests, wheels and sources, or with the same refusal."""
+    del cache
+    engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+    machine = BuildMachine(engine, True, True, True, None, Path("/x/unsquashfs"), None, None, ())
+    reached: list[object] = []
+
+    def keys(steps: object, _: BuildMachine) -> NoReturn:
+        reached.append(steps)
+        raise ReachedError("was reached")
+
+    monkeypatch.setattr(choice, "machine_for_builds", lambda *_: machine)
+    for module in ("keys", "builder"):
+        monkeypatch.setattr(f"lumiimg.build.{module}.layer_keys", keys)
+    with serve(World(wheels=wheels_of_layers(), of_layers=wheels_of_layers())) as world:
+        for words in REQUESTS if EVERYTHING else REQUESTS[:3]:  # vLLM's take seconds
+            said: list[tuple[int, str]] = []
+            names = layers_of(words, capsys)
+            for more in (["-o", str(tmp_path / "x.sif"), "--quiet"], ["--why", names[-1] if names else "x", "--quiet"]):
+                code = main(["build", *words, *more, *world.mirrors])
+                said.append((code, capsys.readouterr().err))
+            assert said[0] == said[1], words
+            assert len(reached) == (2 if names else 0), (words, said)
+            assert reached[:1] == reached[1:], words
+            reached.clear()
+
+
+def layers_of(words: list[str], capsys: Capture) -> list[str]:
+    """Return the layers of a request, as --dry-run has them."""
+    code, out = main(["build", *words, "--dry-run", "--json"]), capsys.readouterr().out
+    return [layer["name"] for layer in json.loads(out)["plan"]["layers"]] if code == ExitCode.GOOD else []
