@@ -48,6 +48,8 @@ class End(NamedTuple):
     """Id of the death, or of that error, where one is known."""
     clean_up: frozenset[str] = frozenset()
     """Ids of what looks like a death, and only follows on one."""
+    calls: tuple[Sighting, ...] = ()
+    """Calls of the library that failed or did not end, where nothing shows that the job went on."""
 
 
 class _Seen(NamedTuple):
@@ -104,6 +106,8 @@ class _Job:
         self.near = _NEAR_LINES + _OF_EACH * len(processes)
         self.starts = list(_starts(processes))
         self.processes = processes
+        ends = [*state.job.saw("completed"), *(s for process in processes for s in process.saw("init-complete"))]
+        self.are_completed = bool(ends)
         self.ignored = [s.last for process in processes for s in process.saw("exception-ignored")]
         pairs = [_Seen(process, trouble) for process, of in zip(processes, found, strict=True) for trouble in of]
         relevant = [one for one in pairs if one.ends is not Ends.NO or one.trouble.signature.effect is not Effect.NONE]
@@ -136,7 +140,20 @@ class _Job:
         tracebacks = [s.last for process in self.processes for s in process.saw("traceback")]
         near = [at for at in tracebacks if not self._is_ignored(at) and self._is_near_the_end(at)]
         errors += [one for at, one in last if near and at > min(near)]
-        return End(None, bool(errors or near), errors[0].trouble.signature.id if errors else None)
+        calls = tuple(call for process in self.processes for call in self._open_calls(process))
+        return End(None, bool(errors or near), errors[0].trouble.signature.id if errors else None, calls=calls)
+
+    def _open_calls(self, process: ProcessState) -> Iterator[Sighting]:
+        """Yield the calls of a process that failed and were its last, and communicators that it began and never had.
+
+        These count where the job has ended, or other lines show that completed ones are in the log.
+        """
+        done = list(process.saw("init-complete"))
+        alive = max((s.last for s in process.saw(*_ALIVE, "init-complete")), default=-1)
+        yield from (call for call in process.saw("call-failed") if call.last > alive)
+        if self.are_completed and len(begun := list(process.saw("init-begun"))) < process.limit:
+            ends = {(s.value("comm"), s.last) for s in done}
+            yield from (s for s in begun if not any(c == s.value("comm") and at > s.last for c, at in ends))
 
     def _is_near_the_end(self, at: int) -> bool:
         alive = (s.last for process in self.processes for s in process.saw(*_ALIVE))

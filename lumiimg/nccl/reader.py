@@ -202,10 +202,12 @@ class LogReader:
         stall = flight.stalled(state.dumps) or whole_job.stall(state.job, ranks, told)
         groups = summary.node_groups(processes, findings, troubles)
         progress = flight.progress(state.dumps)
+        calls = tuple(map(self._evidence, end.calls[: causes.EVIDENCE_OF_CAUSE]))
         unclear = _unclear(
             Verdict.INTRA_NODE_ONLY if single_node else job.verdict,
             {
-                Occasion.END_UNCLEAR: end.unclear,
+                Occasion.CALL_NOT_ENDED: bool(calls),
+                Occasion.END_UNCLEAR: end.unclear and not (calls and job.verdict is not Verdict.NONE),
                 Occasion.STALLED: bool(state.dumps) and stall is not None and job.verdict is not Verdict.NONE,
                 Occasion.NOT_ENDED: stall is None and any(one.waits_in for one in progress),
             },
@@ -237,7 +239,7 @@ class LogReader:
             failed_running=any(t.signature.effect is Effect.RUN_ERROR for found in everywhere for t in found),
             connected=any(True for p in processes for _ in p.saw("channel", "local-channel", "connected")),
             ended=end.death,
-            end_unclear=end.unclear,
+            end_unclear=end.unclear or bool(calls),
             stall=stall,
             progress=progress,
             differing=whole_job.differing(state.holders, processes),
@@ -249,7 +251,8 @@ class LogReader:
             transport=summary.transport(processes, state.job),
             environment=summary.environment(state.job),
             measurements=state.bandwidth.measurements(state.place) if state.bandwidth else (),
-            causes=unclear + ranked,
+            causes=tuple(replace(c, evidence=calls) if c.id == Occasion.CALL_NOT_ENDED else c for c in unclear)
+            + ranked,
         )
         return causes.with_names(report, _names(state))
 

@@ -330,7 +330,8 @@ class LogReport:
     ended: Death | None
     """What ended the job, where it was not the network; null where the log does not show it."""
     end_unclear: bool
-    """Whether an error stands so near the end of the log that it may have ended the job."""
+    """Whether an error so near the end of the log, or a call of the library that failed or did not end, may have ended
+    the job."""
     stall: Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
     progress: tuple[RankProgress, ...]

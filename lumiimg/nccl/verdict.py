@@ -95,7 +95,7 @@ def judge_process(process: ProcessState, troubles: Sequence[Trouble], job: Job) 
     fatal = [t for t in troubles if t.signature.effect in _FATAL]
     # a transport that only started, in a process that may not use it (NCCL_NET), carried nothing
     if families - {"ofi"} and (chosen or not fatal):
-        return _built_in(sightings, families, final=any(s.has_origin for s in chosen))
+        return _built_in(process, sightings, families, final=any(s.has_origin for s in chosen))
     if dead := dead_of(process, troubles, job):
         return replace(_failure(Verdict.PLUGIN_INIT_ERROR, dead), ended=True)
     if chosen or (families and not any(t.signature.effect in FAILURES for t in troubles)):
@@ -149,13 +149,15 @@ def _family(sighting: Sighting) -> str | None:
     return "ofi" if sighting.event in {"provider", "mpi-provider"} else vocabulary().family(sighting.value("network"))
 
 
-def _built_in(sightings: list[Sighting], families: set[str | None], *, final: bool) -> Judgement:
+def _built_in(process: ProcessState, sightings: list[Sighting], families: set[str | None], *, final: bool) -> Judgement:
     network = sightings[0].value("network") or None
     proof = tuple(sightings[:2])
     if len(families) > 1:
         return Judgement(Verdict.MIXED, Confidence.LIKELY, proof, network)
     verdict = Verdict.SOCKET if "socket" in families else Verdict.IB
-    return Judgement(verdict, Confidence.PROVED if final else Confidence.LIKELY, proof, network)
+    # of a slow network the choice is enough, of a fast one it proves nothing
+    certain = final and (verdict is Verdict.SOCKET or any(s.has_origin for s in process.saw("channel", "connected")))
+    return Judgement(verdict, Confidence.PROVED if certain else Confidence.LIKELY, proof, network)
 
 
 def _libfabric(process: ProcessState, sightings: list[Sighting], troubles: Sequence[Trouble], job: Job) -> Judgement:

@@ -188,6 +188,8 @@ class Occasion(StrEnum):
     """Dumps of the flight recorder show a collective that all ranks began, and that did not end."""
     END_UNCLEAR = "end-unclear"
     """An error stands near the end of the log."""
+    CALL_NOT_ENDED = "call-not-ended"
+    """A call of the library failed, or did not come to its end."""
     UNEXPLAINED = "unexplained"
     """No trouble was found that could be the cause of the verdict."""
 

@@ -52,14 +52,16 @@ _SELECTED = {
     Verdict.OFI_CXI: "Slingshot, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
     Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
+    Verdict.IB: "InfiniBand or RoCE verbs, it seems: this log does not prove that traffic went over them",
 }
 _CHOSEN = {
-    Verdict.SOCKET: "TCP sockets were chosen, not the fast network; no line shows traffic",
-    Verdict.IB: "InfiniBand or RoCE verbs were chosen; no line shows traffic",
-    Verdict.PLUGIN_MISSING: "the net plugin was not found; no line shows traffic",
-    Verdict.MIXED: "ranks chose different networks; no line shows traffic",
+    _SENTENCES[Verdict.SOCKET]: "TCP sockets were chosen, not the fast network",
+    _SELECTED[Verdict.IB]: "InfiniBand or RoCE verbs were chosen",
+    _SENTENCES[Verdict.OFI_OTHER]: "libfabric was chosen, but not on Slingshot",
+    _SELECTED[Verdict.OFI_OTHER]: "libfabric was chosen; the log does not name its provider: Slingshot or TCP",
+    _SENTENCES[Verdict.MIXED]: "ranks chose different networks",
 }
-"""Of a job that ended before any rank was connected."""
+"""What is said in place of a sentence where no line shows that any rank was connected."""
 KINDS = {ExitCode.GOOD: "ok", ExitCode.NO: "problem"}
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
 _NAMES = frozenset({"Slingshot", "Slurm"})
@@ -92,10 +94,17 @@ def network(report: LogReport) -> str:
         unsure = "; what other nodes did it does not show" if report.other_nodes_silent else ""
         return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
     answer = answer_of(report.verdict, report.provider, report.confidence)
-    sentence = f"{_sentence(report.verdict, answer)}{failed}"
-    if report.ended is not None and not report.connected:
-        sentence = _CHOSEN.get(report.verdict, sentence)
-    return f"{report.verdict.value}: {sentence} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
+    sentence = _sentence(report.verdict, answer)
+    if not _shows_traffic(report) and (chosen := _CHOSEN.get(sentence)):
+        sentence = f"{chosen}; no line shows traffic"
+    return f"{report.verdict.value}: {sentence}{failed} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
+
+
+def _shows_traffic(report: LogReport) -> bool:
+    """Whether anything shows that ranks were connected, as what proves libfabric does."""
+    proved = report.verdict is Verdict.OFI_OTHER and report.confidence is Confidence.PROVED
+    measured = any(one.best_gb_s is not None for one in report.measurements)
+    return proved or measured or report.connected or report.failed_running
 
 
 def _of_which(report: LogReport) -> str:

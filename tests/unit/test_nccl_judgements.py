@@ -216,3 +216,85 @@ def test_what_ras_diagnostics_and_gin_say_is_a_cause_and_takes_no_network_back()
         for mark in ("The log says: ", "    ", "# ", "AssertionError: expected ", '+ grep "'):
             quoted = read(*job, mark + line.strip())
             assert [cause.id for cause in quoted.causes] == [cause.id for cause in alone.causes], mark
+
+
+def begun(comm: str, state: str) -> list[str]:
+    return says("n1", f"ncclCommInitRank comm {comm} rank 0 nranks 1 cudaDev 0 busId c1000 commId 0xb - Init {state}")
+
+
+GOOD_JOBS = {
+    "cxi": [
+        *says("n1", *CXI, WORLD, CHANNEL, "Connected all rings"),
+        *says("n2", *CXI, comm("0xb", 8, 16, 2), CHANNEL),
+    ],
+    "ib": [
+        *says("n1", "Using network IB", WORLD, CHANNEL.replace("AWS Libfabric", "IB")),
+        *says("n2", "Using network IB"),
+    ],
+    "one node": says("n1", comm("0xa", 0, 8, 1), "Using network Socket"),
+}
+FAILED_CALLS = [
+    "init.cc:1582 -> 5",
+    "init.cc:2031 (ncclCommInitRankFunc) -> 5",
+    "group.cc:75 -> 2 [Async thread]",
+    "enqueue.cc:1012 -> 1",
+    "transport/net.cc:829 -> 2",
+    "proxy.cc:858 -> 6 [Proxy Thread]",
+    "misc/socket.cc:64 -> 6",
+]
+HARMLESS = ["misc/socket.cc:64 -> 3", "group.cc:75 -> 7", "plugin/net.cc:118 -> 2", "a.py:3 -> 2", "init.cc:1582 -> 0"]
+
+
+def test_a_call_that_failed_leaves_no_green_answer_unless_the_process_went_on() -> None:
+    for (name, job), tag in product(GOOD_JOBS.items(), ["", "0: ", "[1,0]<stderr>:"]):
+
+        def after(*lines: str, job: list[str] = job, tag: str = tag) -> LogReport:
+            return read(*(tag + line for line in (*job, *lines)))
+
+        for call in FAILED_CALLS:
+            lines = says("n1", "NCCL WARN Duplicate GPU detected", call)
+            report = after(*lines)
+            assert (report.answer, report.causes[0].id) == (ExitCode.UNDECIDED, "call-not-ended"), (name, call)
+            assert report.causes[0].evidence[0].text.endswith(call), (name, call)
+            assert after(*lines, *["step 1"] * 200).answer is ExitCode.UNDECIDED, (name, call)
+            assert after(*lines, *job).answer is ExitCode.GOOD, "it was connected afterwards"
+        for call in HARMLESS:
+            assert after(*says("n1", call)).answer is ExitCode.GOOD, (name, call)
+        assert after("The log says: init.cc:1582 -> 5").answer is ExitCode.GOOD, "of somebody else"
+
+
+def test_a_communicator_that_was_never_completed_leaves_no_green_answer_once_the_job_has_ended() -> None:
+    ended = "4242|COMPLETED|0:0"
+    for name, job in GOOD_JOBS.items():
+        start, complete, second = (begun(*of) for of in (("0xa", "START"), ("0xa", "COMPLETE"), ("0xc", "START")))
+        for lines, answered in (
+            ([*start, *job], ExitCode.GOOD),  # it may go on
+            ([*start, *job, ended], ExitCode.UNDECIDED),
+            ([*start, *job, *complete, ended], ExitCode.GOOD),
+            ([*start, *job, *complete, *second], ExitCode.UNDECIDED),
+            ([*start, *job, *complete, *second, *begun("0xc", "COMPLETE")], ExitCode.GOOD),
+            ([*start, *job, *complete, *start], ExitCode.UNDECIDED),  # at the same address
+        ):
+            report = read(*lines)
+            assert report.answer is answered, (name, lines)
+            first = report.causes[0].id if report.causes else ""
+            assert (first == "call-not-ended") is (answered is ExitCode.UNDECIDED), (name, lines)
+
+
+CHOSEN = {
+    "Socket": (ExitCode.NO, ExitCode.NO),
+    "IB": (ExitCode.UNDECIDED, ExitCode.GOOD),
+    "AWS Libfabric": (ExitCode.UNDECIDED, ExitCode.UNDECIDED),
+}
+"""Networks, and the answers without and with a line of traffic; that of libfabric lacks its provider."""
+
+
+def test_a_network_that_was_only_chosen_is_not_said_to_be_used() -> None:
+    for (network, answers), tag in product(CHOSEN.items(), ["", "0: "]):
+        lines = says("n1", WORLD, f"Using network {network}")
+        for traffic, expected in zip(([], [CHANNEL.replace("AWS Libfabric", network)]), answers, strict=True):
+            report = read(*(tag + line for line in (*lines, *says("n1", *traffic))))
+            said = headline(report)
+            assert ("chosen" in said and "no line shows traffic" in said) is not bool(traffic), said
+            assert ("went over" in said or "was used" in said) is bool(traffic), said
+            assert report.answer is expected, said
