@@ -39,7 +39,7 @@ class KernelFile(NamedTuple):
 
 
 def component_of(path: str) -> str:
-    """Return what people call a library; its own name where that is not known, or its path where others are called so."""
+    """Return what people call a library; else its own name, or its path where another is called so."""
     known = _patterns("libraries")
     name = path.rpartition("/")[2]
     found = (known_name for known_name, pattern in known.items() if pattern.fullmatch(path))
