@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.errors import BadInputError, FailedError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 EPOCH = 315_532_800
 """1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
@@ -20,22 +22,28 @@ _MAX_LINKS = 40
 """As Linux follows (path_resolution(7)); one more is not a file either."""
 
 
-def open_regular(path: Path | str) -> BinaryIO:
-    """Open a regular file for reading.
+def regular_file(path: Path | str, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
+    """Open a regular file, and return its descriptor; `follow`: also one that a link leads to.
 
     Raises OSError, also for what is something else: to open a pipe, or to read a device, can go on without end. Files
     of /proc can do so too, and do not: where there is nothing to read yet, reading ends.
     """
-    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY))  # noqa: SIM115
-    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        return stream
-    stream.close()
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags, 0o666)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
     raise OSError(errno.EINVAL, "it is not a file", str(path))
 
 
-def read_beginning(path: Path | str, limit_bytes: int) -> bytes:
-    """Return the first bytes of a regular file. Raises OSError as `open_regular` does."""
-    with open_regular(path) as stream:
+def open_regular(path: Path | str, *, follow: bool = True) -> BufferedReader:
+    """Open a regular file for reading. Raises OSError as `regular_file` does."""
+    return open(regular_file(path, follow=follow), "rb")
+
+
+def read_beginning(path: Path | str, limit_bytes: int, *, follow: bool = True) -> bytes:
+    """Return the first bytes of a regular file. Raises OSError as `regular_file` does."""
+    with open_regular(path, follow=follow) as stream:
         return stream.read(limit_bytes) or b""  # None where there is nothing to read yet
 
 
@@ -70,7 +78,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     Raises FailedError if it cannot be written.
     """
     name = os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])
-    partial = path.with_name(f".{name}.{secrets.token_hex(8)}")
+    partial = path.with_name(f".{name}.{os.urandom(8).hex()}")
     try:
         with partial.open("xb") as file:
             yield file

@@ -34,7 +34,7 @@ from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.own_folder import remove_tree
 from lumiimg.engine.workspace import scratch_folder, temporary_folder, written_by_rename
 from lumiimg.errors import BadInputError
-from lumiimg.files import make_folder, replaced
+from lumiimg.files import make_folder, open_regular, replaced
 from lumiimg.host.carried_manifest import MANIFEST, MANIFEST_LABEL, MANIFEST_PATH, to_text
 from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
@@ -91,7 +91,7 @@ def write_definitions(
                 continue
             above, _, name = file.path.rpartition("/")
             origin = archives[file.origin] if isinstance(file.origin, LockedSource) else file.origin
-            with origin.open("rb") as source, replaced(_folder(folder, above) / name) as copy:
+            with open_regular(origin) as source, replaced(_folder(folder, above) / name) as copy:
                 shutil.copyfileobj(source, copy)
                 os.fchmod(copy.fileno(), 0o644)
 

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +37,7 @@ from lumiimg.engine.own_folder import remove_files, remove_left
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
-from lumiimg.files import write_text
+from lumiimg.files import read_beginning, write_text
 from lumiimg.image.oci.kept import kept_layers
 from lumiimg.resolve.lock import file_sha256
 
@@ -115,7 +116,7 @@ def _mark(data: Path) -> tuple[int, int]:
 def _boot() -> str:
     """Return what the kernel calls the time since this machine was started; nothing where it does not say."""
     try:
-        return _BOOT.read_text(encoding="ascii").strip()
+        return read_beginning(_BOOT, 64).decode("ascii").strip()
     except OSError:
         return ""
 
@@ -153,8 +154,8 @@ class LayerCache:
         if found is None and below:
             content_key = _content_key(key, below)
             try:
-                noted = (self._contents / content_key).read_text(encoding="ascii").strip()
-            except (OSError, UnicodeDecodeError):
+                noted = _noted(self._contents / content_key)
+            except OSError:
                 return None
             found = self._over(noted, below)
             if found is not None and _content_key(CacheKey(self.key_of(found)), below) != content_key:
@@ -211,7 +212,8 @@ class LayerCache:
             if document.get("key", digest) != digest:  # it has been moved
                 return None
             found = _entry_of(document, digest, folder / document["data"])
-            return found if found.data.stat().st_size == found.size_bytes else None
+            seen = found.data.lstat()
+            return found if stat.S_ISREG(seen.st_mode) and seen.st_size == found.size_bytes else None
         except (OSError, ValueError, KeyError):
             return None
 
@@ -395,8 +397,9 @@ class LayerCache:
             freed += sizes[key]
         kept = (whole.keys() | spared) - set(removed)
         for note in self._contents.glob("*"):
-            if note.read_text(encoding="ascii", errors="replace").strip() not in kept:
-                note.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder, or another was quicker
+                if not note.is_file() or _noted(note) not in kept:
+                    note.unlink()
         self.sweep()
         return removed, unpacked, freed
 
@@ -480,10 +483,14 @@ def _content_key(key: CacheKey, below: str) -> str:
     return CacheKey({**key.parts, "parent": f"content:{below}"}).digest
 
 
+def _noted(note: Path) -> str:
+    """Return the key in a note. Raises OSError."""
+    return read_beginning(note, 65, follow=False).decode("ascii", "replace").strip()
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Return a document of an entry. Raises OSError, and ValueError for what is not a JSON object."""
-    with path.open("rb") as file:
-        text = file.read(_DOCUMENT_LIMIT_BYTES)
+    text = read_beginning(path, _DOCUMENT_LIMIT_BYTES, follow=False)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError):

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import socket
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,7 @@ from lumiimg.build.capabilities import PROGRAMS, BuildMachine, CapabilityTrial, 
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError
-from lumiimg.files import write_text
+from lumiimg.files import open_regular, read_beginning, write_text
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 _FORMAT = 7
@@ -106,12 +105,11 @@ def _recall(engine: Engine, environment: Mapping[str, str], cache: Path) -> Buil
 
 def _read(path: Path) -> str:
     """Return a file of this user. Raises OSError, also for what is another's, no file, or too large to be ours."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(descriptor, encoding="utf-8") as file:  # noqa: PTH123 - a descriptor has no path
-        seen = os.fstat(descriptor)
-        if seen.st_uid != os.geteuid() or not stat.S_ISREG(seen.st_mode) or seen.st_size > _LIMIT_BYTES:
+    with open_regular(path, follow=False) as file:
+        seen = os.fstat(file.fileno())
+        if seen.st_uid != os.geteuid() or seen.st_size > _LIMIT_BYTES:
             raise OSError
-        return file.read(_LIMIT_BYTES)
+        return file.read(_LIMIT_BYTES).decode("utf-8")
 
 
 def _path(cache: Path, kind: EngineKind) -> Path:
@@ -135,7 +133,7 @@ def _depends_on(engine: Engine, environment: Mapping[str, str]) -> dict[str, Any
 
 def _text(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+        return read_beginning(path, _LIMIT_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return ""
 

@@ -19,7 +19,7 @@ from lumiimg.engine import engine as engines
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import FailedError, LumiimgError, one_line
-from lumiimg.files import EPOCH
+from lumiimg.files import EPOCH, open_regular
 from lumiimg.secret import hidden
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class LayerBuild:
             return below.stat(folder).permissions if below.is_dir(folder) else 0o755
 
         try:
-            with source.open("rb") as content, new_file(upper, target, 0o644, permissions=permissions) as file:
+            with open_regular(source) as content, new_file(upper, target, 0o644, permissions=permissions) as file:
                 shutil.copyfileobj(content, file)
         except OSError as error:
             raise FailedError(f"cannot be made: {error.strerror or error}", where=path) from error

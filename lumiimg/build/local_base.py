@@ -12,7 +12,7 @@ from lumiimg.build.keys import stamp
 from lumiimg.catalog.layers import SHA256
 from lumiimg.definition.writer import with_origin
 from lumiimg.errors import BadInputError, LumiimgError
-from lumiimg.files import write_text
+from lumiimg.files import read_beginning, write_text
 from lumiimg.resolve.lock import Lock, file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror
 
@@ -32,7 +32,7 @@ def base_digest(origin: Path, cache: Path, tell: Callable[[str], None]) -> str |
     seen = stamp(origin)
     note = cache / "bases" / seen
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        known = note.read_text(encoding="ascii")
+        known = read_beginning(note, 65, follow=False).decode("ascii")
         if SHA256.fullmatch(known):
             return known
     tell(f"reading {origin}, for its digest")

@@ -29,6 +29,7 @@ from lumiimg.catalog.sites import site_names
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
+from lumiimg.files import open_regular
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
@@ -139,7 +140,8 @@ def write_folder(root: Path, chain: Sequence[Definition], documents: Mapping[str
             if isinstance(file.origin, Path):
                 target = folder / file.path
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file.origin, target)
+                with open_regular(file.origin) as source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
     (folder / "chain.json").write_bytes(_chain_document(chain))
     for name, data in documents.items():
         (folder / name).write_bytes(data)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lumiimg.files import read_beginning
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIND = re.compile(r"""^kind\s*=\s*["'](base|layer)["']""", re.MULTILINE)
 _MEMBER = re.compile(r"""^\[\[variant\]\]\s*name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
@@ -53,11 +55,8 @@ def names_at_a_glance(folders: Sequence[Path]) -> dict[str, str]:
 
 def _glance(folder: Path) -> Iterator[tuple[str, str]]:
     for file in folder.glob("*/layer.toml"):
-        if not file.is_file():  # a FIFO would be waited for
-            continue
         try:
-            with file.open(encoding="utf-8", errors="replace") as stream:
-                text = stream.read(_MOST_BYTES)
+            text = read_beginning(file, _MOST_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
         if kind := _KIND.search(text):

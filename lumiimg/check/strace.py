@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lumiimg.errors import BadInputError
+from lumiimg.files import open_regular
 
 TRACED = "%file,getdents,getdents64"
 """For `-e trace=`."""
@@ -81,7 +82,7 @@ def read_traces(files: Iterable[Path]) -> list[Call]:
     """Return the calls in files of strace. Raises BadInputError where they are larger than those of any import."""
     calls, total = [], 0
     for file in files:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             while line := stream.readline(_MAX_LINE_BYTES):
                 total += len(line)
                 if total > MAX_TRACE_BYTES:

@@ -28,6 +28,7 @@ from lumiimg.cli import options
 from lumiimg.cli.lock import LOCK
 from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of
 from lumiimg.errors import BadInputError, ExitCode, printable
+from lumiimg.files import read_beginning
 
 if TYPE_CHECKING:
     import argparse
@@ -385,8 +386,7 @@ def log_of(output: Path) -> Path:
 
 
 def _is_ours(log: Path) -> bool:
-    with log.open("rb") as stream:
-        return stream.read(3) in {b"== ", b""}
+    return read_beginning(log, 3) in {b"== ", b""}
 
 
 def _check_folder(folder: Path, *, force: bool) -> None:

@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from lumiimg.files import read_beginning
+
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _ALONE = secrets.token_hex(8)
@@ -109,5 +111,5 @@ def _place() -> str:
     with contextlib.suppress(OSError):
         # else /proc shows another namespace, in which our numbers are other processes
         if str(Path("/proc/self").readlink()) == f"{os.getpid()}":
-            told = f"{_BOOT.read_text(encoding='ascii')}{_NAMESPACE.readlink()}"
+            told = f"{read_beginning(_BOOT, 64).decode('ascii')}{_NAMESPACE.readlink()}"
     return hashlib.sha256(told.encode()).hexdigest()[:12]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Self
 
+from lumiimg.files import regular_file
 from lumiimg.image.tree import ImageError
 
 
@@ -24,15 +24,10 @@ class ByteSource:
     def open(cls, path: Path) -> Self:
         """Open a regular file for reading. Raises ImageError, also for anything else: a FIFO would be waited for."""
         try:
-            # without O_NONBLOCK the open of a FIFO waits for a writer
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = regular_file(path)
         except OSError as error:
             raise ImageError(f"cannot be opened: {error.strerror}", where=str(path)) from error
-        seen = os.fstat(descriptor)
-        if not stat.S_ISREG(seen.st_mode):
-            os.close(descriptor)
-            raise ImageError("is not a file", where=str(path))
-        return cls(descriptor, name=str(path), start=0, size=seen.st_size, owns=True)
+        return cls(descriptor, name=str(path), start=0, size=os.fstat(descriptor).st_size, owns=True)
 
     def slice(self, start: int, size: int) -> ByteSource:
         """Return a part, which must lie inside."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from lumiimg.files import regular_file
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 _KIND_OF_FORMAT = {
@@ -103,7 +104,7 @@ class FolderFile:
     def __init__(self, node: FolderNode) -> None:
         self._path = node.path
         self._descriptor = -1
-        self._descriptor = os.open(node.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        self._descriptor = regular_file(node.path, follow=False)
         status = os.fstat(self._descriptor)
         self.identity = (status.st_dev, status.st_ino)
         self.size = status.st_size

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lumiimg.errors import BadInputError, one_line
+from lumiimg.files import read_beginning
 from lumiimg.nccl.pickled import PICKLE_LIMIT_BYTES, unpickled
 from lumiimg.nccl.report import RankProgress, Stall
 from lumiimg.nccl.whole_job import spans
@@ -77,8 +78,7 @@ def read_dump(file: str) -> FlightDump:
     Raises BadInputError for a file that is none, or that is larger than 32 MiB.
     """
     try:
-        with Path(file).open("rb") as stream:
-            data = stream.read(PICKLE_LIMIT_BYTES + 1)
+        data = read_beginning(file, PICKLE_LIMIT_BYTES + 1)
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror or error}", where=file) from error
     return parsed(data, file)

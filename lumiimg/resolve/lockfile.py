@@ -7,6 +7,7 @@ are not in the file: they are found in the catalogue, and must be the same by di
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from lumiimg.catalog.layers import AGENTS, NAME, SHA256, Layer, read_release, ro
 from lumiimg.catalog.toml_table import LONG_FAULT, CatalogError, Table, read_limited
 from lumiimg.errors import BadInputError, MissingHereError, RefusedError, shortened
 from lumiimg.fabric.path import Fabric
+from lumiimg.files import open_regular
 from lumiimg.resolve.arguments import LONGEST
 from lumiimg.resolve.bootstrap import LockedBootstrap, choose_bootstrap
 from lumiimg.resolve.image_base import LOCAL_AGENTS, foreign_layer
@@ -131,15 +133,23 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def layer_digest(layer: Layer) -> str:
-    """Return the digest of what a layer is made of: its facts, its scripts, its files."""
+    """Return the digest of what a layer is made of: its facts, its scripts, its files.
+
+    Raises BadInputError if one of them cannot be read.
+    """
     digest = hashlib.sha256()
     if layer.is_foreign:
         digest.update(repr((sorted(layer.has.items()), layer.provides)).encode())
         return f"sha256:{digest.hexdigest()}"
     names = ["layer.toml", "post.sh", *(["test.sh"] if layer.test is not None else []), *sorted(layer.files)]
     for name in names:
-        data = (layer.folder / name).read_bytes()
-        digest.update(f"{len(name)}:{name}{len(data)}:".encode() + data)
+        path = layer.folder / name
+        try:
+            with open_regular(path) as file:
+                digest.update(f"{len(name)}:{name}{os.fstat(file.fileno()).st_size}:".encode())
+                hashlib.file_digest(file, lambda: digest)  # in pieces
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
     return f"sha256:{digest.hexdigest()}"
 
 

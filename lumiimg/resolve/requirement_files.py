@@ -18,6 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from lumiimg.errors import FailedError, one_line
+from lumiimg.files import open_regular
 from lumiimg.image.oci.tar import read_members
 from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.resolve.network.distribution import UnpackedStream
@@ -164,7 +165,7 @@ def _texts(archive: Path, where: str) -> dict[str, str]:
     """Return the text files of an archive that may be requirement files, by their paths below its top folder."""
     found: dict[str, str] = {}
     try:
-        with gzip.open(archive) as stream:
+        with open_regular(archive) as packed, gzip.open(packed) as stream:
             reader = UnpackedStream(stream, _ARCHIVE_LIMIT_BYTES)
             for member in islice(read_members(reader, where), _MEMBERS_LIMIT):
                 path = posixpath.normpath(member.name).partition("/")[2]

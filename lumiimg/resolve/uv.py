@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from lumiimg.engine.process import NO_NETRC, Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.files import read_beginning
 from lumiimg.secret import hidden
 from lumiimg.toml import own_table, parse_toml
 
@@ -29,6 +30,8 @@ _PIP_S = 300.0
 # A page of an index that goes on for ever ends here, and not with the machine's memory; 4 s of resolving take 0.4 GiB.
 _MEMORY_KIB = 4 << 20
 _SHOWN = 8000
+_MOST_BYTES = 64 << 20
+"""Of a file that uv writes."""
 # What a person's own settings of uv would change; these three are of their network.
 _KEPT = frozenset({"UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_CONCURRENT_DOWNLOADS"})
 _FOREIGN = ("UV_", "PIP_", "VIRTUAL_ENV", "CONDA_")
@@ -139,7 +142,7 @@ def compile_versions(
     done = _run(["--annotation-style", "line", "--output-file", "held.txt"], folder, target, cache, environ)
     _check(done, folder)
     try:
-        requirers = (folder / "held.txt").read_text(encoding="utf-8")
+        requirers = read_beginning(folder / "held.txt", _MOST_BYTES).decode()
     except (OSError, ValueError) as error:
         raise FailedError(f"uv wrote nothing that can be read: {one_line(str(error))[:200]}") from error
     pinned = (line.partition("#")[0].strip().partition("==") for line in requirers.splitlines() if "==" in line)
@@ -165,7 +168,7 @@ def compile_lock(
         (folder / "found.txt").write_text(found, encoding="utf-8")
         words = ["--constraints", "found.txt", "--output-file", "pylock.toml"]
         _check(_run(words, folder, target, cache, environ), folder)
-        return parse_toml((folder / "pylock.toml").read_text(encoding="utf-8"))["packages"], requirers, warned
+        return parse_toml(read_beginning(folder / "pylock.toml", _MOST_BYTES).decode())["packages"], requirers, warned
     except (OSError, ValueError, KeyError) as error:
         raise FailedError(f"uv wrote no lock that can be read: {one_line(str(error))[:200]}") from error
 
@@ -190,7 +193,9 @@ def _check(completed: Completed, folder: Path) -> None:
     if completed.ok:
         return
     if completed.exit_code in _KILLED or _NO_MEMORY.search(completed.output):
-        settings = "".join((folder / name).read_text(encoding="utf-8") for name in ("uv.toml", "pyproject.toml"))
+        settings = "".join(
+            read_beginning(folder / name, _MOST_BYTES).decode() for name in ("uv.toml", "pyproject.toml")
+        )
         hosts = dict.fromkeys(str(urlsplit(url).hostname) for url in _ADDRESS.findall(settings))
         raise FailedError(
             f"uv had not enough memory to resolve the wheels; it may use {_MEMORY_KIB >> 20} GiB, and asked "

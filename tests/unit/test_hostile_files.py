@@ -7,15 +7,23 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lumiimg.build.cache import CacheKey, LayerCache, _content_key
+from lumiimg.build.capability_cache import _path
+from lumiimg.build.keys import stamp
+from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
+from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.nccl import sources
-from tests.shared.programs import sampled
+from lumiimg.resolve.lockfile import layer_digest
+from tests.shared.layer_builder import LAYER, MakeLayer
+from tests.shared.programs import patient, sampled
 
 LINE = b"n1:1:1 [0] NCCL INFO Using network Socket\n"
 TERABYTES = 4 << 40
@@ -80,6 +88,96 @@ def test_no_verb_waits_for_a_file_or_reads_it_without_end(name: str, tmp_path: P
         else:
             assert code == f"code {ExitCode.BAD_INPUT:d}", (name, verb, lines)
         assert len(lines) <= 1, (name, verb, lines)
+
+
+_IN_A_CACHE = """
+import os, resource, signal, sys
+from pathlib import Path
+from lumiimg.build import capability_cache
+from lumiimg.build.cache import CacheKey, LayerCache
+from lumiimg.build.local_base import base_digest
+from lumiimg.cli.main import main
+from lumiimg.resolve.network.resume import Partial
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+root, cache = Path(sys.argv[1]), LayerCache(Path(sys.argv[1]))
+signal.alarm(20)
+for name in sys.argv[2].split():
+    found = cache.find(CacheKey({"definition": name}), "")
+    print(name, found is not None and cache.is_whole(found), list(cache.seconds()))
+print(cache.find(CacheKey({"definition": "above"}), "1" * 64))
+print(base_digest(root / "base", root, print))
+print(capability_cache.recall(Path("/bin/true"), {"PATH": "/bin"}, root))
+print(Partial(root, is_known=False).validator("https://host.test"))
+for verb in ("ls", "verify", "prune", "ls"):
+    print("code", int(main(["cache", verb])), flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["pipe", *sampled(["sparse", "zero", "socket", "folder", "loop"], 2)])
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.threat
+def test_no_file_in_a_shared_cache_is_waited_for_or_read_without_end(kind: str, tmp_path: Path) -> None:
+    """In each place where a file of a cache is, somebody has put something else."""
+    laid(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to("loop")
+    cache = LayerCache(tmp_path / "cache")
+    entries = {}
+    for name in ("entry.json", "key.json", "data.sqfs", "good"):
+        key = CacheKey({"definition": name})
+        with cache.making(key, print) as folder:
+            (folder / "data.sqfs").write_bytes(b"")
+            entries[name] = cache.keep(key, folder / "data.sqfs", layers=(name,), seconds=2.0)
+    (cache.root / "base").write_bytes(b"base")
+    above = _content_key(CacheKey({"definition": "above"}), "1" * 64)
+    places = [cache.root / "layers" / entry.key / name for name, entry in entries.items() if name != "good"]
+    places += [cache.root / "contents" / above, cache.root / "locks" / ("0" * 64) / "owner.json"]
+    places += [cache.root / "unpacked" / ("0" * 64) / "entry.json", cache.root / "bases" / stamp(cache.root / "base")]
+    places += [cache.root / "oci" / f"sha256-{'0' * 64}-{size}.tar" for size in (0, TERABYTES)]
+    places += [_path(cache.root, engine) for engine in EngineKind] + [cache.root / "from.json"]
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        (tmp_path / kind).rename(place) if kind == "folder" else os.link(tmp_path / kind, place, follow_symlinks=False)
+        (tmp_path / "folder").mkdir(exist_ok=True)
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_CACHE, str(cache.root), " ".join(entries)],
+        env={**os.environ, "LUMIIMG_CACHE": str(cache.root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    codes = [line for line in done.stdout.splitlines() if line.startswith("code")]
+    assert codes == ["code 0", "code 1", "code 0", "code 0"], done.stdout
+    assert {entry.layers[0] for entry in cache.entries()} == {"good", "key.json"}, "what cannot be read was removed"
+    assert time.monotonic() - began < patient(20)
+
+
+@pytest.mark.threat
+def test_a_file_of_a_layer_is_read_in_pieces_and_nothing_else_is(tmp_path: Path, make_layer: MakeLayer) -> None:
+    laid(tmp_path)
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 64 << 20)
+    folder = make_layer("box", f'{LAYER}files = ["data"]\n')
+    (folder / "data").touch()
+    layer = read_layer(folder)
+    tracemalloc.start()
+    for name in ("large", "pipe", "socket", "zero"):
+        (folder / "data").unlink(missing_ok=True)
+        os.link(tmp_path / name, folder / "data", follow_symlinks=False)
+        if name == "large":
+            layer_digest(layer)
+        else:
+            with pytest.raises(BadInputError, match="cannot be read"):
+                layer_digest(layer)
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
 
 
 @pytest.mark.threat

@@ -130,3 +130,55 @@ def test_a_test_imports_what_tests_share_and_no_other_test() -> None:
     imports = re.compile(r"^ *from tests\.\w+(?:\.test_\w+ import| import test_)", re.MULTILINE)
     for path in (*TESTS.rglob("*.py"), *(PACKAGE.parent / "tools").glob("*.py")):
         assert not imports.search(path.read_text()), f"{path}: what two tests share is in tests/shared/"
+
+
+READ_DIRECTLY = {
+    "files.py:regular_file": "all others call it",
+    "files.py:open_regular": "of its descriptor",
+    "build/cache.py:_to_disk": "what was just written, to be brought to the disk",
+    "build/cache.py:_write_owner": "a new file in a folder that is open",
+    "build/engine_metadata.py": "files of this package",
+    "build/safe_fs.py": "the same below a folder that others write to, link by link",
+    "build/userns_helper.py": "its own notes, in a folder that nobody else can enter, and what `open_file` opened",
+    "build/venv_inside.py:_copy_scripts": "in a container, by the image's Python, which has no lumiimg",
+    "cluster/trial/folder.py:alone": "a lock, of which nothing is read",
+    "engine/own_folder.py": "the same in a folder that is open",
+    "engine/namespaces": "devices and tables of the kernel, and /etc/subuid",
+    "image/sif_writer.py:write_front": "the image that it has just written",
+    "nccl/sources.py:blocks": "a pipe that the user named, as a log",
+    "resolve/network/distribution.py:texts_in": "an answer of a server",
+    "resolve/requirement_files.py:_texts": "what `open_regular` opened",
+}
+"""Who opens files by other means than lumiimg/files.py, which takes nothing but regular files, and why."""
+
+
+def _reads_directly(call: ast.Call) -> bool:
+    """Whether a call opens a file for reading, which somebody may have made a pipe, a device or without end."""
+    text, name = ast.unparse(call), ast.unparse(call.func)
+    if re.search(
+        r"/proc/|os\.devnull|\bfiles\(|O_PATH|O_DIRECTORY|O_WRONLY", text
+    ):  # of the kernel's or the package's, or no reading
+        return False
+    mode = next(
+        (arg.value for arg in call.args[:2] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)), "r"
+    )
+    reads = bool(re.fullmatch("[rwxab+t]{1,3}", mode)) and ("r" in mode or "+" in mode)
+    if name.endswith(".open") and name not in {"os.open", "gzip.open", "tarfile.open"}:  # else of a path
+        return reads and isinstance(call.args[0] if call.args else ast.Constant(""), ast.Constant)
+    if name == "open" or name.endswith(".open"):
+        return reads or name == "os.open"
+    return name.endswith(".read_text") or (name.endswith(".read_bytes") and not call.args)
+
+
+@pytest.mark.threat
+def test_only_the_ground_opens_files_that_somebody_else_may_have_made() -> None:
+    found = set()
+    for path in FILES:
+        functions = [node for node in nodes(path) if isinstance(node, ast.FunctionDef)]
+        for call in (node for node in nodes(path) if isinstance(node, ast.Call) and _reads_directly(node)):
+            around = [one.name for one in functions if one.lineno <= call.lineno <= (one.end_lineno or 0)]
+            place = path.relative_to(PACKAGE).as_posix()
+            names = {place, path.relative_to(PACKAGE).parent.as_posix(), f"{place}:{around[-1] if around else ''}"}
+            assert names & READ_DIRECTLY.keys(), f"{path}:{call.lineno}: {ast.unparse(call)}: use lumiimg/files.py"
+            found |= names & READ_DIRECTLY.keys()
+    assert found == READ_DIRECTLY.keys()

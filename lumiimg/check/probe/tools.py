@@ -13,6 +13,7 @@ from lumiimg.elf.reader import BytesReader
 from lumiimg.engine.engine import Engine, execute
 from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
+from lumiimg.files import read_beginning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ _COMPILERS = ("cc", "gcc", "clang")
 _SHARED_SOURCE = "probe.h"
 _COMPILE_TIMEOUT_S = 120.0
 _GLIBC_FROM = "libc.so.6"
+_MOST_BYTES = 64 << 20
+"""Of a program of ours, compiled here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def _missing_versions(image: Image, programs: list[Path]) -> list[str]:
     needed: set[str] = set()
     defined: set[str] = set()
     for program in programs:
-        facts = read_elf(BytesReader(program.read_bytes()))
+        facts = read_elf(BytesReader(read_beginning(program, _MOST_BYTES)))
         needed.update(need.name for need in facts.version_needs if need.file == _GLIBC_FROM)
         if facts.interpreter and not defined:
             process = Process(image.root)

@@ -16,7 +16,7 @@ from lumiimg.cluster.module.settings import module_file
 from lumiimg.cluster.module.wrappers import wrapper_texts
 from lumiimg.engine.own_folder import own_folder
 from lumiimg.errors import BadInputError, FailedError
-from lumiimg.files import make_folder, replaced
+from lumiimg.files import make_folder, read_beginning, replaced
 
 if TYPE_CHECKING:
     from lumiimg.cluster.module.plan import ImageModule
@@ -87,8 +87,7 @@ def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool)
 def _record_in(home: Path) -> dict[str, Any] | None:
     """Return what a folder of ours says of itself; None where it is not ours."""
     try:
-        with (home / RECORD).open("rb") as stream:
-            data = json.loads(stream.read(_MAX_RECORD_BYTES))
+        data = json.loads(read_beginning(home / RECORD, _MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) and data.get("kind") == "module" else None

@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from lumiimg.fabric.path import FabricPath
-from lumiimg.files import write_text
+from lumiimg.files import read_beginning, write_text
 from lumiimg.findings import Finding  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
@@ -125,8 +125,7 @@ def is_answer(name: str) -> bool:
 def read_raw(path: Path) -> RawAnswer:
     """Return an answer. Raises AnswerError, whatever the bytes."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_beginning(path, MAX_BYTES + 1)
     except OSError as error:
         raise AnswerError(f"its answer cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:

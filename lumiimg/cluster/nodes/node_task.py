@@ -18,7 +18,7 @@ from lumiimg.check.run.execution import count_gpus
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
-from lumiimg.files import write_text
+from lumiimg.files import open_regular, read_beginning, write_text
 from lumiimg.host import node_facts as host_node
 from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.root_queries import read_word
@@ -60,7 +60,7 @@ def identity_of(path: Path) -> str:
     try:
         if path.is_dir():
             return "a folder"
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             digest = hashlib.sha256()
             for start in (0, max(0, size - _SAMPLE_BYTES)):
@@ -83,9 +83,7 @@ def read_task(folder: Path, node: str) -> NodeTask:
     """
     path = folder / TASK
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_TASK_BYTES)
-        return decode(NodeTask, json.loads(data))
+        return decode(NodeTask, json.loads(read_beginning(path, _MAX_TASK_BYTES)))
     except OSError as error:
         raise BadInputError(
             f"cannot be read on {node}: {error.strerror}",

@@ -12,6 +12,7 @@ from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S
 from lumiimg.cluster.nodes.slurm import is_job_number, run_job
 from lumiimg.cluster.nodes.watch import FIRST_LIMIT_S, limit_s
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
+from lumiimg.files import read_beginning
 from lumiimg.host.codec import FormError, decode
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ def check_by_job(
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
         try:
-            with report.open("rb") as file:
-                return decode(NodesReport, json.loads(file.read(_MAX_BYTES)))
+            return decode(NodesReport, json.loads(read_beginning(report, _MAX_BYTES)))
         except FileNotFoundError as error:
             raise _without_report(done, _last_line(folder / _OUTPUT)) from error
         except (OSError, ValueError, RecursionError) as error:
@@ -101,8 +101,7 @@ def _without_report(done: Completed, said: str) -> LumiimgError:
 
 def _last_line(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            lines = file.read(_MAX_BYTES).decode("utf-8", "replace").splitlines()
+        lines = read_beginning(path, _MAX_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
     return next((line for line in reversed(lines) if line.strip()), "")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.job.shape import seconds
 from lumiimg.cluster.nodes.check import own_command
 from lumiimg.cluster.nodes.slurm import run_step
-from lumiimg.cluster.trial.folder import JobTime
+from lumiimg.cluster.trial.folder import MAX_BYTES, JobTime
 from lumiimg.cluster.trial.look import forget_looks, looks_in, snapshot_in
 from lumiimg.cluster.trial.measure import NO_ANSWER
 from lumiimg.cluster.trial.plan import FOLDER, HOST, content, job_name
@@ -21,7 +21,7 @@ from lumiimg.cluster.trial.values import Ending, Record, TrialStep
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.process import run, which
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
-from lumiimg.files import write_text
+from lumiimg.files import read_beginning, write_text
 from lumiimg.host.container_view import TO_ENGINE, told_to_engine
 from lumiimg.wording import count
 
@@ -259,7 +259,7 @@ def _kept(
     part, place = folder.output_file(step.name).with_suffix(".part"), folder.output_file(step.name)
     ending = Ending.TIMED_OUT if done.timed_out else Ending.FAILED
     try:
-        if not done.timed_out and isinstance(json.loads(part.read_bytes()), dict):
+        if not done.timed_out and isinstance(json.loads(read_beginning(part, MAX_BYTES)), dict):
             part.replace(place)
             ending = Ending.DONE
     except (OSError, ValueError, RecursionError):

@@ -29,7 +29,7 @@ BEGAN = ".began"
 _ASKED, _MOST_ASKED = re.compile(rb"(\d{1,6}) (\d{1,6})\n"), 20
 _OUTPUT = ".out"
 _NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
-_MAX_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 _TRIES = 3
 """A job that dies in a step may have died of something else; after three, the step is left out."""
 
@@ -102,7 +102,7 @@ class TrialFolder:
     def output(self, step: str) -> dict[str, Any]:
         """Return the JSON that a step printed; nothing where it is not there, or is something else."""
         try:
-            found = json.loads(read_beginning(self.output_file(step), _MAX_BYTES))
+            found = json.loads(read_beginning(self.output_file(step), MAX_BYTES))
         except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -149,9 +149,9 @@ class TrialFolder:
 
     def _read(self, kind: type[T], path: Path) -> T | None:
         try:
-            data = read_beginning(path, _MAX_BYTES + 1)
-            if len(data) > _MAX_BYTES:
-                raise BadInputError(f"has more than {_MAX_BYTES} bytes", where=str(path))
+            data = read_beginning(path, MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                raise BadInputError(f"has more than {MAX_BYTES} bytes", where=str(path))
             return decode(kind, json.loads(data))
         except (FileNotFoundError, NotADirectoryError):
             return None

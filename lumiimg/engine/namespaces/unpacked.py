@@ -27,6 +27,7 @@ from lumiimg.engine.owner import is_left, owner_mark
 from lumiimg.engine.process import run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
+from lumiimg.files import read_beginning
 from lumiimg.image.oci.kept import kept_layers
 
 if TYPE_CHECKING:
@@ -123,9 +124,8 @@ def unpacked_images(cache: Path) -> list[UnpackedImage]:
     for folder in sorted((cache / FOLDER).glob("[0-9a-f]*")):
         image, size_bytes, used_ns = "", 0, 0
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            with (folder / _ENTRY).open(encoding="utf-8") as file:
-                entry: Any = json.loads(file.read(_LIMIT_BYTES))
-                used_ns = os.fstat(file.fileno()).st_mtime_ns
+            entry: Any = json.loads(read_beginning(folder / _ENTRY, _LIMIT_BYTES, follow=False))
+            used_ns = (folder / _ENTRY).stat().st_mtime_ns
             seen = entry["size_bytes"]
             if isinstance(entry["image"], str) and type(seen) is int and 0 <= seen < _MOST_BYTES:
                 image, size_bytes = entry["image"], seen

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import FailedError
+from lumiimg.files import regular_file
 from lumiimg.image.byte_source import ByteSource
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def kept_layers(cache: Path) -> list[KeptLayer]:
     for path in sorted((cache / FOLDER).glob("*")):
         with contextlib.suppress(OSError):  # another has just removed it
             seen = path.lstat()
+            if stat.S_ISDIR(seen.st_mode):  # nothing of ours
+                continue
             if name := _NAME.fullmatch(path.name):
                 is_whole = stat.S_ISREG(seen.st_mode) and seen.st_size == int(name["size"])
                 digest = f"{name['algorithm']}:{name['key']}"
@@ -74,9 +77,9 @@ def find_layer(cache: Path, digest: Digest) -> ByteSource | None:
     """Return the tar of a layer, opened; None where there is none that can be used."""
     for path in (cache / FOLDER).glob(f"{_key(digest)}-*.tar"):
         with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = regular_file(path, follow=False)
             seen = os.fstat(descriptor)
-            is_ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid() and not seen.st_mode & 0o022
+            is_ours = seen.st_uid == os.getuid() and not seen.st_mode & 0o022
             if is_ours and path.name == _name(digest, seen.st_size):
                 with contextlib.suppress(OSError):  # the longest unused is pruned first
                     os.utime(descriptor)

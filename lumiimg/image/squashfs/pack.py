@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 
+from lumiimg.files import open_regular
 from lumiimg.image.squashfs.inodes import NO_FRAGMENT, FileLayout, Inode
 from lumiimg.image.squashfs.superblock import Compressor
 from lumiimg.image.squashfs.tree import STORED
@@ -145,8 +146,7 @@ class _PackedFolder:
         return inode
 
     def _layout(self, path: str) -> FileLayout:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor has no path
+        with open_regular(path, follow=False) as file:
             content, size = self._packed(file)
         self._contents.append(content)
         at = len(self._contents) - 1, 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Self
 
 from lumiimg.errors import FailedError
+from lumiimg.files import regular_file
 from lumiimg.resolve.network.resume import TOTAL_S, Partial
 from lumiimg.resolve.network.web import Bounds, BrokeOffError, Stream, Web, place
 
@@ -57,7 +59,7 @@ class _Growing:
 
     def __init__(self, path: Path) -> None:
         self._digest = hashlib.sha256()
-        self._file = path.open("a+b")
+        self._file = os.fdopen(regular_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, follow=False), "a+b")
         self._file.seek(0)
         self.size = 0
         while chunk := self._file.read(_READ_BYTES):

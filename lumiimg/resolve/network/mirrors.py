@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError
+from lumiimg.files import read_beginning
 from lumiimg.secret import has_key, has_login, hidden
 from lumiimg.wording import engine_word
 
@@ -120,8 +121,7 @@ def _apt_entries(folder: Path) -> Iterator[_AptEntry]:
     parts = folder / "sources.list.d"
     for path in (*sorted(parts.glob("*.sources")), folder / "sources.list", *sorted(parts.glob("*.list"))):
         try:
-            with path.open("rb") as stream:
-                text = stream.read(_APT_FILE_LIMIT_BYTES).decode("utf-8", "replace")
+            text = read_beginning(path, _APT_FILE_LIMIT_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]

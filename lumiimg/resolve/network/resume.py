@@ -26,6 +26,7 @@ from pathlib import Path
 
 from lumiimg.engine.own_folder import remove_files
 from lumiimg.engine.owner import is_left, owner_mark
+from lumiimg.files import read_beginning
 
 TOTAL_S = 3600.0
 """Longest time of one download with all its tries, unless the caller sets another; a server that drips is given up."""
@@ -57,8 +58,7 @@ class Partial:
     def validator(self, url: str) -> str | None:
         """Return what the server at that address called the file; None where it said nothing, or another was asked."""
         try:
-            with self._note.open("rb") as file:
-                note = json.loads(file.read(_NOTE_LIMIT_BYTES))
+            note = json.loads(read_beginning(self._note, _NOTE_LIMIT_BYTES, follow=False))
             found = note["validator"] if note["url"] == _digest(url) else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
