@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EVIDENCE_OF_CAUSE = 3
 """Lines kept for one cause."""
 CAUSE_LIMIT = 40
+TIME_LIMIT = "time-limit"
 _WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*", re.ASCII)
 _OF_IMAGE = frozenset(Effect) - {Effect.RUN_ERROR, Effect.NONE}
 """What a whole image would have on all nodes."""
@@ -72,7 +73,7 @@ def ranked(
     """Return the causes of the job, most likely first: by weight, then in the order of the knowledge base.
 
     What ended the job comes first (`first`: its id), and what only followed on that (`clean_up`: ids) is left out.
-    It explains no network, unless none was chosen.
+    It explains no network, unless none was chosen. Before a time limit come the nodes for which it was too short.
     """
     real = any(t.signature.weight in _REAL and (t.signature.ends is Ends.NO or verdict is Verdict.NONE) for t in found)
     groups: dict[tuple[str, str], list[Trouble]] = {}
@@ -88,7 +89,7 @@ def ranked(
     ordered = sorted(groups.values(), key=lambda g: (g[0].signature.id != first, *likelihood(g[0].signature)))
     causes = tuple(_cause(group, evidence, some_nodes) for group in ordered[:CAUSE_LIMIT])
     if some_nodes is not None and not several_runs:
-        return (*causes[:1], some_nodes, *causes[1:]) if first else (some_nodes, *causes)
+        return (*causes[:1], some_nodes, *causes[1:]) if first not in {None, TIME_LIMIT} else (some_nodes, *causes)
     if several_runs:
         causes = advice(Occasion.SEVERAL_RUNS, verdict) + causes
     if apart:

@@ -222,7 +222,9 @@ class LogReader:
             stalled=stall is not None and bool(state.dumps) and job.verdict is Verdict.NONE,
             first=end.signature,
             clean_up=end.clean_up,
-            some_nodes=whole_job.some_nodes(job.verdict, groups),
+            some_nodes=whole_job.some_nodes(
+                job.verdict, groups, out_of_time=end.signature == causes.TIME_LIMIT and not single_node
+            ),
             evidence=self._evidence,
         )
         report = LogReport(

@@ -87,7 +87,7 @@ class Death:
     """What ended the job."""
 
     id: str
-    """Of the signature, which leads the causes."""
+    """Of the signature, which leads the causes, but for nodes that were not on the fast network when time ran out."""
     summary: str
     """What it was."""
     rank: str | None

@@ -182,6 +182,8 @@ class Occasion(StrEnum):
     """The log holds more than one run of the job."""
     SOME_NODES = "some-nodes"
     """Most nodes used the fast network, and some did not."""
+    TIME_LIMIT = "time-limit"
+    """The time limit ended the job, and nodes of it were not on the fast network."""
     STALLED = "stalled"
     """Dumps of the flight recorder show for which rank the others wait."""
     NOT_ENDED = "not-ended"

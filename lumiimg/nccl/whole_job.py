@@ -20,13 +20,18 @@ _VARIABLES, _NAMED = 32, 64
 """Variables that are reported to differ, and ranks that are named."""
 
 
-def some_nodes(verdict: Verdict, groups: Sequence[VerdictGroup]) -> Cause | None:
-    """Return what is said first of a job that used the fast network on most of its nodes, and not on others."""
+def some_nodes(verdict: Verdict, groups: Sequence[VerdictGroup], *, out_of_time: bool) -> Cause | None:
+    """Return what is said first of a job that used the fast network on most of its nodes, and not on others.
+
+    Of one that was `out_of_time`, it is said of any number of them.
+    """
     fast = sum(group.count for group in groups if group.verdict in FAST)
     slow = [node for group in groups if group.verdict not in FAST for node in group.nodes]
-    if verdict is not Verdict.MIXED or not slow or fast < len(slow):
+    most_are_fast = verdict is Verdict.MIXED and fast >= len(slow)
+    when = Occasion.SOME_NODES if most_are_fast else Occasion.TIME_LIMIT
+    advice = next((one for one in vocabulary().advice if one.when is when and verdict in one.verdicts), None)
+    if not slow or advice is None or not (most_are_fast or out_of_time):
         return None
-    (advice,) = (advice for advice in vocabulary().advice if advice.when is Occasion.SOME_NODES)
     names = folded(slow)
     filled = {"{slow}": f"{len(slow)}", "{all}": f"{fast + len(slow)}", "{fast}": f"{fast}"}
     # names in brackets are a pattern for a shell, and those of a log are anybody's

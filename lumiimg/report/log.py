@@ -270,7 +270,7 @@ def advice_of(report: LogReport) -> Advice:
     if not report.causes or report.answer is ExitCode.GOOD:
         return NO_ADVICE
     cause = report.causes[0]
-    is_end = report.ended is not None and cause.because
+    is_end = report.ended is not None and cause.id == report.ended.id and cause.because
     why = cause.because[0] if is_end else f"{cause.summary}  [{cause.id}]"
     return Advice(why, *next_command(cause.remedy)) if cause.remedy else Advice(why)
 

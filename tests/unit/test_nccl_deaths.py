@@ -7,7 +7,7 @@ from itertools import product
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, LogReport, Verdict
-from lumiimg.report.log import headline
+from lumiimg.report.log import advice_of, headline
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
 
@@ -49,7 +49,8 @@ def test_a_death_is_named_first_and_the_network_second() -> None:
     for name, network in product(DEATHS, NETWORKS):
         report = read([*job(network, 0, 3, 9), *died(name, 3)])
         assert report.ended is not None, (name, network)
-        assert (report.ended.id, report.causes[0].id) == (DEATHS[name].id, DEATHS[name].id), (name, network)
+        first = "nodes-on-tcp" if (DEATHS[name].id, network) == ("time-limit", "tcp") else DEATHS[name].id
+        assert (report.ended.id, report.causes[0].id) == (DEATHS[name].id, first), (name, network)
         assert (report.verdict, report.answer) == (VERDICTS[network], ExitCode.NO), (name, network)
         assert report.causes[0].remedy, (name, network)
     causes = [cause.id for cause in read([*job("cxi", 0, 3), *died("time limit", 3, cascade=False)]).causes]
@@ -315,3 +316,25 @@ def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:
             out_of_memory = "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
             assert ended_by([*start, cleared, death, out_of_memory]) == "out-of-memory", "Slurm says it last"
         assert read_apart(out=[cleared], err=[death]).answer is ExitCode.NO
+
+
+def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> None:
+    limit = "slurmstepd: error: *** JOB 4242 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 DUE TO TIME LIMIT ***"
+    cxi, tcp, many = job("cxi", 0, 1), job("tcp", 8, 9), job("tcp", 8, 16, 24)
+    for lines, first, named in (
+        ([*cxi, *tcp], "some-nodes", "nid005102"),
+        ([*cxi, *many], "nodes-on-tcp", "nid[005102-005104]"),
+        (many, "nodes-on-tcp", "nid[005102-005104]"),
+        (cxi, "time-limit", ""),
+        ([], "time-limit", ""),
+    ):
+        for prefix in ("", "0: "):
+            report = read([*lines, prefix + limit])
+            assert report.ended is not None
+            assert (report.ended.id, report.causes[0].id) == ("time-limit", first), lines
+            assert named in report.causes[0].summary, lines
+            assert named in advice_of(report).why, lines
+            assert "time-limit" in [cause.id for cause in report.causes], lines
+    own = "nid005101:103:1 [0] NCCL INFO"
+    alone = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]
+    assert "nodes-on-tcp" not in [cause.id for cause in read([*alone, limit]).causes], "nothing had to cross"
