@@ -5,18 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO
 
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.errors import BadInputError, FailedError, MissingHereError
 
 if TYPE_CHECKING:
     from io import BufferedReader
 
 EPOCH = 315_532_800
 """1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
+SET_TMPDIR = "set TMPDIR to a folder with space"
 _NAME_BYTES = 100
 _MAX_LINKS = 40
 """As Linux follows (path_resolution(7)); one more is not a file either."""
@@ -87,6 +89,16 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         raise FailedError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def temporary_folder() -> Path:
+    """Return TMPDIR, or what Python takes in its place. Raises MissingHereError where none of them can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        where = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+        what = "nothing can be written there or to another temporary folder"
+        raise MissingHereError(what, where=where, hint=SET_TMPDIR) from error
 
 
 def make_folder(folder: Path, below: str = "") -> Path:

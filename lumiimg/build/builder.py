@@ -32,9 +32,9 @@ from lumiimg.build.squash import squash
 from lumiimg.build.steps import content_below, steps_of
 from lumiimg.catalog.settings import open_to_others
 from lumiimg.engine.own_folder import remove_tree
-from lumiimg.engine.workspace import scratch_folder, temporary_folder, written_by_rename
+from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError
-from lumiimg.files import make_folder, open_regular, replaced
+from lumiimg.files import make_folder, open_regular, replaced, temporary_folder
 from lumiimg.host.carried_manifest import MANIFEST, MANIFEST_LABEL, MANIFEST_PATH, to_text
 from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer

@@ -10,7 +10,6 @@ import re
 import shlex
 import struct
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,8 +30,9 @@ from lumiimg.engine import namespaces
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.failures import explain, telling_line
 from lumiimg.engine.process import Completed, run
-from lumiimg.engine.workspace import scratch_folder, temporary_folder
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, one_line
+from lumiimg.files import temporary_folder
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 _TRIAL_S = 20.0
@@ -276,7 +276,7 @@ def _try_proot(program: Path | None, env: dict[str, str]) -> tuple[Path | None, 
         "--kill-on-exit",
         "-0",
         "-b",
-        f"{tempfile.gettempdir()}:{_BEHIND}",
+        f"{temporary_folder()}:{_BEHIND}",
         sys.executable,
         "-I",
         "-S",

@@ -23,8 +23,9 @@ from lumiimg.check.static.machine import with_machine
 from lumiimg.check.static.venv import with_faults_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import find_engine
-from lumiimg.engine.workspace import scratch_folder, temporary_folder
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import MissingHereError
+from lumiimg.files import temporary_folder
 from lumiimg.findings import Finding, Level
 from lumiimg.host.container_view import read_on
 from lumiimg.resolve.venv import Venv, with_venv

@@ -24,8 +24,9 @@ from lumiimg.check.strace import TRACED, Call, Counts, count, read_traces
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
-from lumiimg.engine.workspace import scratch_folder, temporary_folder
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, MissingHereError, one_line
+from lumiimg.files import temporary_folder
 
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,20}")
 _TIMEOUT_S = 900.0

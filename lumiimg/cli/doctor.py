@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.options import add_json, add_quiet
@@ -43,6 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.lacking import next_step
     from lumiimg.catalog.settings import read_settings
     from lumiimg.engine.engine import clean_environment, engines_here
+    from lumiimg.files import temporary_folder
     from lumiimg.report.machine import print_doctor, print_no_engine
 
     settings, environment = read_settings(os.environ), clean_environment(os.environ)
@@ -67,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
             trial = next(trial for trial in other.trials if trial.name == CONTAINER)
             note = "; `check` asks it anyway, as jobs do" if engine == engines[0] else ""
             trials.append(CapabilityTrial(f"{CONTAINER} by {engine.name}", trial.works, f"{trial.said}{note}"))
-    rooms = [room_at(settings.cache), room_at(Path(tempfile.gettempdir()))]
+    rooms = [room_at(settings.cache), room_at(temporary_folder())]
     faults = faults_of(machine)
     print_doctor(
         machine.engine,

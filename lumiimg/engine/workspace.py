@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lumiimg.engine.own_folder import own_folder
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.errors import BadInputError, FailedError, MissingHereError
+from lumiimg.files import SET_TMPDIR
 
 _NAME_BYTES = 100
 _SUFFIX_CHARS = 16
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _LITTLE_BYTES = 1 << 20
 """Of a file system that has no room for what is written here."""
-_SET_TMPDIR = "set TMPDIR to a folder with space"
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
     """Yield a new folder under `parent`, and remove it afterwards, whatever happened.
 
     Folders that builds on this machine left behind when they were killed are removed first. Raises FailedError where
-    none can be made, and for a file system that is full.
+    none can be made, and for a file system that is full; MissingHereError where that is the one of TMPDIR.
     """
     with _said_if_full(parent), ExitStack() as stack:
         try:
@@ -57,15 +57,6 @@ def written_by_rename(target: Path) -> Iterator[Path]:
         raise _not_writable(target, error) from error
 
 
-def temporary_folder() -> Path:
-    """Return TMPDIR, or what Python takes in its place. Raises FailedError where nothing can be written to any."""
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError as error:
-        where = os.environ.get("TMPDIR") or "TMPDIR"
-        raise FailedError("nothing can be written to it, nor to /tmp", where=where, hint=_SET_TMPDIR) from error
-
-
 @contextmanager
 def _said_if_full(parent: Path) -> Iterator[None]:
     """Name the folder where what is written to it does not fit. Raises FailedError for OSError of that kind."""
@@ -84,10 +75,8 @@ def _is_full(parent: Path, error: OSError) -> bool:
     return error.errno == errno.EDQUOT or seen.f_bavail * seen.f_frsize < _LITTLE_BYTES or seen.f_favail == 0
 
 
-def _not_writable(path: Path, error: OSError) -> FailedError:
-    is_temporary = error.errno in _FULL and path == Path(tempfile.gettempdir())
-    return FailedError(
-        f"cannot be written: {error.strerror or error}",
-        where=str(path),
-        hint=f"nothing was left there; {_SET_TMPDIR if is_temporary else 'LUMIIMG_CACHE names the folder for layers'}",
-    )
+def _not_writable(path: Path, error: OSError) -> FailedError | MissingHereError:
+    what, where = f"cannot be written: {error.strerror or error}", str(path)
+    if error.errno in _FULL and path == Path(tempfile.gettempdir()):
+        return MissingHereError(what, where=where, hint=SET_TMPDIR)
+    return FailedError(what, where=where, hint="nothing was left there; LUMIIMG_CACHE names the folder for layers")

@@ -30,8 +30,9 @@ from lumiimg.check.run.collective import (
 )
 from lumiimg.engine.engine import Engine, execute
 from lumiimg.engine.process import Completed, run
-from lumiimg.engine.workspace import scratch_folder, temporary_folder
+from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.files import temporary_folder
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict

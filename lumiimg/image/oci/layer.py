@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import MissingHereError
+from lumiimg.files import temporary_folder
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.oci.decoding import is_compressed, unpack
 from lumiimg.image.oci.kept import find_layer, new_layer, unnamed_file
@@ -81,12 +81,15 @@ class Unpacking:
 
     def _unpack(self, blob: Blob) -> ByteSource:
         """Unpack into the cache, or where that has no room, into a file that has no name."""
-        temporary = Path(tempfile.gettempdir())
-        places = [(temporary, partial(unnamed_file, temporary))]
+        places, reasons = [], []
         if self._cache is not None:
             cache = self._cache()
-            places.insert(0, (cache, partial(new_layer, cache, blob.digest)))
-        reasons = []
+            places.append((cache, partial(new_layer, cache, blob.digest)))
+        try:
+            temporary = temporary_folder()
+            places.append((temporary, partial(unnamed_file, temporary)))
+        except MissingHereError as error:
+            reasons.append(error.sentence)
         for folder, new_file in places:
             try:
                 with new_file() as descriptor:
