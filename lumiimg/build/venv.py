@@ -19,6 +19,7 @@ from lumiimg.build.capabilities import program_of
 from lumiimg.build.squash import pack
 from lumiimg.catalog.needs import version_of
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
+from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
@@ -219,7 +220,10 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
         put_in = [f"{MOUNT}/bin/python", "-s", *pip, "install", *_PIP, *(f"{_WHEELS}/{name}" for name in names)]
         for words in ([plan.python, "-s", _SCRIPT, "make", MOUNT], put_in):
             if not (done := inside(*words)).ok:
-                raise FailedError(f"in the container: {one_line(done.last_line)[:300]}", where=str(plan.image))
+                known = explain(done.output)
+                what = known.meaning if known else one_line(done.last_line)[:300]
+                hint = known.remedy if known else None
+                raise FailedError(f"in the container: {what}", where=str(plan.image), hint=hint)
         after = _listed(inside(f"{MOUNT}/bin/python", "-s", _SCRIPT, "list", "--unmet"))
     there = after.there
     if (python := _python_of(plan)) != after.python:

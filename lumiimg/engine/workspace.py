@@ -25,7 +25,7 @@ def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
     """Yield a new folder under `parent`, and remove it afterwards, whatever happened.
 
     Folders that builds on this machine left behind when they were killed are removed first. Raises FailedError where
-    none can be made, and for a file system that is full; MissingHereError where that is the one of TMPDIR.
+    none can be made, and for a file system that is full; MissingHereError where TMPDIR is the full one.
     """
     with _said_if_full(parent), ExitStack() as stack:
         try:
