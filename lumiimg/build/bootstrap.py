@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.build.engine_metadata import begin_base, begin_layer
 from lumiimg.build.layer_root import LayerRoot
 from lumiimg.errors import MissingHereError
+from lumiimg.image.unpacked_size import require_room
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
 
 def _unpack(step: LayerBuild, root: Path, image: Path) -> None:
     step.say("unpacking the image")
+    require_room(image, root)
     step.inside("unpack", root, image)
 
 

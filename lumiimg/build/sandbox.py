@@ -20,6 +20,7 @@ from lumiimg.build.strategy import Strategy, offset_of, write_sif
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.image import FileKind, open_image
+from lumiimg.image.unpacked_size import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,7 @@ class Sandbox(Strategy):
         for layer in layers[self._held :]:
             if self._held:
                 step.inside("clear", self._root, layer)
+            require_room(layer, self._root)
             _unpack(step, layer, self._root)
             if self._held:
                 step.inside("clear", self._root, layer)
@@ -95,6 +97,7 @@ class Sandbox(Strategy):
 def packed_again(step: LayerBuild, base: Path) -> Path:
     """Return somebody else's base as a SIF that is packed as layers are. Raises FailedError, MissingHereError."""
     root, target = step.folder / "root", step.folder / "base.sif"
+    require_room(base, root)
     if step.machine.maps_ids:
         step.inside("unpack", root, base)  # but devices, at which unsquashfs fails: root of a namespace makes none
     else:

@@ -12,6 +12,7 @@ from lumiimg.build.squash import squash
 from lumiimg.image import sif_writer
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.image.unpacked_size import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,8 @@ class Strategy(ABC):
         if step.machine.makes_base(step.definition.sections.header.agent):
             write_files(step, root, store)
         else:
+            if step.definition.sections.header.agent == "localimage":
+                require_room(step.folder / step.definition.sections.header.origin, root)
             step.build(root)
             date_labels(root)
         step.say("packing the files")

@@ -126,6 +126,12 @@ class RootFileSystem:
         for inner, kind, _, _ in self._walk(path):
             yield WalkedEntry(inner, kind)
 
+    def nodes(self) -> Iterator[TreeNode]:
+        """Yield what each name is. Raises ImageError as `walk` does."""
+        for _, _, directory, name in self._walk("/"):
+            if (node := self.tree.child(directory, name)) is not None:
+                yield node
+
     def open_all(self, *, but: tuple[str, ...]) -> Iterator[tuple[str, OpenFile]]:
         """Yield every regular file, open, but for names that end in one way; the caller closes it.
 

@@ -29,6 +29,7 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.files import read_beginning
 from lumiimg.image.oci.kept import kept_layers
+from lumiimg.image.unpacked_size import require_room
 
 if TYPE_CHECKING:
     from lumiimg.engine.namespaces.layers import SquashedLayer
@@ -96,6 +97,7 @@ def _in_use(program: str, layer: SquashedLayer, parent: Path, environment: Mappi
 
 
 def _unpack(program: str, layer: SquashedLayer, folder: Path, environment: Mapping[str, str]) -> None:
+    require_room(layer.file, folder.parent)
     with scratch_folder(folder.parent) as scratch:
         root = scratch / "image" / "root"
         root.parent.mkdir(0o700)
