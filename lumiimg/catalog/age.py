@@ -1,4 +1,4 @@
-"""How old a fact may be before it is a doubt, and the day by which that is counted (docs/decisions/0029)."""
+"""How old a fact may be before its age is a note, and the day by which that is counted (docs/decisions/0029)."""
 
 from __future__ import annotations
 

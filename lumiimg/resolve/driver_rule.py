@@ -1,8 +1,8 @@
-"""Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that age and may disagree.
+"""Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that have a day and may disagree.
 
-The newest fact of the highest rank decides. Where facts disagree, or no fact of the last three months says what the
-deciding one says, the answer is a doubt. One no does not age: updates of a driver move its window up, so a ROCm that is
-too old for it stays too old. A fact from a day that is still to come does not make an answer sure: a clock is wrong.
+The newest fact of the highest rank decides, and where facts disagree the answer is a doubt. That a fact is old is a
+note: no answer changes with the day. Updates of a driver move its window up, so a ROCm that is too old for it stays too
+old, and one that is too new is refused only by a driver that was measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from lumiimg.catalog.age import OLD_AFTER_DAYS, today
+from lumiimg.catalog.age import age_of
 from lumiimg.catalog.drivers import DriverEvidence, Rank, SiteDriver, modules_of, release_of
 from lumiimg.catalog.needs import Need, version_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("wheel-rocm", "in a wheel"))
 _ID = "driver-window"
 _BY_SCAN = "a snapshot of a node decides"
+_SCAN_SHOWS = "a snapshot of a node shows whether it still holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +158,19 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known
     if driver.doubtful is not None and driver.doubtful.holds_for(version):
         need += f", better not {driver.doubtful}"
         return RuleResult(_ID, RuleOutcome.WARNING, need, have, driver.trouble, source)
-    day = today(known)
-    newest = max(filter(None, (_known_by(day, claim) for claim in claims)), key=lambda claim: claim.date, default=None)
-    if newest is None or (day - newest.date).days > OLD_AFTER_DAYS:
-        open_ = f"no fact of the last {OLD_AFTER_DAYS} days says whether that still holds"
-        clock = "" if newest else f" (by the clock here it is {day}: that, or the date of the fact, is wrong)"
-        because = f"{deciding.told}; {open_}{clock}: {_BY_SCAN}"
+    if not deciding.serves and driver.rank is not Rank.MEASURED:
+        because = f"{deciding.told}, and updates move a driver's window up: {_BY_SCAN}"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
-    if deciding.serves:
-        since = f"; since then {newest.text} ({newest.date})" if newest.date > deciding.date else ""
-        return RuleResult(_ID, RuleOutcome.OK, need, have, f"{deciding.text} ({deciding.date}){since}", source)
-    because = f"{driver.name} does not support it: expect crashes, or wrong results"
-    return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
+    if not deciding.serves:
+        because = f"{driver.name} does not support it: expect crashes, or wrong results"
+        return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
+    newest = max(claims, key=lambda claim: claim.date)
+    because = f"{deciding.text} ({deciding.date})"
+    if newest.date > deciding.date:
+        because += f"; since then {newest.text} ({newest.date})"
+    if old := age_of(newest.date, known):
+        because += f"; that is {old}: {_SCAN_SHOWS}"
+    return RuleResult(_ID, RuleOutcome.OK, need, have, because, source)
 
 
 def _claims(driver: SiteDriver, version: str | None) -> Iterator[_Claim]:
@@ -194,11 +196,6 @@ def _claims(driver: SiteDriver, version: str | None) -> Iterator[_Claim]:
         date = min(one.date for one in nearest)
         source = "; ".join(dict.fromkeys(one.source for one in nearest))
         yield _Claim(True, Rank.INFERRED, date, f"{text} run there, and a driver supports the releases between", source)
-
-
-def _known_by(day: dt.date, claim: _Claim) -> _Claim | None:
-    """Return a fact that is not from a day to come; somewhere it is tomorrow already."""
-    return claim if (claim.date - day).days <= 1 else None
 
 
 def _is_below(window: Need, version: str) -> bool:

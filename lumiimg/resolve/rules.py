@@ -18,10 +18,11 @@ from lumiimg.resolve.arguments import ARCH, UNLISTED, gpus_of, is_gpu, values_of
 from lumiimg.resolve.stack import Chosen, Stack, Unmet, given_in, is_met, troubles_of
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.catalog.sites import Site, SiteFabric, SiteVariable
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
@@ -114,8 +115,8 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
         return asked or Fabric.BUNDLED, gate(outcome, need, known, because)
     if fits:
         host = " ".join(filter(None, ("the host's libfabric", site.fabric.libfabric)))
-        outcome, because = _aged(site, f"{host} and libcxi load in the image")
-        return Fabric.HOST, gate(outcome, need, known, because)
+        because = _with_age(site.fabric, site.date, f"{host} and libcxi load in the image")
+        return Fabric.HOST, gate(RuleOutcome.OK, need, known, because)
     because = f"the host's libfabric and libcxi ask for GLIBC_{floor}, which the image does not have"
     if asked is Fabric.HOST:
         return asked, gate(RuleOutcome.REFUSED, need, known, because)
@@ -239,19 +240,15 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         because = (
             f"libcxi and driver are of one release; libfabric {stack.version('libfabric') or '?'} has the cxi provider"
         )
-        outcome, because = _aged(site, because)
-        return told(outcome, need, f"Slingshot {have}", because)
+        return told(RuleOutcome.OK, need, f"Slingshot {have}", _with_age(site.fabric, site.date, because))
     because = "libcxi from a release other than the driver's is known to misbehave"
     return told(RuleOutcome.WARNING, need, f"Slingshot {have}", because)
 
 
-def _aged(site: Site, because: str) -> tuple[RuleOutcome, str]:
-    """Return what a yes about a site's network comes to: a doubt where what it stands on is old."""
-    old = age_of(site.fabric.date, site.date) if site.fabric else None
-    if old is None:
-        return RuleOutcome.OK, because
-    told = f"what is known of the network of {site.name} is {old}"
-    return RuleOutcome.UNKNOWN, f"{because}, but {told}: a snapshot of a node decides (lumiimg host scan)"
+def _with_age(fabric: SiteFabric, known: dt.date, because: str) -> str:
+    """Return why a yes about a site's network is one, with the age of what it stands on, where that is old."""
+    old = age_of(fabric.date, known)
+    return f"{because}; that is {old}: a snapshot of a node shows whether it still holds" if old else because
 
 
 def layers_told(stack: Stack) -> Iterator[RuleResult]:

@@ -60,10 +60,8 @@ def test_a_recipe_is_a_plan_that_nothing_is_known_against(capsys: pytest.Capture
         assert main(["explain", "--recipe", recipe, "--json"]) == (ExitCode.NO if refused else ExitCode.GOOD)
         rules = json.loads(capsys.readouterr().out)["rules"]
         assert [rule["id"] for rule in rules if rule["outcome"] == "warning"] == DOUBTED.get(recipe, []), recipe
-        # what is known of Frontier's driver is older than three months
-        unknown = {"unknown"} if recipe == "debian-jax" else set()
         outcomes = {rule["outcome"] for rule in rules} - {"warning"}
-        assert outcomes == ({"ok", "refused"} if refused else {"ok"}) | unknown, recipe
+        assert outcomes == ({"ok", "refused"} if refused else {"ok"}), recipe
         if refused:
             assert main(["lock", "--recipe", recipe]) == ExitCode.NO
             assert REFUSED[recipe] in capsys.readouterr().err

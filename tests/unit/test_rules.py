@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from lumiimg.catalog.drivers import Rank
 from lumiimg.catalog.layers import Argument, Layer, Release
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.sites import Site, SiteVariable, find_site
@@ -28,7 +29,7 @@ NO_GLIBC = replace(LUMI, fabric=replace(LUMI.fabric, glibc=None))
 NO_RELEASE = replace(LUMI, fabric=replace(LUMI.fabric, slingshot=None, libfabric=None))
 NO_FABRIC = replace(LUMI, fabric=None)
 NO_DRIVER = replace(LUMI, driver=None)
-SURE = replace(LUMI, driver=replace(LUMI.driver, evidence=(), date=dt.date(2026, 11, 1)))
+SURE = replace(LUMI, driver=replace(LUMI.driver, evidence=(), rank=Rank.MEASURED))
 assert SURE.driver is not None
 TROUBLED = replace(SURE, driver=replace(SURE.driver, doubtful=Need("rocm", SpecifierSet(">=7.0")), trouble="hangs"))
 OTHER_VENDOR = replace(LUMI, arch=None, vendor="NVIDIA")
@@ -110,6 +111,7 @@ def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not() -> None:
         (TROUBLED, {"rocm": "7.0"}, ["warning"]),
         (SURE, {"rocm": "7.0"}, ["ok"]),
         (SURE, {"rocm": "7.1"}, ["refused"]),
+        (LUMI, {"rocm": "7.14"}, ["unknown"]),  # announced, and updates move a window up
         (LUMI, {"rocm": None}, ["unknown"]),
         (LUMI, {"glibc": "2.39"}, []),
         # torch's wheel has a ROCm of its own; what is true of both is said once
