@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 
 _ENGINES = ("apptainer", "singularity")
 _COMMAND = re.compile(r"(?:export|unset|lumiimg(?! list)|srun|source) \S")
+_PLACE = re.compile(r"(?<=[\s=])(?:IMAGE|NAME|SITE|PATH|PROGRAM|FILE|DIR|OPTIONS)(?=\s|$)")
+"""What stands for a name in a command, which only the user knows."""
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
@@ -51,7 +53,7 @@ def command_in(remedies: Iterable[str]) -> str | None:
     for remedy in remedies:
         parts = [remedy, *reversed(re.findall("`([^`]+)`", remedy)), remedy.rpartition(": ")[2]]
         for part in parts:
-            if _COMMAND.match(part) and "…" not in part:
+            if _COMMAND.match(part) and "…" not in part and not _PLACE.search(part):
                 return str(part)
     return None
 

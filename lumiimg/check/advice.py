@@ -21,6 +21,7 @@ _BY_NODES = frozenset({Code.IMAGE_DRIVER})
 _GREEN = frozenset({Code.RUN_NETWORK, Code.PROVIDER_CXI})
 _OF_LOADER = frozenset({Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP})
 """Of which `lumiimg ldd` shows more."""
+ON_NODE = "on a GPU node"
 _GPUS = 8
 """Of a node, where the site does not say."""
 
@@ -35,7 +36,7 @@ def advice_of(answer: Answer, findings: Sequence[Finding], image: str | None = N
     command = command_in(decided_by.remedy)
     if command is None and image is not None and decided_by.id in _OF_LOADER and ".so" in (decided_by.where or ""):
         command = typed(["lumiimg", "ldd", image, str(decided_by.where)])
-    return Advice(decided_by.summary, command)
+    return Advice(decided_by.summary, command, ON_NODE if command is not None and command.startswith(SCAN) else None)
 
 
 def advise(
@@ -61,7 +62,7 @@ def advise(
     decided_by = _deciding(answer, findings)
     code = decided_by.id if decided_by is not None else None
     if code is Code.PLUGIN_NEEDS_HOST and "--host" not in machine:
-        where = f"on a GPU node{f' of {site.name}' if site is not None else ''}"
+        where = f"{ON_NODE}{f' of {site.name}' if site is not None else ''}"
         return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
     why = advice.why or "the files show no obstacle; only a run shows which provider is used"
     if limited and level is Level.STATIC and code not in _BY_NODES:

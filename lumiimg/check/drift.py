@@ -19,6 +19,7 @@ from lumiimg.check.static.commands import ready_to_paste
 from lumiimg.check.static.comparisons import Outcome, Rule
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.check.static.proposals import is_refused
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.bind import ManifestCheck, try_saved
@@ -116,8 +117,9 @@ def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[str
     if image.fate is Fate.BREAKS:
         if any(rule.id in {"glibc-gate", "library"} for rule in image.refused):
             adapted = shlex.quote(f"{Path(image.image).stem}-adapted.sif")
-            at = on_site or " --site NAME"
-            yield f"lumiimg adapt {name}{at} --fabric bundled -o {adapted}"
+            adapt = f"lumiimg adapt {name} --site {shlex.quote(site or DEFAULT)} --fabric bundled -o {adapted}"
+            if not is_refused(shlex.split(adapt)):
+                yield adapt
         yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
         if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
             yield "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"

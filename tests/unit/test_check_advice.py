@@ -12,6 +12,7 @@ import pytest
 
 from lumiimg.check.answer import Answer
 from lumiimg.check.pipeline import check_image
+from lumiimg.cli.commands import parser_for
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Level, Severity
@@ -22,7 +23,7 @@ from tests.shared.job.bases import make
 from tests.shared.job.changes import CHANGES
 from tests.shared.job.ground import ground_of_stand_ins
 from tests.shared.job.world import PLUGIN, World, clone
-from tests.shared.programs import EVERYTHING
+from tests.shared.programs import EVERYTHING, sampled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,3 +143,82 @@ def test_a_scan_that_is_proposed_goes_on_with_the_image(
     fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"))
     shown = of_terminal(["explain", "image", "--site", "lumi", "--host", "node.json"], capsys)
     assert "lumiimg host scan -o host.json && lumiimg explain image --site lumi --host host.json\n" in shown
+
+
+_NEXT = re.compile(
+    r"^(?:next[^:\n]*| +(?:do|or)[^:\n]*):  ((?:lumiimg|source|export|unset|#SBATCH|sbatch) .*)$", re.MULTILINE
+)
+_OPTIONS = ("", "--site lumi", "--site generic", "--host host.json", "--host host.json --site lumi")
+_BESIDE = ("drift now.json host.json", "drift host.json now.json --site lumi", "doctor", "list", "")
+_DRIFTS = (("host.json now.json", "--site lumi"), ("now.json host.json", "--site lumi"), ("now.json host.json", ""))
+_REQUESTS = (
+    "explain --add vllm --site lumi",
+    "explain --add sglang==0.4.1 --site lumi",
+    "explain --base rocm-6.2.4 --add sglang --site lumi",
+    "explain --base rocm-5.7.1 --add vllm --site lumi",
+    "explain --base ./rocm-5 --add vllm --site lumi",
+)
+
+
+def stand_ins(folder: Path) -> list[str]:
+    """Make images, good and bad, and two states of a node; return the names of the images."""
+    for name, glibc in (("host", 38), ("now", 41)):
+        node = fabric_builder.host(folder / f"{name}-root", glibc=glibc, needs_glibc=glibc)
+        fabric_builder.snapshot(node, name=name).rename(folder / f"{name}.json")
+    fabric_builder.image(folder / "fits")
+    fabric_builder.image(folder / "old", glibc=28)
+    fabric_builder.image(folder / "bare", plugin=False)
+    fabric_builder.bundled(folder / "bundled")
+    for rocm in ("7.2.0", "5.7.1", "6.2.4"):
+        fabric_builder.rocm_image(folder / f"rocm-{rocm[0]}", rocm)
+    fabric_builder.image(folder / "rocm-old", plugin=False)
+    shutil.copytree(folder / "rocm-5" / "opt/rocm/.info", folder / "rocm-old/opt/rocm/.info", dirs_exist_ok=True)
+    (folder / "musl/lib").mkdir(parents=True)
+    (folder / "musl/lib/ld-musl-x86_64.so.1").touch()
+    return ["fits", "old", "bare", "bundled", "rocm-7", "rocm-5", "rocm-6", "rocm-old", "musl"]
+
+
+def carried_on(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hold a command to its promise: it can be parsed as it stands, and where that changes nothing here, it is run."""
+    plain = re.sub(r"^source <\((.*)\)$", r"\1", command)
+    assert not re.search(r"\b(?:IMAGE|NAME|SITE|PATH|PROGRAM|FILE|OPTIONS|LAYER)\b|…", plain), command
+    for part in plain.split(" && "):
+        words = shlex.split(part)
+        if words[0] != "lumiimg":
+            continue
+        parser = parser_for(words[1:])
+        try:
+            _, rest = parser.parse_known_args(words[1:])
+        except SystemExit:
+            raise AssertionError(command) from None
+        assert rest == [], command
+        capsys.readouterr()
+        if words[1] in {"adapt", "build"}:
+            at = words.index("-o") if "-o" in words else len(words)
+            assert main([*words[1:at], "--dry-run"]) == ExitCode.GOOD, (command, capsys.readouterr().err)
+            assert "nothing was built" not in capsys.readouterr().err, command
+        elif words[1] in {"explain", "ldd", "bind"} or (words[1] == "check" and "--nodes" not in words):
+            code = main([*words[1:], *(["--level", "static"] if words[1] == "check" else [])])
+            assert code in ({ExitCode.GOOD} if words[1] == "bind" else {0, 1, 3}), (command, capsys.readouterr().err)
+
+
+def test_what_is_proposed_can_be_typed_as_it_stands_and_is_not_refused(
+    good: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clean_home: Path
+) -> None:
+    del clean_home
+    monkeypatch.chdir(tmp_path)
+    images = stand_ins(tmp_path)
+    looks = ("check --level static", "explain")
+    asked = [f"{verb} {image} {more}" for image in images for more in _OPTIONS for verb in looks]
+    asked += [f"drift {nodes} --image {image} {more}" for image in images for nodes, more in _DRIFTS]
+    asked = [*sampled(asked, 12), *sampled((*_REQUESTS, *_BESIDE), 3), "check --level static rocm-old --site lumi"]
+    for change in {"libfabric-without-cxi", *sampled(CHANGES, 1)}:
+        CHANGES[change](world := clone(good, tmp_path / change))
+        asked += [f"{verb} {world.root.relative_to(tmp_path)} --site lumi" for verb in looks]
+    proposed = set[str]()
+    for words in asked:
+        main(words.split())
+        proposed |= {*_NEXT.findall(capsys.readouterr().out)}
+    assert len(proposed) > (40 if EVERYTHING else 8)
+    for command in sorted(proposed):
+        carried_on(command, capsys)

@@ -330,7 +330,7 @@ def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:
     assert read.get("failures") == "2"  # the answer, and the finding that made it
     assert read.get("errors") == "0"
     text = read.findtext("testcase[@name='plugin.absent (static)']/failure") or ""
-    assert "lumiimg adapt " in text
+    assert "lumiimg build --base " in text
 
 
 def test_junit_of_a_check_that_cannot_tell_has_errors_and_of_a_green_one_none() -> None:

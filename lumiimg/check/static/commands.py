@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from lumiimg.catalog.site_choice import DEFAULT
+from lumiimg.check.static.proposals import is_refused
 from lumiimg.findings import Code, Finding, Severity
 from lumiimg.wording import command_in, typed, word
 
@@ -15,6 +17,7 @@ _ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
 """Of an image that holds no plugin."""
 SCAN = "lumiimg host scan -o host.json"
 """To be typed on a node, before a command that takes the file."""
+_BUILDS = re.compile(r": `(lumiimg (?:adapt|build) [^`]*)`")
 _PLUGIN_LAYER = "aws-ofi-nccl"
 
 
@@ -45,9 +48,17 @@ def bind_command(image: str, machine: Sequence[str]) -> str:
 
 
 def ready_to_paste(remedy: str, image: str, site: str) -> str:
-    """Return a remedy with image and site in the places that stand for them."""
-    named = re.sub(r"(?<=lumiimg adapt )IMAGE\b|(?<=lumiimg check )IMAGE\b", lambda _: word(image), remedy)
-    return named.replace("--site NAME --", f"--site {word(site)} --")
+    """Return a remedy with image and site in the places that stand for them, without a command that is refused."""
+
+    def named(found: re.Match[str]) -> str:
+        command = (
+            found[0].replace("--base IMAGE", f"--base {word(_as_base(image))}").replace(" IMAGE", f" {word(image)}")
+        )
+        return re.sub("--site (?:NAME|SITE)", lambda _: f"--site {word(site)}", command)
+
+    named_remedy = re.sub(r"\blumiimg [^`]*", named, remedy)
+    command = _BUILDS.search(named_remedy)
+    return _BUILDS.sub("", named_remedy) if command and is_refused(shlex.split(command[1])) else named_remedy
 
 
 def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str]) -> tuple[Finding, ...]:
@@ -73,22 +84,25 @@ def _with_plugin(
 ) -> tuple[Finding, ...]:
     """Add the command that gives a plugin: the image is built again with it where it says how it was built.
 
-    Else it is put on the image, in front of one that does not do.
+    Else it is put on the image, in front of one that does not do. Where all of that is refused, the command says why.
     """
     pairs = list(zip(built_with[::2], built_with[1::2], strict=True))
     named = dict(pairs)
+    on_machine = machine or ("--site", DEFAULT)
+    request = ["--base", _as_base(image), "--add", _PLUGIN_LAYER, *on_machine]
     is_again = "--base" in named and (not machine or "--site" not in named or named["--site"] in machine)
 
-    def command(finding: Finding) -> str:
+    def ways(finding: Finding) -> Iterator[list[str]]:
         if is_again:
             kept = [word for pair in pairs if not _is_replaced(*pair, machine) for word in pair]
-            words = ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
-        elif finding.id in _ADAPTED:
-            words = ["adapt", image, *(machine or ("--site", DEFAULT))]
-        else:
-            base = image if "/" in image else f"./{image}"
-            words = ["build", "--base", base, "--add", _PLUGIN_LAYER, *(machine or ("--site", DEFAULT))]
-        return typed(["lumiimg", *words, "-o", _written(image)])
+            yield ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
+        if finding.id in _ADAPTED:
+            yield ["adapt", image, *on_machine]
+        yield ["build", *request]
+
+    def command(finding: Finding) -> str:
+        found = next((way for way in ways(finding) if not is_refused(["lumiimg", *way])), None)
+        return typed(["lumiimg", *(["explain", *request] if found is None else [*found, "-o", _written(image)])])
 
     lacking = (*_ADAPTED, Code.PLUGIN_API)
     return tuple(
@@ -97,6 +111,11 @@ def _with_plugin(
         else finding
         for finding in findings
     )
+
+
+def _as_base(image: str) -> str:
+    """Return the name of an image as --base takes it, which may be a name of the catalogue."""
+    return image if "/" in image else f"./{image}"
 
 
 def _written(image: str) -> str:

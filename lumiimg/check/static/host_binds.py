@@ -101,6 +101,6 @@ def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
     if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
         yield (
             "build the plugin against the headers of the host's libfabric, as newer headers make it need a newer one: "
-            "pack it with `tar` on the node (docs/tutorials/build-vllm.md), then `lumiimg adapt IMAGE --site NAME "
-            "--source host-libfabric=host-libfabric.tar -o adapted.sif`"
+            "pack it with `tar` on the node (docs/tutorials/build-vllm.md), then lumiimg adapt IMAGE --site NAME "
+            "--source host-libfabric=host-libfabric.tar -o adapted.sif"
         )

@@ -252,7 +252,7 @@ def _judge_provider(
             if provider_path
             else None,
             remedy=(
-                "use the host's libfabric, if its versions fit: `lumiimg host scan` there, then `lumiimg bind`",
+                "use the host's libfabric: `lumiimg host scan -o host.json && lumiimg explain IMAGE --host host.json`",
                 "or build libcxi and libfabric with cxi in the image",
             ),
             source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi; src/fabric.c ofi_load_dl_prov",

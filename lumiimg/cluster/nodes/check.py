@@ -37,7 +37,7 @@ from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the 
 from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
 from lumiimg.nccl.node_names import folded
 from lumiimg.resolve.venv import with_venv
-from lumiimg.wording import count, word
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -281,7 +281,7 @@ def _advice(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Silent
         why = f"on {count(len(bad), 'node')}: {of_group.why or worst.sentence}"
     names = folded(bad)
     fine = len(names) < _LONG_NAMES and any(group.answer is Answer.NO_OBSTACLE for group in groups)
-    return Advice(why, f"sbatch {word(f'--exclude={names}')} job.sh" if fine else None)
+    return Advice(why, f"#SBATCH --exclude={names}", "in the job script") if fine else Advice(why)
 
 
 def _ask(

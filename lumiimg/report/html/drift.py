@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from lumiimg.findings import Advice
 from lumiimg.report.boundary import KINDS
 from lumiimg.report.drift import OF_ONE_KIND, Words, groups_of, lines_of, nodes_of, sentence_of, whole
-from lumiimg.report.html.findings import block
+from lumiimg.report.html.findings import block, unsaid
 from lumiimg.report.html.images import image_groups, images_part
 from lumiimg.report.html.page import Node, Section, element, left_out, listed, page
+from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,9 +43,10 @@ def _images(images: Sequence[ImageDrift], words: Words) -> Iterator[Node]:
     groups = list(groups_of(images, words))
     for group in groups[:_GROUPS]:
         notes = [f"note: {note}" for note in group.notes]
-        advice = Advice(None, group.remedies[0] if group.remedies else None, group.whose)
+        command = command_in(group.remedies)
+        advice, others = Advice(None, command, group.whose), unsaid(group.remedies, command)
         names = group.names if group.whose else ()
-        content = images_part(names, [*_joined(group.reasons), *notes], advice, group.remedies[1:])
+        content = images_part(names, [*_joined(group.reasons), *notes], advice, others)
         yield block(kind=group.kind, summary=group.sentence, is_open=True, content=content)
     yield from left_out(len(groups), _GROUPS, "groups")
 
