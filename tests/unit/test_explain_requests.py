@@ -77,7 +77,8 @@ CASES = [
     # vLLM and SGLang
     Case("rocm-6.2.4 vllm", "bundled torch=2.7.1+rocm6.2.4 vllm=0.10.1", "as in AMD's last image for LUMI"),
     Case("rocm-6.4.4 vllm", "host torch=2.9.1+rocm6.4 vllm=0.12.0", "as LUMI AI Factory built it"),
-    Case("rocm-7.0 vllm", "host torch=2.10.0+rocm7.0 vllm=0.25.0", "as LUMI AI Factory built it in July"),
+    Case("rocm-7.0 vllm", "host torch=2.10.0+rocm7.0 vllm=0.22.1", "as in LUMI AI Factory's image of August"),
+    Case("rocm-7.0 vllm==0.25.0", "refused layers -> rocm-7.0 vllm", "from 0.23 on it needs torch 2.11"),
     Case("rocm-6.3 vllm", "refused layers -> rocm-6.2.4 vllm", "nobody is known to have built it on 6.3"),
     Case("rocm-6.2.4 vllm==0.18.0", "refused layers -> rocm-6.2.4 vllm", "its wheels want ROCm 7.0 and Python 3.12"),
     Case("rocm-6.2.4 vllm pytorch==2.6.0", "refused layers -> rocm-6.2.4 vllm pytorch", "vLLM 0.10.1 is for torch 2.7.1"),
@@ -98,7 +99,7 @@ CASES = [
     Case("rocm-7.2.4 vllm", "host torch=2.11.0+rocm7.2 vllm=0.25.0 unknown=driver-window", "its CMakeLists.txt names torch 2.11"),
     # for which GPU
     Case("rocm-6.4.4 apex @generic", "none torch=2.9.1+rocm6.4 unknown=layers", "any machine, any GPU"),
-    Case("rocm-7.0 vllm @generic", "none torch=2.10.0+rocm7.0 vllm=0.25.0 unknown=layers", "built from source, for a GPU that nobody named"),
+    Case("rocm-7.0 vllm @generic", "none torch=2.10.0+rocm7.0 vllm=0.22.1 unknown=layers", "built from source, for a GPU that nobody named"),
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from lumiimg.catalog import folders
 from lumiimg.catalog.folders import shipped_layers
@@ -121,6 +122,20 @@ def test_every_real_release_of_vllm_is_read_and_is_a_doubt_not_a_refusal(
             torch, rocm = VLLM[version]
             assert ("made for torch" in doubt) == (torch != "torch==2.11.*")  # which the base's newest row has
             assert ("made for rocm" in doubt) == (rocm != "rocm>=7.1")
+
+
+def test_a_vllm_that_needs_torch_2_11_gets_it_or_is_refused_with_a_network_and_without(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bases = ("rocm-7.0", "rocm-7.2.4")
+    cases = [*itertools.product(("0.23.0", "0.25.1", "0.27.0", "0.33.0"), bases, (index, None))]
+    for version, base, at in sampled(cases, 8):
+        code, answer = explained(capsys, f"{base} vllm=={version}", at)
+        if base == "rocm-7.0":
+            (refused,) = [rule for rule in answer["rules"] if rule["outcome"] == "refused"]
+            assert (code, f"vllm {version}" in f"{refused}", "torch" in f"{refused}") == (1, True, True), refused
+        else:
+            assert (code, Version(answer["torch"]) >= Version("2.11")) == (0, True)
 
 
 def test_a_jax_is_read_from_its_plugins_metadata_in_parts_or_beside_it_or_whole(
