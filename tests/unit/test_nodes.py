@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,11 @@ def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_b
         assert report.answer is decided, sentence
         assert sentence in report.sentence
         assert "will work" not in report.sentence
+        # job scripts have names of their own: what is proposed is a line for any
+        if decided is Answer.NO and len(of_nodes) > 1:
+            command = str(report.advice.next)
+            assert re.fullmatch(r"#SBATCH --exclude=[\w,\[\]-]+", command), command
+            assert report.advice.where == "in the job script"
 
 
 GARBAGE = [
