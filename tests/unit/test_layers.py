@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.catalog.layers import read_layer
+from lumiimg.catalog.layers import own_values, read_layer
 from lumiimg.catalog.sites import find_site
 from lumiimg.catalog.templates import expand
 from lumiimg.definition.text import checked_body
@@ -77,6 +77,15 @@ def test_a_layer_has_digests_of_its_archives() -> None:
     for folder in FOLDERS:
         lacking = [source.name for source in read_layer(folder).sources if not source.sha256 and not source.optional]
         assert bool(lacking) is (folder.name in WITHOUT_DIGEST), (folder, lacking)
+
+
+def test_a_vllm_that_is_compiled_has_its_kernels_of_triton_in_the_lock() -> None:
+    """Those from 0.12 on clone the tag that their cmake/external_projects/triton_kernels.cmake names, where none is given."""
+    layer = read_layer(shipped_layers() / "vllm")
+    names = {row.version: {source.name for source in layer.sources_of(row)} for row in layer.releases}
+    tags = {row.version: own_values(layer, row)["TRITON"] for row in layer.releases if "triton" in names[row.version]}
+    assert tags == {"0.25.0": "3.5.1", "0.22.1": "3.5.1", "0.20.1": "3.6.0", "0.12.0": "3.5.0"}
+    assert names["0.18.0"] == set()  # a wheel
 
 
 def test_a_script_finds_the_files_that_it_reads() -> None:
