@@ -116,7 +116,7 @@ def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding
     """
     from lumiimg.check.opening import opened
     from lumiimg.check.pipeline import check_files
-    from lumiimg.check.static.variables import judge_plugin_name, judge_variables, read_variables
+    from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables, read_variables
     from lumiimg.findings import Findings, Level, Severity
     from lumiimg.host.snapshot_file import read_snapshot
 
@@ -127,9 +127,10 @@ def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding
         variables, static = read_variables(image, {}), check_files(path, image, {}, snapshot).static
         judge_variables(variables, static.path, found)
         judge_plugin_name(variables, static.path, found)
+        of_variables = doubted(found.found, variables)
     wanted = {Severity.PROBLEM, Severity.UNKNOWN}
-    of_files = [finding for finding in static.findings if finding.severity in wanted and finding not in found.found]
-    return [finding for finding in found.found if finding.severity in wanted], of_files
+    of_files = [finding for finding in static.findings if finding.severity in wanted and finding not in of_variables]
+    return [finding for finding in of_variables if finding.severity in wanted], of_files
 
 
 _TOLD = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")

@@ -83,6 +83,10 @@ class SingularityDescription:
     def environment(self) -> dict[str, str]:
         return self._environment.result()
 
+    @property
+    def unsure(self) -> frozenset[str]:
+        return self._environment.unsure()
+
     @cached_property
     def _environment(self) -> ShellEnvironment:
         environment = ShellEnvironment()

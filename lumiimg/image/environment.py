@@ -3,9 +3,10 @@
 Followed is what scripts that set variables write as a rule: assignments, `export`, `unset`, quotes, `$K`, `${K}`,
 `${K:-word}` and its like, `${K%literal}`, `:`, tests of strings, and `if`, `&&`, `||` over these. Everything else is
 one of three. It cannot set a variable: a program, a subshell, a function that nobody calls. Or it can set some that its
-text names (a condition on a file, `$(program)`): from there on they are unsure. Or it can change anything (`. file`,
-`eval`). The warnings name what can change anything, and each statement that makes a variable unsure by which somebody
-goes (`shell.names.is_read`). Of the others, an unsure one is left out without a word.
+text names (a condition on a file, `$(program)`): from there on they are unsure. Or it can change anything, or end the
+script (`. file`, `eval`, `return`): from there on all are unsure. The warnings name what can change anything, and each
+statement that makes a variable unsure by which somebody goes (`shell.names.is_read`). Of the others, an unsure one is
+left out without a word.
 
 Engines unset the user's variables before they source the scripts (apptainer 1.5.3
 `internal/pkg/util/fs/files/action_script.sh`): what the image does not set is unset, but for what the engine and the
@@ -50,12 +51,14 @@ class ShellEnvironment:
         self._where = where
         self._text += len(text)
         if self._text > _MAX_TEXT:
+            self.variables.lose()
             self._warn(f"not read: the scripts together have more than {_MAX_TEXT} characters")
             return
         try:
             for command in parse(text):
                 self._run(command)
         except ShellError as error:
+            self.variables.lose()
             self._warn(f"not read from here on: {_shown(text[error.position :])}")
 
     def set_default_path(self) -> None:
@@ -79,6 +82,10 @@ class ShellEnvironment:
         values, unsure = self.variables.values, self.variables.unsure
         exported = sorted(self.variables.exported & values.keys())
         return {name: values[name] for name in exported if name not in unsure or is_read(name)}
+
+    def unsure(self) -> frozenset[str]:
+        """Return which of these may have another value, or none: whoever goes by one has an open question."""
+        return frozenset(self.result().keys() & self.variables.unsure)
 
     # -- what is followed --
 
@@ -137,7 +144,7 @@ class ShellEnvironment:
         except UnsureError:
             self._maybe(command)
         except BeyondError:
-            self._leave_out(command.text)
+            self._lose(command.text)
         return None
 
     def _followed(self, words: tuple[str, ...]) -> bool | None:
@@ -204,7 +211,7 @@ class ShellEnvironment:
                 try:
                     self._maybe_simple(command)
                 except BeyondError:
-                    self._leave_out(command.text)
+                    self._lose(command.text)
             case Maybe(text, words, name, body):
                 self._functions.update(_functions_in(body))
                 try:
@@ -212,7 +219,7 @@ class ShellEnvironment:
                     if name is not None:
                         self._maybe_set(name, text)
                 except BeyondError:
-                    self._leave_out(text)
+                    self._lose(text)
                 self._maybe(BraceGroup(body))
             case Function(name):
                 self._functions.add(name)
@@ -244,6 +251,7 @@ class ShellEnvironment:
         elif name == "unset":
             for word in _unset(arguments):
                 self._maybe_set(word, text)
+                self.variables.perhaps_exported.add(word)  # set again, it may be exported no more
 
     def _maybe_set(self, word: str, text: str) -> None:
         """Make unsure what `K`, `K=value` or `K+=value` sets."""
@@ -262,6 +270,10 @@ class ShellEnvironment:
         self.variables.unsure.add(name)
         if is_read(name):
             self._leave_out(text)
+
+    def _lose(self, text: str) -> None:
+        self.variables.lose()
+        self._leave_out(text)
 
     def _leave_out(self, text: str) -> None:
         self._warn(f"left out, beyond a plain export: {_shown(text)}")

@@ -142,6 +142,11 @@ class Image:
         return environment
 
     @property
+    def unsure(self) -> frozenset[str]:
+        """Return which variables of the environment may have another value, or none: only a shell knows."""
+        return self._description.unsure
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Return what of the image is not seen through this object."""
         return self._description.warnings

@@ -122,6 +122,73 @@ LEFT_OUT = (
 """What somebody goes by is not known after them."""
 
 
+NAMES = ("NCCL_NET", "FI_PROVIDER", "LD_LIBRARY_PATH")
+"""Variables by which somebody goes."""
+CONDITIONS = (
+    "true",
+    "false",
+    "[ -d / ]",
+    "[ -d /nonexistent ]",
+    '[ -n "$NCCL_NET" ]',
+    '[ "$FI_PROVIDER" = tcp ]',
+    "! true",
+)
+SETTINGS = (
+    *("export {name}=a", "export {name}=b", "{name}=c", "unset {name}", "export {name}") * 5,
+    *("export {name}=${{{other}}}:d", "export {name}=${{{other}:-e}}", "export {name}=${{{other}:+g}}") * 5,
+    "export -n {name}",
+    "return",
+    "return 1",
+    "eval 'export {name}=f'",
+    "eval unset {name}",
+    "eval return",
+    "set -- a; shift",
+    "command unset {name}",
+    "use_it",
+)
+FRAMES = (
+    "{one}",
+    "{one}",
+    "{condition} && {one}",
+    "{condition} || {one}",
+    "{one} && {two}",
+    "{one} || {two}",
+    "if {condition}; then {one}; else {two}; fi",
+    "if {condition}; then\n {one}\n {two}\nfi",
+    "({one}; {two})",
+    "{{ {one}; {two}; }}",
+    "{one} | cat",
+    "({one}) &",
+    "for each in 1 2; do {one}; done",
+    "case $FI_PROVIDER in tcp) {one};; *) {two};; esac",
+    "use_it() {{ {one}; }}",
+    "! {one}",
+)
+"""How a statement may stand, so that it is run or not: only a shell knows of some."""
+
+
+def doubtful(chance: random.Random) -> Iterator[str]:
+    """Yield scripts of a few statements of these kinds, without end."""
+    while True:
+        lines = []
+        for _ in range(chance.choice((2, 3, 4, 5))):
+            words = {key: _setting(chance) for key in ("one", "two")}
+            lines.append(chance.choice(FRAMES).format(condition=chance.choice(CONDITIONS), **words))
+        yield "\n".join((*(f"export {name}=first" for name in NAMES), *lines))
+
+
+def _setting(chance: random.Random) -> str:
+    return chance.choice(SETTINGS).format(name=chance.choice(NAMES), other=chance.choice(NAMES))
+
+
+def wrongly_sure(script: str, real: dict[str, str] | None) -> str | None:
+    """Return a variable of which the reader is sure, and a shell has something else; None where there is none."""
+    environment = read(script)
+    values = environment.result()
+    sure = values.keys() - environment.unsure() if real is not None else ()
+    return next((f"{script!r}: {name}={values[name]}" for name in sure if (real or {}).get(name) != values[name]), None)
+
+
 def read(*scripts: str) -> ShellEnvironment:
     """Read scripts as an engine sources them, from the PATH that it sets."""
     environment = ShellEnvironment()

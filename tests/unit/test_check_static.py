@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, shared_object
 from tests.shared.fabric_builder import ROCR
+from tests.shared.programs import sampled
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
@@ -119,6 +121,44 @@ def test_that_no_plugin_is_found_is_sure_only_where_the_search_is_known(root: Pa
     for name in ("APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITYENV_LD_LIBRARY_PATH"):
         assert severities(check(root, {name: "/opt/net"}))["plugin.loads"] is Severity.OK
     assert severities(check(root, {"LD_LIBRARY_PATH": "/opt/net"}))["plugin.not-on-path"] is Severity.PROBLEM
+
+
+SURE = ("{set}", "(unset {name})\n{set}", "{name}=other\n{set}", "false && return\n{set}")
+UNSURE = (
+    "return\n{set}",
+    "[ -d /opt ] && return\n{set}",
+    "eval true\n{set}",
+    ". /opt/site.sh\n{set}",
+    "{set}\nexport -n {name}",
+    "{set}\n[ -d /opt ] && unset {name}",
+    "{set}\nif [ -d /opt ]; then\n  export {name}=other\nfi",
+    "{set}\nunset_it() {{ unset {name}; }}\nunset_it",
+)
+"""Scripts that export a variable, and may not."""
+
+
+def test_a_variable_that_only_a_shell_knows_is_an_open_question_and_no_obstacle(root: Path) -> None:
+    environment = root / ".singularity.d/env"
+    environment.mkdir(parents=True, exist_ok=True)
+    plugin(root / LIB / "librccl-net.so")
+    library(root / "opt/broken/librccl-net.so", library(root / "opt/gone.so"), source="int ncclNetPlugin_v5;")
+    variables = (
+        ("NCCL_NET", "Socket", "network.forced"),
+        ("FI_PROVIDER", "tcp", "provider.excluded"),
+        ("NCCL_NET_PLUGIN", "absent", "plugin.other-name"),
+        ("LD_LIBRARY_PATH", "/opt/broken", "plugin.loads"),
+    )
+    for (name, value, code), line in sampled(product(variables, (*SURE, *UNSURE)), 10):
+        (environment / "91-more.sh").write_text(line.format(name=name, set=f"export {name}={value}") + "\n")
+        result, is_sure = check(root), line in SURE
+        found = finding(result, code)
+        assert found.severity is (Severity.PROBLEM if is_sure else Severity.UNKNOWN), (name, line)
+        assert (Severity.PROBLEM in {each.severity for each in result.findings}) is is_sure, (name, line)
+        if not is_sure and code != "plugin.other-name":  # which is open by what is not seen, too
+            assert "cannot be known without running" in (found.cause or ""), line
+        if name in {"NCCL_NET", "FI_PROVIDER"}:
+            told = check(root, {f"APPTAINERENV_{name}": value})
+            assert finding(told, code).severity is Severity.PROBLEM, "whoever starts it decides"
 
 
 def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path) -> None:

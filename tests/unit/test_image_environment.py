@@ -10,7 +10,8 @@ from pathlib import Path
 
 from lumiimg.image import open_image
 from lumiimg.image.environment import DEFAULT_PATH, ShellEnvironment
-from tests.shared.shells import BESIDE, LEFT_OUT, PLAIN, differences, exported, generated, read
+from tests.shared.programs import EVERYTHING
+from tests.shared.shells import BESIDE, LEFT_OUT, PLAIN, differences, doubtful, exported, generated, read, wrongly_sure
 
 _ENV = ".singularity.d/env"
 
@@ -35,6 +36,19 @@ def test_a_warning_names_the_script_and_the_statement_and_what_is_in_doubt_is_no
     doubtful = read("ROOT=$(rocm-path)\nexport LD_LIBRARY_PATH=$ROOT/lib")
     assert "LD_LIBRARY_PATH=$ROOT/lib" in doubtful.warnings[0]
     assert read("ROOT=$(rocm-path)\nROOT=/opt/rocm\nexport LD_LIBRARY_PATH=$ROOT/lib").warnings == []
+
+
+def test_what_may_not_be_run_leaves_no_variable_that_is_sure_and_is_another(tmp_path: Path) -> None:
+    """`return`, `eval`, `export -n`, `&&`, `if`, subshells, functions: real shells say what they come to."""
+    made = doubtful(random.Random("doubt"))  # noqa: S311 - the same scripts each time
+    for scripts in (list(islice(made, 50)) for _ in range(20 if EVERYTHING else 1)):
+        for shell in ("dash", "bash"):
+            found = map(wrongly_sure, scripts, exported(shell, scripts, tmp_path))
+            assert [each for each in found if each] == [], shell
+        sure = [name for script in scripts for name in read(script).result().keys() - read(script).unsure()]
+        assert len(sure) > len(scripts), "of some it is sure all the same"
+    for script in ("return\nexport NCCL_NET=Socket", "[ -d /x ] && return; export NCCL_NET=Socket"):
+        assert read(script).unsure() >= {"NCCL_NET"}, script
 
 
 def test_what_one_script_defines_the_next_can_call() -> None:

@@ -17,7 +17,7 @@ from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.check.static.plugin_search import load_plugin
 from lumiimg.check.static.rccl import load_rccl, read_path
 from lumiimg.check.static.symbols import judge_not_modelled
-from lumiimg.check.static.variables import judge_binds, judge_no_plugin_wanted, judge_variables, read_variables
+from lumiimg.check.static.variables import doubted, judge_binds, judge_no_plugin_wanted, judge_variables, read_variables
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
@@ -118,12 +118,12 @@ def _check_process(
 ) -> StaticResult:
     """Follow the path of one process."""
     found = Findings(Level.STATIC)
+    variables = read_variables(image, environment)
     begun = load_rccl(image, settings, job, files, found)
     process, rccl = begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and image.root.is_file(job.program) else None
-        return StaticResult(FabricPath(rccl=broken), findings=tuple(found.found))
-    variables = read_variables(image, environment)
+        return StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
     path, library = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
     outcome = load_plugin(variables, process, rccl, files, path, library, found)
     result = StaticResult(
@@ -140,4 +140,4 @@ def _check_process(
     judge_binds(environment, process, found)
     judge_covered(image, job, process, found)
     opened, later = files_of(image.root, process)
-    return replace(result, opened=opened, opened_later=later, findings=tuple(found.found))
+    return replace(result, opened=opened, opened_later=later, findings=doubted(found.found, variables))

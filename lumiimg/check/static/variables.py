@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.binds import binds_of
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, read_conf
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Finding, Findings, Severity
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from lumiimg.elf.loader import Process
     from lumiimg.fabric.path import FabricPath
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
 _FIRST_WITH_CONF_VARIABLE = (2, 23)
+_OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
+"""Variables on which hangs what is loaded, and with it most of what is found."""
+_BY_VARIABLE = {
+    Code.NETWORK_FORCED: ("NCCL_NET",),
+    Code.PROVIDER_EXCLUDED: ("FI_PROVIDER",),
+    Code.PLUGIN_OTHER_NAME: (PLUGIN_VARIABLE,),
+    Code.RCCL_ABSENT: (),
+}
 _NET_SOURCE = "NCCL src/net.cc ncclNetInit"
 _SCAN_LIMIT_BYTES = 32 * 1024 * 1024
 """Of a plugin: its strings stand in front of what makes one large, its debugging information."""
@@ -47,6 +55,10 @@ class Variables:
     def get(self, name: str) -> str | None:
         value = variable_of(name, self.image, self.environment)
         return self.of_conf.get(name) if value is None else value
+
+    def is_unsure(self, name: str) -> bool:
+        """Whether the image's scripts decide a variable, in a way that only a shell knows."""
+        return name in self.image.unsure and not self._told(name)
 
     def shown(self, name: str) -> str:
         """Return `NAME=value` for a finding, and the file that sets it."""
@@ -88,6 +100,20 @@ def _link(root: RootFileSystem) -> str | None:
         return f"it is a link to {root.readlink(CONF)}, which is not in the image"
     except OSError:
         return None
+
+
+def doubted(findings: Iterable[Finding], variables: Variables) -> tuple[Finding, ...]:
+    """Return findings with open questions in place of the problems that hang on variables which are not sure."""
+    return tuple(_doubted(finding, variables) for finding in findings)
+
+
+def _doubted(finding: Finding, variables: Variables) -> Finding:
+    names = list(filter(variables.is_unsure, _BY_VARIABLE.get(finding.id, _OF_THE_LOADER)))
+    if finding.severity is not Severity.PROBLEM or not names:
+        return finding
+    cause = f"scripts of the image set {' and '.join(names)} in a way that cannot be known without running them"
+    remedy = ("`lumiimg check IMAGE --level probe` runs them",)
+    return replace(finding, severity=Severity.UNKNOWN, cause=cause, remedy=remedy)
 
 
 def judge_binds(environment: Mapping[str, str], process: Process, found: Findings) -> None:

@@ -60,6 +60,7 @@ class Config:
 
     definition: ClassVar[None] = None
     warnings: ClassVar[tuple[str, ...]] = ()
+    unsure: ClassVar[frozenset[str]] = frozenset()
 
     architecture: str | None
     """As Go calls it: `amd64`."""

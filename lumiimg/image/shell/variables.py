@@ -43,6 +43,8 @@ class ShellVariables:
     """What may have another value, or none; in `values` is the one without the doubt."""
     perhaps_exported: set[str] = field(default_factory=lambda: set(GIVEN | MOVING))
     """What may be exported or not: a value is not enough to be sure of it."""
+    lost: bool = False
+    """Whether anything may have been changed, or the script ended: from there on nothing is sure."""
     _total: int = 0
     _work: int = 0
     _doubt: bool = False
@@ -57,6 +59,8 @@ class ShellVariables:
             raise BeyondError
         self._total = total
         self.values[name] = value
+        if self.lost:
+            self.unsure.add(name)
         self._make_sure(name)
 
     def export(self, name: str) -> None:
@@ -73,8 +77,13 @@ class ShellVariables:
         self.perhaps_exported.discard(name)
         self._make_sure(name)
 
+    def lose(self) -> None:
+        """Be sure of nothing more: neither of what is set, nor of what will be."""
+        self.lost = True
+        self.unsure |= self.values.keys()
+
     def _make_sure(self, name: str) -> None:
-        if name not in MOVING and name not in self.perhaps_exported:
+        if not self.lost and name not in MOVING and name not in self.perhaps_exported:
             self.unsure.discard(name)
 
     def expanded(self, word: str) -> tuple[str, bool]:
@@ -173,7 +182,7 @@ class ShellVariables:
         return (value or "") if counts else word, end
 
     def _look_up(self, name: str) -> str | None:
-        self._doubt |= name in self.unsure
+        self._doubt |= self.lost or name in self.unsure
         return self.values.get(name)
 
 
