@@ -257,10 +257,9 @@ def run_script(
     `root` is an image, or with `writable` a folder; `own_processes`: none that it starts outlives it, as none does that
     `build` runs; `hosts` is shown as /etc/hosts; `within` makes the command one that is run as root of a namespace.
     """
-    is_kernels = engine.kind is EngineKind.NAMESPACES
     words: list[str | Path] = [*engine.words, "exec", *_APART, *_native(engine), *_as_root(engine)]
     words += ["--writable"] if writable else []
-    words += ["--pid"] if own_processes or is_kernels else []
+    words += ["--pid"] if own_processes else []
     words += ["--mount", _csv("type=bind", f"source={hosts}", "destination=/etc/hosts")] if hosts else []
     words += [root, *argv]
     env = _unpacking_in(scratch, engine, environment)
@@ -296,8 +295,6 @@ def execute(
     `environment` goes to the engine as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
     """
     words = exec_words(engine, image, argv, binds=binds, writable=writable)
-    if engine.kind is EngineKind.NAMESPACES:  # others leave it to the user whether a program outlives its command
-        words.insert(words.index("exec") + 1, "--pid")
     return run(words, env=environment, timeout_s=timeout_s)
 
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +16,12 @@ import pytest
 from lumiimg.engine.engine import execute, of_kernel, run_script
 from lumiimg.engine.namespaces import PROGRAM
 from tests.shared.build_traces import strays
-from tests.shared.programs import EVERYTHING, needs, patient, wait_until
+from tests.shared.kernel_starts import WAYS, squashed, start
+from tests.shared.programs import EVERYTHING, patient, wait_until
 from tests.shared.small_roots import small_root
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
-_BUILD = ("--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid", "--pwd", "/")
-_TEST = ("--fakeroot", "--no-home", "--cleanenv", "--pid", "--pwd", "/")
-_PROBE = ("--pid",)
-"""The options with which lumiimg starts each."""
-_WAYS = {"build": _BUILD, "test": _TEST, "probe": _PROBE, "exec": ()}
 
 
 @pytest.fixture(scope="module")
@@ -41,32 +36,6 @@ def image(programs: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(programs, tmp_path / "image", symlinks=True, copy_function=os.link))
 
 
-def _squashed(folder: Path) -> Path:
-    needs("mksquashfs")
-    file = folder.with_suffix(".squashfs")
-    subprocess.run(["mksquashfs", folder, file, "-quiet", "-no-progress", "-all-root"], check=True, capture_output=True)
-    return file
-
-
-def _start(
-    image: Path,
-    *argv: str,
-    way: str = "exec",
-    env: dict[str, str] | None = None,
-    within: Sequence[str] = (),
-    more: Sequence[str] = (),
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*within, *PROGRAM, "exec", *_WAYS[way], *more, image, *argv],
-        env=os.environ | (env or {}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=patient(60),
-        stdin=subprocess.DEVNULL,
-    )
-
-
 _OUTSIDE = r"""
 for process in /proc/[0-9]*; do
     [ $process = /proc/$$ ] && continue
@@ -76,7 +45,7 @@ for process in /proc/[0-9]*; do
         done
     done
     for file in $process/fd/*; do
-        case $(readlink $file) in pipe:* | /dev/null | "") ;; *) echo "open in $process: $(readlink $file)" ;; esac
+        case $(readlink $file) in pipe:* | /dev/null | /memfd:environment\ * | "") ;; *) echo "open in $process: $(readlink $file)" ;; esac
     done
     tr '\0' '\n' <$process/environ | grep LUMIIMG_HERE
 done 2>/dev/null
@@ -88,27 +57,26 @@ echo looked
 
 @pytest.mark.threat
 @pytest.mark.parametrize(
-    ("way", "kind"), [("build", "folder"), ("test", "folder"), ("test", "file"), ("probe", "file"), ("exec", "file")]
+    ("way", "kind"), [("build", "folder"), ("test", "folder"), ("test", "file"), ("probe", "file")]
 )
 def test_no_process_or_open_file_leads_a_program_out_of_its_container(image: Path, way: str, kind: str) -> None:
     assert Path("/etc/ld.so.cache").exists(), "of this machine alone"
-    image = _squashed(image) if kind == "file" else image
+    image = squashed(image) if kind == "file" else image
     mark = f"{400 + os.getpid() / 1e6}"
     with subprocess.Popen(["sleep", mark]) as other:
-        done = _start(image, "bash", "-c", _OUTSIDE, "bash", mark, way=way, env={"LUMIIMG_HERE": "1"})
+        done = start(image, "bash", "-c", _OUTSIDE, "bash", mark, way=way, env={"LUMIIMG_HERE": "1"})
         other.kill()
     said = done.stdout.splitlines()
-    # an engine shows all processes to who does not ask for other ones
-    assert [line for line in said if way != "exec" or mark not in line] == ["looked"], done.stdout + done.stderr
+    assert said == ["looked"], done.stdout + done.stderr
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
-    done = _start(image, "bash", "-c", "grep -E 'NoNewPrivs|Cap(Prm|Eff|Bnd|Amb)' /proc/self/status; id -u", way=way)
+    done = start(image, "bash", "-c", "grep -E 'NoNewPrivs|Cap(Prm|Eff|Bnd|Amb)' /proc/self/status; id -u", way=way)
     found = dict(line.partition(":\t")[::2] for line in done.stdout.splitlines())
     assert found.pop("NoNewPrivs") == "1"
-    if "--fakeroot" in _WAYS[way]:
+    if "--fakeroot" in WAYS[way]:
         assert found.pop("0") == ""
         assert int(found["CapAmb"], 16) == 0
     else:
@@ -136,8 +104,8 @@ def test_nothing_of_an_image_runs_in_the_engine_itself(image: Path, argv: list[s
                 (image / "bin" / name).unlink()
         for folder_is_closed in (False, True):
             (image / ".singularity.d/env").chmod(0 if folder_is_closed else 0o755)
-            for way in _WAYS:
-                done = _start(image, *argv, way=way)
+            for way in WAYS:
+                done = start(image, *argv, way=way)
                 assert "code of the image" not in done.stderr
                 assert done.returncode in {7, 255}
                 assert done.returncode == 7 or done.stderr.startswith("FATAL:"), done.stderr
@@ -226,7 +194,7 @@ def test_a_bind_below_a_link_of_an_image_is_never_put_on_a_file_of_this_machine(
 def _bound(image: Path, tmp_path: Path, target: str, way: str, script: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "source").write_text("bound\n")
     bind = f"type=bind,source={tmp_path / 'source'},destination={target}"
-    return _start(image, "/bin/sh", "-c", script, way=way, more=("--mount", bind))
+    return start(image, "/bin/sh", "-c", script, way=way, more=("--mount", bind))
 
 
 _LIMITED = """\
@@ -260,12 +228,31 @@ def test_a_machine_that_refuses_something_is_named_in_one_line_or_done_without(
     image: Path, within: tuple[str, ...], way: str, said: str | None
 ) -> None:
     words = [str(image) if word == "IMAGE" else word for word in within]
-    done = _start(image, "sh", "-c", "echo works", way=way, within=words)
+    done = start(image, "sh", "-c", "echo works", way=way, within=words)
     if said is None:
         assert done.stdout == "works\n", done.stderr
     else:
         assert done.returncode == 255
         assert re.fullmatch(rf"FATAL:   .*{said}.*\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("hides", "said"),
+    [
+        ("mount -t tmpfs none /proc/irq", ["the kernel mounts no /proc here"]),
+        (
+            "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys",
+            ["the kernel mounts no /proc here", "/proc/sys/user/max_user_namespaces: Read-only"],
+        ),
+    ],
+)
+def test_what_the_kernel_does_not_give_a_container_is_said(image: Path, hides: str, said: list[str]) -> None:
+    """As in a container whose engine hides parts of /proc."""
+    done = start(image, "sh", "-c", "echo works", within=(*_AS_ROOT, f'{hides}; exec "$@"', "sh"))
+    assert done.stdout == "works\n", done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(said)
+    assert all(line.startswith(f"WARNING: {words}") for line, words in zip(lines, said, strict=True)), lines
 
 
 @pytest.mark.threat
@@ -286,11 +273,11 @@ def test_what_a_program_leaves_running_ends_with_it(image: Path, tmp_path: Path,
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("way", ["test", "probe", "exec"])
+@pytest.mark.parametrize("way", ["test", "probe"])
 def test_a_start_that_is_killed_leaves_nothing(image: Path, way: str) -> None:
-    squashed, mark = _squashed(image), f"{600 + os.getpid() / 1e6}"
-    child = subprocess.Popen([*PROGRAM, "exec", *_WAYS[way], squashed, "sleep", mark])
+    file, mark = squashed(image), f"{600 + os.getpid() / 1e6}"
+    child = subprocess.Popen([*PROGRAM, "exec", *WAYS[way], file, "sleep", mark])
     wait_until(lambda: strays(f"sleep\0{mark}") != [])
     child.kill()
     child.wait()
-    wait_until(lambda: not strays(mark) and not strays(str(squashed)), limit_s=20)
+    wait_until(lambda: not strays(mark) and not strays(str(file)), limit_s=20)

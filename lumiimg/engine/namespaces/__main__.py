@@ -9,7 +9,9 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,13 +29,17 @@ from lumiimg.engine.namespaces.syscalls import (
     MountFlag,
     Namespace,
     die_with_parent,
+    forbid_tracing,
     gain_no_privileges,
     has_capability,
+    leave_keys,
     mount,
     mount_proc,
+    open_in_root,
     unshare,
 )
 from lumiimg.engine.namespaces.unpacked import unpacked
+from lumiimg.engine.process import which
 from lumiimg.errors import LumiimgError, one_line
 
 _FAILED = 255
@@ -44,19 +50,13 @@ _NEVER_SHOWN = frozenset(
     ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/mnt", "/opt", "/proc", "/sbin", "/sys", "/usr", "/var")
 )
 """Homes and current folders that would hide what is the image's."""
-_FIRST = """\
-import os, sys
-os.close(int(sys.argv[2]))
-while True:
-    ended, status = os.wait()
-    if ended == int(sys.argv[1]):
-        code = os.waitstatus_to_exitcode(status)
-        os._exit(code if code >= 0 else 128 - code)
-"""
-"""What the first process of a container does."""
+_NAMED = re.compile(rb"#![ \t]*([^ \t\n\0]+)")
+_NAMED_BYTES, _MOST_INTERPRETERS = 256, 6
+"""Source: execve(2), Interpreter scripts; Linux fs/exec.c, exec_binprm."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_MOST_USERS = "/proc/sys/user/max_user_namespaces"
 _LIMITS = {
-    "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces is 0"),
+    _MOST_USERS: ("0", "user.max_user_namespaces is 0"),
     "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone is 0"),
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
         "1",
@@ -111,14 +111,14 @@ def _root(words: Sequence[str]) -> int:
 
     def inside() -> int:
         # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
-        unshare(Namespace.MOUNT | Namespace.PID)
+        unshare(Namespace.MOUNT)
         mount("", "/", flags=MountFlag.SLAVE | MountFlag.RECURSIVE)
 
         def started() -> int:
             mount_proc("/proc")
             return _run(words[1:], os.environ)
 
-        return _first_process(started)
+        return _apart(started)
 
     return _namespaces(None if _mounts_alone() else map_range, inside)
 
@@ -139,11 +139,16 @@ def _exec(container: ContainerStart) -> int:
     served = [Served(program, layer) for layer in layers] if program else []
 
     def inside() -> int:
-        # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
-        unshare(Namespace.MOUNT | (Namespace.PID if container.own_processes else Namespace(0)))
-        return _first_process(started) if container.own_processes else started()
+        return _apart(first)
+
+    def first() -> int:
+        # Programs of the image are in a namespace within, whose first process is theirs: this one is not in it.
+        unshare(Namespace.PID)
+        return _child(started)
 
     def started() -> int:
+        # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
+        unshare(Namespace.MOUNT)
         stage = MountStage()
         for folder in folders:
             if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
@@ -164,10 +169,11 @@ def _exec(container: ContainerStart) -> int:
             **{f"{prefix}_NAME": container.image.name for prefix in PREFIXES},
             **{f"{prefix}_CONTAINER": f"{container.image}" for prefix in PREFIXES},
         }
-        stage.show_processes(own=container.own_processes)
+        if not stage.show_processes():
+            _warn("the kernel mounts no /proc here: programs see the names of all processes of this machine")
+        _renounce(as_root=container.as_root, has_users=maker is not None)
         sys.meta_path.clear()  # a module that is imported from here on would be the image's
         stage.enter()
-        gain_no_privileges(bounded=not container.as_root)
         for start in (container.cwd or cwd, environment["HOME"], "/"):
             with suppress(OSError):
                 os.chdir(start)
@@ -182,6 +188,22 @@ def _exec(container: ContainerStart) -> int:
         maker = None  # a namespace of users would keep it from making devices
     with held as folders:
         return _namespaces(maker, inside)
+
+
+def _renounce(*, as_root: bool, has_users: bool) -> None:
+    """Leave what no program of the image may have; `has_users`: this is in a namespace of users made for it."""
+    if as_root:
+        leave_keys()  # a program that runs as the user may need them, as for files of AFS
+    elif has_users:
+        try:  # in a namespace within, a program would have privileges again
+            Path(_MOST_USERS).write_text("0", encoding="ascii")
+        except OSError as error:
+            _warn(f"{_MOST_USERS}: {error.strerror}: programs may make namespaces, and have privileges in them")
+    gain_no_privileges(bounded=not as_root)
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"WARNING: {text}\n")  # as engines begin such a line
 
 
 def _sources(container: ContainerStart, cwd: str) -> Iterator[ShownPath]:
@@ -245,7 +267,7 @@ def _makes_users() -> bool:
 def _namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]) -> int:
     """Run `inside` in a process of its own, in a namespace of users to which `maker` gives its ids from outside."""
     if maker is None:
-        return _child(inside)
+        return _child(lambda: _closed(inside))
     asks, told = os.pipe(), os.pipe()
 
     def wait_for_ids() -> int:
@@ -255,7 +277,7 @@ def _namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]) 
         os.write(asks[1], b"1")
         if not os.read(told[0], 1):
             os._exit(_FAILED)  # why is said outside
-        return inside()
+        return _closed(inside)
 
     child = _fork(wait_for_ids)
     os.close(asks[1])
@@ -270,28 +292,19 @@ def _namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]) 
     return status
 
 
-def _first_process(act: Callable[[], int]) -> int:
-    """Run `act` under a first process of the new namespace of processes, with which all that is left of it ends.
+def _closed(act: Callable[[], int]) -> int:
+    """Run `act` where root of this namespace of users cannot look into this process, nor into those forked from it."""
+    forbid_tracing()
+    return act()
 
-    That is a program of its own, as root in the container can look into it: it has no files and no variables of this
-    machine, and its folder is the root. It has begun before `act` covers folders of this machine.
+
+def _apart(act: Callable[[], int]) -> int:
+    """Run `act` below the first process of a new namespace of processes, which is this program.
+
+    It dies with its parent, whatever those below it do, and then the kernel ends all of them.
     """
-
-    def first() -> int:
-        begun, begins = os.pipe()
-
-        def second() -> int:
-            os.close(begins)
-            os.read(begun, 1)
-            return act()
-
-        child = _fork(second)
-        os.chdir("/")
-        os.set_inheritable(begins, True)
-        words = [sys.executable, "-I", "-S", "-c", _FIRST, f"{child}", f"{begins}"]
-        os.execve(sys.executable, words, {})  # noqa: S606 - a shell has no part in it
-
-    return _child(first)
+    unshare(Namespace.PID)
+    return _child(lambda: _child(act))
 
 
 def _child(act: Callable[[], int]) -> int:
@@ -300,10 +313,11 @@ def _child(act: Callable[[], int]) -> int:
 
 def _fork(act: Callable[[], int]) -> int:
     """Return a process that carries out an act, and ends when this one does."""
-    parent = os.getpid()
+    parent = os.pidfd_open(os.getpid())
     sys.stderr.flush()
     child = os.fork()
     if child:
+        os.close(parent)
         # what ends the program in the container comes to all of its group; those around it wait for its end
         for number in _HEARD:
             signal.signal(number, signal.SIG_IGN)
@@ -311,7 +325,8 @@ def _fork(act: Callable[[], int]) -> int:
     status = _FAILED
     try:
         die_with_parent(signal.SIGKILL)
-        if os.getppid() in (parent, 0):  # 0 from inside a new namespace of processes
+        if not select.select([parent], [], [], 0)[0]:  # it has not ended before that
+            os.close(parent)
             status = _guarded(act)
     finally:
         os._exit(status)
@@ -323,7 +338,9 @@ _HEARD = frozenset(number for number in _ENDING if signal.getsignal(number) is n
 
 def _wait(child: int) -> int:
     """Return how a process ends; end as it does where a signal ended it."""
-    status = os.waitpid(child, 0)[1]
+    ended = status = 0
+    while ended != child:  # the first of a namespace gets the processes that others leave
+        ended, status = os.wait()
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         with suppress(OSError):  # that of SIGKILL cannot be set, and need not be
@@ -339,10 +356,16 @@ def _code(status: int) -> int:
 
 
 def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:
-    """Become the program, by a shell of the image that has sourced its scripts; without one, with variables alone."""
+    """Become a shell of the image, which sources its scripts and starts the program; without one, the program."""
     shell = next((path for path in ("/bin/bash", "/bin/sh") if os.access(path, os.X_OK)), None)
     if shell is None:
-        return _run(container.argv, {**container.environment, **container.injected, **kept})
+        program = which(container.argv[0], container.environment["PATH"])
+        if program is None:
+            raise RootError(f"{container.argv[0]} is not a program of the image")
+        program = f"{Path.cwd() / program}"
+        _require_own(program)
+        return _run([program, *container.argv[1:]], {**container.environment, **container.injected, **kept})
+    _require_own(shell)
     script = variables.script(container.environment, container.injected)
     if not os.path.isdir("/proc/self/fd"):  # noqa: PTH112 - a folder that is written into, and has no /proc
         return _run([shell, "-c", script, shell, *container.argv], kept)
@@ -353,6 +376,28 @@ def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:
         os.dup2(text, variables.DESCRIPTOR)
         os.close(text)
     return _run([shell, f"/proc/self/fd/{variables.DESCRIPTOR}", *container.argv], kept)
+
+
+def _require_own(path: str) -> None:
+    """Raise RootError where a program, or what it names behind #!, is a link to what this process has open or runs.
+
+    That is the Python of this machine, which a program of the image could then overwrite (CVE-2019-5736).
+    """
+    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    wanted = os.fsencode(path)
+    for _ in range(_MOST_INTERPRETERS):
+        try:
+            program = open_in_root(root, os.fsdecode(wanted), os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise RootError(f"{path} of the image cannot be started: {error.strerror}") from error
+        named = _NAMED.match(os.pread(program, _NAMED_BYTES, 0))
+        os.close(program)
+        if named is None:
+            break
+        wanted = named[1]
+        if not wanted.startswith(b"/"):
+            raise RootError(f"{path} of the image cannot be started: it names {os.fsdecode(wanted)} to start it")
+    os.close(root)
 
 
 def _run(argv: Sequence[str | bytes], environment: dict[str, str] | os._Environ[str]) -> int:

@@ -16,6 +16,7 @@ from lumiimg.errors import BadInputError
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FLAGS = frozenset({"--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid"})
+"""Of `--pid` each container has what it asks for."""
 _VALUES = frozenset({"--no-mount", "--pwd", "--mount"})
 PREFIXES = ("APPTAINER", "SINGULARITY")
 _ALWAYS = frozenset(
@@ -40,8 +41,6 @@ class ContainerStart:
     home: bool
     cwd: str | None
     """Where the program starts; None for where the user is."""
-    own_processes: bool
-    """Whether it has processes of its own, which all end with the program."""
     binds: tuple[BindSpec, ...]
     environment: Mapping[str, str]
     """What the program gets of the user's variables, where the image does not set them."""
@@ -80,7 +79,6 @@ def read_words(words: Sequence[str], environment: Mapping[str, str]) -> Containe
         writable="--writable" in flags,
         home="--no-home" not in flags,
         cwd=values["--pwd"][-1] if values["--pwd"] else None,
-        own_processes="--pid" in flags,
         binds=(*own, *(_mounted(text) for text in values["--mount"])),
         environment=({"LANG": "C"} if clean else {}) | passed | {"PATH": DEFAULT_PATH},
         injected=injected,

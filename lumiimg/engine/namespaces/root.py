@@ -134,20 +134,21 @@ class MountStage:
             _make_read_only(at, "/")
         os.close(at)
 
-    def show_processes(self, *, own: bool) -> None:
-        """Show all processes, or the container's `own`; all as well where the kernel refuses that (in a container)."""
+    def show_processes(self) -> bool:
+        """Show the container's own processes; return False where the kernel refuses that (in a container): all then."""
         at = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
         try:
             target = open_in_root(at, _PROC, os.O_PATH)
         except OSError:  # a folder that is written into, and has none
-            return
+            return True
         if not stat.S_ISDIR(os.fstat(target).st_mode):
             raise RootError("/proc of the image is not a folder, and nothing runs without one")
-        with suppress(PermissionError):
-            if own:
-                mount_proc(f"/proc/self/fd/{target}")
-                return
-        put_mounts(self._processes.mounts, target)
+        try:
+            mount_proc(f"/proc/self/fd/{target}")
+        except PermissionError:
+            put_mounts(self._processes.mounts, target)
+            return False
+        return True
 
     def enter(self) -> None:
         """Make what was put together the root of this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -12,6 +13,7 @@ from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
+_SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219}
 _SYS_OPEN_TREE: Final = 428
 _SYS_MOVE_MOUNT: Final = 429
 _SYS_OPENAT2: Final = 437
@@ -20,9 +22,11 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC, _AT_RECURSIVE, _AT_FDCWD = 0x1, os.O_CLOEX
 _MOVE_EMPTY_PATHS: Final = 0x4 | 0x40
 _RESOLVE_IN_ROOT: Final = 0x10
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _MNT_DETACH: Final = 2
+_KEYCTL_JOIN_SESSION_KEYRING: Final = 1
 CAP_SYS_ADMIN: Final = 21
 """Of capabilities(7)."""
 
@@ -121,6 +125,21 @@ def open_in_root(root: int, path: str, flags: int) -> int:
 def die_with_parent(signal: int) -> None:
     """Have the kernel send this process a signal when the thread that started it ends."""
     _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0), "prctl")
+
+
+def forbid_tracing() -> None:
+    """Have nobody trace this process or reach what it has open, who has no privileges where its program was started."""
+    _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+
+
+def leave_keys() -> None:
+    """Have no keys of the user's session from here on (keyrings(7)), where the kernel keeps any."""
+    number = _SYS_KEYCTL.get(platform.machine())
+    if number is None:
+        raise OSError(f"keyctl is not known for {platform.machine()}")
+    words = (ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
+    if _libc.syscall(*words) < 0 and ctypes.get_errno() not in {errno.ENOSYS, errno.EPERM}:
+        _checked(-1, "the user's keys")
 
 
 def gain_no_privileges(*, bounded: bool) -> None:

@@ -25,6 +25,7 @@ _KEPT = (
 _LIBRARIES = "LD_LIBRARY_PATH"
 _OF_BASH = "PATH _ SHLVL TERM SHELL HOSTNAME HOSTTYPE MACHTYPE OSTYPE COLUMNS LINES"
 """Variables that a shell may set by itself, without exporting them: the user's would count as set."""
+_ENDING = "INT TERM HUP QUIT"
 DESCRIPTOR = 9
 """Where the shell reads the text; more than one digit is not known to every shell."""
 _TEXT = (files("lumiimg.engine.namespaces") / "environment.sh").read_text(encoding="utf-8")
@@ -35,7 +36,8 @@ _FOLDER = Path("/.singularity.d/env")
 def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: Path = _FOLDER) -> bytes:
     """Return the text that a shell of the image reads, with the program and its arguments as its own arguments.
 
-    `folder` has the image's environment scripts.
+    The shell stays as the first process of the container, hears no signal, and waits for all that ends in it. `folder`
+    has the image's environment scripts.
     """
     try:
         scripts = sorted(os.fsencode(folder / name) for name in os.listdir(folder) if name.endswith(".sh"))  # noqa: PTH208
@@ -52,7 +54,7 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: 
     )
     names = " ".join(shlex.quote(os.fsdecode(path)) for path in scripts)
     return (
-        f"exec {DESCRIPTOR}<&-\nunset {_OF_BASH}\n{_TEXT}\n"
+        f"exec {DESCRIPTOR}<&-\ntrap '' {_ENDING}\n(\ntrap - {_ENDING}\nunset {_OF_BASH}\n{_TEXT}\n"
         f"lumiimg_sorted() {{ printf '%s\\n' {names}; }}\n"
         f"lumiimg_injected() {{\n    :\n{told}}}\n"
         f"lumiimg_restored() {{\n    :\n{kept}}}\n"
@@ -65,6 +67,7 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str], folder: 
         'export APPTAINER_ENVIRONMENT="${APPTAINER_ENVIRONMENT:-/.singularity.d/env/91-environment.sh}"\n'
         'export SINGULARITY_ENVIRONMENT="$APPTAINER_ENVIRONMENT"\n'
         'exec "$@"\n'
+        ")\nexit $?\n"
     ).encode("utf-8", "surrogateescape")
 
 
