@@ -47,6 +47,8 @@ _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """What is being removed."""
 _FILES = re.compile(r"(key|entry|owner)\.json|data\.(sif|sqfs|tar)|[0-9a-f]{16}\.partial|\.\w+\.json\.[0-9a-f]{16}")
 """What an entry or a lock has, and what a killed process may have left in one."""
+_ELSEWHERE = "LUMIIMG_CACHE names the folder for layers"
+_BY_HAND = "it holds what lumiimg did not write; look at it, and remove it by hand"
 _BEAT_S = 5.0
 _STILL_S = 60.0
 """A heartbeat that stands still for so long is that of a process that is gone."""
@@ -207,9 +209,7 @@ class LayerCache:
         folder = self._layers / digest
         try:
             document = read_object(folder / "entry.json")
-            if document["data"] not in _NAMES:
-                return None
-            if document.get("key", digest) != digest:  # it has been moved
+            if document["data"] not in _NAMES or document.get("key", digest) != digest:  # it has been moved
                 return None
             found = _entry_of(document, digest, folder / document["data"])
             seen = found.data.lstat()
@@ -266,10 +266,8 @@ class LayerCache:
             if below:
                 self._note(_content_key(key, below), key.digest)
         except OSError as error:
-            hint = "LUMIIMG_CACHE names the folder for layers"
-            raise FailedError(
-                f"cannot be written: {error.strerror or error}", where=str(self.root), hint=hint
-            ) from error
+            what = f"cannot be written: {error.strerror or error}"
+            raise FailedError(what, where=str(self.root), hint=_ELSEWHERE) from error
         found = self._over(key.digest, below)
         if found is None:
             raise FailedError("the entry that was just written cannot be read", where=str(self._layers / key.digest))
@@ -292,8 +290,8 @@ class LayerCache:
             except FileExistsError:
                 pass
             except OSError as error:
-                hint = "LUMIIMG_CACHE names the folder for layers"
-                raise FailedError(f"cannot be written: {error.strerror}", where=str(self._locks), hint=hint) from error
+                what = f"cannot be written: {error.strerror}"
+                raise FailedError(what, where=str(self._locks), hint=_ELSEWHERE) from error
             holder, now = _holder_of(lock), time.monotonic()
             if holder != seen[0]:
                 seen = (holder, now)
@@ -367,41 +365,43 @@ class LayerCache:
     def prune(self, keep_bytes: int | None) -> tuple[list[str], list[str], int]:
         """Remove what is damaged, then the longest unused until `keep_bytes` are left.
 
-        Return the keys of the layers that went, and of the unpacked images, and how many bytes that were.
-
-        Images that were unpacked count too, but for those that a container has now. What a newer lumiimg has kept
-        stays. Raises FailedError if an entry cannot be removed.
+        Return the keys of the layers that went, and of the unpacked images, and how many bytes that were. Images
+        that a container has now do not count. What a newer lumiimg has kept stays. Raises FailedError at the end if
+        something cannot be removed.
         """
         whole = {entry.key: entry for entry in self.entries()}
         images = {image.key: image for image in unpacked_images(self.root)}
         spared = {*self.newer()}
-        removed = [folder.name for folder in sorted(self._layers.glob("*")) if folder.name not in whole.keys() | spared]
-        for key in removed:
-            self.remove(key)
+        damaged = {folder.name for folder in self._layers.glob("*")} - whole.keys() - spared
+        damaged |= {key for key, image in images.items() if not image.image}
         used = [(entry.data.with_name("entry.json").stat().st_mtime_ns, key) for key, entry in whole.items()]
-        sizes = {key: one.size_bytes for key, one in (whole | images).items()}
-        left, freed = sum(sizes.values()), 0
-        unpacked: list[str] = []
-        for _, key in sorted([*used, *((image.used_ns, key) for key, image in images.items())]):
-            is_damaged = key in images and not images[key].image
-            if not is_damaged and (keep_bytes is None or left <= keep_bytes):
+        used += [(image.used_ns, key) for key, image in images.items()] + [(0, key) for key in damaged - images.keys()]
+        sizes = dict.fromkeys(damaged, 0) | {key: one.size_bytes for key, one in (whole | images).items()}
+        left, freed, refused = sum(sizes.values()), 0, None
+        gone: list[str] = []
+        for _, key in sorted(used):
+            if key not in damaged and (keep_bytes is None or left <= keep_bytes):
                 continue
-            if key in whole:
-                self.remove(key)
-                removed.append(key)
-            elif remove_unpacked(self.root, images[key]):
-                unpacked.append(key)
-            else:
+            try:
+                if key not in images:
+                    self.remove(key)
+                elif not remove_unpacked(self.root, images[key]):
+                    continue
+            except FailedError as error:  # the others can go
+                refused = error
                 continue
+            gone.append(key)
             left -= sizes[key]
             freed += sizes[key]
-        kept = (whole.keys() | spared) - set(removed)
+        kept = (whole.keys() | spared) - set(gone)
         for note in self._contents.glob("*"):
             with contextlib.suppress(OSError):  # a folder, or another was quicker
                 if not note.is_file() or _noted(note) not in kept:
                     note.unlink()
         self.sweep()
-        return removed, unpacked, freed
+        if refused is None:
+            return [key for key in gone if key not in images], [key for key in gone if key in images], freed
+        raise refused
 
     def sweep(self) -> None:
         """Remove what builds that were killed left: half removed entries, folders they worked in, and their locks."""
@@ -427,7 +427,10 @@ class LayerCache:
             return
         except OSError as error:
             raise FailedError(f"cannot be removed: {error.strerror}", where=str(self._layers / key)) from error
-        remove_files(gone, _FILES)
+        if not remove_files(gone, _FILES):
+            with contextlib.suppress(OSError):
+                gone.rename(self._layers / key)
+            raise FailedError("cannot be removed", where=str(self._layers / key), hint=_BY_HAND)
 
 
 @dataclass(frozen=True, slots=True)

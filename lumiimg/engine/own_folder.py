@@ -101,13 +101,15 @@ def remove_kept(path: Path, known_as: Path) -> None:
     raise FailedError("is left alone", where=str(known_as), hint=hint)
 
 
-def remove_files(path: Path, names: re.Pattern[str]) -> None:
-    """Remove a folder if there are only files in it that have such names; else it is something else, and stays."""
+def remove_files(path: Path, names: re.Pattern[str]) -> bool:
+    """Remove a folder if there are only files in it that have such names; whether it is gone."""
     with suppress(OSError), _opened(path) as folder:
         if all(map(names.fullmatch, found := _names(folder))):
             for name in found:
                 os.unlink(name, dir_fd=folder)
             path.rmdir()
+            return True
+    return False
 
 
 def _is_done(note: Path) -> bool:

@@ -385,6 +385,18 @@ def test_a_cache_sweeps_only_what_an_entry_or_a_lock_has(tmp_path: Path, notes: 
 
 
 @pytest.mark.threat
+def test_an_entry_of_a_cache_that_holds_something_else_stays_under_its_name(tmp_path: Path, mine: Path) -> None:
+    cache = LayerCache(tmp_path / "cache")
+    entry = tmp_path / "cache" / "layers" / ("0" * 64)
+    entry.parent.mkdir(parents=True)
+    mine.rename(entry)
+    (entry.parent / ("1" * 64)).mkdir()  # damaged, and nothing else
+    with pytest.raises(FailedError, match="by hand"):
+        cache.prune(0)
+    assert (_years(entry), [*entry.parent.iterdir()]) == (2, [entry])
+
+
+@pytest.mark.threat
 def test_an_unpacked_image_is_removed_and_another_folder_of_its_name_is_not(
     tmp_path: Path, notes: Path, mine: Path
 ) -> None:
@@ -405,7 +417,12 @@ def test_an_unpacked_image_is_removed_and_another_folder_of_its_name_is_not(
     for name in ("0b", "0c"):
         with pytest.raises(FailedError, match="by hand"):
             remove_unpacked(images.parent, found[name])
-    assert sorted(path.name for path in images.iterdir()) == ["0b", "0c"]
+    with scratch_folder(images) as scratch:
+        (scratch / "image" / "root").mkdir(parents=True)
+        keep_folder(scratch / "image", images / "0d")
+    with pytest.raises(FailedError, match="by hand"):
+        LayerCache(images.parent).prune(0)
+    assert sorted(path.name for path in images.iterdir()) == ["0b", "0c"], "the others are removed"
     assert _years(images) == 2
     assert len([*notes.iterdir()]) == 2
 
