@@ -56,7 +56,7 @@ CASES = [
     Case("rocm-6.4.4 pytorch @frontier", "bundled torch=2.9.1+rocm6.4 unknown=glibc-gate warning=fabric", "no page says which glibc its libraries ask for"),
     Case("rocm-6.2.4 pytorch @frontier", "bundled torch=2.7.1+rocm6.2.4 unknown=glibc-gate warning=fabric warning=driver-window", "AMD's matrix ends at 6.3, OLCF's default is 6.2.4"),
     # a layer that another one waits for comes before it, whatever the order asked for
-    Case("debian-rocm jax debian-rocm-libraries @generic", "none", "JAX's plugin needs the mathematical libraries"),
+    Case("debian-rocm jax debian-rocm-libraries @generic", "none jax=0.9.1", "JAX's plugin needs the mathematical libraries; 0.9.2 needs four that Debian lacks"),
     # torch, ROCm, Python
     Case("rocm-6.2.4 pytorch==2.5.1", "bundled torch=2.5.1+rocm6.2", "its index is rocm6.2, which 6.2.4 is of"),
     Case("rocm-6.2.4 pytorch==2.6.0", "bundled torch=2.6.0+rocm6.2.4 warning=torch", "NaN from triton, mended in 2.7.1"),
@@ -92,8 +92,9 @@ CASES = [
     Case("rocm-vllm-0.10.1", "bundled torch=2.7.0 unknown=glibc-gate", "its tag does not tell the distribution"),
     Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not known, and apex is for one"),
     # releases of 2026, and what they are made for
-    Case("rocm-7.2.4 jax", "host unknown=driver-window", "0.12.0 is made for ROCm 7.14, and 0.9.2 for this one"),
-    Case("rocm-7.2.4 jax==0.12.0", "host unknown=driver-window unknown=layers warning=layers", "who names it has it, with its doubt"),
+    Case("rocm-7.2.4 jax", "host jax=0.9.2 unknown=driver-window", "0.12.0 is made for ROCm 7.14, and 0.9.2 for this one"),
+    Case("rocm-7.2.4 jax==0.12.0", "host jax=0.12.0 unknown=driver-window unknown=layers warning=layers", "who names it has it, with its doubt"),
+    Case("debian-rocm debian-rocm-libraries jax==0.9.2 @generic", "refused layers -> debian-rocm debian-rocm-libraries jax", "the same, named"),
     Case("rocm-7.14.0 pytorch", "host torch=2.14.1+rocm7.14 unknown=driver-window warning=torch", "its ROCm is in AMD's Python packages, which a lock does not get"),
     Case("rocm-10.0.0 pytorch", "host torch=2.13.0+rocm10.0.0 unknown=driver-window warning=torch", "AMD's own index alone has one"),
     Case("rocm-7.2.4 vllm", "host torch=2.11.0+rocm7.2 vllm=0.25.0 unknown=driver-window", "its CMakeLists.txt names torch 2.11"),
@@ -124,7 +125,7 @@ def answer_of(plan: Plan) -> str:
         return f"refused {rule}" + (f" -> {' '.join((nearest.base, *nearest.add))}" if nearest else "")
     told = [f"torch={plan.torch}"] if plan.torch else []
     chosen = plan.stack.layers if plan.stack else ()
-    told += [f"{c.layer.name}={c.version}" for c in chosen if c.layer.name in {"vllm", "transformers"}]
+    told += [f"{c.layer.name}={c.version}" for c in chosen if c.layer.name in {"jax", "vllm", "transformers"}]
     for outcome in (RuleOutcome.WARNING, RuleOutcome.UNKNOWN):
         told += [f"{outcome}={rule}" for rule in dict.fromkeys(r.id for r in plan.rules if r.outcome is outcome)]
     return " ".join((plan.fabric.value, *told))
