@@ -53,7 +53,7 @@ _DIST_INFO = re.compile(
 NOT_PYTHON = frozenset(
     ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
 ) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
-"""Components that are not Python distributions, whatever one is called."""
+"""Components that are neither Python distributions nor systems, whatever one is called."""
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
 _SMALL_BYTES = 64 * 1024
 _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
@@ -86,7 +86,7 @@ def read_contents(image: Image) -> Inventory:
     has: dict[str, str] = {}
     provides: set[str] = set()
     release = _os_release(root)
-    if re.fullmatch(r"[a-z0-9._-]+", release.get("ID", "")):
+    if re.fullmatch(r"[a-z0-9._-]+", release.get("ID", "")) and release["ID"] not in NOT_PYTHON:
         provides.add(release["ID"])
         has["os"] = f"{release['ID'].capitalize()} {release.get('VERSION_ID', '')}".strip()
     if (glibc := glibc_version(root)) is not None:

@@ -341,6 +341,14 @@ def test_an_image_in_a_registry_is_fetched_once_and_read(image: Path, site: str,
 
 
 @pytest.mark.usefixtures("clean_home")
+def test_a_system_that_is_called_as_a_component_is_not_that_component(image: Path) -> None:
+    for name in ("net-plugin", "rocm", "debian"):
+        (image / "etc/os-release").write_text(f"ID={name}\n")
+        with open_image(image) as opened:
+            found = read_contents(opened)
+        assert (name in found.provides, "os" in found.has) == (name == "debian", name == "debian")
+
+
 def test_what_cannot_be_read_is_one_line(capsys: Capture) -> None:
     for image, fault in (
         ("library://rocm/vllm:x", " pull image.sif "),

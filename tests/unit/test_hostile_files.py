@@ -22,6 +22,7 @@ from lumiimg.engine.engine import EngineKind
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.nccl import sources
 from lumiimg.resolve.lockfile import layer_digest
+from lumiimg.resolve.network.session import login_for
 from tests.shared.layer_builder import LAYER, MakeLayer
 from tests.shared.programs import patient, sampled
 
@@ -178,6 +179,14 @@ def test_a_file_of_a_layer_is_read_in_pieces_and_nothing_else_is(tmp_path: Path,
                 layer_digest(layer)
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
+
+
+@pytest.mark.threat
+def test_a_netrc_that_is_a_pipe_or_has_no_end_has_no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid(tmp_path)
+    for name in ("pipe", "socket", "sparse"):
+        monkeypatch.setenv("NETRC", f"{tmp_path}/{name}")
+        assert login_for("https://host.test/x") is None
 
 
 @pytest.mark.threat

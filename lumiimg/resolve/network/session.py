@@ -20,10 +20,12 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from lumiimg.errors import FailedError
+from lumiimg.files import open_regular
 
 if TYPE_CHECKING:
     import socket
 
+_NETRC_LIMIT_BYTES = 1 << 20
 _ENCODING = "gzip"
 """The one way to pack an answer that is asked for."""
 
@@ -126,7 +128,10 @@ def login_for(url: str) -> tuple[str, str] | None:
     if parts.scheme != "https":
         return None
     try:
-        known = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc").hosts
+        with open_regular(os.environ.get("NETRC") or Path.home() / ".netrc") as file:
+            if os.fstat(file.fileno()).st_size > _NETRC_LIMIT_BYTES:
+                return None
+            known = netrc.netrc(f"/proc/self/fd/{file.fileno()}").hosts
     except (OSError, ValueError, RuntimeError, netrc.NetrcParseError):
         return None
     # under this name stands what would go to every host
