@@ -85,6 +85,18 @@ def test_a_trial_is_shown_with_its_word_date_and_how(written: Path, capsys: Capt
     assert "0.25.0 (documented): on" in page
 
 
+@pytest.mark.usefixtures("clean_home")
+def test_what_readme_says_was_built_is_in_the_ledger(capsys: Capture) -> None:
+    """Of `debian-jax` all, in the versions that are named there."""
+    text = unwrapped((Path(__file__).parents[2] / "README.md").read_text())
+    named = text.partition("the recipe `debian-jax` from real sources (")[2].partition(")")[0]
+    assert main(["explain", "--recipe", "debian-jax", "--json"]) == ExitCode.GOOD
+    layers = {layer["name"]: layer for layer in json.loads(capsys.readouterr().out)["layers"]}
+    assert {layer["status"] for layer in layers.values()} == {"built"}
+    assert f"JAX {layers['jax']['version']}" in named
+    assert f"aws-ofi-nccl {layers['aws-ofi-nccl']['version']}" in named
+
+
 def test_a_plan_names_what_nobody_has_built(written: Path, capsys: Capture) -> None:
     request = ["--base", "rocm-7.0", "--add", "vllm==0.18.0"]
     tool.record([trial(*row("vllm", "0.18.0"), "resolved"), trial(*row("rocm-7.0"), "built")], written)
