@@ -162,6 +162,18 @@ def test_code_for_xnack_alone_runs_where_the_job_sets_it(
     assert (code, parts["RCCL"]["fit"]) == (ExitCode.NO, "no")
 
 
+def test_of_a_variable_that_only_a_shell_knows_what_the_gpu_takes_is_open(tmp_path: Path, capsys: Capture) -> None:
+    for code, line in (("gfx90a:xnack+", "HSA_XNACK=0"), ("gfx90a", "HSA_OVERRIDE_GFX_VERSION=11.0.0")):
+        root = image(tmp_path / line.partition("=")[0], {}, rccl=code)
+        for script, answer in (
+            (f"export {line}", ExitCode.NO),
+            (f"[ -d /x ] && return\nexport {line}", ExitCode.UNDECIDED),
+        ):
+            (root / ".singularity.d/env").mkdir(parents=True, exist_ok=True)
+            (root / ".singularity.d/env/91-more.sh").write_text(f"{script}\n")
+            assert check(capsys, root)[0] == answer, script
+
+
 def test_what_is_not_known_or_only_in_part_for_the_gpu_is_no_yes(tmp_path: Path, capsys: Capture) -> None:
     ours, others = gpu.bundle(*gpu.hip("gfx90a")), gpu.bundle(*gpu.hip("gfx942"))
     for number, (files, said) in enumerate(

@@ -17,6 +17,7 @@ from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, gpu_owner, judge_gpu_code
 from lumiimg.check.static.host_binds import remedies, with_carried, with_host
 from lumiimg.check.static.machine import with_machine
+from lumiimg.check.static.variables import doubted, read_variables
 from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
@@ -184,7 +185,9 @@ def study_open(
     carried = account_of(image.root, settings, demand, manifest, snapshot)
     static = with_carried(static, carried)
     gpu = judge_gpu_code(image, environment, (item.object.path for item in loaded), owner)
-    static = replace(static, findings=(*findings_of(gpu, owner), *static.findings))
+    static = replace(
+        static, findings=(*doubted(findings_of(gpu, owner), read_variables(image, environment)), *static.findings)
+    )
     return Boundary(
         image=path,
         host=snapshot.host if snapshot else None,

@@ -17,6 +17,7 @@ from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, read_conf
 from lumiimg.findings import Code, Finding, Findings, Severity
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,6 +35,9 @@ _BY_VARIABLE = {
     Code.PROVIDER_EXCLUDED: ("FI_PROVIDER",),
     Code.PLUGIN_OTHER_NAME: (PLUGIN_VARIABLE,),
     Code.RCCL_ABSENT: (),
+    Code.PROGRAM_CUDA: ("PATH", "PYTHONHOME", "PYTHONPATH"),
+    Code.GPU_CODE: (XNACK, OVERRIDE),
+    Code.GPU_XNACK: (XNACK,),
 }
 _NET_SOURCE = "NCCL src/net.cc ncclNetInit"
 _SCAN_LIMIT_BYTES = 32 * 1024 * 1024
