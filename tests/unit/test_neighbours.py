@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import lumiimg
 from lumiimg.build.cache import LayerCache
 from lumiimg.cli.main import main
 from lumiimg.engine import own_folder
@@ -439,3 +441,21 @@ def test_a_module_is_not_replaced_where_its_folder_holds_another(
         moved.rename(mine)
     assert main([*commands["module"], str(tmp_path / "mods")]) == 0
     assert _years(mine) == 2
+
+
+INSIDE = {
+    "build/builder.py": "in the scratch folder of a build",
+    "build/compile_cache.py": "in the scratch folder of a build",
+    "build/layer_build.py": "in the scratch folder of a build",
+    "build/userns_helper.py": "in the root that a build makes",
+    "cluster/trial/gpu_targets.py": "in the folder that the nodes share",
+}
+"""Modules that remove a folder by its name: in one of ours, where nobody else can rename one."""
+
+
+@pytest.mark.threat
+def test_only_one_module_makes_and_removes_folders_where_others_may_write() -> None:
+    package = Path(lumiimg.__file__).parent
+    removing = re.compile(r"\b(rmtree|mkdtemp|TemporaryDirectory|remove_tree)\(")
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if removing.search(path.read_text())}
+    assert found == {"engine/own_folder.py", *INSIDE}

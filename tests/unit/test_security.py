@@ -339,7 +339,7 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str, form: s
         case "link":
             folder.symlink_to(elsewhere)
         case "own":
-            folder.mkdir(mode=0o777)
+            (folder / "nccl" / "mine").mkdir(parents=True)
             folder.chmod(0o777)
         case _:
             folder.mkdir()
@@ -349,6 +349,8 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str, form: s
     if kind == "own":
         assert done.returncode == 0, done.stderr
         assert stat.S_IMODE(folder.stat().st_mode) & 0o022 == 0
+        assert len([*folder.rglob("mine")]) == 1, "no folder is removed, whoever gave it this name"
+        assert [*(folder / "nccl").iterdir()] == [] or form == "short"
     else:
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is somebody else's" in done.stderr

@@ -15,5 +15,6 @@ if [ -L "$LUMIIMG_JOB" ] || [ ! -O "$LUMIIMG_JOB" ]; then
 fi
 chmod go-w "$LUMIIMG_JOB"
 # of a job that was started again, what its first start left is not new
-rm -rf "$LUMIIMG_JOB/nccl" "$LUMIIMG_JOB/ended"
+if [ -e "$LUMIIMG_JOB/nccl" ]; then mv "$LUMIIMG_JOB/nccl" "$LUMIIMG_JOB/nccl-before-$(date +%s)"; fi
+rm -f "$LUMIIMG_JOB/ended"
 mkdir -p "$LUMIIMG_JOB/nccl"
