@@ -287,11 +287,10 @@ class LayerCache:
                 self._locks.mkdir(parents=True, exist_ok=True)
                 lock.mkdir()
                 break
-            except FileExistsError:
-                pass
             except OSError as error:
-                what = f"cannot be written: {error.strerror}"
-                raise FailedError(what, where=str(self._locks), hint=_ELSEWHERE) from error
+                if not (isinstance(error, FileExistsError) and self._locks.is_dir()):
+                    what = f"cannot be written: {error.strerror}"
+                    raise FailedError(what, where=str(self._locks), hint=_ELSEWHERE) from error
             holder, now = _holder_of(lock), time.monotonic()
             if holder != seen[0]:
                 seen = (holder, now)

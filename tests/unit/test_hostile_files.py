@@ -19,7 +19,7 @@ from lumiimg.build.keys import stamp
 from lumiimg.catalog.layers import read_layer
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import EngineKind
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.nccl import sources
 from lumiimg.resolve.lockfile import layer_digest
 from lumiimg.resolve.network.session import login_for
@@ -157,6 +157,24 @@ def test_no_file_in_a_shared_cache_is_waited_for_or_read_without_end(kind: str, 
     assert codes == ["code 0", "code 1", "code 0", "code 0"], done.stdout
     assert {entry.layers[0] for entry in cache.entries()} == {"good", "key.json"}, "what cannot be read was removed"
     assert time.monotonic() - began < patient(20)
+
+
+@pytest.mark.parametrize("name", ["layers", "contents", "locks", "work"])
+@pytest.mark.threat
+def test_what_is_in_the_place_of_a_folder_of_a_cache_is_an_error_and_is_not_waited_for(
+    name: str, tmp_path: Path
+) -> None:
+    cache, key = LayerCache(tmp_path / "cache"), CacheKey({"definition": "x"})
+    cache.root.mkdir()
+    os.mkfifo(cache.root / name)
+
+    def build() -> None:
+        with cache.making(key, pytest.fail) as folder:
+            (folder / "data.sqfs").write_bytes(b"")
+            cache.keep(key, folder / "data.sqfs", layers=("x",), seconds=2.0, below="1" * 64)
+
+    with pytest.raises((LumiimgError, OSError)):
+        build()
 
 
 @pytest.mark.threat
