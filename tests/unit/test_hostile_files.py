@@ -38,6 +38,12 @@ VERBS = {
     "bind": ("bind", "image", "--host", "FILE"),
     "diff": ("diff", "FILE", "image"),
     "draft": ("draft", "FILE"),
+    "explain -r": ("explain", "--base", "debian-13", "-r", "FILE"),
+    "explain --host": ("explain", "image", "--host", "FILE"),
+    "drift": ("drift", "FILE", "FILE"),
+    "adapt": ("adapt", "FILE", "--site", "lumi"),
+    "module": ("module", "FILE", "-o", "modules"),
+    "build --base": ("build", "--base", "FILE", "--dry-run"),
     "build --lock": ("build", "--locked", "--lock", "FILE", "--dry-run"),
 }
 _CHILD = """
@@ -154,8 +160,9 @@ def test_no_file_in_a_shared_cache_is_waited_for_or_read_without_end(kind: str, 
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     codes = [line for line in done.stdout.splitlines() if line.startswith("code")]
-    assert codes == ["code 0", "code 1", "code 0", "code 0"], done.stdout
-    assert {entry.layers[0] for entry in cache.entries()} == {"good", "key.json"}, "what cannot be read was removed"
+    pruned = "code 1" if kind == "folder" else "code 0"  # what lumiimg did not write is left to the user
+    assert codes == ["code 0", "code 1", pruned, "code 0"], done.stdout + done.stderr
+    assert {entry.layers[0] for entry in cache.entries()} == {"good", "key.json"}
     assert time.monotonic() - began < patient(20)
 
 
