@@ -117,7 +117,7 @@ class Release:
     unused: tuple[str, ...] = ()
     """Sources of the layer that it is not built from."""
     expects: tuple[Need, ...] = ()
-    """What its own project builds it with: another is a doubt, and no refusal."""
+    """What its own project builds it with: another is refused, and one that is not known is a doubt."""
     gpus: tuple[str, ...] = ()
     """What its source has code for, where that is known."""
     read: dt.date | None = None

@@ -213,8 +213,14 @@ class StackSearch:
     def _expected(
         self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
     ) -> Iterator[Stack]:
-        """Yield stacks that have all needs, those first that also have what the release expects and can still get."""
+        """Yield stacks that have all needs, and what the release is made for.
+
+        Of a release that nothing could be read of, that is taken from another: stacks that have it come first.
+        """
         expects = chosen.release.expects if chosen.release else ()
+        if chosen.release is not None and chosen.release.derived is None:
+            yield from self._satisfied(stack, chosen, (*needs, *expects), path)
+            return
         offers = {need: stack.offers.get(need.component) for need in expects}
         open_yet = tuple(n for n, offer in offers.items() if offer is None or n.holds_for(offer.version) is not False)
         if open_yet:
@@ -255,7 +261,8 @@ class StackSearch:
     def _stand_against(self, chosen: Chosen, need: Need, offer: OfferedComponent | None) -> None:
         layer, release = chosen.layer, chosen.release
         have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
-        why = f"{layer.name}{f' {release.version}' if release else ''} requires {need}"
+        verb = "is made for" if release and need in release.expects else "requires"
+        why = f"{layer.name}{f' {release.version}' if release else ''} {verb} {need}"
         source = release.source if release else layer.source
         self._against(layer, str(need), have, why, version=chosen.version, source=source, rule=_rule_of(layer))
 

@@ -93,7 +93,7 @@ CASES = [
     Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not known, and apex is for one"),
     # releases of 2026, and what they are made for
     Case("rocm-7.2.4 jax", "host jax=0.9.2 unknown=driver-window", "0.12.0 is made for ROCm 7.14, and 0.9.2 for this one"),
-    Case("rocm-7.2.4 jax==0.12.0", "host jax=0.12.0 unknown=driver-window unknown=layers warning=layers", "who names it has it, with its doubt"),
+    Case("rocm-7.2.4 jax==0.12.0", "refused layers -> rocm-7.2.4 jax", "it is made for ROCm 7.14, or 10"),
     Case("debian-rocm debian-rocm-libraries jax==0.9.2 @generic", "refused layers -> debian-rocm debian-rocm-libraries jax", "the same, named"),
     Case("rocm-7.14.0 pytorch", "host torch=2.14.1+rocm7.14 unknown=driver-window warning=torch", "its ROCm is in AMD's Python packages, which a lock does not get"),
     Case("rocm-10.0.0 pytorch", "host torch=2.13.0+rocm10.0.0 unknown=driver-window warning=torch", "AMD's own index alone has one"),
