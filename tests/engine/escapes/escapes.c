@@ -126,7 +126,6 @@ static int tries(void) {
     TRY("/proc/1/map_files", any_of("/proc/1/map_files", ""));
     TRY("ptrace 1", ptrace(PTRACE_SEIZE, 1, 0, 0));
     TRY("process_vm_writev 1", process_vm_writev(1, &ours, 1, &theirs, 1, 0));
-    TRY("pidfd of the parent", syscall(SYS_pidfd_open, getppid() == 1 ? 0 : getppid(), 0));
     TRY("namespace of processes above", ioctl((int)opened("/proc/self/ns/pid", O_RDONLY), NS_GET_PARENT));
     TRY("namespace of users above", ioctl((int)opened("/proc/self/ns/user", O_RDONLY), NS_GET_PARENT));
     TRY("namespace of users of its network", ioctl((int)opened("/proc/self/ns/net", O_RDONLY), NS_GET_USERNS));
