@@ -14,7 +14,7 @@ from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request, name_of, options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.shelf import Shelf
-from lumiimg.resolve.stack import OWN_PACKAGES, Stack, is_for_another
+from lumiimg.resolve.stack import OWN_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -38,13 +38,9 @@ def decide(request: Request, ground: Ground) -> Plan:
         more = with_unlisted(request, ground, ranges=True)
         if more.looked != ground.looked:
             found = Planner(more).plan(with_releases(request, more.catalogue))
-            if found.stack is not None and not found.refused and not _is_for_another(found.stack):
+            if found.stack is not None and not found.refused:
                 return found
     return plan
-
-
-def _is_for_another(stack: Stack) -> bool:
-    return any(chosen.release is not None and is_for_another(chosen.release, stack) for chosen in stack.layers)
 
 
 def working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:

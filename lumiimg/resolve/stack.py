@@ -166,7 +166,7 @@ class StackSearch:
             have = " ".join(filter(None, (layer.name, offer.version)))
             self._against(layer, f"no {layer.name} below", have, f"{offer.by} has {have} already: leave it out")
             return
-        for chosen in self._candidates(stack, layer, wish):
+        for chosen in self._candidates(layer, wish):
             self._steps += 1
             if self._steps > STEP_LIMIT:
                 return
@@ -177,8 +177,8 @@ class StackSearch:
                 others = sources_named_otherwise(layer, chosen.release, values)
                 yield from self._on_top(below, replace(chosen, unjudged=_unjudged(below, needs), others=others), within)
 
-    def _candidates(self, stack: Stack, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
-        """Yield releases in their order, those last that their own project makes for something else than is there."""
+    def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
+        """Yield releases in their order."""
         if not layer.releases:
             yield from self._without_releases(layer, wish)
             return
@@ -192,7 +192,7 @@ class StackSearch:
             if is_absent:
                 have, why = self._absent[layer.name], f"the package index has no such release of {layer.name}"
             self._against(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
-        fitting.sort(key=lambda one: (one.version != self._held.get(layer.name), is_for_another(one, stack)))
+        fitting.sort(key=lambda one: one.version != self._held.get(layer.name))
         yield from (Chosen(layer, release, wish.because) for release in fitting)
 
     def _without_releases(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
@@ -307,12 +307,6 @@ class StackSearch:
         wishes = [self._wished_for[need.component] for need in trouble.unless if need.component in self._wished_for]
         there = {*path, *(chosen.layer.name for chosen in stack.layers)}
         return next((wish for wish in wishes if wish.layer not in there), None)
-
-
-def is_for_another(release: Release, stack: Stack) -> bool:
-    """Whether a release expects another version of something that is there."""
-    offers = ((need, stack.offers.get(need.component)) for need in release.expects)
-    return any(offer is not None and need.holds_for(offer.version) is False for need, offer in offers)
 
 
 def _unjudged(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, OfferedComponent], ...]:

@@ -44,7 +44,7 @@ class ReadRelease(Shape):
     requires: tuple[Text, ...]
     """What must be below it. As `name>=1.2`."""
     expects: tuple[Text, ...]
-    """What its project builds it with: another is a doubt."""
+    """What its project builds it with: another is refused."""
     wheels: tuple[str, ...]
     """Python distributions that it comes as; empty for one that is compiled."""
     doubts: tuple[str, ...]
