@@ -2,7 +2,7 @@
 
 The newest fact of the highest rank decides, and where facts disagree the answer is a doubt. That a fact is old is a
 note: no answer changes with the day. Updates of a driver move its window up, so a ROCm that is too old for it stays too
-old, and one that is too new is refused only by a driver that was measured.
+old, and one that is too new for a window that was only announced is a doubt.
 """
 
 from __future__ import annotations
@@ -158,19 +158,17 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known
     if driver.doubtful is not None and driver.doubtful.holds_for(version):
         need += f", better not {driver.doubtful}"
         return RuleResult(_ID, RuleOutcome.WARNING, need, have, driver.trouble, source)
-    if not deciding.serves and driver.rank is not Rank.MEASURED:
+    newest = max(claims, key=lambda claim: claim.date)
+    old = age_of(newest.date, known)
+    note = f"; that is {old}: {_SCAN_SHOWS}" if old else ""
+    if not deciding.serves and driver.rank.strength < Rank.PUBLISHED.strength:
         because = f"{deciding.told}, and updates move a driver's window up: {_BY_SCAN}"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
     if not deciding.serves:
-        because = f"{driver.name} does not support it: expect crashes, or wrong results"
+        because = f"{driver.name} does not support it: expect crashes, or wrong results{note}"
         return RuleResult(_ID, RuleOutcome.REFUSED, need, have, because, source)
-    newest = max(claims, key=lambda claim: claim.date)
-    because = f"{deciding.text} ({deciding.date})"
-    if newest.date > deciding.date:
-        because += f"; since then {newest.text} ({newest.date})"
-    if old := age_of(newest.date, known):
-        because += f"; that is {old}: {_SCAN_SHOWS}"
-    return RuleResult(_ID, RuleOutcome.OK, need, have, because, source)
+    since = f"; since then {newest.text} ({newest.date})" if newest.date > deciding.date else ""
+    return RuleResult(_ID, RuleOutcome.OK, need, have, f"{deciding.text} ({deciding.date}){since}{note}", source)
 
 
 def _claims(driver: SiteDriver, version: str | None) -> Iterator[_Claim]:
