@@ -18,7 +18,7 @@ HIDDEN = "[hidden]"
 # Names, their words parted by `_`, by how they end.
 _ANYWHERE = (
     r"(?i)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|SECRET|CREDENTIALS?|JWT|AUTHORIZATION|_(?:PASS|PWD|PW|PSW)"
-    r"|(?:SSH|DB|PG)PASS|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$"
+    r"|(?:SSH|DB|PG)PASS|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)_?\d{0,3}$"
 )
 _SHORT = r"(?i)^(?:PASS|PWD|PW)$"  # `PASS: test_x` is not a secret, nor is `pwd=/home/me`
 _OF_VARIABLES = (
@@ -45,13 +45,15 @@ _PRIVATE_KEY = (
 # token has one of them. Sources: the vendors' documents on secret scanning; RFC 7519 (JWT), RFC 7468 (PEM).
 _GITLAB = ("pat-", "ptt-", "dt-", "rt-", "rtr-", "cbt-", "ft-", "imt-", "agent-", "soat-", "ffct-", "wt-", "oas-")
 _SHAPES = (
-    ("", "hf_", r"[A-Za-z0-9]{20,}"),
+    *(("", mark, r"[A-Za-z0-9]{20,}") for mark in ("hf_", "api_org_")),
     *(("", f"gh{kind}_", r"[A-Za-z0-9]{30,}") for kind in "pousr"),
     ("", "github_pat_", r"\w{30,}"),
     *(("", f"gl{kind}", r"[\w-]{20,}(?:\.\w{2}\.\w{9})?") for kind in _GITLAB),
-    *(("", f"xox{kind}-", r"[\w-]{10,}") for kind in "abprs"),
+    ("", "GR1348941", r"[\w-]{20,}"),
+    *(("", f"{kind}-", r"[\w-]{10,}") for kind in ("xoxa", "xoxb", "xoxc", "xoxd", "xoxp", "xoxr", "xoxs", "xapp")),
     *((r"\b", key, r"[A-Z0-9]{16}\b") for key in ("AKIA", "ASIA")),
-    *((r"\b", key, r"[\w-]{20,}") for key in ("sk-", "nvapi-", "dckr_pat_", "GOCSPX-", "hvs.", "hvb.", "hvr.")),
+    *((r"\b", key, r"[\w-]{20,}") for key in ("sk-", "nvapi-", "GOCSPX-", "hvs.", "hvb.", "hvr.")),
+    *((r"\b", f"dckr_{kind}_", r"[\w-]{20,}") for kind in ("pat", "oat")),
     ("", "pypi-AgE", r"[\w-]{20,}"),
     (r"(?<![\w-])", "eyJ", r"[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"),
     (r"\b", "AIza", r"[\w-]{30,}"),
@@ -76,7 +78,8 @@ _ENCODED_LOGIN = (
 # NAME=value, NAME[0]=value, NAME+=value, "name": value, ["name"] = value, --name value, "--name", "value", ?name=value
 _NAMED = (
     r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>"
-    r"(?:\[[^\]\n]{0,40}\](?=\+?=))?[\"'\]\\]{0,3}[ \t]{0,3}\+?[=:]{1,2}[ \t]{0,3}|[\"'],[ \t]?(?=[\"'])|[ \t]{1,3})"
+    r"(?:\[(?P<index>[^\]\n]{0,40})\](?=\+?=))?"
+    r"[\"'\]\\]{0,3}[ \t]{0,3}\+?[=:]{1,2}[ \t]{0,3}|[\"'],[ \t]?(?=[\"'])|[ \t]{1,3})"
 )
 _QUOTED = r"\"(?:\\.|[^\"\\\n]){0,2000}+\"|'(?:\\.|[^'\\\n]){0,2000}+'"
 _ESCAPED = r"\\'[^'\n]{0,2000}\\'|\\\"[^\"\n]{0,2000}\\\""
@@ -223,9 +226,9 @@ def _without_named(text: str) -> str:
     parts, end = [], 0
     for found in _compiled(_NAMED).finditer(text):
         before = text[found.start() - 1 : found.start()]
-        if found.start() < end or not _is_named(
-            before, found["name"], found["sign"], text[found.end() : found.end() + 1]
-        ):
+        first = text[found.end() : found.end() + 1]
+        names = (found["name"], (found["index"] or "").strip("\"'\\"))
+        if found.start() < end or not any(_is_named(before, name, found["sign"], first) for name in names):
             continue
         if value := _compiled(_VALUE_IN_QUERY if before in _QUERY else _VALUE).match(text, found.end()):
             parts += [text[end : found.end()], HIDDEN]

@@ -25,6 +25,7 @@ VARIABLES = (
     "PGPASSWORD",
     "MYSQL_PWD",
     "HF_TOKEN",
+    "HF_TOKEN_2",
     "WANDB_API_KEY",
     "X_PSW",
     "SINGULARITYENV_A_PW",
@@ -35,7 +36,25 @@ QUERY = ("pass", "pwd", "pw", "code", "password", "token", "sig", "key", "apikey
 NAMED = ("db_pass", "token", "client-secret", "secretAccessKey", "AccountKey", "api-key", "jwt", "ssh.passphrase")
 
 SHAPES = (
-    *("hf_", "github_pat_", "glpat-", "glptt-", "gldt-", "glrt-", "hvs.", "hvb.", "AIza", "ya29.", "GOCSPX-", "npm_"),
+    *(
+        "hf_",
+        "api_org_",
+        "GR1348941",
+        "xapp-",
+        "xoxd-",
+        "dckr_oat_",
+        "github_pat_",
+        "glpat-",
+        "glptt-",
+        "gldt-",
+        "glrt-",
+        "hvs.",
+        "hvb.",
+        "AIza",
+        "ya29.",
+        "GOCSPX-",
+        "npm_",
+    ),
     *("https://hooks.slack.com/services/T0/B0/", "https://discord.test/api/webhooks/1234567890123/"),
 )
 """What keys begin with."""
@@ -49,6 +68,8 @@ def secrets() -> Iterator[str]:
         word = mark.join(WORDS)
         yield from (f"{name}={word}" for name in VARIABLES)
         yield from (f"{name}{index}={word}" for name in VARIABLES for index in ("[0]", "['x']", "+", "[0]+"))
+        yield from (f"env[{name}]={word}" for name in VARIABLES)
+        yield from (f'os.environ["{name}"]="{word}"' for name in VARIABLES)
         yield from (f"export {name}='{word} {word}'" for name in VARIABLES)
         yield from (repr(f"\"export {name}='{word} {word}'\"") for name in VARIABLES)
         yield from (f"a=1;{name}={word}" for name in VARIABLES)
