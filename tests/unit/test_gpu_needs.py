@@ -53,7 +53,7 @@ def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason_by_e
     sglang: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     page = tmp_path / "page.html"
-    code, out, _ = answered(capsys, "check", sglang, "--level", "static", "--site", "lumi", "--html", page)
+    code, out, _ = answered(capsys, "check", sglang, "--verbose", "--level", "static", "--site", "lumi", "--html", page)
     assert code == ExitCode.NO
     assert "NO: jobs of this image end at their first kernel" in out
     assert "why: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only) next" in out
