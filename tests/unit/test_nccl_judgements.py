@@ -222,6 +222,12 @@ def begun(comm: str, state: str) -> list[str]:
     return says("n1", f"ncclCommInitRank comm {comm} rank 0 nranks 1 cudaDev 0 busId c1000 commId 0xb - Init {state}")
 
 
+def split(comm: str, state: str) -> list[str]:
+    of_parent = "busId 9e000 parent 0xa splitCount 1 color 2 key 0"
+    mark = "- " if state == "START" else " - "
+    return says("n1", f"ncclCommSplit comm {comm} rank 0 nranks 1 cudaDev 0 nvmlDev 0 {of_parent}{mark}Init {state}")
+
+
 GOOD_JOBS = {
     "cxi": [
         *says("n1", *CXI, WORLD, CHANNEL, "Connected all rings"),
@@ -274,6 +280,8 @@ def test_a_communicator_that_was_never_completed_leaves_no_green_answer_once_the
             ([*start, *job, *complete, *second], ExitCode.UNDECIDED),
             ([*start, *job, *complete, *second, *begun("0xc", "COMPLETE")], ExitCode.GOOD),
             ([*start, *job, *complete, *start], ExitCode.UNDECIDED),  # at the same address
+            ([*start, *job, *complete, *split("0xd", "START")], ExitCode.UNDECIDED),
+            ([*start, *job, *complete, *split("0xd", "START"), *split("0xd", "COMPLETE")], ExitCode.GOOD),
         ):
             report = read(*lines)
             assert report.answer is answered, (name, lines)
