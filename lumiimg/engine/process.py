@@ -348,6 +348,7 @@ def _has_ended(child: subprocess.Popen[bytes]) -> bool:
 def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     try:
         os.killpg(child.pid, number)
+        os.killpg(child.pid, signal.SIGCONT)  # what is stopped hears SIGKILL alone
     except (ProcessLookupError, PermissionError):
         # Gone already; or a set-user-id member that is not ours to signal.
         return
