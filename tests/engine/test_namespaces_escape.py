@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,14 +125,14 @@ _TRIES = (
     ({"ENOENT"}, ("/proc/1/root", "/proc/1/cwd")),
     ({"ok"}, ("unshare users", "clone3 users", "unshare users and mounts", "raise max_user_namespaces")),
     ({"EXDEV"}, ("chroot",)),
-    ({"ENOKEY", "ENOSYS", "EPERM"}, ("a key of the session",)),
+    ({"ENOSYS"}, ("a key of the session", "the user's keyring")),
     ({"ok", *_REFUSED}, ("userfaultfd", "io_uring", "fanotify", "bpf", "setns")),
 )  # fmt: skip
 """What may come of a try; else it is one of the refusals."""
 _OF_PROBES = (
     ({"ENOSPC"}, ("unshare users", "clone3 users", "unshare users and mounts")),
     (_REFUSED, ("raise max_user_namespaces", "chroot")),
-    ({"ok"}, ("a key of the session",)),
+    ({"ok"}, ("a key of the session", "the user's keyring")),
 )
 """What differs there: no program has privileges, and the keys are those of the user whose program it is."""
 _WITH_A_KEY = """\
@@ -139,7 +140,8 @@ import ctypes, os, sys
 libc = ctypes.CDLL(None)
 libc.syscall({keyctl}, 1, None)
 libc.syscall({add_key}, b"user", b"lumiimg-key", b"secret", 6, -3)
-os.execv(sys.argv[1], sys.argv[1:])
+keyring = libc.syscall({keyctl}, 0, -4, 1)
+os.execv(sys.argv[1], [*sys.argv[1:], str(keyring)])
 """
 _CALLS = {"x86_64": {"keyctl": 250, "add_key": 248}, "aarch64": {"keyctl": 219, "add_key": 217}}
 
@@ -156,7 +158,35 @@ def test_what_a_program_tries_stays_in_its_container(image: Path, way: str) -> N
     expected = {name: outcomes for outcomes, names in tables for name in names}
     wrong = {name: said for name, said in seen.items() if said not in expected.get(name, _REFUSED)}
     assert not wrong
-    assert len(seen) == 38
+    assert len(seen) == 39
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("names", [("bash",), ("bash", "sh", "dash")])
+def test_the_first_program_of_a_container_is_in_the_image_itself(image: Path, names: tuple[str, ...]) -> None:
+    """Whoever may write to /tmp could make it a link to the engine's Python right before it is started."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:
+        shutil.copy(image / "bin/bash", shared)
+        for name in names:
+            (image / "bin" / name).unlink()
+            (image / "bin" / name).symlink_to(f"{shared}/bash")
+        for way in WAYS:
+            done = start(image, "/bin/bash", "-c", "echo ran", way=way)
+            assert (done.returncode, done.stdout) == (255, ""), (way, done.stderr)
+            assert done.stderr == "FATAL:   /bin/bash of the image cannot be started: Invalid cross-device link\n"
+
+
+@pytest.mark.threat
+@pytest.mark.skipif(os.geteuid() == 0, reason="root has power over all mounts")
+@pytest.mark.parametrize("way", ["build", "test"])
+def test_root_in_a_build_has_no_power_over_the_mounts_around_it(image: Path, way: str) -> None:
+    """By such power a program entered the mounts in which an overlay is laid, and from there wrote into the home."""
+    users = ("/bin/sh", "-c", 'readlink /proc/self/ns/user; exec "$@"', "sh")
+    done = start(
+        image, "bash", "-c", "readlink /proc/self/ns/user", way=way, within=[*PROGRAM, "root", "--mounts", *users]
+    )
+    around, inside = done.stdout.splitlines()
+    assert around != inside
 
 
 def _unchanged(file: Path) -> Callable[[], None]:

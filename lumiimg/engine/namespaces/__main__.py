@@ -53,6 +53,8 @@ _NEVER_SHOWN = frozenset(
 _NAMED = re.compile(rb"#![ \t]*([^ \t\n\0]+)")
 _NAMED_BYTES, _MOST_INTERPRETERS = 256, 6
 """Source: execve(2), Interpreter scripts; Linux fs/exec.c, exec_binprm."""
+_USERS_OF_MACHINE = 0xEFFFFFFD
+"""Source: Linux include/uapi/linux/nsfs.h, USER_NS_INIT_INO."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _MOST_USERS = "/proc/sys/user/max_user_namespaces"
 _LIMITS = {
@@ -184,7 +186,7 @@ def _exec(container: ContainerStart) -> int:
     maker: Callable[[int], None] | None = map_range
     if uid and not container.as_root:
         maker = lambda process: map_own(process, uid, gid)  # noqa: E731
-    elif _mounts_alone() and (container.as_root or not _makes_users()):
+    elif _mounts_alone() and ((container.as_root and _is_of_machine()) or not _makes_users()):
         maker = None  # a namespace of users would keep it from making devices
     with held as folders:
         return _namespaces(maker, inside)
@@ -192,14 +194,17 @@ def _exec(container: ContainerStart) -> int:
 
 def _renounce(*, as_root: bool, has_users: bool) -> None:
     """Leave what no program of the image may have; `has_users`: this is in a namespace of users made for it."""
+    gain_no_privileges(bounded=not as_root)
     if as_root:
-        leave_keys()  # a program that runs as the user may need them, as for files of AFS
+        try:
+            leave_keys()  # a program that runs as the user may need them, as for files of AFS
+        except OSError as error:
+            _warn(f"seccomp: {error.strerror or error}: programs may use keys of the user's (keyrings(7))")
     elif has_users:
         try:  # in a namespace within, a program would have privileges again
             Path(_MOST_USERS).write_text("0", encoding="ascii")
         except OSError as error:
             _warn(f"{_MOST_USERS}: {error.strerror}: programs may make namespaces, and have privileges in them")
-    gain_no_privileges(bounded=not as_root)
 
 
 def _warn(text: str) -> None:
@@ -251,6 +256,14 @@ def _people(uid: int, gid: int) -> dict[str, str]:
 def _mounts_alone() -> bool:
     """Whether this is a root who needs no namespace of users for one of mounts; those of many containers do."""
     return os.geteuid() == 0 and has_capability(CAP_SYS_ADMIN)
+
+
+def _is_of_machine() -> bool:
+    """Whether this namespace of users is the machine's: root of another one has power over what was mounted in it.
+
+    By that a program could enter the mounts around its container (NS_MNT_GET_PREV of ioctl_nsfs(2), Linux 6.12).
+    """
+    return Path("/proc/self/ns/user").stat().st_ino == _USERS_OF_MACHINE
 
 
 def _makes_users() -> bool:
@@ -381,13 +394,14 @@ def _start_in_image(container: ContainerStart, kept: dict[str, str]) -> int:
 def _require_own(path: str) -> None:
     """Raise RootError where a program, or what it names behind #!, is a link to what this process has open or runs.
 
-    That is the Python of this machine, which a program of the image could then overwrite (CVE-2019-5736).
+    That is the Python of this machine, which a program of the image could then overwrite (CVE-2019-5736). What is not
+    in the image itself is refused, too: who may write there, as in /tmp, could make it such a link right afterwards.
     """
     root = os.open("/", os.O_PATH | os.O_CLOEXEC)
     wanted = os.fsencode(path)
     for _ in range(_MOST_INTERPRETERS):
         try:
-            program = open_in_root(root, os.fsdecode(wanted), os.O_RDONLY | os.O_NONBLOCK)
+            program = open_in_root(root, os.fsdecode(wanted), os.O_RDONLY | os.O_NONBLOCK, one_mount=True)
         except OSError as error:
             raise RootError(f"{path} of the image cannot be started: {error.strerror}") from error
         named = _NAMED.match(os.pread(program, _NAMED_BYTES, 0))

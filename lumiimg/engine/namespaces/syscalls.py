@@ -13,20 +13,23 @@ from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
-_SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219}
+_SYS_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
 _SYS_OPEN_TREE: Final = 428
 _SYS_MOVE_MOUNT: Final = 429
 _SYS_OPENAT2: Final = 437
 """These three have the same number on all processors."""
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC, _AT_RECURSIVE, _AT_FDCWD = 0x1, os.O_CLOEXEC, 0x8000, -100
 _MOVE_EMPTY_PATHS: Final = 0x4 | 0x40
+_RESOLVE_NO_OTHER_MOUNT: Final = 0x1
 _RESOLVE_IN_ROOT: Final = 0x10
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _MNT_DETACH: Final = 2
-_KEYCTL_JOIN_SESSION_KEYRING: Final = 1
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
+_KEY_CALLS: Final = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
+"""The first of add_key, request_key and keyctl for the AUDIT_ARCH_ of x86_64, i386, aarch64 and arm."""
 CAP_SYS_ADMIN: Final = 21
 """Of capabilities(7)."""
 
@@ -110,9 +113,13 @@ def pivot_root(new: str) -> None:
     os.chdir("/")
 
 
-def open_in_root(root: int, path: str, flags: int) -> int:
-    """Open a path below the folder `root`, which is / to every link and every `..` in it (openat2(2), Linux 5.6)."""
-    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT)
+def open_in_root(root: int, path: str, flags: int, *, one_mount: bool = False) -> int:
+    """Open a path below the folder `root`, which is / to every link and every `..` in it (openat2(2), Linux 5.6).
+
+    `one_mount`: nothing that is mounted below it is entered.
+    """
+    resolve = _RESOLVE_IN_ROOT | (_RESOLVE_NO_OTHER_MOUNT if one_mount else 0)
+    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, resolve)
     name = os.fsencode(path.lstrip("/")) or b"."
     return _checked(
         _libc.syscall(
@@ -133,13 +140,28 @@ def forbid_tracing() -> None:
 
 
 def leave_keys() -> None:
-    """Have no keys of the user's session from here on (keyrings(7)), where the kernel keeps any."""
-    number = _SYS_KEYCTL.get(platform.machine())
+    """Have no calls for keys of the user from here on (keyrings(7)), by a filter (seccomp(2)); wants no_new_privs.
+
+    A session keyring of one's own would not do: the user's own keyring is found by its number.
+    """
+    number = _SYS_SECCOMP.get(platform.machine())
     if number is None:
-        raise OSError(f"keyctl is not known for {platform.machine()}")
-    words = (ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
-    if _libc.syscall(*words) < 0 and ctypes.get_errno() not in {errno.ENOSYS, errno.EPERM}:
-        _checked(-1, "the user's keys")
+        raise OSError(f"seccomp is not known for {platform.machine()}")
+    load, equal, at_least, above, both, end = 0x20, 0x15, 0x35, 0x25, 0x54, 0x06  # linux/bpf_common.h
+    allow, refuse, not_x32 = 0x7FFF0000, 0x00050000 | errno.ENOSYS, 0xBFFFFFFF  # linux/seccomp.h
+    lines = [
+        line
+        for machine, first in _KEY_CALLS.items()
+        for line in (
+            *((load, 0, 0, 4), (equal, 0, 5, machine), (load, 0, 0, 0), (both, 0, 0, not_x32)),
+            *((at_least, 0, 2, first), (above, 1, 0, first + 2), (end, 0, 0, refuse)),
+        )
+    ]
+    lines.append((end, 0, 0, allow))
+    text = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
+    program = struct.pack("@HP", len(lines), ctypes.addressof(text))
+    words = (_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW, ctypes.c_char_p(program))
+    _checked(_libc.syscall(ctypes.c_long(number), *words), "the user's keys")
 
 
 def gain_no_privileges(*, bounded: bool) -> None:

@@ -1,6 +1,6 @@
 /* A program of a hostile image: what it tries in its container, a line each, `NAME: ok` or the name of an errno.
 
-   escapes tries          the table
+   escapes tries KEYRING  the table; of the user's keyring that has this number
    escapes spoil          takes away the mode of what every process here runs; gives it back where that is of the image
    escapes stay MARK      outlives whom it can, and writes over what every process here ran, as soon as nobody runs it
    escapes take MARK      the same; the first process leaves its session and its death signal, and becomes `escapes idle` */
@@ -109,7 +109,7 @@ static long of_limits(void) {
     return setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static int tries(void) {
+static int tries(long keyring) {
     char text[1] = "x", read_back[8];
     struct iovec ours = {text, 1}, theirs = {read_back, 1};
     int reachable = 0;
@@ -150,6 +150,7 @@ static int tries(void) {
     TRY("rlimit", of_limits());
     TRY("priority of all of the user's", setpriority(PRIO_USER, 0, -5));
     TRY("a key of the session", syscall(SYS_keyctl, 10, -3, "user", "lumiimg-key", 0));
+    TRY("the user's keyring", syscall(SYS_keyctl, 8, keyring, -3));
     TRY("userfaultfd", syscall(SYS_userfaultfd, 0));
     TRY("io_uring", syscall(SYS_io_uring_setup, 1, words));
     TRY("fanotify", syscall(SYS_fanotify_init, 0, O_RDONLY));
@@ -238,7 +239,7 @@ static int stay(int takes) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "tries")) return tries();
+    if (argc > 2 && !strcmp(argv[1], "tries")) return tries(atol(argv[2]));
     if (argc > 1 && !strcmp(argv[1], "spoil")) each_program(spoil);
     if (argc > 1 && !strcmp(argv[1], "idle")) idle();
     return argc > 2 ? stay(!strcmp(argv[1], "take")) : 0;
