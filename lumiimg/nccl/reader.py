@@ -68,15 +68,19 @@ class LogReader:
         self.state.pieces[self._piece] = FileChunk(file)
 
     def feed(self, file: str, block: bytes) -> None:
-        """Take in the next lines of a file, each whole; never raises, whatever the bytes."""
+        """Take in the next lines of a file, each whole; never raises, whatever the bytes.
+
+        A block without an end is one line that may be cut off: it counts only if it says that something failed.
+        """
         piece = self._state.pieces.get(self._piece)
         if piece is None or piece.file != file:
             self.begin(file)
             piece = self._state.pieces[self._piece]
         start = piece.lines
         block, piece.others = unpacked(block, piece.lines - piece.others, piece.others)
-        count = block.count(b"\n") + (not block.endswith(b"\n"))
-        abounds = self._repeats.abound(block, count)
+        is_cut = not block.endswith(b"\n")
+        count = block.count(b"\n") + is_cut
+        abounds = not is_cut and self._repeats.abound(block, count)
         if abounds:
             for index, line, key in self._repeats.unread(block, start):
                 seen = self._read(line, self._gate.entries(line), file, start + index)
@@ -84,10 +88,11 @@ class LogReader:
                     self._repeats.remember(key, seen)
         else:
             for index, line, entries in self._gate.select(block)[1]:
-                self._read(line, entries, file, start + index)
-        if tables := self._tables_in(block):
+                counted = tuple(filter(self._is_grave, entries)) if is_cut else entries
+                self._read(line, counted, file, start + index)
+        if not is_cut and (tables := self._tables_in(block)):
             tables.feed(file, block, lambda index: position(self._piece, start + index, 0))
-        if piece.tail is not None:
+        if piece.tail is not None and not is_cut:
             piece.tail = (piece.tail + block)[-TAIL_BYTES:]
         piece.lines += count
         if self._repeats.quotes or not abounds:

@@ -203,16 +203,15 @@ class LineSplitter:
         held = self.rest + block
         end = held.rfind(b"\n") + 1
         if not end and len(held) >= LINE_LIMIT_BYTES:
-            self._skipping, end = True, len(held)
+            self._skipping, held, end = True, held + b"\n", len(held) + 1
         self.rest = held[end:]
         return held[:end]
 
 
 def whole_lines(data: Iterable[bytes], name: str, warn: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield blocks as others that end with a line.
+    """Yield blocks as others that end with a line, then a last line without an end, for which `warn` is called.
 
-    A last line without an end is left out, and `warn` is called: jobs write in blocks, and `nRanks 1` of 16, or a
-    provider `c`, would be taken for the whole.
+    It may be cut off, as jobs write in blocks: `nRanks 1` of 16, or a provider `c`, would be taken for the whole.
 
     Raises BadInputError for what goes on without the end of a line.
     """
@@ -225,7 +224,8 @@ def whole_lines(data: Iterable[bytes], name: str, warn: Callable[[str], None]) -
         if lines := splitter.push(block):
             yield lines
     if splitter.rest.strip():
-        warn(f"{name}: its last line has no end and is not counted: it may be cut off, as of a job that still runs")
+        yield splitter.rest
+        warn(f"{name}: its last line has no end and may be cut off, so it counts only if it says that something failed")
 
 
 def _endless(stream: BinaryIO, name: str, warn: Callable[[str], None]) -> Iterator[bytes]:

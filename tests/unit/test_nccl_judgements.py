@@ -132,7 +132,7 @@ def test_whose_a_line_is_and_where_it_stands_is_told_apart_in_several_files() ->
 def test_a_report_may_be_asked_for_at_any_time() -> None:
     reader = LogReader()
     assert reader.report().verdict is Verdict.NONE
-    reader.feed("j", says("n1", CXI[0])[0].encode())
+    reader.feed("j", says("n1", CXI[0])[0].encode() + b"\n")
     assert reader.report().verdict is Verdict.OFI_CXI
     reader.feed("j", says("n1", "Using network Socket")[0].encode() + b"\n")
     assert reader.report() == reader.report()

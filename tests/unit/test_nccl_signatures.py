@@ -102,9 +102,11 @@ def test_a_hostile_prefix_takes_bounded_time() -> None:
     for filler in ["n1:1:1 [0] ", "1:1:", "a.b-", "[0;", "\x1b[0", "@probe ", "[1,0]<stdout>:", "%20=", "-"]:
         reader = LogReader()
         started = time.process_time()
-        reader.feed("j", (filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode())
-        reader.feed("j", ("@probe log text=" + filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode())
-        reader.feed("j", ("n1:1:1 [0] NCCL INFO Using network X\x1b[" + filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode())
+        reader.feed("j", (filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode() + b"\n")
+        reader.feed("j", ("@probe log text=" + filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode() + b"\n")
+        reader.feed(
+            "j", ("n1:1:1 [0] NCCL INFO Using network X\x1b[" + filler * HOSTILE_SIZE)[:HOSTILE_SIZE].encode() + b"\n"
+        )
         reader.report()
         assert time.process_time() - started < 1.0, filler
 

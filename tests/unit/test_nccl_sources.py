@@ -207,10 +207,33 @@ def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, c
     else:
         reader = read_logs([str(log)], told.append)
         assert told == [
-            f"{log}: its last line has no end and is not counted: it may be cut off, as of a job that still runs"
+            f"{log}: its last line has no end and may be cut off, so it counts only if it says that something failed"
         ]
     report = reader.report()
     assert (report.verdict.value, report.answer, report.provider) == ("ofi-cxi", ExitCode.UNDECIDED, "cxi")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "slurmstepd: error: *** JOB 42 ON nid005000 CANCELLED AT 2026-11-24T16:20:46 DUE TO TIME LIMIT ***",
+        "srun: error: nid005001: task 8: Segmentation fault (core dumped)",
+        "Memory access fault by GPU node-4 (Agent handle: 0x55) on address 0x7f. Reason: Unknown.",
+        "n1:1:1 [0] NCCL WARN NET/OFI Request 0x55 completed with error. RC: 5. Error: 5 (I/O)",
+    ],
+)
+@pytest.mark.threat
+def test_a_last_line_without_an_end_that_says_how_the_job_ended_takes_the_green_away(tmp_path: Path, last: str) -> None:
+    log = tmp_path / "job.out"
+    good = (
+        "NET/OFI Selected Provider is cxi (found 4 nics)",
+        "comm 0xa rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA",
+    )
+    log.write_text("".join(f"n1:1:1 [0] NCCL INFO {line}\n" for line in good))
+    assert read_logs([str(log)], unexpected).report().answer is ExitCode.GOOD
+    log.write_text(log.read_text() + last)
+    assert read_logs([str(log)], lambda _: None).report().answer is ExitCode.NO
 
 
 def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:

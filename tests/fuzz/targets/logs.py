@@ -61,7 +61,7 @@ def _log(data: bytes) -> str:
     tables.measurements(lambda position: ("job.out", position))
     reader = LogReader()
     cut = data.find(b"\n", len(data) // 2) + 1
-    for block in filter(None, (data[:cut], data[cut:])):
+    for block in filter(None, (data[:cut], data[cut:].removesuffix(b"\n") + b"\n", data[cut:])):
         reader.feed("job.out", block)
     report = reader.report()
     json_text("log", report, **json_keys(report, (), None, report.answer))
