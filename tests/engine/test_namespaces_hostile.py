@@ -17,7 +17,7 @@ from lumiimg.engine.engine import execute, of_kernel, run_script
 from lumiimg.engine.namespaces import PROGRAM
 from tests.shared.build_traces import strays
 from tests.shared.kernel_starts import WAYS, squashed, start
-from tests.shared.programs import EVERYTHING, patient, wait_until
+from tests.shared.programs import EVERYTHING, needs, patient, wait_until
 from tests.shared.small_roots import small_root
 
 pytestmark = pytest.mark.engine
@@ -84,6 +84,32 @@ def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
         assert {name: int(value, 16) for name, value in found.items()} == dict.fromkeys(
             ("CapPrm", "CapEff", "CapBnd", "CapAmb"), 0
         )
+
+
+_HANDS_ON = """\
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+head, sets = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+libc.capget(head, sets)
+low, _, _, high, _, _ = struct.unpack("=6I", sets)
+libc.capset(head, struct.pack("=6I", low, low, low, high, high, high))
+for number in range(64):
+    libc.prctl(47, 2, number, 0, 0)  # PR_CAP_AMBIENT_RAISE
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.threat
+def test_root_hands_no_capability_on_to_a_probe(image: Path) -> None:
+    """Root of a container that makes no namespaces of users, and whose engine has left it such capabilities."""
+    needs("unshare")
+    within = ["unshare", "--map-root-user", sys.executable, "-c", _HANDS_ON]
+    done = start(image, "bash", "-c", "grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status", within=within)
+    found = dict(line.split(":\t") for line in done.stdout.splitlines())
+    assert {name: int(value, 16) for name, value in found.items()} == dict.fromkeys(
+        ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), 0
+    )
 
 
 @pytest.mark.threat

@@ -26,6 +26,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
+_CAPABILITY_VERSION_3: Final = 0x20080522
 _MNT_DETACH: Final = 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _KEY_CALLS: Final = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
@@ -167,9 +168,17 @@ def leave_keys() -> None:
 def gain_no_privileges(*, bounded: bool) -> None:
     """Have set-user-id bits and file capabilities mean nothing from here on; `bounded`: no program has capabilities."""
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    if not bounded:
+        return
     number = 0
-    while bounded and _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+    while _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
         number += 1  # up to the last that this kernel knows
+    # root may have some to hand on, as in containers of older engines (CVE-2022-24769)
+    process, sets = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    _checked(_libc.capget(process, sets), "capget")
+    words = list(struct.unpack("=6I", sets))  # effective, permitted, inheritable, twice
+    words[2] = words[5] = 0
+    _checked(_libc.capset(process, struct.pack("=6I", *words)), "capset")
 
 
 def has_capability(number: int) -> bool:
