@@ -10,7 +10,8 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -441,6 +442,27 @@ def test_a_module_is_not_replaced_where_its_folder_holds_another(
         moved.rename(mine)
     assert main([*commands["module"], str(tmp_path / "mods")]) == 0
     assert _years(mine) == 2
+
+
+@pytest.mark.threat
+@pytest.mark.usefixtures("clean_home")
+def test_a_folder_that_takes_the_place_of_a_module_meanwhile_is_put_back(
+    tmp_path: Path, commands: dict[str, list[str]], mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*commands["module"], str(tmp_path / "mods")]
+    assert main(words) == 0
+    home = tmp_path / "mods" / "software" / "a" / "1"
+
+    @contextmanager
+    def swapped(parent: Path, prefix: str) -> Iterator[Path]:
+        with own_folder.own_folder(parent, prefix) as folder:
+            home.rename(tmp_path / "elsewhere")
+            mine.rename(home)
+            yield folder
+
+    monkeypatch.setattr("lumiimg.cluster.module.folder.own_folder", swapped)
+    assert main(words) == ExitCode.NO
+    assert _years(home) == 2
 
 
 INSIDE = {

@@ -5,6 +5,7 @@ A version is there once its module file is; that is written last. What was not m
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -104,9 +105,11 @@ def _replace(home: Path, texts: dict[str, str]) -> None:
         if not os.path.lexists(home):
             new.rename(home)
             return
-        home.rename(beside / "old")
+        old = home.rename(beside / "old")
         try:
+            if _record_in(old) is None:
+                raise PermissionError(errno.EPERM, "somebody has put another folder in its place", str(home))
             new.rename(home)
         except OSError:
-            (beside / "old").rename(home)
+            old.rename(home)
             raise
