@@ -65,6 +65,13 @@ def test_an_image_for_other_processors_is_a_no(
     assert "has x86_64" in told["summary"] or "have x86_64" in told["summary"]
 
 
+def test_an_image_for_other_processors_is_not_asked_for_again(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = finding(check(capsys, image, "--site", "alps"), "image.architecture")
+    assert told is not None
+    assert "alps has aarch64" in told["summary"]
+    assert "amd64" not in "".join(told["remedy"])
+
+
 def test_an_image_is_for_what_its_file_says_too(
     image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,7 +39,7 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
             Severity.PROBLEM,
             lacking,
             cause="the kernel starts programs for its own processors only",
-            remedy=("build or pull the image for them: `podman pull --platform linux/amd64 NAME`",),
+            remedy=("build or pull the image for the processors of the machine (podman pull --platform)",),
             source="execve(2), ENOEXEC; engines refuse a SIF of another architecture before that",
         )
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
