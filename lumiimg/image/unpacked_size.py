@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import MissingHereError
 from lumiimg.image.image import open_image
+from lumiimg.image.root import RootFileSystem
+from lumiimg.image.stack import StackedTree
 from lumiimg.image.tree import FileKind, ImageError
 from lumiimg.wording import size
 
@@ -25,7 +27,8 @@ _SPARE_BYTES = 256 << 20
 
 
 def require_room(path: Path, folder: Path) -> None:
-    """Raise before an image is unpacked into a folder, where that would be too much; holes count as zeros.
+    """Raise before an image is unpacked into a folder, where that would be too much; holes count as zeros, and what an
+    overlay of it hides as well.
 
     ImageError for more than real software comes to, MissingHereError for more than is free on the disk.
     """
@@ -35,14 +38,17 @@ def require_room(path: Path, folder: Path) -> None:
     needed_bytes, names = 0, 0
     counted: set[Hashable] = set()
     with open_image(path) as image:
-        for node in image.root.nodes():
-            seen = image.root.tree.stat(node)
+        tree = image.root.tree
+        layers = tree.layers if isinstance(tree, StackedTree) else ()
+        roots = [RootFileSystem(StackedTree([each])) for each in layers] or [image.root]
+        for root, node in ((each, node) for each in roots for node in each.nodes()):
+            seen = root.tree.stat(node)
             names += 1
             needed_bytes += _NAME_BYTES
-            if seen.kind is FileKind.FILE and seen.identity not in counted:
+            if seen.kind is FileKind.FILE and (root, seen.identity) not in counted:
                 needed_bytes += seen.size_bytes
                 if seen.links > 1:
-                    counted.add(seen.identity)
+                    counted.add((root, seen.identity))
             if needed_bytes > most_bytes:
                 what = f"unpacks to more than {_MAX_RATIO} times its size"
                 raise ImageError(what, where=str(path), hint="if that is right: unpack it, and name the folder")
