@@ -152,9 +152,12 @@ def _noted(path: Path, folder: int, end: str) -> Path | None:
 def _notes() -> Path | None:
     """Return the folder of the notes; None where there can be none that is this user's alone."""
     home, named = os.environ.get("HOME"), os.environ.get("XDG_STATE_HOME")
-    if not (named or home):
-        return None
-    folder = Path(named or f"{home}/.local/state") / "lumiimg" / "made"
+    state = Path(named or "")
+    if not state.is_absolute():  # as the XDG Base Directory Specification has it
+        if not home:
+            return None
+        state = Path(home, ".local/state")
+    folder = state / "lumiimg" / "made"
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         seen = folder.lstat()

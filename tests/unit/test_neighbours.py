@@ -200,6 +200,19 @@ def _years(shared: Path) -> int:
     return sum(path.read_text() == "years of work" for path in shared.rglob("*") if path.is_file())
 
 
+def test_notes_are_never_in_the_folder_where_a_command_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative XDG_STATE_HOME counts as none (XDG Base Directory Specification)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for named in ("state", "./state", ""):
+        monkeypatch.setenv("XDG_STATE_HOME", named)
+        with scratch_folder(tmp_path / "a"):
+            assert list((tmp_path / "home/.local/state/lumiimg/made").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "home"}
+
+
 @pytest.mark.threat
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path, notes: Path) -> None:
     left, elsewhere, beside = killed(tmp_path / "a"), killed(tmp_path / "a"), killed(tmp_path / "b")
