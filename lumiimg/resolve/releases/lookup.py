@@ -163,9 +163,10 @@ def nearest_versions(versions: Sequence[Version], wanted: Version | None) -> lis
 
 
 def _distance(version: Version, wanted: Version) -> tuple[float, ...]:
-    """Return how far a version is from another: the first numbers count most, and a later one is farther."""
+    """Return how far a version is from another: the first numbers count most, then that it is later, or like b1."""
     ours, theirs = ((*one.release, 0, 0, 0, 0)[:4] for one in (version, wanted))
-    return (*(abs(mine - other) for mine, other in zip(ours, theirs, strict=True)), float(version > wanted))
+    apart = (abs(mine - other) for mine, other in zip(ours, theirs, strict=True))
+    return (*apart, float(version > wanted), float(version.is_prerelease or version.is_postrelease))
 
 
 def with_age(rows: Iterable[Release], today: dt.date) -> tuple[Release, ...]:
