@@ -53,6 +53,7 @@ _SHAPES = (
     *(("", f"{kind}-", r"[\w-]{10,}") for kind in ("xoxa", "xoxb", "xoxc", "xoxd", "xoxp", "xoxr", "xoxs", "xapp")),
     *((r"\b", key, r"[A-Z0-9]{16}\b") for key in ("AKIA", "ASIA")),
     *((r"\b", key, r"[\w-]{20,}") for key in ("sk-", "nvapi-", "GOCSPX-", "hvs.", "hvb.", "hvr.")),
+    *((r"\b", key, r"[\w-]{20,}") for key in ("wandb_v1_", "gsk_", "glsa_", "sk_live_", "rk_live_")),
     *((r"\b", f"dckr_{kind}_", r"[\w-]{20,}") for kind in ("pat", "oat")),
     ("", "pypi-AgE", r"[\w-]{20,}"),
     (r"(?<![\w-])", "eyJ", r"[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"),
