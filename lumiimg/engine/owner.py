@@ -107,9 +107,9 @@ def _seen(pid: int) -> tuple[bool, int] | None:
 
 
 def _place() -> str:
-    told = f"{_ALONE}{os.getpid()}"  # nobody judges by what cannot be seen
+    seen_from = f"{_ALONE}{os.getpid()}"  # nobody judges by what cannot be seen
     with contextlib.suppress(OSError):
         # else /proc shows another namespace, in which our numbers are other processes
         if str(Path("/proc/self").readlink()) == f"{os.getpid()}":
-            told = f"{read_beginning(_BOOT, 64).decode('ascii')}{_NAMESPACE.readlink()}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+            seen_from = f"{read_beginning(_BOOT, 64).decode('ascii')}{_NAMESPACE.readlink()}"
+    return hashlib.sha256(seen_from.encode()).hexdigest()[:12]

@@ -46,7 +46,7 @@ class _Claim:
         return self.rank.strength, self.date
 
     @property
-    def told(self) -> str:
+    def with_date(self) -> str:
         return f"{self.text} ({self.rank}, {self.date})"
 
 
@@ -78,15 +78,15 @@ def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot) -> Itera
 
 
 def _window(stack: Stack, driver: SiteDriver, known: dt.date) -> Iterator[RuleResult]:
-    told: dict[tuple[RuleOutcome, str], RuleResult] = {}
+    results: dict[tuple[RuleOutcome, str], RuleResult] = {}
     for component, whose in _WHOSE_ROCM:
         if component in stack.offers:
             version = stack.version(component)
             have = f"ROCm {version or '?'} {whose}"
             result = _judge(driver, version, have, whose, known)
             key = (result.outcome, result.because)
-            told[key] = replace(result, have=f"{told[key].have}, {have}") if key in told else result
-    yield from told.values()
+            results[key] = replace(result, have=f"{results[key].have}, {have}") if key in results else result
+    yield from results.values()
 
 
 def unknown_driver(stack: Stack, driver: str, because: str, source: str) -> Iterator[RuleResult]:
@@ -149,7 +149,7 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known
     decides = _BY_SCAN if driver.rank is not Rank.MEASURED else "a job with it decides"
     if against:
         other = max(against, key=lambda claim: claim.weight)
-        because = f"{deciding.told}, but {other.told}: {decides}"
+        because = f"{deciding.with_date}, but {other.with_date}: {decides}"
         source += f"; {other.source} ({other.date})"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
     if not deciding.serves and _is_below(driver.rocm, version):
@@ -162,7 +162,7 @@ def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known
     old = age_of(newest.date, known)
     note = f"; that is {old}: {_SCAN_SHOWS}" if old else ""
     if not deciding.serves and driver.rank.strength < Rank.PUBLISHED.strength:
-        because = f"{deciding.told}, and updates move a driver's window up: {_BY_SCAN}"
+        because = f"{deciding.with_date}, and updates move a driver's window up: {_BY_SCAN}"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
     if not deciding.serves:
         because = f"{driver.name} does not support it: expect crashes, or wrong results{note}"

@@ -218,31 +218,31 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
     if site.fabric is None or fabric is Fabric.NONE:
         return None
     source = f"{site.fabric.source} ({site.fabric.date}); HewlettPackard/shs-libcxi#18 (newer libcxi misbehaves)"
-    told = partial(RuleResult, "fabric", source=source)
+    result = partial(RuleResult, "fabric", source=source)
     need = f"Slingshot {site.fabric.slingshot or '(release not known)'}"
     libfabric = stack.version("libfabric")
     if fabric is Fabric.BUNDLED and libfabric is not None and _at_least(libfabric, FIRST_WITH_CXI) is False:
         because = f"libfabric has the cxi provider from {FIRST_WITH_CXI} on: this one would use TCP"
         need = f"libfabric >= {FIRST_WITH_CXI}"
-        return told(RuleOutcome.REFUSED, need, f"libfabric {libfabric}", because, source=CXI)
+        return result(RuleOutcome.REFUSED, need, f"libfabric {libfabric}", because, source=CXI)
     if fabric is Fabric.HOST:
         of_host = " ".join(filter(None, ("libfabric", libfabric, "of the host")))
-        return told(RuleOutcome.OK, need, of_host, "libfabric, its cxi provider and libcxi are the host's own")
+        return result(RuleOutcome.OK, need, of_host, "libfabric, its cxi provider and libcxi are the host's own")
     have = stack.version("slingshot")
     if site.fabric.slingshot is None:
         because = "the host's Slingshot release is not known; libcxi and driver must match"
         have = f"libcxi of Slingshot {have}" if have else "libcxi (release not known)"
-        return told(RuleOutcome.UNKNOWN, need, have, because)
+        return result(RuleOutcome.UNKNOWN, need, have, because)
     if have is None:
         because = "the Slingshot release of the image's libcxi is not known; libcxi and driver must match"
-        return told(RuleOutcome.UNKNOWN, need, "libcxi (release not known)", because)
+        return result(RuleOutcome.UNKNOWN, need, "libcxi (release not known)", because)
     if have == site.fabric.slingshot:
         because = (
             f"libcxi and driver are of one release; libfabric {stack.version('libfabric') or '?'} has the cxi provider"
         )
-        return told(RuleOutcome.OK, need, f"Slingshot {have}", _with_age(site.fabric, site.date, because))
+        return result(RuleOutcome.OK, need, f"Slingshot {have}", _with_age(site.fabric, site.date, because))
     because = "libcxi from a release other than the driver's is known to misbehave"
-    return told(RuleOutcome.WARNING, need, f"Slingshot {have}", because)
+    return result(RuleOutcome.WARNING, need, f"Slingshot {have}", because)
 
 
 def _with_age(fabric: SiteFabric, known: dt.date, because: str) -> str:

@@ -217,7 +217,15 @@ def layer(image: Path, tmp_path: Path) -> list[str | Path]:
     return [*words, "--fabric", "none", "-o", tmp_path / "built.sif", "--strategy"]
 
 
-_ENVIRONMENT = {"LUMIIMG_ENGINE": "namespaces"}
+def _started(
+    way: str, script: str, image: Path, layer: list[str | Path], folder: Path
+) -> tuple[list[str | Path], dict[str, str]]:
+    """Return the words and variables by which a script runs in a build, or in the container of a probe."""
+    (folder / "layers/escape/post.sh").write_text(script)
+    words: list[str | Path] = [*layer, way]
+    if way in WAYS:
+        words = [*PROGRAM[1:], "exec", *WAYS[way], image, "bash", "-c", script]
+    return words, os.environ | {"LUMIIMG_ENGINE": "namespaces", "LUMIIMG_CACHE": f"{folder / 'cache'}"}
 
 
 @pytest.mark.threat
@@ -227,12 +235,8 @@ def test_the_users_python_is_whole_after_a_build_or_a_probe_that_attacks_it(
 ) -> None:
     mark = f"{700 + os.getpid() / 1e6}"
     script = f"escapes stay {mark}; escapes spoil; cat /proc/self/status >/dev/null\n"
-    (tmp_path / "layers/escape/post.sh").write_text(script)
-    words: list[str | Path] = [*layer, way]
-    if way in WAYS:
-        words = [*PROGRAM[1:], "exec", *WAYS[way], image, "bash", "-c", script]
+    words, env = _started(way, script, image, layer, tmp_path)
     holds = _unchanged(python)
-    env = os.environ | _ENVIRONMENT | {"LUMIIMG_CACHE": f"{tmp_path / 'cache'}"}
     done = subprocess.run([python, *words], env=env, capture_output=True, text=True, check=False, timeout=patient(120))
     assert done.returncode == 0, done.stdout + done.stderr
     assert not strays(mark)
@@ -246,12 +250,8 @@ def test_what_hides_from_its_end_dies_with_lumiimg(
 ) -> None:
     mark = f"{800 + os.getpid() / 1e6}"
     script = f"escapes take {mark}; trap '' TERM HUP INT; sleep 3000\n"
-    (tmp_path / "layers/escape/post.sh").write_text(script)
-    words: list[str | Path] = [*layer, way]
-    if way in WAYS:
-        words = [*PROGRAM[1:], "exec", *WAYS[way], image, "bash", "-c", script]
+    words, env = _started(way, script, image, layer, tmp_path)
     holds = _unchanged(python)
-    env = os.environ | _ENVIRONMENT | {"LUMIIMG_CACHE": f"{tmp_path / 'cache'}"}
     with subprocess.Popen([python, *words], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         wait_until(lambda: strays(mark) != [], limit_s=60)
         time.sleep(0.3)  # it takes over the first process
