@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 
 class Severity(StrEnum):
@@ -145,6 +145,29 @@ class Code(StrEnum):
     def family(self) -> Family:
         """The family of the code: `plugin` of `plugin.absent`."""
         return Family(self.partition(".")[0])
+
+
+class Remedy(str):
+    """What to do: the line that is shown, and in JSON; its parts are attributes.
+
+    A line is a sentence, a command to be pasted, or both: `On a login node, list what it used: sacct -j 1`.
+    """
+
+    __slots__ = ("command", "text", "where")
+
+    text: str
+    """What to do, or what the command does; empty where the command says it."""
+    command: str | None
+    """One line for bash, with the names of this case; None where nothing is to be typed."""
+    where: str | None
+    """Where to type it, or what for: `on a node`; None: here, or the text says it."""
+
+    def __new__(cls, text: str = "", command: str | None = None, where: str | None = None) -> Self:
+        """Make a remedy of its parts; of the first alone, it is a sentence."""
+        before = ", ".join(part for part in (text, where) if part)
+        made = super().__new__(cls, ": ".join(part for part in (before, command) if part))
+        made.text, made.command, made.where = text, command, where
+        return made
 
 
 @dataclass(frozen=True, slots=True)

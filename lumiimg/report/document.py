@@ -1,0 +1,179 @@
+"""An answer as a value, in the order in which it is read: the sentence, why, what next, then what stands behind it.
+
+A view (`report/views/`) makes a document of what a room below returned. The renderers show it: `text.py` on a terminal,
+`html.py` as a page, `junit.py` for CI. They own marks, colours, words, widths and limits, and leave out what is shown
+above already; a view decides none of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+
+if TYPE_CHECKING:
+    from lumiimg.fabric.path import Step
+
+
+class Shown(StrEnum):
+    """Where a section is shown."""
+
+    ALWAYS = "always"
+    """On pages and on terminals, there as far as it has room."""
+    VERBOSE = "verbose"
+    """On pages, and on terminals with --verbose."""
+    PAGE = "page"
+    TERMINAL = "terminal"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing with what stands behind it: a finding, a rule, a cause, a change."""
+
+    severity: Severity
+    text: str
+    """One sentence."""
+    tag: str = ""
+    """What JSON calls it, and how it was found: `plugin.absent, static`."""
+    evidence: tuple[str, ...] = ()
+    """Lines as they were printed or read; never wrapped."""
+    via: tuple[str, ...] = ()
+    """From what was asked to what failed."""
+    why: tuple[str, ...] = ()
+    """Reasons, one after the other."""
+    remedies: tuple[Remedy, ...] = ()
+    any_one: bool = False
+    """Whether one of the remedies is enough."""
+    source: str | None = None
+    """Where the rule comes from; shown with --verbose."""
+    verbose: bool = False
+    """Whether a terminal shows it with --verbose only."""
+    case: str | None = None
+    """Its name as a case of JUnit; None for what is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A sentence, wrapped."""
+
+    text: str
+    severity: Severity | None = None
+    """Its mark; None for none."""
+    quiet: bool = False
+    """Whether it is in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines that are shown as they are, to be read exactly or copied."""
+
+    lines: tuple[str, ...]
+    what: str = "lines"
+    """What they are, in the plural, where some have to be left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names, and what is known of each."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table: as many cells as the table has heads."""
+
+    cells: tuple[str, ...]
+    severity: Severity | None = None
+    """Its mark and colour; None for neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under heads. A cell is wrapped within its column and never cut."""
+
+    heads: tuple[str, ...]
+    """What each column has; all empty for a table that explains itself."""
+    rows: tuple[Row, ...]
+    caption: str = ""
+    """What a page says of it."""
+    what: str = "rows"
+    """What they are, in the plural, where some have to be left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A branch: what it is, a note beside it, and what grows out of it."""
+
+    text: str
+    note: str = ""
+    severity: Severity | None = None
+    branches: tuple[Tree, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PathSteps:
+    """The fabric path step by step; a terminal shows its sentence."""
+
+    steps: tuple[Step, ...]
+    sentence: str
+    of: str = ""
+    """Whose path it is, where a document has several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """How much of a whole: what an image needs of what the host has, what a step took of a build."""
+
+    label: str
+    words: str
+    """What it shows, with its numbers."""
+    share: float
+    """From 0 to 1."""
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured values over a size, both on logarithmic scales; a terminal shows the table that is beside it."""
+
+    title: str
+    x: str
+    """What the horizontal axis has, with its unit: `message, bytes`."""
+    y: str
+    series: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+    """Name, and points (x, y) of each."""
+
+
+Block = Item | Paragraph | Lines | Facts | Table | Tree | PathSteps | Meter | Curve
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of an answer; without blocks it is not shown."""
+
+    title: str
+    """Its heading; empty for none."""
+    blocks: tuple[Block, ...]
+    shown: Shown = Shown.ALWAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An answer."""
+
+    command: str
+    """Which command answers: `check`."""
+    subject: str
+    """What it is about: an image, a log, a request; empty where the sentence says it."""
+    severity: Severity
+    sentence: str
+    """The answer; all that --quiet shows, on one line."""
+    advice: Advice = NO_ADVICE
+    summary: tuple[str, ...] = ()
+    """What is good to know at once, a line each: which libraries, which network."""
+    sections: tuple[Section, ...] = ()
+    closing: tuple[str, ...] = field(default=())
+    """What is said at the end whatever the room: which levels were taken."""
