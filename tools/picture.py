@@ -6,18 +6,21 @@ docs/howto/report.md. The job whose nodes differ is made up (tests/shared/joblog
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from lumiimg.build.provenance import asked_for
 from lumiimg.check.pipeline import check_image
-from lumiimg.report import check as report
+from lumiimg.report.text import WIDEST, show
+from lumiimg.report.views.check import check_document
 from tests.shared.browser import browser
 from tests.shared.joblog import job_log
 from tests.shared.pages import written
@@ -26,9 +29,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 WIDTH, SCALE = 1160, 0.75
 
 
-class _Recording(Console):
-    def print(self, *texts: Any, **options: Any) -> None:
-        super().print(*texts, **options, soft_wrap=True)
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def main() -> None:
@@ -49,11 +52,11 @@ def main() -> None:
 
 
 def of_a_check(image: Path) -> None:
-    recording = _Recording(record=True, width=118, force_terminal=True, markup=False, emoji=False, highlight=False)
-    console = vars(report)["console"]
-    vars(report)["console"] = lambda **_: recording
-    report.print_check(check_image(image, os.environ, None, built_with=asked_for(image)), verbose=False)
-    vars(report)["console"] = console
+    report = check_image(image, os.environ, None, built_with=asked_for(image))
+    recording = Console(record=True, width=WIDEST, file=io.StringIO(), markup=False, emoji=False, highlight=False)
+    with redirect_stdout(_Terminal()) as shown:
+        show(check_document(report))
+    recording.print(Text.from_ansi(shown.getvalue()))
     svg = recording.export_svg(title=f"lumiimg check {image.name}")
     # A reader's browser should fetch nothing for it: no web fonts, the machine's own monospace.
     svg = re.sub(r"@font-face \{[^}]*\}\s*", "", svg).replace("Fira Code, monospace", "monospace")

@@ -38,6 +38,15 @@ class Answer(StrEnum):
         """What the process says to its caller."""
         return {Answer.NO: ExitCode.NO, Answer.NO_OBSTACLE: ExitCode.GOOD, Answer.UNDECIDED: ExitCode.UNDECIDED}[self]
 
+    @property
+    def severity(self) -> Severity:
+        """How it is marked where it is shown."""
+        return {
+            Answer.NO: Severity.PROBLEM,
+            Answer.NO_OBSTACLE: Severity.OK,
+            Answer.UNDECIDED: Severity.UNKNOWN,
+        }[self]
+
 
 @dataclass(frozen=True, slots=True)
 class LevelsTaken:

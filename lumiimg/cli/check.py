@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lumiimg.check.answer import CheckReport
+    from lumiimg.cli.output import Output
     from lumiimg.cluster.nodes.check import NodesReport
     from lumiimg.cluster.nodes.watch import Waiting
 
@@ -89,26 +90,21 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.files import write_text
-    from lumiimg.report.check import print_check, to_junit_text
-    from lumiimg.report.console import print_json
+    from lumiimg.cli.output import Output
+    from lumiimg.report.views.check import check_document
 
-    options.refuse_places({"--html": arguments.html, "--junit": arguments.junit}, (*arguments.images, arguments.host))
+    output = Output.of(arguments, (*arguments.images, arguments.host))
     if len(arguments.images) > 1:
-        return _several(arguments)
+        return _several(arguments, output)
     if arguments.nodes is not None:
-        return _on_nodes(arguments)
+        return _on_nodes(arguments, output)
     report = _checker(arguments)(arguments.images[0])
-    if arguments.junit:
-        write_text(arguments.junit, to_junit_text(report))
     if arguments.html:
+        from lumiimg.files import write_text
         from lumiimg.report.html.check import check_page
 
         write_text(arguments.html, check_page(report))
-    if arguments.json:
-        print_json("check", report)
-    print_check(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return report.answer.exit_code
+    return output.deliver(check_document(report), "check", report, report.answer.exit_code)
 
 
 def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
@@ -141,10 +137,9 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
     return check
 
 
-def _several(arguments: argparse.Namespace) -> int:
-    from lumiimg.cli.several import answer_each
+def _several(arguments: argparse.Namespace, output: Output) -> int:
     from lumiimg.report.console import print_json_line
-    from lumiimg.report.images import ImageAnswer, of_check
+    from lumiimg.report.views.images import ImageAnswer, of_check
 
     given = {"--nodes": arguments.nodes, "--junit": arguments.junit}
     if option := next((option for option, value in given.items() if value is not None), None):
@@ -157,17 +152,16 @@ def _several(arguments: argparse.Namespace) -> int:
             print_json_line("check", report)
         return of_check(report)
 
-    return answer_each("check", arguments, answer)
+    return output.each("check", arguments.images, answer)
 
 
-def _on_nodes(arguments: argparse.Namespace) -> int:
+def _on_nodes(arguments: argparse.Namespace, output: Output) -> int:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
     from lumiimg.cluster.nodes.slurm import find_allocation
     from lumiimg.files import write_text
     from lumiimg.findings import Level
-    from lumiimg.report.console import print_json
-    from lumiimg.report.nodes import print_nodes, to_junit_text
     from lumiimg.report.schema import json_text
+    from lumiimg.report.views.check import nodes_document
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
@@ -201,17 +195,14 @@ def _on_nodes(arguments: argparse.Namespace) -> int:
                 write_text(arguments.so_far, json_text("check-nodes", report))
 
         report = check_nodes(request, allocation, os.environ, _waiting_line(arguments.nodes), keep)
-    if arguments.junit:
-        write_text(arguments.junit, to_junit_text(report))
+    from lumiimg.cluster.nodes.check import paths_of
+
+    paths = paths_of(report, arguments.images[0], os.environ) if arguments.html else ()
     if arguments.html:
-        from lumiimg.cluster.nodes.check import paths_of
         from lumiimg.report.html.check import nodes_page
 
-        write_text(arguments.html, nodes_page(report, paths_of(report, arguments.images[0], os.environ)))
-    if arguments.json:
-        print_json("check-nodes", report)
-    print_nodes(report, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return report.answer.exit_code
+        write_text(arguments.html, nodes_page(report, paths))
+    return output.deliver(nodes_document(report, paths), "check-nodes", report, report.answer.exit_code)
 
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:

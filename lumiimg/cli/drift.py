@@ -58,7 +58,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
     from lumiimg.report.drift import Words, json_keys, print_drift
-    from lumiimg.report.images import of_error
+    from lumiimg.report.views.images import of_error
 
     options.refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
     # two snapshots may be of another machine than this

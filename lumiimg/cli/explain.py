@@ -90,10 +90,10 @@ def _image(arguments: argparse.Namespace) -> int:
 
 
 def _several(arguments: argparse.Namespace) -> int:
-    from lumiimg.cli.several import answer_each
+    from lumiimg.cli.output import Output
     from lumiimg.report.boundary import json_keys
     from lumiimg.report.console import print_json_line
-    from lumiimg.report.images import ImageAnswer, of_boundary
+    from lumiimg.report.views.images import ImageAnswer, of_boundary
 
     study = _studier(arguments)
 
@@ -103,7 +103,7 @@ def _several(arguments: argparse.Namespace) -> int:
             print_json_line("explain-image", boundary, **json_keys(boundary))
         return of_boundary(boundary)
 
-    return answer_each("explain", arguments, answer)
+    return Output.of(arguments).each("explain", arguments.images, answer)
 
 
 def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:

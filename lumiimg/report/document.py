@@ -7,7 +7,7 @@ above already; a view decides none of that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,12 @@ class Item:
     """One sentence."""
     tag: str = ""
     """What JSON calls it, and how it was found: `plugin.absent, static`."""
+    names: tuple[str, ...] = ()
+    """Of images or nodes that it is about: they are part of the answer, and never cut."""
     evidence: tuple[str, ...] = ()
     """Lines as they were printed or read; never wrapped."""
+    notes: tuple[str, ...] = ()
+    """Sentences that belong to it."""
     via: tuple[str, ...] = ()
     """From what was asked to what failed."""
     why: tuple[str, ...] = ()
@@ -52,6 +56,8 @@ class Item:
     """Whether a terminal shows it with --verbose only."""
     case: str | None = None
     """Its name as a case of JUnit; None for what is none."""
+    is_answered: bool = False
+    """Whether an open question counts as passed there: something else has answered what counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +161,11 @@ class Section:
     """A part of an answer; without blocks it is not shown."""
 
     title: str
-    """Its heading; empty for none."""
+    """Its heading."""
     blocks: tuple[Block, ...]
     shown: Shown = Shown.ALWAYS
+    is_headed: bool = True
+    """Whether a terminal shows the heading, too: what follows the answer at once needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +175,7 @@ class Document:
     command: str
     """Which command answers: `check`."""
     subject: str
-    """What it is about: an image, a log, a request; empty where the sentence says it."""
+    """What it is about: an image, a log, a request."""
     severity: Severity
     sentence: str
     """The answer; all that --quiet shows, on one line."""
@@ -175,5 +183,9 @@ class Document:
     summary: tuple[str, ...] = ()
     """What is good to know at once, a line each: which libraries, which network."""
     sections: tuple[Section, ...] = ()
-    closing: tuple[str, ...] = field(default=())
+    closing: tuple[str, ...] = ()
     """What is said at the end whatever the room: which levels were taken."""
+    case: str = ""
+    """What the answer is called as a case of JUnit: `network of image.sif`; empty where it has no such form."""
+    is_named: bool = False
+    """Whether the subject stands in front of the sentence: it is one of several, or of many that are alike."""

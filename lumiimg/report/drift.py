@@ -24,7 +24,7 @@ from lumiimg.report.console import (
     say,
     screen,
 )
-from lumiimg.report.images import ImageAnswer, print_groups
+from lumiimg.report.images import print_groups
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.report.console import Console
+    from lumiimg.report.views.images import ImageAnswer
 
 _SEVERITIES = {
     Fate.FINE: "ok",

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg.errors import ExitCode, printable
+from lumiimg.findings import Severity
+from lumiimg.report.document import Item
+
+if TYPE_CHECKING:
+    from lumiimg.report.document import Document
+
+_CODES = {Severity.PROBLEM: ExitCode.NO, Severity.UNKNOWN: ExitCode.UNDECIDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +46,17 @@ def to_junit(suite: str, cases: Sequence[Case]) -> str:
             ET.SubElement(element, kind, message=printable(case.message)).text = text
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def junit_text(document: Document) -> str:
+    """Return a document as JUnit XML: a case for its answer, and one for each item that bears on it."""
+    return to_junit(f"lumiimg {document.command}", list(_cases(document)))
+
+
+def _cases(document: Document) -> Iterator[Case]:
+    yield Case(document.case, _CODES.get(document.severity, ExitCode.GOOD), document.sentence)
+    items = (block for section in document.sections for block in section.blocks if isinstance(block, Item))
+    for item in items:
+        if item.case:
+            code = ExitCode.GOOD if item.is_answered else _CODES.get(item.severity, ExitCode.GOOD)
+            yield Case(item.case, code, item.text, (*item.notes, *item.evidence, *item.remedies))

@@ -24,11 +24,12 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report.check import to_junit_text
 from lumiimg.report.html.check import check_page
 from lumiimg.report.html.grid import CELLS
 from lumiimg.report.html.log import log_page
 from lumiimg.report.html.page import shown
+from lumiimg.report.junit import junit_text
+from lumiimg.report.views.check import check_document
 from tests.shared import fabric_builder, pages
 
 Capture = pytest.CaptureFixture[str]
@@ -278,7 +279,8 @@ def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> No
     one = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
     levels = LevelsTaken("done", "done", "done")
     steps = fabric_steps(pages.FABRIC, (one,), {})
-    text = check_page(CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250))
+    report = CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250)
+    text = check_page(report)
     assert len(text) < 1_000_000
     assert "9980 more lines are left out" in text
     assert "150 more findings are left out" in text
@@ -319,7 +321,7 @@ def test_the_bases_that_take_a_layer_have_a_page_too(tmp_path: Path) -> None:
 
 
 def suite(report: CheckReport) -> ET.Element:
-    return ET.fromstring(to_junit_text(report))  # noqa: S314 - of our own
+    return ET.fromstring(junit_text(check_document(report)))  # noqa: S314 - of our own
 
 
 def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedE
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.node_names import folded
-from lumiimg.report.nodes import print_nodes
+from lumiimg.report.text import show
+from lumiimg.report.views.check import nodes_document
 from tests.shared.node_answers import FABRIC, OTHER_CXI, REQUEST, RUN, WELL, answer, summed
 
 TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
@@ -487,12 +488,10 @@ def test_names_of_nodes_are_cut_at_the_width_and_whole_where_all_is_asked_for(
         answer(tmp_path, node)
     answer(tmp_path, "nid000402", OTHER_CXI)
     report = summed(tmp_path, [*every_other, "nid000402", *names(501, 800)[::2]])
-    print_nodes(report, verbose=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 60
-    assert all("…" in line for line in lines if "nid[" in line)
-    print_nodes(report, verbose=True)
-    assert folded(every_other) in capsys.readouterr().out
+    show(nodes_document(report, ()))
+    shown = capsys.readouterr().out
+    assert folded(every_other) in shown, "whole: names are never cut"
+    assert max(len(line) for line in shown.splitlines() if "nid[" not in line) <= 60
 
 
 def test_a_line_says_which_nodes_are_waited_for_and_until_when(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.check.drift import ImageDrift
     from lumiimg.check.static.comparisons import Outcome
     from lumiimg.host.drift import Drift
-    from lumiimg.report.images import ImageAnswer
+    from lumiimg.report.views.images import ImageAnswer
 
 _GROUPS, _CHANGES = 200, 200
 

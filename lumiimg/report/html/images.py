@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.report.html.findings import block
 from lumiimg.report.html.page import Section, element, left_out, lines, listed, page
-from lumiimg.report.images import ImageAnswer, counted, groups_of, kind_of, worst
+from lumiimg.report.images import groups_of, kind_of
+from lumiimg.report.views.images import ImageAnswer, counted, worst
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

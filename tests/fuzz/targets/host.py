@@ -44,7 +44,8 @@ from lumiimg.host.snapshot_file import SnapshotError, read_snapshot
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave
 from lumiimg.report.host import print_snapshot
-from lumiimg.report.nodes import print_nodes
+from lumiimg.report.text import show
+from lumiimg.report.views.check import nodes_document
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from lumiimg.resolve.rocm_of_image import rocm_of
@@ -291,4 +292,4 @@ def _report(data: bytes) -> str:
         mock.patch.object(submit, "shared_folder", return_value=folder),
     ):
         report = submit.check_by_job(["check"], 2, (), {}, lambda _: None)
-    return printed(print_nodes, report, verbose=True)
+    return printed(show, nodes_document(report, ()), verbose=True)

@@ -1,0 +1,100 @@
+"""Where an answer goes: text for people, JSON, a page, JUnit; one way for all commands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.cli.options import refuse_places
+from lumiimg.errors import ExitCode, LumiimgError, printable
+from lumiimg.report.text import show
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from lumiimg.report.document import Document
+    from lumiimg.report.views.images import ImageAnswer
+
+_SOON_S = 5.0
+"""Between two lines that say how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What of an answer is wanted, and where."""
+
+    json: bool = False
+    """On standard output; text goes to standard error then."""
+    quiet: bool = False
+    """Of the text, the sentence alone."""
+    verbose: bool = False
+    html: Path | None = None
+    junit: Path | None = None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, reads: Iterable[Path | None] = ()) -> Output:
+        """Return what the options of a command say; files are not written over what it `reads`.
+
+        Raises BadInputError for a place where no file can be written.
+        """
+        given = vars(arguments)
+        html, junit = given.get("html"), given.get("junit")
+        refuse_places({"--html": html, "--junit": junit}, reads)
+        return cls(
+            json=given.get("json", False),
+            quiet=given.get("quiet", False),
+            verbose=given.get("verbose", False),
+            html=html,
+            junit=junit,
+        )
+
+    def deliver(self, document: Document, kind: str, value: object, code: ExitCode) -> ExitCode:
+        """Write an answer to all places that were asked for, as JSON of its kind; return the exit code."""
+        self.write_files(document)
+        if self.json:
+            from lumiimg.report.console import print_json  # of use to those alone that want it
+
+            print_json(kind, value)
+        self.show(document)
+        return code
+
+    def show(self, document: Document) -> None:
+        """Print the text."""
+        show(document, verbose=self.verbose, quiet=self.quiet, stderr=self.json)
+
+    def write_files(self, document: Document) -> None:
+        """Write JUnit, where it was asked for."""
+        if self.junit is not None:
+            from lumiimg.files import write_text
+            from lumiimg.report.junit import junit_text
+
+            write_text(self.junit, junit_text(document))
+
+    def each(self, command: str, images: Sequence[Path], answer: Callable[[Path], ImageAnswer]) -> ExitCode:
+        """Answer for several images, one after the other, and return the exit code of the worst.
+
+        One that cannot be read does not keep the others from it.
+        """
+        from lumiimg.report.views.images import images_document, of_error, worst
+
+        answers: list[ImageAnswer] = []
+        said_at = time.monotonic()
+        for image in images:
+            try:
+                answers.append(answer(image))
+            except LumiimgError as error:
+                answers.append(of_error(image, error))
+            if time.monotonic() - said_at > _SOON_S:
+                said_at = time.monotonic()
+                print(printable(f"{len(answers)} of {len(images)} images are read"), file=sys.stderr, flush=True)
+        if self.html is not None:
+            from lumiimg.files import write_text
+            from lumiimg.report.html.images import images_page
+
+            write_text(self.html, images_page(command, answers))
+        self.show(images_document(command, answers))
+        return worst(answers)

@@ -1,0 +1,382 @@
+"""A document on a terminal, drawn by rich: text for people, on standard error where standard output carries JSON.
+
+The answer comes first, in one sentence, coloured by what it is, with why and what next. What stands behind it follows:
+a mark and a sentence, and indented below it evidence (`>`), reasons (`why:`), what to do (`do:`, else `or:`). Text is
+wrapped at the terminal's width, and never beyond 100 columns; where there is no terminal, at COLUMNS, else 80.
+
+An answer has room on one screen, of 24 lines at least. What has not is left to --verbose, and one line says so:
+evidence and further remedies first, then what is well, then reasons, each from the end (`_fitting`).
+
+Three kinds of lines are never broken: evidence, which is the proof as it was printed; what is there to be copied
+(`do:`, `or:`, `next:`); and a word, a path or a name, that is longer than the line. Nothing is cut: a name that is
+part of an answer goes over several lines.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from lumiimg.errors import printable
+from lumiimg.findings import Severity
+from lumiimg.report.document import (
+    Curve,
+    Facts,
+    Item,
+    Lines,
+    Meter,
+    Paragraph,
+    PathSteps,
+    Shown,
+    Table,
+    Tree,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from lumiimg.findings import Advice
+    from lumiimg.report.document import Block, Document, Section
+
+MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
+_STYLES = {Severity.OK: "green", Severity.INFO: "dim", Severity.UNKNOWN: "yellow", Severity.PROBLEM: "bold red"}
+_HEADLINES = {
+    Severity.OK: "bold green",
+    Severity.INFO: "bold",
+    Severity.UNKNOWN: "bold yellow",
+    Severity.PROBLEM: "bold red",
+}
+_TITLE, _QUIET = "bold", "dim"
+_INDENT = 4
+WIDEST = 100
+"""Columns: longer lines are hard to read, however wide the terminal is."""
+_PIPE, _NARROWEST = 80, 40
+"""A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
+_ROWS = 24
+"""Of a screen, the last of them for the prompt."""
+
+
+class Importance(IntEnum):
+    """How soon a text is left out where a screen is too small: the highest number first."""
+
+    ALWAYS = 0
+    SENTENCE = 1
+    REASON = 2
+    WELL = 3
+    """What is well, or of no weight."""
+    MORE = 4
+    """Evidence, further remedies, sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Lines that are shown or left out together; without lines an empty one."""
+
+    lines: tuple[str, ...]
+    importance: Importance
+    rows: int
+    """How many rows of the terminal they take."""
+    is_title: bool = False
+
+    @property
+    def is_gap(self) -> bool:
+        return not self.lines
+
+
+_GAP = _Part((), Importance.ALWAYS, 1)
+
+
+def show(document: Document, *, verbose: bool = False, quiet: bool = False, stderr: bool = False) -> None:
+    """Print a document; `quiet` is its sentence alone, on one line. Raises BrokenPipeError."""
+    terminal = Terminal(sys.stderr if stderr else sys.stdout)
+    if quiet:
+        terminal.write([terminal.styled(printable(headline(document)), _HEADLINES[document.severity])])
+        return
+    parts = _without_gaps(list(_Writer(terminal, document, verbose=verbose).parts()))
+    left_out = 0
+    if not verbose:
+        parts, left_out = _fitting(parts, terminal.rows)
+    lines = [line for part in parts for line in part.lines or ("",)]
+    if left_out:
+        more = f"({left_out} more {'line' if left_out == 1 else 'lines'} with --verbose)"
+        lines.append(terminal.styled(more, _QUIET))
+    terminal.write(lines)
+
+
+def headline(document: Document) -> str:
+    """Return the answer with what it is about."""
+    return f"{document.subject}: {document.sentence}" if document.is_named else document.sentence
+
+
+class Terminal:
+    """Where text for people goes: a stream, its width in columns, its height in rows, and whether it takes colours."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_terminal = is_terminal = stream.isatty()
+        # TERM is not set where nothing is known of the terminal
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}
+        size = shutil.get_terminal_size()
+        columns = size.columns if is_terminal else _columns(os.environ.get("COLUMNS", ""))
+        self.columns = columns
+        self.width = min(columns, WIDEST)
+        self.rows = max(size.lines if is_terminal else 0, _ROWS) - 1
+        self.console = Console(
+            file=stream,
+            width=self.width,
+            color_system="standard" if is_terminal and not plain else None,
+            force_terminal=is_terminal,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Print lines."""
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.flush()
+
+    def styled(self, line: str, style: str) -> str:
+        """Return a line in a style, where this takes colours."""
+        return "\n".join(self.drawn(Text(line, style), as_it_is=True))
+
+    def drawn(self, what: RenderableType, *, as_it_is: bool = False) -> tuple[str, ...]:
+        """Return the lines of something that rich draws; `as_it_is`: of a text that stays on its line, however long."""
+        with self.console.capture() as capture:
+            self.console.print(what, soft_wrap=as_it_is, crop=False)
+        return tuple(line.rstrip() for line in capture.get().removesuffix("\n").split("\n"))
+
+    def wrapped(self, text: str, *, first: str = "", rest: str | None = None, style: str = "") -> tuple[str, ...]:
+        """Return a sentence in lines that fit; further ones are indented by two more than the first, or by `rest`.
+
+        A word that is longer than a line stays whole, which rich would cut or break.
+        """
+        indent = " " * (len(first) - len(first.lstrip()) + 2) if rest is None else rest
+        lines = textwrap.wrap(
+            printable(text),
+            self.width,
+            initial_indent=first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return tuple(self.styled(line, style) for line in lines)
+
+
+def _columns(text: str) -> int:
+    return max(int(text), _NARROWEST) if text.isascii() and text.isdigit() and len(text) < 5 else _PIPE
+
+
+class _Writer:
+    """Makes the parts of a document, each with how much it matters."""
+
+    def __init__(self, terminal: Terminal, document: Document, *, verbose: bool) -> None:
+        self._terminal = terminal
+        self._document = document
+        self._verbose = verbose
+
+    def parts(self) -> Iterator[_Part]:
+        """Yield all parts in their order."""
+        document = self._document
+        yield self._sentence(headline(document), Importance.ALWAYS, style=_HEADLINES[document.severity])
+        yield from self._advice(document.advice)
+        if document.summary:
+            yield _GAP
+        for line in document.summary:
+            yield self._sentence(line, Importance.REASON, first=" " * _INDENT, style=_QUIET)
+        for section in document.sections:
+            if (
+                section.shown is Shown.ALWAYS
+                or section.shown is Shown.TERMINAL
+                or (self._verbose and section.shown is Shown.VERBOSE)
+            ):
+                yield from self._section(section)
+        if document.closing:
+            yield _GAP
+        for line in document.closing:
+            yield self._sentence(line, Importance.ALWAYS, first="  ", style=_QUIET)
+
+    def _part(self, lines: Sequence[str], importance: Importance, *, is_title: bool = False) -> _Part:
+        columns = self._terminal.columns
+        rows = sum(-(-Text.from_ansi(line).cell_len // columns) or 1 for line in lines)
+        return _Part(tuple(lines), importance, rows, is_title)
+
+    def _sentence(
+        self, text: str, importance: Importance, *, first: str = "", rest: str | None = None, style: str = ""
+    ) -> _Part:
+        return self._part(self._terminal.wrapped(text, first=first, rest=rest, style=style), importance)
+
+    def _verbatim(self, text: str, importance: Importance, *, style: str = "") -> _Part:
+        """Return a line that is never broken."""
+        return self._part([self._terminal.styled(printable(text), style)], importance)
+
+    def _advice(self, advice: Advice) -> Iterator[_Part]:
+        if advice.why:
+            tag = next((item.tag for item in self._items() if item.text == advice.why and item.tag), "")
+            why = f"why: {advice.why}  [{tag}]" if tag else f"why: {advice.why}"
+            yield self._sentence(why, Importance.ALWAYS, rest=" " * 5)
+        if advice.next:
+            word = f"next, {advice.where}" if advice.where else "next"
+            yield self._verbatim(f"{word}:  {advice.next}", Importance.ALWAYS)
+
+    def _items(self) -> Iterator[Item]:
+        for section in self._document.sections:
+            yield from (block for block in section.blocks if isinstance(block, Item))
+
+    def _section(self, section: Section) -> Iterator[_Part]:
+        if not section.blocks:
+            return
+        yield _GAP
+        if section.is_headed:
+            lines = [self._terminal.styled(printable(section.title), _TITLE)]
+            yield self._part(lines, Importance.WELL, is_title=True)
+        for block in section.blocks:
+            yield from self._block(block)
+
+    def _block(self, block: Block) -> Iterator[_Part]:
+        match block:
+            case Item():
+                yield from self._item(block)
+            case Paragraph(severity=None):
+                style = _QUIET if block.quiet else ""
+                yield self._sentence(block.text, Importance.SENTENCE, rest="", style=style)
+            case Paragraph(severity=Severity() as severity):
+                yield self._marked(block.text, severity)
+            case Lines():
+                for line in block.lines:
+                    yield self._verbatim(" " * _INDENT + line, Importance.REASON)
+            case Facts():
+                width = max((len(name) for name, _ in block.rows), default=0)
+                for name, text in block.rows:
+                    first = f"  {printable(name):<{width}}  "
+                    yield self._sentence(text, Importance.SENTENCE, first=first, rest=" " * (width + 4))
+            case Table():
+                yield from self._table(block)
+            case Tree():
+                yield from self._tree(block)
+            case PathSteps():
+                yield self._sentence(block.sentence, Importance.WELL)
+            case Meter():
+                text = f"{block.label}: {block.words}"
+                if block.severity is None:
+                    yield self._sentence(text, Importance.WELL, first="  ")
+                else:
+                    yield self._marked(text, block.severity)
+            case Curve():
+                pass
+
+    def _marked(self, text: str, severity: Severity) -> _Part:
+        importance = Importance.SENTENCE if severity in {Severity.PROBLEM, Severity.UNKNOWN} else Importance.WELL
+        return self._sentence(text, importance, first=f"{MARKS[severity]} ", style=_STYLES[severity])
+
+    def _item(self, item: Item) -> Iterator[_Part]:
+        if item.verbose and not self._verbose:
+            return
+        advice = self._document.advice
+        below = list(self._below(item))
+        if item.text == advice.why and not below:
+            return  # all of it stands at the top
+        yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity)
+        if below:
+            yield from below
+            yield _GAP
+
+    def _below(self, item: Item) -> Iterator[_Part]:
+        """Yield what stands behind an item, but for the command at the top of the document."""
+        indent = " " * _INDENT
+        if item.names:
+            # into a file all of them, where nobody can ask for more
+            importance = Importance.SENTENCE if self._terminal.is_terminal else Importance.ALWAYS
+            for line in self._terminal.wrapped(", ".join(item.names), first=indent, rest=indent):
+                yield self._part([line], importance)
+        if item.severity is not Severity.OK or self._verbose:
+            for line in item.evidence:
+                yield self._verbatim(f"{indent}> {line.strip()}", Importance.MORE)
+        if len(item.via) > 1:
+            yield self._sentence(f"via {' -> '.join(item.via)}", Importance.MORE, first=indent)
+        for note in item.notes:
+            yield self._sentence(note, Importance.REASON, first=indent)
+        for number, reason in enumerate(item.why, 1):
+            word = "why:" if len(item.why) == 1 else f"{number}."
+            yield self._sentence(f"{word} {reason}", Importance.REASON, first=indent)
+        shown = [
+            remedy for remedy in item.remedies if remedy.command is None or remedy.command != self._document.advice.next
+        ]
+        for number, remedy in enumerate(shown):
+            word = "or" if item.any_one and (number or len(shown) < len(item.remedies)) else "do"
+            yield self._verbatim(f"{indent}{word}:  {remedy}", Importance.MORE if number else Importance.SENTENCE)
+        if item.source and item.severity is not Severity.OK and self._verbose:
+            yield self._sentence(f"source: {item.source}", Importance.MORE, first=indent, style=_QUIET)
+
+    def _table(self, table: Table) -> Iterator[_Part]:
+        """Yield the rows of a table, which rich lays out as a whole."""
+        from rich.table import Table as Grid  # a log's answer has none
+
+        grid = Grid(box=None, show_header=any(table.heads), pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
+        marked = any(row.severity is not None for row in table.rows)
+        for head in (*([""] if marked else []), *table.heads):
+            grid.add_column(head, overflow="fold")
+        for row in table.rows:
+            mark = [MARKS[row.severity] if row.severity else ""] if marked else []
+            cells = [Text(printable(cell)) for cell in (*mark, *row.cells)]
+            grid.add_row(*cells, style=_STYLES[row.severity] if row.severity else None)
+        for line in self._terminal.drawn(grid):
+            yield self._part([line], Importance.WELL)
+
+    def _tree(self, tree: Tree) -> Iterator[_Part]:
+        from rich.tree import Tree as Drawn  # as above
+
+        def grown(branch: Tree) -> Drawn:
+            mark = f"{MARKS[branch.severity]} " if branch.severity else ""
+            text = f"{mark}{branch.text}  {branch.note}" if branch.note else f"{mark}{branch.text}"
+            style = _STYLES[branch.severity] if branch.severity else ""
+            drawn = Drawn(Text(printable(text), style, no_wrap=True, overflow="ignore"), guide_style="")
+            for below in branch.branches:
+                drawn.children.append(grown(below))
+            return drawn
+
+        for line in self._terminal.drawn(grown(tree)):
+            yield self._part([line], Importance.WELL)
+
+
+def _fitting(parts: Sequence[_Part], room: int) -> tuple[list[_Part], int]:
+    """Return (parts that have room together, how many lines are left out); a line that says so has room, too."""
+    kept = _without_gaps(parts)
+    if sum(one.rows for one in kept) <= room:
+        return kept, 0
+    whole = sum(one.rows for one in kept if not one.is_gap)
+    for importance in sorted(Importance, reverse=True)[:-1]:
+        numbers = [number for number, one in enumerate(kept) if one.importance is importance and not one.is_gap]
+        left_out = set(numbers[room:])  # of each there is room for no more
+        for number in [*numbers[:room][::-1], None]:
+            shorter = _without_gaps([one for at, one in enumerate(kept) if at not in left_out])
+            if sum(one.rows for one in shorter) < room:
+                return shorter, whole - sum(one.rows for one in shorter if not one.is_gap)
+            if number is not None:
+                left_out.add(number)
+        kept = shorter
+    return kept, whole - sum(one.rows for one in kept if not one.is_gap)
+
+
+def _without_gaps(parts: Sequence[_Part]) -> list[_Part]:
+    """Leave out titles with nothing below them, and each empty line behind another, or at the end."""
+    found: list[_Part] = []
+    for one in parts:
+        if one.is_gap and found and found[-1].is_title:
+            found.pop()
+        if not one.is_gap or (found and not found[-1].is_gap):
+            found.append(one)
+    while found and (found[-1].is_gap or found[-1].is_title):
+        found.pop()
+    return found

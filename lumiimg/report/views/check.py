@@ -1,0 +1,188 @@
+"""What `check` answers: for one image, and for one on several nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.check.steps import in_one_sentence
+from lumiimg.findings import Family, Finding, Level, Remedy, Severity
+from lumiimg.nccl.node_names import folded
+from lumiimg.report.document import Document, Item, PathSteps, Section, Shown
+from lumiimg.report.views.gpu_account import account_section, account_summary
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lumiimg.check.answer import Answer, CheckReport
+    from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+    from lumiimg.fabric.path import FabricPath, Step
+
+PATH, FOUND = "The path to the fast network", "What was found"
+_ALWAYS = frozenset({Family.IMAGE, Family.GPU})
+"""Of no weight for the network, and jobs meet it."""
+_LONG_NAMES = 60
+"""Characters of names of nodes that have a line of their own."""
+
+
+def check_document(report: CheckReport) -> Document:
+    """Return what `check IMAGE` says."""
+    summary = [path_line(report.path)]
+    if report.gpu is not None:
+        summary.append(account_summary(report.gpu))
+    if ran := report.collective:
+        ranks = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
+        summary.append(f"{ran.program}, {ranks}: {ran.verdict} ({ran.confidence})")
+    return Document(
+        command="check",
+        subject=report.image,
+        is_named=True,
+        severity=report.answer.severity,
+        sentence=report.sentence,
+        advice=report.advice,
+        summary=tuple(summary),
+        sections=(
+            Section(PATH, (path_steps(report.steps),), Shown.PAGE),
+            account_section(report.gpu),
+            Section(FOUND, tuple(finding_items(report.findings, report.answer)), is_headed=False),
+        ),
+        closing=level_lines({level.value: report.levels.of(level) for level in Level}),
+        case=f"network of {report.image}",
+    )
+
+
+def nodes_document(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Document:
+    """Return what `check IMAGE --nodes N` says: each kind of node with its names, then what was found on it."""
+    summary = [f"job {report.job}", *_collective(report)]
+    if report.gpu is not None:
+        summary.append(account_summary(report.gpu))
+    nodes = [*(_group(report, group) for group in report.groups), *_silent(report)]
+    pictures = [
+        path_steps(steps, "" if len(paths) == 1 else names_of(group.nodes))
+        for group, steps in zip(report.groups, paths, strict=False)
+    ]
+    return Document(
+        command="check --nodes",
+        subject=report.image,
+        is_named=True,
+        severity=report.answer.severity,
+        sentence=report.sentence,
+        advice=report.advice,
+        summary=tuple(summary),
+        sections=(
+            Section("The nodes", tuple(nodes), is_headed=False),
+            Section(PATH, tuple(pictures), Shown.PAGE),
+            account_section(report.gpu),
+            *_findings(report),
+        ),
+        closing=level_lines(report.levels),
+        case=f"network of {report.image} on all nodes",
+    )
+
+
+def finding_items(findings: Iterable[Finding], answer: Answer, of: str = "") -> Iterator[Item]:
+    """Yield an item for each finding; one that bears on the answer is a case for CI, too.
+
+    Beside a green answer an open question is none for CI: a higher level has answered what counts.
+    """
+    for finding in findings:
+        is_weighty = finding.level is Level.RUN or finding.id.family in _ALWAYS
+        bears = finding.severity is not Severity.INFO
+        yield Item(
+            finding.severity,
+            finding.summary,
+            tag=f"{finding.id}, {finding.level.value}",
+            evidence=finding.evidence,
+            via=finding.chain,
+            why=(finding.cause,) if finding.cause else (),
+            remedies=tuple(map(Remedy, finding.remedy)),
+            source=finding.source,
+            verbose=not bears and not is_weighty,
+            case=f"{finding.id} ({finding.level.value}){of}" if bears else None,
+            is_answered=finding.severity is Severity.UNKNOWN and answer.severity is Severity.OK,
+        )
+
+
+def path_steps(steps: Sequence[Step], of: str = "") -> PathSteps:
+    """Return a fabric path as a block."""
+    return PathSteps(tuple(steps), in_one_sentence(steps), of)
+
+
+def path_line(path: FabricPath) -> str:
+    """Return a fabric path in one line."""
+    api = f" (API v{path.plugin_api})" if path.plugin_api else ""
+    parts = [
+        f"RCCL {path.rccl_version or '?'}" if path.rccl else "no RCCL",
+        f"{path.plugin}{api}" if path.plugin else "no plugin",
+    ]
+    if path.plugin:
+        parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
+    return " -> ".join(parts)
+
+
+def level_lines(taken: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what became of each level; of several the same once."""
+    levels: dict[str, list[str]] = {}
+    for level, text in taken.items():
+        levels.setdefault(text, []).append(level)
+    return tuple(f"level {' and '.join(same)}: {text}" for text, same in levels.items())
+
+
+def names_of(nodes: Sequence[str]) -> str:
+    """Return how many nodes there are, and their names as Slurm folds them."""
+    return f"{count(len(nodes), 'node')} {folded(nodes)}"
+
+
+def _group(report: NodesReport, group: NodeGroup) -> Item:
+    is_all = len(report.groups) == 1 and not report.silent
+    slowest = f"slowest answer {group.slowest_ms / 1000:.1f} s" if group.slowest_ms else ""
+    return Item(
+        group.answer.severity,
+        *_on(group.nodes, "all the same" if is_all else group.sentence),
+        notes=(
+            *(f"differs: {difference}" for difference in group.differs),
+            *([path_line(group.path)] if group is report.groups[0] and group.path.rccl else []),
+            *([slowest] if slowest else []),
+        ),
+        case=f"network on {folded(group.nodes)}",
+    )
+
+
+def _on(nodes: Sequence[str], sentence: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return what is said of nodes, as text, tag and names of an item: names below it where they are long."""
+    names = folded(nodes)
+    if len(names) > _LONG_NAMES:
+        return f"{count(len(nodes), 'node')}: {sentence}", "", (names,)
+    return f"{names_of(nodes)}: {sentence}", "", ()
+
+
+def _silent(report: NodesReport) -> Iterator[Item]:
+    """Yield the nodes that gave no answer; behind the last, what the step printed."""
+    for number, silent in enumerate(report.silent, 1):
+        yield Item(
+            Severity.UNKNOWN,
+            *_on(silent.nodes, silent.why),
+            evidence=report.output if number == len(report.silent) else (),
+            case=f"network on {folded(silent.nodes)}",
+        )
+
+
+def _findings(report: NodesReport) -> Iterator[Section]:
+    """Yield the findings of each group that none before it has."""
+    shown: set[tuple[str, str]] = set()
+    for group in report.groups:
+        fresh = [finding for finding in group.findings if (finding.id, finding.summary) not in shown]
+        shown |= {(finding.id, finding.summary) for finding in fresh}
+        of = f" on {folded(group.nodes)}"
+        title = FOUND if len(report.groups) == 1 else f"{FOUND} on {names_of(group.nodes)}"
+        items = tuple(finding_items(fresh, group.answer, of))
+        yield Section(title, items, is_headed=len(report.groups) > 1)
+
+
+def _collective(report: NodesReport) -> list[str]:
+    ran = report.collective
+    if ran is None:
+        return []
+    best = [m.best_gb_s for m in ran.measurements if m.best_gb_s is not None]
+    fast = [f"{max(best):.1f} GB/s"] if best else []
+    return [f"{ran.program}, {count(ran.ranks, 'rank')}: {ran.verdict} ({ran.confidence})", *fast]

@@ -1,0 +1,144 @@
+"""What a command answers for several images: how many of each fate, then equal fates together, the worst first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.report.boundary import sentence
+from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
+from lumiimg.wording import count, operand, word
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.static.boundary import Boundary
+
+_WORST_FIRST = (ExitCode.NO, ExitCode.BAD_INPUT, ExitCode.MISSING_HERE, ExitCode.UNDECIDED, ExitCode.GOOD)
+_COUNTED = {
+    ExitCode.NO: "NO for {}",
+    ExitCode.BAD_INPUT: "{} cannot be read",
+    ExitCode.MISSING_HERE: "{} cannot be checked here",
+    ExitCode.UNDECIDED: "CANNOT TELL for {}",
+    ExitCode.GOOD: "no obstacle found for {}",
+}
+_LONGEST = 240
+"""Characters of a command that names all images of one fate: three lines of a terminal."""
+_TAKE_SEVERAL = ("check", "explain")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAnswer:
+    """What came of one of several images."""
+
+    image: str
+    exit_code: ExitCode
+    sentence: str
+    advice: Advice = NO_ADVICE
+    """Why, and what to do."""
+
+    @property
+    def fate(self) -> tuple[int, str, str]:
+        """What images have in common that are shown together; the worst sorts first."""
+        return _WORST_FIRST.index(self.exit_code), self.sentence, self.advice.why or ""
+
+    @property
+    def severity(self) -> Severity:
+        """How it is marked where it is shown."""
+        return severity_of(self.exit_code)
+
+
+def of_check(report: CheckReport) -> ImageAnswer:
+    """Return what came of an image that was checked."""
+    return ImageAnswer(report.image, report.answer.exit_code, report.sentence, report.advice)
+
+
+def of_boundary(boundary: Boundary) -> ImageAnswer:
+    """Return what came of an image that was looked at beside a machine."""
+    return ImageAnswer(boundary.image, boundary.decision.exit_code, sentence(boundary), boundary.advice)
+
+
+def of_error(image: Path, error: LumiimgError) -> ImageAnswer:
+    """Return what came of an image that cannot be read, or not here."""
+    return ImageAnswer(str(image), error.exit_code, "; ".join(filter(None, (error.what, error.hint))))
+
+
+def worst(answers: Sequence[ImageAnswer]) -> ExitCode:
+    """Return the exit code of the worst: a no before what cannot be read, checked or told."""
+    return min((answer.exit_code for answer in answers), key=_WORST_FIRST.index)
+
+
+def severity_of(code: ExitCode) -> Severity:
+    """Return how an answer is marked, by its exit code."""
+    return {ExitCode.NO: Severity.PROBLEM, ExitCode.GOOD: Severity.OK}.get(code, Severity.UNKNOWN)
+
+
+def images_document(command: str, answers: Sequence[ImageAnswer]) -> Document:
+    """Return what a command says of several images."""
+    return Document(
+        command=command,
+        subject=count(len(answers), "image"),
+        severity=severity_of(worst(answers)),
+        sentence=counted(answers),
+        sections=(
+            Section("The images", image_items(answers), is_headed=False),
+            Section("Image by image", (_table(answers),), Shown.PAGE),
+        ),
+    )
+
+
+def image_items(answers: Sequence[ImageAnswer]) -> tuple[Item, ...]:
+    """Return images of one fate together, the worst first."""
+    ordered = sorted(answers, key=lambda answer: answer.fate)
+    return tuple(_item(tuple(same)) for _, same in groupby(ordered, key=lambda answer: answer.fate))
+
+
+def counted(answers: Sequence[ImageAnswer]) -> str:
+    """Return how many images had which answer, of how many."""
+    codes = [answer.exit_code for answer in answers]
+    parts = [
+        _COUNTED[code].format(count(codes.count(code), "image") if number == 0 else codes.count(code))
+        for number, code in enumerate(code for code in _WORST_FIRST if code in codes)
+    ]
+    return f"{', '.join(parts)} (of {len(answers)})"
+
+
+def _item(same: Sequence[ImageAnswer]) -> Item:
+    first, advice = same[0], _advice(same)
+    return Item(
+        first.severity,
+        f"{count(len(same), 'image')}: {first.sentence}",
+        names=tuple(answer.image for answer in same),
+        why=(advice.why,) if advice.why else (),
+        remedies=(Remedy(command=advice.next, where=advice.where),) if advice.next else (),
+    )
+
+
+def _advice(same: Sequence[ImageAnswer]) -> Advice:
+    """Return why, and one command: for all images of a fate where it takes several, else for the first."""
+    first = same[0]
+    if first.exit_code is ExitCode.GOOD:
+        return NO_ADVICE
+    if len(same) == 1 or first.advice.next is None:
+        return first.advice
+    for verb in _TAKE_SEVERAL:
+        names = [word(operand(answer.image)) for answer in same]
+        one, of_all = f"lumiimg {verb} {names[0]} ", f"lumiimg {verb} {' '.join(names)} "
+        command = first.advice.next.replace(one, of_all)
+        if first.advice.next.count(one) == 1 and "--nodes" not in command and len(command) <= _LONGEST:
+            return replace(first.advice, next=command)
+    where = f"for the first of {len(same)}"
+    return replace(first.advice, where=f"{first.advice.where}, {where}" if first.advice.where else where)
+
+
+def _table(answers: Sequence[ImageAnswer]) -> Table:
+    rows = (
+        Row((one.image, one.sentence, one.advice.why or "", one.advice.next or ""), one.severity)
+        for one in sorted(answers, key=lambda answer: answer.fate)
+    )
+    return Table(("image", "answer", "why", "next"), tuple(rows), "Each image", what="images")
