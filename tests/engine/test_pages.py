@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.report.page import to_page
 from tests.engine.conftest import lumiimg
-from tests.shared import fabric_builder, pages
+from tests.shared import answers, fabric_builder, pages
 from tests.shared.browser import Browser, browser, program
 
 pytestmark = pytest.mark.engine
@@ -65,6 +66,20 @@ def test_each_page_shows_in_light_dark_print_and_on_a_narrow_screen(chromium: Br
             assert background == ("rgb(16, 21, 27)" if kind == "dark" else "rgb(255, 255, 255)")
             shown = chromium.ask("[...document.querySelectorAll('svg.path')].map(one => getComputedStyle(one).display)")
             assert shown.count("block") * 2 == len(shown)  # one of the two forms of each picture
+
+
+def test_each_kind_of_block_shows_in_light_dark_print_and_on_a_narrow_screen(chromium: Browser, tmp_path: Path) -> None:
+    for name, document in answers.DOCUMENTS.items():
+        page = tmp_path / f"{name}.html"
+        page.write_text(to_page(document))
+        for kind, width in (("light", 1400), ("dark", 1200), ("print", 1000), ("tablet", 800), ("narrow", 360)):
+            chromium.open(page, width=width, dark=kind == "dark", printed=kind == "print")
+            judge(chromium, page)
+            chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
+            assert chromium.ask("document.documentElement.scrollWidth") <= width, (name, kind)
+            # the boxes of a path stand side by side, or one below the other
+            tops = chromium.ask("[...document.querySelectorAll('.path')].map(one => one.offsetHeight)")
+            assert all((top < 450) == (width > 900) for top in tops), (name, kind, tops)
 
 
 def test_foreign_text_runs_nothing_in_a_browser(chromium: Browser, tmp_path: Path) -> None:

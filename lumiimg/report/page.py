@@ -1,0 +1,462 @@
+"""A document as a page: one file that fetches nothing, runs nothing, and shows foreign text as text.
+
+Pages are made of elements (xml.etree), so that what is markup and what is text is never a question of escaping by hand.
+There is no script, no link out of the page and no style but the sheet beside this file, which the policy in the head
+names by its digest. What is too much for a page is left out and counted. Mark, word and line say what is well and what
+is not; colour only repeats it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections import Counter
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from itertools import groupby
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from lumiimg import __version__
+from lumiimg.errors import printable
+from lumiimg.fabric.path import State
+from lumiimg.findings import Severity
+from lumiimg.report.document import Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Shown, Table, Tree
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumiimg.fabric.path import Step
+    from lumiimg.findings import Remedy
+    from lumiimg.report.document import Block, Document, Section
+
+Node = ET.Element | str
+"""An element, or text."""
+MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
+WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
+_STATES = {State.HOLDS: Severity.OK, State.UNKNOWN: Severity.UNKNOWN, State.BROKEN: Severity.PROBLEM}
+LIMIT, CELL_LIMIT = 2000, 20_000
+"""Characters of one text, of a log whose line may have millions; of a cell, whose names of nodes are the answer."""
+ROWS, LINES, EVIDENCE = 400, 200, 20
+"""Of one table, one list of lines, one item."""
+DEPTH = 40
+_MOST = {Item: 100, PathSteps: 6, Curve: 8}
+"""Of a kind of block, on one page; ROWS of each other kind."""
+_BLOCKS = {Item: "findings", PathSteps: "paths", Curve: "curves", Meter: "bars"}
+_FOLDED = 8
+"""Lines of evidence; more of them a reader opens first."""
+_WIDE = 5
+"""Columns; more of them have no room on a tablet."""
+
+
+def to_page(document: Document) -> str:
+    """Return a document as a page."""
+    severity = document.severity
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy()),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", ": ".join(filter(None, (document.subject, document.sentence)))),
+        ET.Element("style"),
+    )
+    head[-1].text = _style()  # the one text that is not foreign
+    subject: list[Node] = [" ", element("strong", element("code", document.subject))] if document.subject else []
+    body = element(
+        "body",
+        element(
+            "header",
+            element("p", f"lumiimg {document.command}", *subject, class_="kicker"),
+            element("h1", *_mark(severity), document.sentence, class_=severity.value),
+            *_advice(document),
+            *(element("p", line, class_="quiet") for line in document.summary),
+        ),
+        element("main", *_Sections(document).elements(), *(element("p", line) for line in document.closing)),
+        element("footer", element("p", _footer(), class_="quiet")),
+    )
+    text = ET.tostring(element("html", head, body, lang="en"), encoding="unicode", method="html")
+    return f"<!DOCTYPE html>\n{text}\n"
+
+
+@cache
+def _style() -> str:
+    return resources.files(__package__).joinpath("page.css").read_text("utf-8")
+
+
+def _policy() -> str:
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def _footer() -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"Written {now} by lumiimg {__version__}. This page names paths, hosts and variables of the machine that it "
+        "was written on; values that look like secrets are left out. Read it before you share it."
+    )
+
+
+def _advice(document: Document) -> Iterator[ET.Element]:
+    advice = document.advice
+    if advice.why:
+        yield element("p", f"why: {advice.why}")
+    if advice.next:
+        where = f"next, {advice.where}: " if advice.where else "next: "
+        yield element("p", where, element("code", *_unbroken(advice.next)), class_="next")
+
+
+# -- text and elements --
+
+
+def shown(text: str, limit: int = LIMIT) -> str:
+    """Return a text as it may stand on a page: control characters spelled out, secrets left out, cut where it is long.
+
+    Control characters are those of `errors.printable`: NUL, which HTML cannot carry, and marks that turn the direction
+    of writing are among them.
+    """
+    cut = printable(text[:limit])
+    return f"{cut}… (cut)" if len(text) > limit else cut
+
+
+def element(tag: str, *content: Node, **attributes: str) -> ET.Element:
+    """Return an element; `_` in the name of an attribute is `-`, one at its end is dropped: `class_`, `aria_label`."""
+    names = {name.rstrip("_").replace("_", "-"): shown(value) for name, value in attributes.items() if value}
+    made = ET.Element(tag, names)
+    for node in content:
+        if isinstance(node, ET.Element):
+            made.append(node)
+        elif len(made):
+            made[-1].tail = (made[-1].tail or "") + shown(node)
+        else:
+            made.text = (made.text or "") + shown(node)
+    return made
+
+
+def _unbroken(command: str) -> list[Node]:
+    """Return a command whose words go to the next line as a whole: a browser breaks lines within `--add`."""
+    words = [element("span", word, class_="typed") for word in shown(command).split(" ")]
+    return [words[0], *(node for word in words[1:] for node in (" ", word))]
+
+
+def _mark(severity: Severity | None) -> list[Node]:
+    """Return the mark of what has its word beside it."""
+    if severity is None:
+        return []
+    return [element("span", MARKS[severity], class_=f"mark {severity.value}", aria_hidden="true"), " "]
+
+
+def _named_mark(severity: Severity | None) -> list[ET.Element]:
+    """Return the mark of what has no such word."""
+    if severity is None:
+        return []
+    mark = element("span", MARKS[severity], class_=f"mark {severity.value}", role="img", aria_label=WORDS[severity])
+    mark.tail = " "
+    return [mark]
+
+
+def _left_out(number: int, what: str) -> list[ET.Element]:
+    return [element("p", f"{number} more {what}; --json has all", class_="quiet")] if number > 0 else []
+
+
+# -- sections --
+
+
+class _Sections:
+    """The sections of a document, while it is counted how much is on the page."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._seen: Counter[type[Block]] = Counter()
+        self._left: Counter[str] = Counter()
+
+    def elements(self) -> Iterator[ET.Element]:
+        """Yield the sections that have something to show."""
+        shown_here = (section for section in self._document.sections if section.shown is not Shown.TERMINAL)
+        for number, section in enumerate(shown_here, 1):
+            if blocks := [block for block in section.blocks if self._has_room(block)]:
+                yield self._section(f"part-{number}", section, blocks)
+        yield from self._cuts()
+
+    def _has_room(self, block: Block) -> bool:
+        kind = type(block)
+        self._seen[kind] += 1
+        if self._seen[kind] > _MOST.get(kind, ROWS):
+            self._left[_BLOCKS.get(kind, "parts")] += 1
+            return False
+        return True
+
+    def _section(self, identity: str, section: Section, blocks: Sequence[Block]) -> ET.Element:
+        content = [node for kind, same in groupby(blocks, type) for node in self._of_kind(kind, list(same))]
+        if not section.title:
+            return element("section", *content, *self._cuts())
+        title = element("h2", section.title, id=identity)
+        return element("section", title, *content, *self._cuts(), aria_labelledby=identity)
+
+    def _cuts(self) -> Iterator[ET.Element]:
+        """Yield what had no room, where that was not said yet."""
+        for what, number in self._left.items():
+            yield from _left_out(number, what)
+        self._left.clear()
+
+    def _of_kind(self, kind: type[Block], blocks: Sequence[Block]) -> Iterator[ET.Element]:
+        if kind is Meter:
+            yield element("ul", *(_meter(one) for one in blocks if isinstance(one, Meter)), class_="meters")
+            return
+        for block in blocks:
+            match block:
+                case Item():
+                    yield _item(block, self._document.advice.next)
+                case Paragraph():
+                    yield element("p", *_named_mark(block.severity), block.text, class_="quiet" if block.quiet else "")
+                case Lines():
+                    yield from _lines(block.lines, LINES, block.what)
+                case Facts():
+                    yield _facts((name, [value]) for name, value in block.rows[:ROWS])
+                    yield from _left_out(len(block.rows) - ROWS, "facts")
+                case Table():
+                    yield from _table(block)
+                case Tree():
+                    yield from _tree(block)
+                case PathSteps():
+                    yield _path(block)
+                case Curve():
+                    yield from _curve(block)
+
+
+# -- blocks --
+
+
+def _item(item: Item, said: str | None) -> ET.Element:
+    """Return one thing with what stands behind it; what stands against the answer is open.
+
+    `said` is the command at the top of the page, which is not repeated.
+    """
+    tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
+    word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
+    head: list[Node] = [*_mark(item.severity), word, item.text, *tag]
+    remedies = [one for one in item.remedies if one.command is None or one.command != said]
+    rows: list[tuple[str, list[Node]]] = []
+    if len(item.via) > 1:
+        rows.append(("via", [element("code", " → ".join(item.via))]))
+    if item.why:
+        rows.append(("why", [item.why[0]] if len(item.why) == 1 else [_listed(item.why)]))
+    if remedies:
+        made = element("ul", *map(_remedy, remedies[:EVIDENCE]), class_="remedies")
+        rows.append(("one of" if item.any_one and len(remedies) > 1 else "do", [made]))
+    if item.source:
+        rows.append(("source", [element("span", item.source, class_="quiet")]))
+    if not rows and not item.evidence:
+        return element("p", *head, class_=f"finding {item.severity.value}")
+    evidence = _lines(item.evidence, EVIDENCE, "lines")
+    if len(item.evidence) > _FOLDED:
+        lines = element("summary", count(len(item.evidence), "line"))
+        evidence = [element("details", lines, *evidence)]
+    made = element("details", element("summary", *head), *evidence, class_=f"finding {item.severity.value}")
+    if rows:
+        made.append(_facts(rows))
+    if item.severity in {Severity.PROBLEM, Severity.UNKNOWN}:
+        made.set("open", "open")
+    return made
+
+
+def _remedy(remedy: Remedy) -> ET.Element:
+    if remedy.command is None:
+        return element("li", remedy)
+    before = ", ".join(filter(None, (remedy.text, remedy.where)))
+    return element("li", f"{before}: " if before else "", element("code", *_unbroken(remedy.command)))
+
+
+def _listed(texts: Iterable[str]) -> ET.Element:
+    return element("ul", *(element("li", text) for text in texts))
+
+
+def _facts(rows: Iterable[tuple[str, list[Node]]]) -> ET.Element:
+    pairs = ((element("dt", name), element("dd", *value)) for name, value in rows)
+    return element("dl", *(part for pair in pairs for part in pair))
+
+
+def _lines(lines: Sequence[str], limit: int, what: str) -> list[ET.Element]:
+    if not lines:
+        return []
+    code = ET.Element("code")
+    code.text = "\n".join(shown(line.rstrip()) for line in lines[:limit])
+    return [element("pre", code), *_left_out(len(lines) - limit, what)]
+
+
+def _table(table: Table) -> Iterator[ET.Element]:
+    """Yield a table; on a narrow screen each cell stands on a line of its own, with its head (page.css)."""
+    made = element("table", class_="wide" if len(table.heads) > _WIDE else "")
+    made.extend([element("caption", table.caption)] if table.caption else [])
+    if any(table.heads):
+        made.append(element("thead", element("tr", *(element("th", head, scope="col") for head in table.heads))))
+    body = ET.SubElement(made, "tbody")
+    for row in table.rows[:ROWS]:
+        marks = [_named_mark(row.severity), *([] for _ in row.cells)]
+        made_row = ET.SubElement(body, "tr")
+        for head, text, mark in zip(table.heads, row.cells, marks, strict=False):
+            cell = element("td", *mark, data_head=head)
+            whole = shown(text, CELL_LIMIT)  # names of nodes are long, and the answer
+            if mark:
+                mark[0].tail = f" {whole}"
+            else:
+                cell.text = whole
+            made_row.append(cell)
+    yield element("div", made, class_="table")
+    yield from _left_out(len(table.rows) - ROWS, table.what)
+
+
+def _tree(tree: Tree) -> Iterator[ET.Element]:
+    """Yield a tree as lists in lists, as far as ROWS and DEPTH go."""
+    left = Counter({"shown": 0, "cut": 0})
+
+    def branch(one: Tree, depth: int) -> ET.Element:
+        left["shown"] += 1
+        made = element("li", *_named_mark(one.severity), one.text)
+        if one.note:
+            made.append(element("span", f" {one.note}", class_="quiet"))
+        inner = []
+        for each in one.branches:
+            if depth < DEPTH and left["shown"] < ROWS:
+                inner.append(branch(each, depth + 1))
+            else:
+                left["cut"] += 1
+        if inner:
+            made.append(element("ul", *inner))
+        return made
+
+    yield element("ul", branch(tree, 0), class_="tree")
+    yield from _left_out(left["cut"], "branches, with all that grows out of them")
+
+
+def _meter(meter: Meter) -> ET.Element:
+    share = f"{max(0.0, min(1.0, meter.share)):.3f}"
+    said = f"{meter.label} {meter.words}"
+    return element(
+        "li",
+        element("p", *_named_mark(meter.severity), element("strong", meter.label), f" {meter.words}"),
+        element(
+            "meter", min="0", max="1", value=share, aria_label=said, class_=(meter.severity or Severity.INFO).value
+        ),
+    )
+
+
+# -- the path --
+
+
+def _path(path: PathSteps) -> ET.Element:
+    """Return a path as boxes with edges between them; where nothing of it is known, its sentence alone."""
+    whose: list[Node] = [element("strong", path.of), ": "] if path.of else []
+    if all(step.state is State.UNKNOWN for step in path.steps):
+        return element("p", *whose, path.sentence)
+    named = f"Fabric path{f' of {path.of}' if path.of else ''}"
+    boxes = element("ol", *map(_box, path.steps), class_="path", aria_label=named)
+    return element("figure", element("figcaption", *whose, path.sentence), boxes)
+
+
+def _box(step: Step) -> ET.Element:
+    severity = _STATES[step.state]
+    side: list[Node] = [" ", element("span", step.side.value, class_=f"side {step.side.value}")] if step.side else []
+    level = f" ({step.level.value})" if step.level else ""
+    about = " · ".join(filter(None, (step.version, step.interface)))
+    return element(
+        "li",
+        element("p", *_mark(severity), element("strong", step.title), *side),
+        element("p", f"{step.state.value}{level}", class_="state"),
+        *([element("p", about)] if about else []),
+        *([element("p", element("code", step.file))] if step.file else []),
+        element("p", step.why, class_="why"),
+        class_=f"step {severity.value}",
+    )
+
+
+# -- curves --
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 250, 40, 12, 24, 40
+"""Of the drawing and its edges; a narrow screen shows it about as large."""
+_LINES = ("solid line, dots", "dashed line, squares", "dotted line, crosses")
+_SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _curve(curve: Curve) -> Iterator[ET.Element]:
+    """Yield a curve, both axes logarithmic, and what its lines are in words."""
+    series = [
+        (name, [point for point in points if min(point) > 0 and all(map(math.isfinite, point))][:ROWS])
+        for name, points in curve.series[: len(_LINES)]
+    ]
+    points = [point for _, of_series in series for point in of_series]
+    if not points:
+        return
+    across = _Axis([x for x, _ in points], _LEFT, _WIDTH - _RIGHT)
+    up = _Axis([y for _, y in points], _HEIGHT - _BOTTOM, _TOP)
+    drawn = [element("title", curve.title)]
+    for tick in across.ticks:
+        x = across.place(tick)
+        drawn += [
+            _line(x, _TOP, x, _HEIGHT - _BOTTOM),
+            _text(_short(tick), x, _HEIGHT - _BOTTOM + 14, text_anchor="middle"),
+        ]
+    for tick in up.ticks:
+        y = up.place(tick)
+        drawn += [_line(_LEFT, y, _WIDTH - _RIGHT, y), _text(_short(tick), _LEFT - 5, y + 4, text_anchor="end")]
+    drawn += [_text(curve.x, _WIDTH - _RIGHT, _HEIGHT - 6, text_anchor="end"), _text(curve.y, 4, 12)]
+    for number, (_, of_series) in enumerate(series):
+        drawn.append(_series(number, [(across.place(x), up.place(y)) for x, y in of_series]))
+    words = [f"{words}: {name}" for words, (name, found) in zip(_LINES, series, strict=False) if found]
+    svg = element(
+        "svg",
+        *drawn,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        aria_label=f"{curve.title}: {curve.y} over {curve.x}. {'; '.join(words)}.",
+    )
+    caption = element("figcaption", element("strong", curve.title), "; both scales are logarithmic")
+    yield element("figure", caption, svg, _listed(words), class_="curve")
+    yield from _left_out(len(curve.series) - len(series), "lines")
+
+
+class _Axis:
+    """A logarithmic axis over whole powers of ten."""
+
+    def __init__(self, values: Iterable[float], start: float, end: float) -> None:
+        logs = [math.log10(value) for value in values]
+        self._low, high = math.floor(min(logs)), math.ceil(max(logs))
+        self._decades = max(high - self._low, 1)
+        self._start, self._length = start, end - start
+        every = -(-self._decades // 8)
+        self.ticks = [10.0**power for power in range(self._low, self._low + self._decades + 1, every)]
+        if self._decades == 1:
+            self.ticks += [factor * 10.0**self._low for factor in (2, 5)]
+
+    def place(self, value: float) -> float:
+        """Return where a value lies, in units of the drawing."""
+        return self._start + (math.log10(value) - self._low) / self._decades * self._length
+
+
+def _series(number: int, points: Sequence[tuple[float, float]]) -> ET.Element:
+    shapes = ("M{x} {y}m-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M{x} {y}m-3 -3h6v6h-6z", "M{x} {y}m-3 -3l6 6m0 -6l-6 6")
+    places = [{"x": f"{x:.1f}", "y": f"{y:.1f}"} for x, y in points]
+    line = ET.Element("polyline", points=" ".join(f"{place['x']},{place['y']}" for place in places))
+    dots = ET.Element("path", d="".join(shapes[number].format(**place) for place in places))
+    return element("g", line, dots, class_=f"series-{number}")
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> ET.Element:
+    return element("line", x1=f"{x1:.1f}", y1=f"{y1:.1f}", x2=f"{x2:.1f}", y2=f"{y2:.1f}")
+
+
+def _text(text: str, x: float, y: float, **attributes: str) -> ET.Element:
+    return element("text", text, x=f"{x:.1f}", y=f"{y:.1f}", **attributes)
+
+
+def _short(value: float) -> str:
+    """Return a number of an axis: `100k`."""
+    for size, suffix in _SUFFIXES:
+        if value >= size:
+            return f"{value / size:g}{suffix}"
+    return f"{value:g}"

@@ -1,0 +1,251 @@
+"""Documents as the views make them, written by hand: each kind of block, with words as long as real ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lumiimg.fabric.path import Part, Side, State, Step
+from lumiimg.findings import Advice, Level, Remedy, Severity
+from lumiimg.report.document import (
+    Curve,
+    Document,
+    Facts,
+    Item,
+    Lines,
+    Meter,
+    Paragraph,
+    PathSteps,
+    Row,
+    Section,
+    Shown,
+    Table,
+    Tree,
+)
+
+OK, INFO, UNKNOWN, PROBLEM = Severity.OK, Severity.INFO, Severity.UNKNOWN, Severity.PROBLEM
+NEXT = "lumiimg build --base rocm-6.2.4 --add aws-ofi-nccl --site lumi -o with-plugin.sif"
+_LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+
+STEPS = (
+    Step(
+        Part.RCCL,
+        State.HOLDS,
+        "the process has this file",
+        Level.STATIC,
+        "/opt/rocm-6.2.4/lib/librccl.so.1.0.60204",
+        Side.IMAGE,
+        "2.20.5",
+    ),
+    Step(
+        Part.PLUGIN,
+        State.BROKEN,
+        "no net plugin is on the search path: RCCL would open librccl-net.so, and there is none in "
+        "/opt/rocm-6.2.4/lib, /usr/lib/x86_64-linux-gnu",
+        Level.STATIC,
+        interface="net API v8",
+    ),
+    Step(Part.LIBFABRIC, State.HOLDS, "the host offers it", Level.STATIC, _LIBFABRIC, Side.HOST, None, "FABRIC_1.7"),
+    Step(Part.PROVIDER, State.UNKNOWN, "it is not known whether libfabric has it and selects it"),
+    Step(Part.LIBCXI, State.UNKNOWN, "none was found"),
+    Step(Part.NIC, State.UNKNOWN, "only a probe in a job step on a node with Slingshot can open it"),
+)
+GOOD_STEPS = tuple(replace(step, state=State.HOLDS, level=Level.PROBE, side=Side.HOST) for step in STEPS)
+UNSEEN = tuple(replace(step, state=State.UNKNOWN, file=None, side=None, level=None) for step in STEPS)
+LEVELS = Section(
+    "How far was looked",
+    (
+        Table(
+            ("level", "what became of it"),
+            (Row(("static", "done")), Row(("probe", "not taken: needs an engine")), Row(("run", "not asked for"))),
+            "A lower level never claims what only a higher one can see",
+        ),
+    ),
+    Shown.PAGE,
+)
+CHECK = Document(
+    "check",
+    "image.sif",
+    PROBLEM,
+    "NO: from its files alone, RCCL would use TCP sockets",
+    Advice("RCCL finds no net plugin", NEXT, "to get one"),
+    ("RCCL 2.20.5 -> no plugin", "GPU code for gfx90a: RCCL ✓, torch ✓ in part, vLLM _C gfx942 ✗"),
+    (
+        Section("The path to the fast network", (PathSteps(STEPS, "It ends in front of the net plugin."),)),
+        Section(
+            "What was found",
+            (
+                Item(
+                    PROBLEM,
+                    "RCCL finds no net plugin",
+                    "plugin.absent, static",
+                    ("librccl.so.1: dlopen librccl-net.so", "searched: /opt/rocm-6.2.4/lib"),
+                    ("librccl.so.1", "librccl-net.so"),
+                    ("the image has no aws-ofi-rccl",),
+                    (
+                        Remedy("", NEXT),
+                        Remedy("bind one of the site", "lumiimg job image.sif --site lumi", "on a node"),
+                    ),
+                    any_one=True,
+                    source="NCCL src/plugin/net.cc",
+                    case="plugin.absent (static)",
+                ),
+                Item(
+                    UNKNOWN,
+                    "no probe was taken",
+                    "probe.engine, probe",
+                    tuple(f"engine: line {number} of what it printed" for number in range(40)),
+                    remedies=(Remedy("ask the site's staff for an engine"),),
+                    case="probe.engine (probe)",
+                ),
+                Item(
+                    OK,
+                    "the C library of the image is new enough",
+                    "library.glibc, static",
+                    case="library.glibc (static)",
+                ),
+                Item(
+                    INFO,
+                    "the image sets NCCL_DEBUG=INFO",
+                    "program.variables, static",
+                    why=("it is slow", "it is long"),
+                ),
+            ),
+        ),
+        Section("On a terminal alone", (Paragraph("not on a page"),), Shown.TERMINAL),
+        LEVELS,
+    ),
+    ("levels: static",),
+)
+LOG = Document(
+    "log",
+    "slurm-123456.out",
+    OK,
+    "fast: all 64 ranks on 8 nodes used Slingshot, by libfabric with the provider cxi",
+    Advice(None, "lumiimg log slurm-123456.out --json", None),
+    ("RCCL 2.22.3, aws-ofi-rccl 1.17.2", "GPUDirect RDMA: in use"),
+    (
+        Section("The path to the fast network", (PathSteps(GOOD_STEPS, "All six steps hold."),)),
+        Section(
+            "What was measured",
+            (
+                Paragraph("all_reduce_perf reached 93.4 GB/s, as at this site in November", OK),
+                Curve(
+                    "all_reduce_perf, 8 nodes",
+                    "message, bytes",
+                    "bus bandwidth, GB/s",
+                    (
+                        ("this job", tuple((2.0**n, 95 * 2.0**n / (2.0**n + 2**24)) for n in range(13, 34))),
+                        ("lumi in 2026-11", tuple((2.0**n, 97 * 2.0**n / (2.0**n + 2**23)) for n in range(13, 34, 4))),
+                    ),
+                ),
+                Table(
+                    ("message", "this job, GB/s", "lumi in 2026-11, GB/s"),
+                    tuple(Row((f"{2 << n} MiB", f"{90 - 40 / (n + 1):.1f}", "92.0")) for n in range(9)),
+                    what="sizes",
+                ),
+            ),
+        ),
+        Section("Variables", (Facts((("NCCL_NET_GDR_LEVEL", "3"), ("FI_CXI_ATS", "0"), ("SLURM_JOB_ID", "123456"))),)),
+        Section("Proof", (Lines(("nid005000: NCCL INFO NET/OFI Selected provider is cxi", "  (found 4 nics)")),)),
+    ),
+)
+EXPLAIN = Document(
+    "explain",
+    "image.sif",
+    UNKNOWN,
+    "CANNOT TELL: no snapshot of a node is at hand",
+    Advice("without one there is no other side to compare with", "lumiimg host scan -o host.json", "on a compute node"),
+    ("needs of the host: libfabric, libcxi",),
+    (
+        Section("The path to the fast network", (PathSteps(UNSEEN, "Nothing is known of it."),)),
+        Section(
+            "Versions at the boundary",
+            (
+                Meter(
+                    "libcxi.so.1 (host)", "needs GLIBC_2.38 of the image, which offers up to GLIBC_2.41", 38 / 41, OK
+                ),
+                Meter("libfabric.so.1 (host)", "needs GLIBC_2.41 of the image, which offers no more", 1.0, UNKNOWN),
+                Meter("libhsa-runtime64.so.1 (image)", "needs LIBDRM_2.4.110, more than is there", 1.0, PROBLEM),
+                Meter("03-vllm", "took 21 min 51 s, cpu 2 h 36 min", 0.36),
+                Meter("04-flash-attn", "was in the cache", 0.0),
+            ),
+        ),
+        Section(
+            "Whose file each library is",
+            (
+                Tree(
+                    "librccl-net.so",
+                    "/opt/aws-ofi-rccl/lib/librccl-net.so",
+                    OK,
+                    (
+                        Tree("libfabric.so.1", _LIBFABRIC, OK, (Tree("libcxi.so.1", "/usr/lib64/libcxi.so.1", OK),)),
+                        Tree("libhwloc.so.15", "not found", PROBLEM),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+IMAGES = Document(
+    "check",
+    "5 images",
+    PROBLEM,
+    "NO for 2 images, no obstacle found for 3 (of 5)",
+    sections=(
+        Section(
+            "The images",
+            (
+                Table(
+                    ("image", "answer", "plugin.absent", "library.glibc", "gpu.code", "probe.engine", "bind.libfabric"),
+                    (
+                        Row(
+                            ("/appl/local/containers/sif-images/app01-old.sif", "NO", "problem", "", "", "", ""),
+                            PROBLEM,
+                        ),
+                        Row(("app02-old.sif", "NO", "problem", "problem", "", "not known", ""), PROBLEM),
+                        Row(("app03.sif", "no obstacle found", "", "", "", "", ""), OK),
+                        Row(("app04.sif", "no obstacle found", "", "", "", "not known", ""), OK),
+                        Row(("app05.sif", "cannot be read", "", "", "", "", ""), UNKNOWN),
+                    ),
+                    "Each image, and what stands in its way",
+                ),
+            ),
+        ),
+    ),
+)
+NODES = Document(
+    "check --nodes",
+    "image.sif",
+    PROBLEM,
+    "NO on 2 of 64 nodes: 61 the same; 2 another libcxi.so.1; 1 never started",
+    Advice("provider tcp instead of cxi", "lumiimg check image.sif --nodes 2 -- --nodelist=nid[005012-005013]", None),
+    sections=(
+        Section(
+            "The nodes",
+            (
+                Table(
+                    ("nodes", "answer", "what differs"),
+                    (
+                        Row(
+                            ("2 nodes: nid[005012-005013]", "NO: over TCP", "another libcxi.so.1 (build 9aca67b0)"),
+                            PROBLEM,
+                        ),
+                        Row(("61 nodes: nid[005000-005011,005014-005062]", "no obstacle found", ""), OK),
+                        Row(("1 node: nid005063", "never started", ""), UNKNOWN),
+                    ),
+                    "Nodes that are the same stand together",
+                    "kinds of nodes",
+                ),
+                Lines(("srun: error: nid005063: task 63: Killed",)),
+            ),
+        ),
+        Section(
+            "The path to the fast network",
+            (
+                PathSteps(STEPS, "It ends in front of the net plugin.", "2 nodes: nid[005012-005013]"),
+                PathSteps(GOOD_STEPS, "All six steps hold.", "61 nodes: nid[005000-005011,005014-005062]"),
+            ),
+        ),
+    ),
+)
+DOCUMENTS = {"check": CHECK, "log": LOG, "explain": EXPLAIN, "images": IMAGES, "nodes": NODES}
