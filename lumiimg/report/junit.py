@@ -50,7 +50,7 @@ def to_junit(suite: str, cases: Sequence[Case]) -> str:
 
 def junit_text(document: Document) -> str:
     """Return a document as JUnit XML: a case for its answer, and one for each item that bears on it."""
-    return to_junit(f"lumiimg {document.command}", list(_cases(document)))
+    return to_junit(printable(f"lumiimg {document.command}"), list(_cases(document)))
 
 
 def _cases(document: Document) -> Iterator[Case]:

@@ -239,7 +239,12 @@ def _item(item: Item, said: str | None) -> ET.Element:
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
     head: list[Node] = [*_mark(item.severity), word, item.text, *tag]
-    remedies = [one for one in item.remedies if one.command is None or one.command != said]
+    remedies = [one for one in item.remedies if said is None or said not in {one.command, str(one)}]
+    below = [*_names(item.names), *(element("p", note) for note in item.notes[:EVIDENCE])]
+    below += _left_out(len(item.notes) - EVIDENCE, "notes")
+    evidence = _lines(item.evidence, EVIDENCE, "lines")
+    if len(item.evidence) > _FOLDED:
+        evidence = [element("details", element("summary", count(len(item.evidence), "line")), *evidence)]
     rows: list[tuple[str, list[Node]]] = []
     if len(item.via) > 1:
         rows.append(("via", [element("code", " → ".join(item.via))]))
@@ -250,18 +255,21 @@ def _item(item: Item, said: str | None) -> ET.Element:
         rows.append(("one of" if item.any_one and len(remedies) > 1 else "do", [made]))
     if item.source:
         rows.append(("source", [element("span", item.source, class_="quiet")]))
-    if not rows and not item.evidence:
-        return element("p", *head, class_=f"finding {item.severity.value}")
-    evidence = _lines(item.evidence, EVIDENCE, "lines")
-    if len(item.evidence) > _FOLDED:
-        lines = element("summary", count(len(item.evidence), "line"))
-        evidence = [element("details", lines, *evidence)]
-    made = element("details", element("summary", *head), *evidence, class_=f"finding {item.severity.value}")
     if rows:
-        made.append(_facts(rows))
+        evidence.append(_facts(rows))
+    if not below and not evidence:
+        return element("p", *head, class_=f"finding {item.severity.value}")
+    made = element("details", element("summary", *head), *below, *evidence, class_=f"finding {item.severity.value}")
     if item.severity in {Severity.PROBLEM, Severity.UNKNOWN}:
         made.set("open", "open")
     return made
+
+
+def _names(names: Sequence[str]) -> list[ET.Element]:
+    """Return names that are part of an answer: they are long, and seen whole."""
+    made = ET.Element("p")
+    made.text = shown(", ".join(names), CELL_LIMIT)
+    return [made] if names else []
 
 
 def _remedy(remedy: Remedy) -> ET.Element:

@@ -108,6 +108,8 @@ CHECK = Document(
                     "the image sets NCCL_DEBUG=INFO",
                     "program.variables, static",
                     why=("it is slow", "it is long"),
+                    names=("app01.sif", "app02.sif"),
+                    notes=("jobs print more", "and each rank does"),
                 ),
             ),
         ),
@@ -115,6 +117,7 @@ CHECK = Document(
         LEVELS,
     ),
     ("levels: static",),
+    "network of image.sif",
 )
 LOG = Document(
     "log",

@@ -30,7 +30,7 @@ from lumiimg.report.document import (
     Table,
     Tree,
 )
-from lumiimg.report.junit import junit_of
+from lumiimg.report.junit import junit_text
 from lumiimg.report.page import DEPTH, EVIDENCE, LINES, ROWS, shown, to_page
 from tests.shared.answers import CHECK, DOCUMENTS, LOG, NEXT, STEPS, UNSEEN
 from tests.shared.html_page import HOSTILE, Page, judge
@@ -101,7 +101,7 @@ def test_foreign_text_stays_text_in_every_kind_of_block() -> None:
             seen = page(foul)
             assert seen.words.count(shown(text).strip()) > 5
             assert not re.search(r"[\0\x1b\u202e\u2066\ud800]", seen.text)
-            ET.fromstring(junit_of(foul))  # noqa: S314 - of our own
+            ET.fromstring(junit_text(foul))  # noqa: S314 - of our own
 
 
 # -- the path --
@@ -271,24 +271,19 @@ def test_the_sheet_asks_for_nothing_and_has_no_colour_but_the_named_ones() -> No
 
 
 def suite(document: Document) -> ET.Element:
-    return ET.fromstring(junit_of(document))  # noqa: S314 - of our own
+    return ET.fromstring(junit_text(document))  # noqa: S314 - of our own
 
 
 def test_junit_has_a_case_for_the_answer_and_one_for_each_item_that_is_a_case() -> None:
     read = suite(CHECK)
     assert [case.get("name") for case in read] == [
-        *("image.sif", "plugin.absent (static)", "probe.engine (probe)", "library.glibc (static)")
+        *("network of image.sif", "plugin.absent (static)", "probe.engine (probe)", "library.glibc (static)")
     ]
     assert (read.get("tests"), read.get("failures"), read.get("errors")) == ("4", "2", "1")
     assert NEXT in (read.findtext("testcase[@name='plugin.absent (static)']/failure") or "")
 
 
-@pytest.mark.parametrize(
-    ("severity", "failures", "errors"),
-    [(Severity.OK, "1", "0"), (Severity.INFO, "1", "0"), (Severity.UNKNOWN, "1", "2"), (Severity.PROBLEM, "2", "1")],
-)
-def test_beside_a_green_answer_an_open_question_is_none_for_junit(
-    severity: Severity, failures: str, errors: str
-) -> None:
-    read = suite(replace(CHECK, severity=severity))
-    assert (read.get("failures"), read.get("errors")) == (failures, errors)
+def test_a_question_that_something_else_has_answered_is_none_for_junit() -> None:
+    found = tuple(replace(block, is_answered=True) for block in CHECK.sections[1].blocks if isinstance(block, Item))
+    read = suite(replace(CHECK, severity=Severity.OK, sections=(Section("Found", found[1:]),)))
+    assert (read.get("tests"), read.get("failures"), read.get("errors")) == ("3", "0", "0")
