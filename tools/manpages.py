@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 from lumiimg import __version__
-from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
+from lumiimg.cli.commands import COMMANDS, EXITS, GROUPS, Command, make_parser
 
 DATE = "2026-11-22"
 """Of the pages; the same text has the same bytes on any day."""
@@ -42,16 +42,8 @@ FILES = {
     "~/.cache/lumiimg": "The cache; on LUMI in your project's scratch.",
     "lumiimg.lock": "What lumiimg lock writes and lumiimg build --locked builds.",
 }
-STATUS = {
-    "0": "good",
-    "1": "the answer is no",
-    "2": "wrong usage or bad input",
-    "3": "cannot decide; it says what would",
-    "4": "something that the command needs is missing here",
-    "70": "a fault of lumiimg itself",
-    "130, 143": "interrupted, terminated",
-}
-SECTIONS = {"exit codes": "EXIT STATUS", "examples": "EXAMPLES"}
+STATUS = {**EXITS, 70: "a fault of lumiimg itself", "130, 143": "interrupted, terminated"}
+SECTIONS = {"examples": "EXAMPLES"}
 
 
 def pages() -> dict[str, str]:
@@ -60,8 +52,8 @@ def pages() -> dict[str, str]:
     commands = subparsers(parser)
     assert commands is not None
     written = {"lumiimg.1": "\n".join(main_page(parser)) + "\n"}
-    for name, text in COMMANDS.items():
-        written[f"lumiimg-{name}.1"] = "\n".join(page(name, commands.choices[name], text)) + "\n"
+    for name, row in COMMANDS.items():
+        written[f"lumiimg-{name}.1"] = "\n".join(page(name, commands.choices[name], row)) + "\n"
     return written
 
 
@@ -80,13 +72,13 @@ def main_page(parser: argparse.ArgumentParser) -> Iterator[str]:
     )
     for title, group in GROUPS.items():
         yield f".SS {quoted(title.capitalize())}"
-        for name, purpose in group.items():
-            yield from tagged(f"\\fBlumiimg\\-{escaped(name)}\\fR(1)", purpose)
+        for name, row in group.items():
+            yield from tagged(f"\\fBlumiimg\\-{escaped(name)}\\fR(1)", row.purpose)
     yield ".SH OPTIONS"
     yield from options(parser)
     yield ".SH EXIT STATUS"
     for code, meaning in STATUS.items():
-        yield from tagged(code, meaning)
+        yield from tagged(str(code), meaning)
     yield ".SH ENVIRONMENT"
     for name, meaning in ENVIRONMENT.items():
         yield from tagged(f"\\fB{escaped(name)}\\fR", meaning)
@@ -98,8 +90,8 @@ def main_page(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from see_also([*(f"lumiimg-{name}" for name in COMMANDS), "apptainer"])
 
 
-def page(name: str, parser: argparse.ArgumentParser, about: str) -> Iterator[str]:
-    yield from head(f"lumiimg-{name}", about)
+def page(name: str, parser: argparse.ArgumentParser, row: Command) -> Iterator[str]:
+    yield from head(f"lumiimg-{name}", row.purpose)
     yield ".SH SYNOPSIS"
     below = subparsers(parser)
     leaves = below.choices if below else {"": parser}
@@ -108,7 +100,7 @@ def page(name: str, parser: argparse.ArgumentParser, about: str) -> Iterator[str
             yield ".br"
         yield from synopsis(leaf)
     yield ".SH DESCRIPTION"
-    yield from paragraphs(parser.description or about)
+    yield from paragraphs(parser.description or row.purpose)
     if below is None:
         yield ".SH OPTIONS"
         yield from options(parser)
@@ -120,12 +112,13 @@ def page(name: str, parser: argparse.ArgumentParser, about: str) -> Iterator[str
             yield from paragraphs(leaf.description or told[leaf_name])
             yield from options(leaf)
     sections = epilog([parser, *leaves.values()])
-    if "EXIT STATUS" not in sections:
-        sections["EXIT STATUS"] = ["As of all commands: see lumiimg(1)."]
-    sections["ENVIRONMENT"] = ["As of all commands: see lumiimg(1)."]
     for title, lines in sections.items():
         yield f".SH {quoted(title)}"
         yield from (".nf", *map(line_of, lines), ".fi")
+    yield ".SH EXIT STATUS"
+    for code, meaning in row.exits.items():
+        yield from tagged(str(code), meaning)
+    yield from (".SH ENVIRONMENT", "As of all commands: see lumiimg(1).")
     yield from see_also(["lumiimg"])
 
 
@@ -158,8 +151,8 @@ def options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def epilog(parsers: list[argparse.ArgumentParser]) -> dict[str, list[str]]:
-    """Return what stands below the options, by section: `exit codes:`, `examples:`, and notes, each as it is written."""
-    found: dict[str, list[str]] = {"NOTES": [], "EXAMPLES": [], "EXIT STATUS": []}
+    """Return what stands below the options, by section: `examples:`, and notes, each as it is written."""
+    found: dict[str, list[str]] = {"NOTES": [], "EXAMPLES": []}
     for parser in dict.fromkeys(parsers):
         for block in re.split(r"\n\n(?=\S)", (parser.epilog or "").strip("\n")):
             title, colon, rest = block.partition(":")

@@ -19,8 +19,8 @@ from packaging.version import Version
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import read_layer
-from lumiimg.cli.options import add_layers
-from lumiimg.cli.request import add_mirror, indexes_of
+from lumiimg.cli.arguments import add_layers, add_mirror
+from lumiimg.cli.request import indexes_of
 from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
 from lumiimg.files import write_text
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows, rows_alone

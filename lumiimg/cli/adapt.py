@@ -1,17 +1,4 @@
-"""Read an image that someone else made, and build one on it with the layers that
-it lacks to use the network of a site: libfabric with the cxi provider, the net
-plugin. Nothing that the image has is installed again or hidden.
-
-examples:
-  lumiimg adapt vllm.sif --site lumi --dry-run
-  lumiimg adapt vllm.sif --site lumi -o vllm-lumi.sif
-
-exit codes: 0 the image is there, or it lacks nothing
-            1 refused, or a layer failed; or nothing that is added would help
-            2 not an image
-            3 nothing is added, and something is not known here
-            4 no engine, or no network for what is to be fetched
-"""
+"""Build an image on one that someone else made, with the layers that it lacks."""
 
 from __future__ import annotations
 
@@ -20,21 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli import build
-from lumiimg.cli.options import IMAGES, site_to_make_for
-from lumiimg.cli.request import add_layers_and_sources, planned, puller
+from lumiimg.cli.inputs import site_to_make_for
+from lumiimg.cli.request import planned, puller
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
     import argparse
 
     from lumiimg.findings import Finding
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("base", metavar="IMAGE", help=f"{IMAGES}, or an address: docker://…")
-    add_layers_and_sources(parser)
-    build.add_how(parser)
-    parser.set_defaults(recipe=None, locked=False)
 
 
 def execute(arguments: argparse.Namespace) -> int:

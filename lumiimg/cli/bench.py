@@ -4,44 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
-from lumiimg.cli.options import add_json
 from lumiimg.errors import BadInputError, ExitCode
-
-_EPILOG = """\
-examples:
-  lumiimg bench import image.sif
-  lumiimg bench import /project/me/site-packages venv image.sif
-
-exit codes: 0 counted
-            2 no such place, or the module cannot be imported there
-            3 a part cannot be counted here: the engine is set-user-id
-            4 no strace, no Python or no engine here, or it starts no container
-"""
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-    imports = actions.add_parser(
-        "import",
-        help="count the metadata operations of an import from a folder, a venv or an image",
-        description="Count the system calls of `import torch` with strace: opens, stats, failed\n"
-        "lookups; and how many of them reach the file system that holds the folder\n"
-        "of packages, virtual environment or image. It prints no times: the counts\n"
-        "hold on any machine. The module is imported once before, which may leave\n"
-        "bytecode behind.",
-        epilog=_EPILOG,
-    )
-    imports.add_argument(
-        "paths", metavar="PLACE", type=Path, nargs="+", help="a folder of packages, a virtual environment, or an image"
-    )
-    imports.add_argument("--module", metavar="NAME", default="torch", help="module to import (default: torch)")
-    imports.add_argument(
-        "--python", metavar="PROGRAM", help="Python interpreter for folders of packages (default: python3)"
-    )
-    add_json(imports)
-    imports.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,21 +1,4 @@
-r"""Build an image from a base and layers, each from a definition file.
-
-examples:
-  lumiimg build --base rocm-6.2.4 --add vllm       # for LUMI, or this machine
-  lumiimg build --base debian-13 --add netprobe --site generic -o demo.sif
-  lumiimg build --recipe demo --dry-run
-  lumiimg build --base debian-13 --add aws-ofi-nccl --site generic \
-      --source aws-ofi-nccl=aws-ofi-nccl-1.21.1.tar.gz -o plugin.sif
-  lumiimg build --recipe demo --definitions defs/   # files for another machine
-  lumiimg build --recipe demo --why netprobe     # why would it be built again?
-
-exit codes: 0 the image is there, or with --dry-run the plan; with --why, the
-              layer is in the cache
-            1 a rule refuses it, a layer failed, or a source is another than
-              the lock says; with --why, the layer would be built again
-            2 wrong usage, or a file that is not what it should be
-            4 no engine, or no network for what is to be fetched
-"""
+"""Build an image, write its definitions, or print its plan."""
 
 from __future__ import annotations
 
@@ -24,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli import options
-from lumiimg.cli.lock import LOCK
-from lumiimg.cli.request import add_request, mirrors_of, planned, sources_of
+from lumiimg.cli import inputs
+from lumiimg.cli.arguments import LOCK
+from lumiimg.cli.request import mirrors_of, planned, sources_of
 from lumiimg.errors import BadInputError, ExitCode, printable
 from lumiimg.files import read_beginning
 
@@ -36,7 +19,6 @@ if TYPE_CHECKING:
 
     from lumiimg.build.builder import BuiltImage
     from lumiimg.build.progress import Progress
-    from lumiimg.cli.options import Options
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
     from lumiimg.host.wanted import KnownMachine
@@ -48,77 +30,13 @@ _SHOWN = 5
 """Of what a refusal names."""
 
 
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_request(parser)
-    how = add_how(parser)
-    how.add_argument(
-        "--fresh",
-        action="store_true",
-        help="build without the cache: the base, with today's packages, and what stands on it if it differs",
-    )
-    how.add_argument(
-        "--why",
-        metavar="LAYER",
-        help="only say whether this layer is in the cache and, if not, how it differs from the nearest one there",
-    )
-    how.add_argument("--locked", action="store_true", help="build exactly what the lock says, or fail")
-    how.add_argument(
-        "--trust-lock",
-        action="store_true",
-        help="with --locked, also accept sources in the lock that are not from the catalogue; each is listed first",
-    )
-
-
-def add_how(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options that tell how it is built."""
-    how = parser.add_argument_group("how")
-    options.add_output(how, "the image (default: RECIPE.sif, or image.sif)")
-    how.add_argument(
-        "--lock",
-        metavar="FILE",
-        type=Path,
-        help="lock file to write; with --locked, to read (lumiimg.lock)",
-    )
-    how.add_argument("--offline", action="store_true", help=options.OFFLINE)
-    how.add_argument("--dry-run", action="store_true", help="only print what would be built; needs no engine")
-    how.add_argument(
-        "--definitions",
-        metavar="DIR",
-        type=Path,
-        help="only write the definition files and the files that they need, to DIR",
-    )
-    add_result(how)
-    return how
-
-
-def add_result(how: Options) -> None:
-    """Add the options that say what comes out, and how it is reported."""
-    how.add_argument("--force", action="store_true", help="overwrite: the output file")
-    how.add_argument(
-        "--strategy",
-        choices=("overlay", "sandbox"),
-        help="how to build layers: on overlays, or in one folder (default: the first that works)",
-    )
-    options.add_jobs(how)
-    options.add_quiet(how)
-    options.add_verbose(how, "the whole plan, and what the engine prints")
-    options.add_page(how)
-    how.add_argument(
-        "--manifest",
-        metavar="FILE",
-        type=Path,
-        help="also write the bind manifest of the image to FILE (with --definitions, the planned one)",
-    )
-    options.add_json(how)
-
-
 def check_result(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together. Raises BadInputError."""
     if arguments.html and (getattr(arguments, "dry_run", False) or getattr(arguments, "definitions", None)):
         raise BadInputError("reports what a build took, and nothing is built", where="--html", hint="leave it out")
     if arguments.manifest and getattr(arguments, "dry_run", False):
         raise BadInputError("is read from the image, and nothing is built", where="--manifest", hint="leave it out")
-    options.refuse_places(
+    inputs.refuse_places(
         {"--html": arguments.html, "--manifest": arguments.manifest},
         (getattr(arguments, "lock", None), arguments.output, getattr(arguments, "host", None)),
     )

@@ -1,16 +1,4 @@
-"""Manage the layers that were built before, images that were unpacked where
-there is no FUSE, and layers of OCI images that were unpacked to be read. The
-cache may be deleted at any time. LUMIIMG_CACHE, or `cache` in config.toml,
-names its folder.
-
-examples:
-  lumiimg cache ls
-  lumiimg cache prune --keep 20G          # the longest unused go first
-  lumiimg cache rm "vllm (compiled)"      # it is compiled again the next time
-
-exit codes: 0 done · 1 `verify` found an entry that is not what it was
-            2 no such entry
-"""
+"""List, verify and remove what the cache has."""
 
 from __future__ import annotations
 
@@ -19,7 +7,6 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
@@ -30,23 +17,6 @@ if TYPE_CHECKING:
 _LEAST_DIGITS = 6
 """Of a key."""
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-    listing = actions.add_parser("ls", help="list its contents")
-    verify = actions.add_parser("verify", help="read everything and verify the digest of each layer")
-    prune = actions.add_parser("prune", help="remove damaged layers, then others until the cache is small enough")
-    prune.add_argument(
-        "--keep", metavar="SIZE", default=None, help="size to keep: 20G, 500M, 0 (default: all undamaged layers)"
-    )
-    rm = actions.add_parser("rm", help="remove layers by name or key")
-    rm.add_argument(
-        "layers", metavar="NAME|KEY", nargs="+", help='as `cache ls` prints them: vllm, "vllm (compiled)", 1f3a5b'
-    )
-    for action in (listing, verify, prune, rm):
-        add_quiet(action)
-        add_json(action)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,32 +1,4 @@
-r"""Check whether RCCL in an image would use Slingshot: what its loader would
-load, and what its own plugin and RCCL do in the container.
-
-levels: static  from the files of the image, nothing run
-        probe   programs run in the container, without a GPU
-        run     a real collective on the GPUs of this node, or of all: the
-                image's own rccl-tests, its torch, or a program of lumiimg
-Without --level: the highest that works here. See docs/explanation/levels.md for
-what each level proves.
-
---nodes checks many nodes at once, by Slurm. Identical nodes are reported as one
-group. Level run needs GPUs: request them (--gpus-per-node) here or in --sbatch:
-  salloc --nodes=4 --gpus-per-node=8; lumiimg check image.sif --nodes 4
-  lumiimg check image.sif --nodes 64 \
-      --sbatch='-p standard-g -A project_XXX --gpus-per-node=8'
-
-Of several images, equal answers are reported as one group, and --json prints a
-line for each: lumiimg check *.sif --level static
-
-exit codes: 0 no obstacle found at this level
-            1 no: RCCL would not use the fast network
-            2 not an image
-            3 cannot be decided from here; of several nodes, one gave no answer,
-              or they have no GPUs for the level that was asked for; Slurm did
-              not take the job of --nodes, or ended it before the answer
-            4 no engine or no GPU for the level that was asked for; no Slurm for
-              --nodes
-            of several images, that of the worst: 1, 2, 4, 3, 0
-"""
+"""Check images on this machine, or one on the nodes of a job."""
 
 from __future__ import annotations
 
@@ -38,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli import options
+from lumiimg.cli import inputs
 from lumiimg.errors import BadInputError, printable
 
 if TYPE_CHECKING:
@@ -51,42 +23,6 @@ if TYPE_CHECKING:
 
 _SOON_S, _LATER_S = 5.0, 30.0
 """Between two lines that say how far a check is: where more nodes have answered, and where none has."""
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="+", help=options.IMAGES)
-    options.add_host(parser)
-    options.add_program(parser)
-    options.add_venv(parser)
-    parser.add_argument("--level", choices=("static", "probe", "run"), help="highest level of the check")
-    options.add_machine(parser, "run with the settings of its jobs, and compare the bandwidth with its reference")
-    parser.add_argument(
-        "--nodes",
-        metavar="N",
-        type=options.number_to(999_999, "number of nodes"),
-        help="number of nodes: run the probes and a collective on N nodes of this job; outside a job, submit one",
-    )
-    parser.add_argument(
-        "--sbatch",
-        metavar="OPTIONS",
-        default="",
-        help="options for sbatch: partition, account, GPUs, time of the job that --nodes submits",
-    )
-    parser.add_argument(
-        "--simulate-gpu",
-        action="store_true",
-        help="let RCCL choose its network on a stand-in for HIP: a simulation for RCCL "
-        "2.22 and later (ROCm 6.4), which looks for its plugin only with a GPU",
-    )
-    # for the job that --nodes submits: the report as far as it is, should the job end before it is whole
-    parser.add_argument("--so-far", metavar="FILE", type=Path, help=argparse.SUPPRESS)
-    # for a trial, which asks what each variable of the site does
-    parser.add_argument("--leave-out", metavar="NAME", help=argparse.SUPPRESS)
-    options.add_junit(parser)
-    options.add_page(parser)
-    options.add_quiet(parser)
-    options.add_verbose(parser, "everything that was checked")
-    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -118,7 +54,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
     level = Level(arguments.level) if arguments.level else None
     if arguments.simulate_gpu and level is Level.STATIC:
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
-    snapshot, site, venv = options.snapshot_of(arguments), options.site_of(arguments), options.venv_of(arguments)
+    snapshot, site, venv = inputs.snapshot_of(arguments), inputs.site_of(arguments), inputs.venv_of(arguments)
 
     def check(image: Path) -> CheckReport:
         return check_image(
@@ -129,7 +65,7 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
             simulate=arguments.simulate_gpu,
             site=site,
             program=arguments.starts,
-            machine=options.machine_options(arguments, anywhere=False),
+            machine=inputs.machine_options(arguments, anywhere=False),
             built_with=asked_for(image),
             venv=venv,
         )
@@ -165,7 +101,7 @@ def _on_nodes(arguments: argparse.Namespace, output: Output) -> int:
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
-    snapshot, site = options.snapshot_of(arguments), options.site_of(arguments)
+    snapshot, site = inputs.snapshot_of(arguments), inputs.site_of(arguments)
     allocation = find_allocation(os.environ)
     if allocation is None:
         report = _by_job(arguments)
@@ -184,9 +120,9 @@ def _on_nodes(arguments: argparse.Namespace, output: Output) -> int:
             site=site,
             simulate=arguments.simulate_gpu,
             program=arguments.starts,
-            machine=options.machine_options(arguments, anywhere=False),
+            machine=inputs.machine_options(arguments, anywhere=False),
             built_with=asked_for(arguments.images[0]),
-            venv=options.venv_of(arguments),
+            venv=inputs.venv_of(arguments),
             without=arguments.leave_out,
         )
 
@@ -213,7 +149,7 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
         for_sbatch = shlex.split(arguments.sbatch)
     except ValueError as error:
         raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
-    options.venv_of(arguments)
+    inputs.venv_of(arguments)
     with opened(arguments.images[0]):
         pass  # what is not an image is reported now, not when the job has waited for its nodes
     words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
@@ -221,7 +157,7 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     words += ["--venv", str(arguments.venv.absolute())] if arguments.venv else []
     words += ["--simulate-gpu"] if arguments.simulate_gpu else []
     words += ["--level", arguments.level] if arguments.level else []
-    words += options.machine_options(arguments)
+    words += inputs.machine_options(arguments)
 
     def submitted(job: str) -> None:
         print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)

@@ -1,169 +1,271 @@
-"""The commands of the program: their names, what `--help` says of each, and their parsers.
+"""The table of commands: the name of each, what it is for, its options and help, and what its exit codes say.
 
-A command is the module of this folder that has its name. It is imported when it is called: `lumiimg --help` needs
-none of them. Its docstring is its help: what it does up to the first blank line, the rest below its options.
-`configure_parser` adds what it takes, and `execute` does it and returns the exit code.
+`--help`, the completion, the manual pages and the reference are made from here alone. What a command does is in
+the module of this folder that has its name: `execute` there. It is imported when the command runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Iterable, Sequence
-from importlib import import_module
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from lumiimg import __version__
-from lumiimg.cli.complaint import complain
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.cli import build_options, check_options, job_options, other_options
+from lumiimg.cli.parser import Parser, exit_codes
+
+
+class Command(NamedTuple):
+    """A row of the table."""
+
+    purpose: str
+    """In the list of all commands."""
+    configure: Callable[[argparse.ArgumentParser], None]
+    """Adds the options. Its docstring is the help: up to the first blank line above the options, the rest below."""
+    exits: Mapping[int | str, str]
+    """What each exit code says."""
+
+
+_WORST: dict[int | str, str] = {"of several images,": "that of the worst: 1, 2, 4, 3, 0"}
 
 GROUPS = {
     "everyday commands": {
-        "build": "build an image from a base and layers",
-        "check": "will this image use the fast network? if not: what is missing, and what to do",
-        "log": "read a job's log: which network it used, why not the fast one, what to do",
-        "explain": "explain why an image fits a machine, or a request its site, or why not",
-        "adapt": "add to someone else's image what it lacks to use a machine's network",
-        "job": "write a job script for an image on a site: ranks, cores, variables, binds",
-        "venv": "make a Python environment over an image, for packages of your own: its torch stays",
-        "show": "list bases, layers, recipes and sites; show one of them, or an image",
-        "lock": "resolve every version, address and digest of an image, and write them to a lock",
-        "rebuild": "build an image again from its own record",
-        "diff": "compare two locks or two images",
-        "host": "record what this machine offers to a container",
-        "bind": "print the fewest binds from a machine that an image needs, each with its reason",
-        "ldd": "list the libraries that a file of an image would load, from where, and by which rule",
-        "cache": "list, verify or remove layers that were built before",
-        "doctor": "find out whether this machine can build images, and how",
-        "schema": "print the JSON Schemas of what --json prints",
-        "completion": "let the shell complete commands, options and names",
+        "build": Command(
+            "build an image from a base and layers",
+            build_options.build,
+            {
+                0: "the image is there, or with --dry-run the plan; with --why, the layer is in the cache",
+                1: "a rule refuses it, a layer failed, or a source is another than the lock says; with --why, the "
+                "layer would be built again",
+                2: "wrong usage, or a file that is not what it should be",
+                4: "no engine, or no network for what is to be fetched",
+            },
+        ),
+        "check": Command(
+            "will this image use the fast network? if not: what is missing, and what to do",
+            check_options.check,
+            {
+                0: "no obstacle found at this level",
+                1: "no: RCCL would not use the fast network",
+                2: "not an image",
+                3: "cannot be decided from here; of several nodes, one gave no answer, or they have no GPUs for the "
+                "level that was asked for; Slurm did not take the job of --nodes, or ended it before the answer",
+                4: "no engine or no GPU for the level that was asked for; no Slurm for --nodes",
+                **_WORST,
+            },
+        ),
+        "log": Command(
+            "read a job's log: which network it used, why not the fast one, what to do",
+            check_options.log,
+            {
+                0: "proved: a fast network carried the traffic, or nothing crossed one",
+                1: "it did not: slow path, plugin failed, wrong or slow collectives",
+                2: "no such file",
+                3: "the log does not say, or shows no traffic",
+            },
+        ),
+        "explain": Command(
+            "explain why an image fits a machine, or a request its site, or why not",
+            check_options.explain,
+            {
+                0: "no obstacle found: everything on the path to the NIC loads, or the rules hold",
+                1: "something stands against it; of a request, the nearest that works",
+                2: "not an image, no snapshot, or a name that is not there",
+                3: "a host snapshot would decide it, or something is not known here",
+                4: "the base of a request cannot be had on this machine",
+                **_WORST,
+            },
+        ),
+        "adapt": Command(
+            "add to someone else's image what it lacks to use a machine's network",
+            build_options.adapt,
+            {
+                0: "the image is there, or it lacks nothing",
+                1: "refused, or a layer failed; or nothing that is added would help",
+                2: "not an image",
+                3: "nothing is added, and something is not known here",
+                4: "no engine, or no network for what is to be fetched",
+            },
+        ),
+        "job": Command(
+            "write a job script for an image on a site: ranks, cores, variables, binds",
+            job_options.job,
+            {
+                0: "written",
+                1: "the site has no job of this shape (the nearest is named), or none of the libraries to bind loads",
+                2: "not an image, no such site or partition, wrong usage",
+            },
+        ),
+        "venv": Command(
+            "make a Python environment over an image, for packages of your own: its torch stays",
+            build_options.venv,
+            {
+                0: "made",
+                1: "the packages do not go together with the image, or cannot be had",
+                2: "not an image, a requirement that is not followed, wrong usage",
+                4: "no engine, no mksquashfs, or no package index",
+            },
+        ),
+        "show": Command(
+            "list bases, layers, recipes and sites; show one of them, or an image",
+            other_options.show,
+            {
+                0: "shown; with --gpu, all GPU code was read",
+                2: "no such name, or not an image",
+                3: "with --gpu, some of the GPU code cannot be read",
+            },
+        ),
+        "lock": Command(
+            "resolve every version, address and digest of an image, and write them to a lock",
+            build_options.lock,
+            {
+                0: "the lock is written",
+                1: "refused: a rule, or no release fits",
+                2: "wrong usage",
+                4: "no network for what is not known yet",
+            },
+        ),
+        "rebuild": Command(
+            "build an image again from its own record",
+            build_options.rebuild,
+            {
+                0: "the image is there",
+                1: "a layer failed, or a source changed; with --fresh, the files differ",
+                2: "not an image of lumiimg",
+                4: "no engine, or no network",
+            },
+        ),
+        "diff": Command(
+            "compare two locks or two images",
+            build_options.diff,
+            {0: "no difference", 1: "they differ", 2: "not a lock, or not an image"},
+        ),
+        "host": Command(
+            "record what this machine offers to a container",
+            check_options.host,
+            {
+                0: "a libfabric that loads, with libcxi, was found",
+                2: "a path of --include offers nothing",
+                3: "written, but no such libfabric was found here",
+                4: "no glibc here to ask",
+            },
+        ),
+        "bind": Command(
+            "print the fewest binds from a machine that an image needs, each with its reason",
+            check_options.bind,
+            {
+                0: "with these binds each library that is opened is found in a version that fits (anything that keeps "
+                "RCCL from using them is on standard error, and in the exit codes of `explain` and `check --host`)",
+                1: "no set of binds loads; the reasons are on standard error",
+                2: "not an image, or no snapshot",
+                3: "cannot be decided: no fabric in the snapshot, no glibc in image",
+            },
+        ),
+        "ldd": Command(
+            "list the libraries that a file of an image would load, from where, and by which rule",
+            check_options.ldd,
+            {
+                0: "everything would be loaded, in the versions that are needed",
+                1: "something is missing, or does not fit",
+                2: "not an image, or no such file in it",
+                3: "cannot be decided (musl has another loader than the one modelled)",
+            },
+        ),
+        "cache": Command(
+            "list, verify or remove layers that were built before",
+            build_options.cache,
+            {0: "done", 1: "`verify` found an entry that is not what it was", 2: "no such entry"},
+        ),
+        "doctor": Command(
+            "find out whether this machine can build images, and how",
+            build_options.doctor,
+            {
+                0: "images can be built here",
+                1: "they cannot: something that is needed does not work",
+                3: "not known: no container started, for a reason that lumiimg does not know",
+                4: "there is no container engine, and Linux makes no containers here",
+            },
+        ),
+        "schema": Command(
+            "print the JSON Schemas of what --json prints",
+            other_options.schema,
+            {0: "printed", 2: "no such schema"},
+        ),
+        "completion": Command(
+            "let the shell complete commands, options and names",
+            other_options.completion,
+            {0: "printed", 2: "no such shell"},
+        ),
     },
     "for support staff": {
-        "module": "write a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
-        "drift": "show what a system update changed, which images it breaks, and what to do",
-        "trial": "try on real nodes what lumiimg claims of them and of images",
-        "draft": "read a Dockerfile: list what the catalogue has, and draft a layer for the rest",
-        "bench": "count what the start of a program asks of the shared file system",
+        "module": Command(
+            "write a module for an image (Lmod, Tcl) with wrappers: python, pip, torchrun, …",
+            job_options.module,
+            {
+                0: "written: modulefiles/NAME/VERSION(.lua), software/NAME/VERSION",
+                1: "no set of binds loads, or a path cannot be written there",
+                2: "not an image, no snapshot, or the name is that of something else",
+                3: "which libraries must be bound cannot be decided",
+            },
+        ),
+        "drift": Command(
+            "show what a system update changed, which images it breaks, and what to do",
+            check_options.drift,
+            {
+                0: "no change breaks an image, or nothing changed",
+                1: "an image breaks, or the binds made for it before; without images: something changed that can break "
+                "one",
+                2: "not a snapshot, or one of the images is not an image",
+                3: "cannot be decided: nodes of different kinds, no fabric in the new snapshot, or an unknown driver",
+            },
+        ),
+        "trial": Command(
+            "try on real nodes what lumiimg claims of them and of images",
+            job_options.trial,
+            {
+                0: "planned, or submitted; of a report: all is as it was predicted",
+                1: "something differs; the node minutes of the trial are used up",
+                2: "not an image, or not the folder of a trial",
+                3: "something is not measured yet; the job waits or runs",
+                4: "no Slurm here",
+            },
+        ),
+        "draft": Command(
+            "read a Dockerfile: list what the catalogue has, and draft a layer for the rest",
+            other_options.draft,
+            {0: "it was read", 2: "not a Dockerfile, or no such stage"},
+        ),
+        "bench": Command(
+            "count what the start of a program asks of the shared file system",
+            check_options.bench,
+            {
+                0: "counted",
+                2: "no such place, or the module cannot be imported there",
+                3: "a part cannot be counted here: the engine is set-user-id",
+                4: "no strace, no Python or no engine here, or it starts no container",
+            },
+        ),
     },
 }
-"""The commands and what each is for, as `--help` groups them."""
-COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
+"""The commands as `--help` groups them."""
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 ALIASES = {"list": "show"}
 """Other names that commands have."""
-_WORDS = 8
-"""That are named of those that a command does not take."""
 INTERNAL = "node"
 """What `check --nodes` starts on each node: in no list of commands."""
+_ALL = COMMANDS | {INTERNAL: Command("", job_options.node, {})}
+EXITS: Mapping[int | str, str] = {
+    0: "good",
+    1: "the answer is no",
+    2: "wrong usage or bad input",
+    3: "cannot decide (says what would)",
+    4: "something needed is missing here",
+}
+"""What the exit codes of all commands say."""
 _EPILOG = """\
-exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input ·
-3 cannot decide (says what would) · 4 something needed is missing here
 the next step here: lumiimg      help on a command: lumiimg help COMMAND
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line: what is wrong, what was meant perhaps, and where the help is."""
-
-    words: ClassVar[Sequence[str]] = ()
-    """The command line, for hints."""
-
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as argparse has them
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
-
-    @property
-    def below(self) -> dict[str, Parser]:
-        """The parsers of the commands below this one."""
-        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001
-        return dict(actions[0].choices) if actions else {}
-
-    @property
-    def commands(self) -> Iterable[str]:
-        """The names of the commands below this one."""
-        return self.below
-
-    @property
-    def options(self) -> Iterable[str]:
-        """The options of this command, as they are written."""
-        return self._option_string_actions
-
-    def behind_command(self, words: Sequence[str]) -> list[str]:
-        """Return words with options that stand before a command behind it: `--offline explain` is `explain --offline`.
-
-        Its own options stay, and so does what names no command.
-        """
-        at, named, moved = self, list[str](), list[str]()
-        for number, word in enumerate(words):
-            if not at.below:
-                return [*named, *moved, *words[number:]]
-            if word in at.below:
-                at = at.below[word]
-                named.append(word)
-            elif word.partition("=")[0] in at.options or not (moved or word.startswith("-")):
-                break
-            else:
-                moved.append(word)
-        return [*named, *moved] if named and not at.below else list(words)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
-        if action.choices is not None and value not in action.choices:
-            for name in action.option_strings or ("",):
-                self._refuse_retired([name, value] if name else [value])
-            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-                from lumiimg.cli.slips import meant  # only where something is wrong
-
-                self.error(f"there is no command {value!r}{meant(value, self.commands)}")
-        super()._check_value(action, value)
-
-    def _refuse_retired(self, words: Sequence[str]) -> None:
-        """Leave with 2 and the name of the successor where one of the words was a command or an option once."""
-        from lumiimg.cli.retired import retired  # only where something is wrong
-
-        if found := retired(self.prog.partition(" ")[2], words):
-            gone, instead = found
-            self.error(f"{gone} is gone", instead)
-
-    def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
-        from lumiimg.cli import slips  # only where something is wrong
-
-        self._refuse_retired(self.words)
-        first = words[0].partition("=")[0]
-        options = self._option_string_actions
-        question = slips.meant(first, options) if first.startswith("-") else ""
-        told = f"{' '.join(words[:_WORDS])}{' …' if len(words) > _WORDS else ''}"
-        self.error(f"unrecognized arguments: {told}{question}", slips.of_words(words, self.words, options))
-
-    def program_in(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the words of this command, and those from its second positional on, which are a program's.
-
-        Raises BadInputError where the program has a word that may be an option of this command.
-        """
-        options, positions, takes = self._option_string_actions, 0, 0
-        for number, word in enumerate(words):
-            if takes:
-                takes -= 1
-            elif word.startswith("-") and word != "-":
-                action = options.get(word)
-                takes = 0 if action is None or action.nargs == 0 else 1
-            else:
-                positions += 1
-                if positions > 1:
-                    program = list(words[number:])
-                    if both := next((one for one in program if one.partition("=")[0] in options), None):
-                        what = f"{both} may be of {self.prog}, or of {program[0]}"
-                        raise BadInputError(what, hint=f"put `--` before the program: -- {program[0]} …")
-                    return list(words[:number]), program
-        return list(words), []
-
-    def error(self, message: str, hint: str | None = None) -> NoReturn:
-        """Print what is wrong and leave with 2."""
-        if "arguments are required" in message:
-            self._refuse_retired(self.words)
-        if hint is None and message.endswith("arguments are required: --host"):
-            hint = "on a node of the machine, `lumiimg host scan -o host.json` writes the file: --host host.json"
-        hint = hint or f"see `{self.prog} --help`"
-        complain(self.prog, f"{message} ({hint})", message, hint)
-        raise SystemExit(ExitCode.BAD_INPUT)
 
 
 class MainParser(Parser):
@@ -189,18 +291,18 @@ class MainParser(Parser):
         formatter.add_text(self.description)
         for title, group in GROUPS.items():
             formatter.start_section(title)
-            formatter.add_arguments([argparse.Action((), name, help=purpose) for name, purpose in group.items()])
+            formatter.add_arguments([argparse.Action((), name, help=row.purpose) for name, row in group.items()])
             formatter.end_section()
         formatter.start_section("options")
         formatter.add_arguments([action for action in self._actions if action.option_strings])
         formatter.end_section()
-        formatter.add_text(self.epilog)
+        formatter.add_text(f"{exit_codes(EXITS)}\n{self.epilog}")
         return formatter.format_help()
 
 
 @functools.cache  # the same for a whole process
-def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
-    """Return the parser of the program with these of its commands, whose modules are imported."""
+def make_parser(names: tuple[str, ...] = tuple(_ALL)) -> MainParser:
+    """Return the parser of the program with these of its commands."""
     parser = MainParser(
         prog="lumiimg",
         description="Build ROCm AI images for HPE Slingshot machines, and prove which network\nthey use.",
@@ -210,17 +312,20 @@ def make_parser(names: tuple[str, ...] = (*COMMANDS, INTERNAL)) -> MainParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for name in names:
         aliases = [other for other, named in ALIASES.items() if named == name]
-        shown: dict[str, Any] = {} if name == INTERNAL else {"help": COMMANDS[name]}
+        shown: dict[str, Any] = {} if name == INTERNAL else {"help": _ALL[name].purpose}
         command = commands.add_parser(name, aliases=aliases, **shown)
-        module = import_module(f"lumiimg.cli.{name}")
-        command.description, _, command.epilog = (module.__doc__ or "").partition("\n\n")
-        command.set_defaults(execute=module.execute)
-        module.configure_parser(command)
+        _, configure, exits = _ALL[name]
+        text = (configure.__doc__ or "").rstrip().replace("\n    ", "\n")
+        command.description, _, command.epilog = text.partition("\n\n")
+        command.set_defaults(command=name)
+        configure(command)
+        for one in (command, *command.below.values()):
+            one.exits = exits
     return parser
 
 
 def parser_for(words: Iterable[str]) -> MainParser:
     """Return the parser of the program with the command that a command line names, and no other."""
     names = (ALIASES.get(word, word) for word in words)
-    name = next((name for name in names if name in COMMANDS or name == INTERNAL), None)
+    name = next((name for name in names if name in _ALL), None)
     return make_parser((name,) if name else ())

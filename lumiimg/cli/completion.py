@@ -1,18 +1,4 @@
-"""Print the script by which a shell completes what you type.
-
-to enable it for every new shell, one line:
-  bash:  echo 'eval "$(lumiimg completion bash)"' >> ~/.bashrc
-  zsh:   echo 'eval "$(lumiimg completion zsh)"' >> ~/.zshrc    # after compinit
-  fish:  lumiimg completion fish > ~/.config/fish/completions/lumiimg.fish
-
-It completes commands, options, their values, files that fit, and the names of
-bases, layers, recipes and sites, including yours. For bash and zsh the line
-above starts lumiimg once per new shell. To avoid that, write the output to a
-file and source the file; it stays valid when lumiimg is updated.
-
-exit codes: 0 printed
-            2 no such shell
-"""
+"""Print the script by which a shell asks what can follow on its line, and answer it."""
 
 from __future__ import annotations
 
@@ -30,13 +16,8 @@ if TYPE_CHECKING:
 
     Completer = Callable[..., Iterable[str]]
 
-SHELLS = ("bash", "zsh", "fish")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_FILES = 5000
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,25 +1,12 @@
-"""Show how two locks differ: base, layers, releases, sources, Python
-distributions; or in which files two images differ: kind, mode, owner, content,
-hard links, device numbers, extended attributes, time.
-
-exit codes: 0 no difference · 1 they differ · 2 not a lock, or not an image
-"""
+"""Compare two locks or two images."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode
 from lumiimg.files import read_beginning
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("old", metavar="A", type=Path, help="the one before: a lock, or an image")
-    parser.add_argument("new", metavar="B", type=Path, help="the one after")
-    add_quiet(parser)
-    add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

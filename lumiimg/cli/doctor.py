@@ -1,18 +1,4 @@
-"""Try what a build needs: each engine, with what is known about its version, a
-container, debootstrap, user namespaces, overlays, FUSE, squashfs-tools, proot;
-room on disk and in memory.
-A build takes the first engine that starts a container: apptainer, singularity,
-the kernel's own, or the one that LUMIIMG_ENGINE names. A check takes the first
-that is here, as jobs do.
-Builds on this machine use the result until the machine restarts. The last line
-is the command to go on with: a build, or what gets what is missing.
-
-exit codes: 0 images can be built here
-            1 they cannot: something that is needed does not work
-            3 not known: no container started, for a reason that lumiimg does
-              not know
-            4 there is no container engine, and Linux makes no containers here
-"""
+"""Try what a build needs."""
 
 from __future__ import annotations
 
@@ -21,16 +7,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_quiet
 from lumiimg.errors import ExitCode, MissingHereError
 
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_quiet(parser)
-    add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,24 +1,4 @@
-"""Of an image: which library comes from where on the way from RCCL to the NIC,
-which versions each side needs and has, and what margin is left; with --site,
-whether the GPU there runs the image's code.
-Of a request (--base, --add): what would be chosen, by which rule, from which
-fact; what stands against it, and the nearest request that works.
-
-examples:
-  lumiimg explain image.sif --host host.json
-  lumiimg explain image.sif --site lumi        # whether its GPU runs the code
-  lumiimg explain *.sif --host host.json       # equal answers as one group
-  lumiimg explain --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
-  lumiimg explain --add vllm --site lumi       # on which bases?
-
-exit codes: 0 no obstacle found: everything on the path to the NIC loads, or the
-              rules hold
-            1 something stands against it; of a request, the nearest that works
-            2 not an image, no snapshot, or a name that is not there
-            3 a host snapshot would decide it, or something is not known here
-            4 the base of a request cannot be had on this machine
-            of several images, that of the worst: 1, 2, 4, 3, 0
-"""
+"""Explain an image beside a machine, or a request."""
 
 from __future__ import annotations
 
@@ -28,25 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli import options
-from lumiimg.cli.request import add_request, ground_of, planned, read_request, sources_of
+from lumiimg.cli import inputs
+from lumiimg.cli.request import ground_of, planned, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lumiimg.check.static.boundary import Boundary
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help=options.IMAGES)
-    options.add_program(parser)
-    add_request(parser, "of a request")
-    parser.add_argument("--offline", action="store_true", help=options.OFFLINE)
-    options.add_page(parser)
-    options.add_quiet(parser)
-    options.add_verbose(parser, "every need, source and pair of versions")
-    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -58,7 +27,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "name either an image or a request, not both",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
-    options.refuse_places({"--html": arguments.html}, (*arguments.images, arguments.host))
+    inputs.refuse_places({"--html": arguments.html}, (*arguments.images, arguments.host))
     if arguments.images:
         _refuse_options_of_requests(arguments)
         return _several(arguments) if len(arguments.images) > 1 else _image(arguments)
@@ -111,8 +80,8 @@ def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:
     from lumiimg.build.provenance import asked_for
     from lumiimg.check.static.boundary import study
 
-    snapshot, site = options.snapshot_of(arguments), options.site_of(arguments)
-    machine = options.machine_options(arguments, anywhere=False)
+    snapshot, site = inputs.snapshot_of(arguments), inputs.site_of(arguments)
+    machine = inputs.machine_options(arguments, anywhere=False)
 
     def look(image: Path) -> Boundary:
         return study(image, os.environ, snapshot, site, arguments.starts, machine=machine, built_with=asked_for(image))

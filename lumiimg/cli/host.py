@@ -1,4 +1,4 @@
-"""Look at what this machine offers to a container."""
+"""Record what this machine offers to a container."""
 
 from __future__ import annotations
 
@@ -7,36 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from lumiimg.cli.options import add_json, add_quiet, add_repeated, refuse_places
+from lumiimg.cli.inputs import refuse_places
 from lumiimg.errors import ExitCode
-
-_EPILOG = """\
-Take it where the jobs run, with the modules of the job loaded:
-  srun -p small-g --gpus=1 lumiimg host scan -o host.json
-
-exit codes: 0 a libfabric that loads, with libcxi, was found
-            2 a path of --include offers nothing
-            3 written, but no such libfabric was found here
-            4 no glibc here to ask
-"""
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-    scan = actions.add_parser(
-        "scan",
-        help="record the fabric libraries, NICs, driver and engine of this node",
-        description="Record what this node offers: libfabric, libcxi and all that they need,\n"
-        "NICs, GPU driver, container engine. `lumiimg bind` and `lumiimg explain` read\n"
-        "the file on any machine.",
-        epilog=_EPILOG,
-    )
-    scan.add_argument("-o", "--output", metavar="FILE", help="output: the snapshot; - for standard output")
-    include = "library, or folder of libraries, that the scan would not find (may be repeated)"
-    add_repeated(scan, "--include", "PATH", include, Path)
-    add_quiet(scan)
-    add_json(scan)
-    scan.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,25 +1,4 @@
-"""Write a script for Slurm or PBS that runs a command in an image on a site:
-the cores and GPU of each rank, the variables for this image there, and the
-binds. At its end the script reports the network that was used. --annotate adds
-the reason for every choice.
-
-frameworks: ddp, fsdp, deepspeed, lightning   a rank per GPU that sees all GPUs
-            vllm, ray       once per node; Ray connects several nodes
-            plain           a rank per GPU that sees only its own (MPI, …)
-Without --framework: by the command, and whether the image has torch.
-
-examples:
-  lumiimg job image.sif --site lumi -o job.sh -- python train.py
-  lumiimg job image.sif --site lumi --nodes 4 --launch torchrun -- python x.py
-  lumiimg job image.sif --site lumi --gpus 2 -- vllm serve MODEL
-  lumiimg job image.sif --site lumi --bind /data -- python x.py --in=/data/x
-  lumiimg job image.sif --site lumi --explain
-
-exit codes: 0 written
-            1 the site has no job of this shape (the nearest is named), or
-              none of the libraries to bind loads
-            2 not an image, no such site or partition, wrong usage
-"""
+"""Write a job script for an image on a site."""
 
 from __future__ import annotations
 
@@ -29,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli import options
-from lumiimg.errors import ExitCode, RefusedError
+from lumiimg.cli import inputs
+from lumiimg.cluster.job.shape import seconds
+from lumiimg.errors import BadInputError, ExitCode, RefusedError
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
@@ -38,65 +18,11 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.resolve.stack import Stack
 
-_FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
-_MOST = 100_000
 
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lumiimg job IMAGE [options] [--] COMMAND [ARGUMENT ...]"
-    options.add_image(parser, "image, by the path that the job will see")
-    options.add_machine(parser, "its rank binding and settings apply")
-    parser.add_argument(
-        "--nodes",
-        metavar="N",
-        type=options.number_to(_MOST),
-        default=1,
-        help="number of nodes: of the job (default: 1)",
-    )
-    parser.add_argument("--gpus", metavar="N", type=options.number_to(_MOST), help="GPUs per node (default: all)")
-    parser.add_argument("--framework", choices=_FRAMEWORKS, metavar="NAME", help="how to start the program (below)")
-    parser.add_argument(
-        "--launch",
-        choices=("srun", "torchrun"),
-        default="srun",
-        help="launcher of the ranks on a node (default: srun; under PBS mpiexec)",
-    )
-    parser.add_argument(
-        "--partition",
-        metavar="NAME",
-        help="partition (default: the first of the site that fits, excluding test partitions)",
-    )
-    parser.add_argument("--exclusive", action="store_true", help="whole nodes, also in a partition that shares nodes")
-    parser.add_argument("--account", metavar="NAME", help="project that is charged")
-    parser.add_argument(
-        "--time", metavar="TIME", type=_time, help="time limit as for Slurm: minutes, HH:MM:SS, D-HH (default: 1 h)"
-    )
-    options.add_bind(parser, "added to the site's binds; also SRC:DST:ro")
-    parser.add_argument(
-        "--caches", metavar="DIR", help="folder for models and compiled kernels (default: the site's scratch)"
-    )
-    options.add_venv(parser)
-    options.add_host(parser)
-    options.add_output(parser, "the script, instead of printing it")
-    parser.add_argument("--annotate", action="store_true", help="print the reason for each choice")
-    parser.add_argument(
-        "--robust",
-        action="store_true",
-        help="add guards, with reasons: for a requeue, a start inside another job, a folder where others write, "
-        "clearing /tmp at the end",
-    )
-    parser.add_argument(
-        "--explain", action="store_true", help="print how the cores of each rank are found, and no script"
-    )
-    options.add_json(parser)
-
-
-def _time(text: str) -> int:
-    from lumiimg.cluster.job.shape import seconds
-
-    found = seconds(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid time; write minutes, HH:MM:SS, D-HH, D-HH:MM:SS")
+def _time_s(text: str) -> int:
+    if (found := seconds(text)) is None:
+        hint = "write minutes, HH:MM:SS, D-HH, D-HH:MM:SS"
+        raise BadInputError(f"{text!r} is not a valid time", where="--time", hint=hint)
     return found
 
 
@@ -109,9 +35,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.report.console import print_json
     from lumiimg.report.job import explain_job, json_keys, print_job
 
-    options.refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
-    site = find_site(options.site_to_make_for(arguments), os.environ)
-    snapshot = options.snapshot_of(arguments)
+    inputs.refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
+    site = find_site(inputs.site_to_make_for(arguments), os.environ)
+    snapshot = inputs.snapshot_of(arguments)
     request, stack, carries = _request(arguments, site, snapshot)
     manifest = None
     if snapshot is not None or carries:
@@ -159,12 +85,12 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
         gpus=arguments.gpus,
         partition=arguments.partition,
         account=arguments.account,
-        time_s=arguments.time,
+        time_s=arguments.time and _time_s(arguments.time),
         exclusive=arguments.exclusive,
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
     caches = arguments.caches and str(Path(arguments.caches).absolute())
-    venv = options.venv_of(arguments)
+    venv = inputs.venv_of(arguments)
     with opened(arguments.image) as image, with_venv(image, venv) as whole:
         if (lacking := wrong_processors(image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")

@@ -1,37 +1,11 @@
-"""List what ld.so would load for files of an image, without running anything.
-
-A program is given to ld.so, as by `ld.so --list PROGRAM`. If the kernel starts
-it by its name, $ORIGIN may be another folder, and the libraries may differ:
-then both are shown.
-
-Not counted: variables of your shell, and what is on the host where engines
-mount unasked (your home, /tmp, /dev): files of the image there are not seen.
-Name what your job has by --env and --bind. With --all, files with the names of
-text files (x.py, x.h, x.json) are not opened.
-
-exit codes: 0 everything would be loaded, in the versions that are needed
-            1 something is missing, or does not fit
-            2 not an image, or no such file in it
-            3 cannot be decided (musl has another loader than the one modelled)
-"""
+"""List what ld.so would load for files of an image."""
 
 from __future__ import annotations
 
 import argparse
 
-from lumiimg.cli.options import add_container, add_image, add_json, add_quiet, add_verbose, open_inside
+from lumiimg.cli.inputs import open_inside
 from lumiimg.errors import BadInputError, ExitCode
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_image(parser)
-    parser.add_argument("paths", metavar="PATH", nargs="*", help="programs and libraries, by their paths in the image")
-    parser.add_argument("--all", action="store_true", help="every program and library of the image")
-    add_container(parser)
-    parser.add_argument("--cwd", metavar="DIR", default="/", help="working directory of the process (default: /)")
-    add_quiet(parser)
-    add_verbose(parser, "with --all or many files, also those that load")
-    add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

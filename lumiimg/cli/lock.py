@@ -1,26 +1,14 @@
-"""Resolve every version, address and digest of an image, and write them to a
-lock. `lumiimg build --locked` builds from the lock alone. Entries of an
-existing lock are kept where they still fit.
-
-examples:
-  lumiimg lock --base rocm-6.4.4 --add vllm --fabric bundled --site lumi
-  lumiimg lock --upgrade numpy      # of what lumiimg.lock was made from
-  lumiimg build --locked -o vllm.sif
-
-exit codes: 0 the lock is written · 1 refused: a rule, or no release fits
-            2 wrong usage · 4 no network for what is not known yet
-"""
+"""Resolve what is asked for, and write the lock."""
 
 from __future__ import annotations
 
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import OFFLINE, add_jobs, add_json, add_output, add_quiet, add_repeated, refuse_places
-from lumiimg.cli.request import add_request, decided, ground_of, indexes_of, mirrors_of, read_request, sources_of
+from lumiimg.cli.inputs import refuse_places
+from lumiimg.cli.request import decided, ground_of, indexes_of, mirrors_of, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
 
 if TYPE_CHECKING:
@@ -29,20 +17,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.request import Request
-
-LOCK = "lumiimg.lock"
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_request(parser)
-    how = parser.add_argument_group("how")
-    add_output(how, f"the lock ({LOCK})", default=Path(LOCK))
-    what = "layer or Python distribution to upgrade to its newest version; all: everything (may be repeated)"
-    add_repeated(how, "--upgrade", "NAME", what)
-    how.add_argument("--offline", action="store_true", help=OFFLINE)
-    add_jobs(how)
-    add_quiet(how)
-    add_json(how)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,18 +1,4 @@
-"""Read what NCCL, RCCL, their OFI plugin and libfabric printed, and say which
-network carried the traffic.
-
-FILE may be compressed (gzip, zstd, xz, bzip2), a folder of logs (torchrun's, or
-what NCCL_DEBUG_FILE wrote), or - for standard input; all are read as one job.
-Beside or without a log: dumps of PyTorch's flight recorder, the output of
-ncclras, sacct or seff. Each is known by its content.
-The log needs NCCL_DEBUG=INFO in the job's environment: without it RCCL says
-almost nothing.
-
-exit codes: 0 proved: a fast network carried the traffic, or nothing crossed one
-            1 it did not: slow path, plugin failed, wrong or slow collectives
-            2 no such file
-            3 the log does not say, or shows no traffic
-"""
+"""Read the logs of a job, and say which network carried the traffic."""
 
 from __future__ import annotations
 
@@ -22,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli import options
+from lumiimg.cli import inputs
 from lumiimg.errors import BadInputError, ExitCode, printable
 
 if TYPE_CHECKING:
@@ -34,25 +20,6 @@ if TYPE_CHECKING:
 
 _NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
 """Endings of files that are named in the place of a log by mistake, where nothing of a log is in them."""
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", metavar="FILE", nargs="*", help="a job's output: files, folders; - for standard input")
-    parser.add_argument(
-        "--image",
-        metavar="IMAGE",
-        type=Path,
-        help="image: that of the job, to find the library that made the plugin fail",
-    )
-    options.add_host(parser)
-    options.add_machine(parser, "its expected bandwidth is the reference")
-    parser.add_argument("--follow", action="store_true", help="follow a running job and print changes, until Ctrl-C")
-    options.add_junit(parser)
-    options.add_page(parser)
-    parser.add_argument("--signatures", action="store_true", help="list the known messages, and exit")
-    options.add_quiet(parser)
-    options.add_verbose(parser, "all causes, all nodes, the job's variables")
-    options.add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -68,9 +35,9 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     if arguments.host and not arguments.image:
         raise BadInputError("--host has no effect without the image of the job", hint="add --image IMAGE")
-    inputs = [arguments.image, arguments.host, *map(Path, arguments.paths)]
-    options.refuse_places({"--html": arguments.html, "--junit": arguments.junit}, inputs)
-    site = options.named_site(arguments)  # a log does not say where it was written
+    read = [arguments.image, arguments.host, *map(Path, arguments.paths)]
+    inputs.refuse_places({"--html": arguments.html, "--junit": arguments.junit}, read)
+    site = inputs.named_site(arguments)  # a log does not say where it was written
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     report = with_names(reader.report(), _names(arguments))
     _refuse_other_files(arguments.paths, report)
@@ -78,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.image:
         from lumiimg.check.run.job_log import compare
 
-        image = compare(report, arguments.image, os.environ, options.snapshot_of(arguments))
+        image = compare(report, arguments.image, os.environ, inputs.snapshot_of(arguments))
     measured = bandwidth_findings(report, site)
     answer = answer_of_job(report, measured)
     if arguments.junit:

@@ -12,12 +12,14 @@ import io
 import os
 import signal
 import sys
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from lumiimg.cli.commands import INTERNAL, Parser, make_parser, parser_for
-from lumiimg.cli.complaint import complain
+from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
+from lumiimg.cli.error_output import print_error
+from lumiimg.cli.parser import Parser
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
 from lumiimg.secret import has_login
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
-_SEVERAL: dict[str, Callable[[str], object]] = {"paths": str, "packages": str, "images": Path}
+_POSITIONAL_LISTS: dict[str, Callable[[str], object]] = {"paths": str, "packages": str, "images": Path}
 """Positional words of which a command takes any number."""
 _PLAIN = {"✓": "+", "✗": "x", "·": "-", "→": "->", "…": "...", "█": "#", "└": "`", "├": "|", "│": "|", "─": "-"}
 
@@ -87,17 +89,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words, program = without_program(parser.behind_command(words))
     except BadInputError as error:
-        complain("lumiimg", str(error), error.sentence, error.hint)
+        print_error("lumiimg", str(error), error.sentence, error.hint)
         return error.exit_code
     arguments, rest = parser.parse_known_args(words)
     arguments.program = program
     if rest:
         # argparse gives positional words up once an option has come between them
-        several = next((name for name in _SEVERAL if hasattr(arguments, name)), None)
+        several = next((name for name in _POSITIONAL_LISTS if hasattr(arguments, name)), None)
         if several is None or any(word.startswith("-") for word in rest):
             _command_of(parser, words).refuse(rest)
-        setattr(arguments, several, [*getattr(arguments, several), *map(_SEVERAL[several], rest)])
-    if not hasattr(arguments, "execute"):
+        setattr(arguments, several, [*getattr(arguments, several), *map(_POSITIONAL_LISTS[several], rest)])
+    if not hasattr(arguments, "command"):
         from lumiimg.cli.start import print_start
 
         print_start(os.environ)
@@ -108,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LumiimgError as error:
         if isinstance(error, RefusedError):
             _report_site(arguments)
-        complain("lumiimg", str(error), error.sentence, error.hint)
+        print_error("lumiimg", str(error), error.sentence, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
         print("lumiimg: interrupted", file=sys.stderr)
@@ -118,20 +120,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             # The reader (`| head`) has what it wanted; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
-        told = BadInputError(error.strerror or str(error), where=os.fsdecode(error.filename or "") or None)
-        complain("lumiimg", str(told), told.sentence, told.hint)
+        stopped = BadInputError(error.strerror or str(error), where=os.fsdecode(error.filename or "") or None)
+        print_error("lumiimg", str(stopped), stopped.sentence, stopped.hint)
         return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
             raise
-        told = BadInputError(f"{type(error).__name__}: {error}", where="a fault in lumiimg")
+        stopped = BadInputError(f"{type(error).__name__}: {error}", where="a fault in lumiimg")
         hint = "LUMIIMG_DEBUG=1 shows where; please report it"
-        complain("lumiimg", f"{told} ({hint})", told.sentence, hint)
+        print_error("lumiimg", f"{stopped} ({hint})", stopped.sentence, hint)
         return FAULT
 
 
 def _execute(arguments: argparse.Namespace) -> int:
-    code = int(arguments.execute(arguments))
+    code = int(import_module(f"lumiimg.cli.{arguments.command}").execute(arguments))
     _report_site(arguments)
     return code
 

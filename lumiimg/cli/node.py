@@ -1,19 +1,12 @@
-"""Carry out the task in FOLDER on this node: `lumiimg check --nodes` and `lumiimg trial` do."""
+"""Carry out a task on this node for `check --nodes` and `trial`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from pathlib import Path
 
 from lumiimg.errors import ExitCode, printable
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", type=Path)
-    parser.add_argument("--look", metavar="SITE", help="put there what this node shows of what the site's file says")
-    parser.add_argument("--gpus-in", metavar="IMAGE", type=Path, help="print what the GPUs are for its runtime")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import refuse_places
+from lumiimg.cli.inputs import refuse_places
 from lumiimg.errors import ExitCode, LumiimgError, printable
 from lumiimg.report.text import show
 

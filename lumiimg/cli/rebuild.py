@@ -1,16 +1,4 @@
-"""Build an image of lumiimg again from the image alone: it carries its
-definitions, the files of its layers, and the digest and address of every
-source. Layers in the cache are used; compile caches are not. The image cannot
-make lumiimg read a file of this machine, or run anything outside the image.
-
-examples:
-  lumiimg rebuild old.sif -o new.sif
-  lumiimg rebuild old.sif -o new.sif --fresh    # what comes out differently?
-  lumiimg rebuild old.sif -o new.sif --base theirs.sif
-
-exit codes: 0 the image is there · 1 a layer failed, or a source changed
-            2 not an image of lumiimg · 4 no engine, or no network
-"""
+"""Build an image of lumiimg again from the image alone."""
 
 from __future__ import annotations
 
@@ -19,29 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli import build
-from lumiimg.cli.options import OFFLINE, add_host, add_image, add_output
-from lumiimg.cli.request import add_mirror, sources_of
+from lumiimg.cli.request import sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     import argparse
 
     from lumiimg.image.compare import FileDifference
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_image(parser, "image built by lumiimg")
-    add_output(parser, "the image", required=True)
-    parser.add_argument("--base", metavar="FILE", type=Path, help="starting point: the file or folder it was built on")
-    add_mirror(parser)
-    add_host(parser, ": for the bind manifest, like the snapshot of the old image")
-    parser.add_argument("--offline", action="store_true", help=OFFLINE)
-    parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="build without the cache: all of it, and compare the files; exits 1 if they differ",
-    )
-    build.add_result(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

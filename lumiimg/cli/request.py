@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from lumiimg.cli.options import Options, add_host, add_layers, add_repeated, add_site, site_to_make_for
+from lumiimg.cli.inputs import site_to_make_for
 from lumiimg.errors import BadInputError, MissingHereError, printable
 
 if TYPE_CHECKING:
@@ -28,64 +28,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
 
 K = TypeVar("K", str, tuple[str, str])
-
-
-def add_request(parser: argparse.ArgumentParser, title: str = "what") -> None:
-    """Add the options that tell which image is wanted."""
-    what = parser.add_argument_group(title)
-    what.add_argument(
-        "--base",
-        metavar="NAME|IMAGE",
-        help="starting point: a name (`lumiimg list`), or an image, which is read first",
-    )
-    what.add_argument("--recipe", metavar="NAME|FILE", help="named stack; --base and --add change or extend it")
-    add_layers_and_sources(what)
-    add_newest(what, " (default: that of the newest release)")
-
-
-def add_newest(what: Options, otherwise: str = "") -> None:
-    """Add --exclude-newer; `otherwise`: what holds without it."""
-    what.add_argument(
-        "--exclude-newer",
-        type=_date,
-        metavar="DATE",
-        help=f"latest upload date of packages to use: YYYY-MM-DD{otherwise}",
-    )
-
-
-def _date(text: str) -> dt.date:
-    try:
-        return dt.date.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not a valid date: {text[:40]!r}") from error
-
-
-def add_requirements(what: Options) -> None:
-    """Add -r."""
-    own = "packages of your own: a requirements file; torch and the packages below stay"
-    what.add_argument("-r", "--requirements", metavar="FILE", action="append", default=[], help=own)
-
-
-def add_layers_and_sources(what: Options) -> None:
-    """Add the options that say what comes on a base."""
-    layer = "layer to add, with an optional version: vllm==0.10.1; or a package of your own: pip:einops==0.8.1"
-    add_repeated(what, "--add", "LAYER|pip:PACKAGE", f"{layer} (may be repeated)")
-    add_requirements(what)
-    add_repeated(what, "--arg", "LAYER.NAME=VALUE", "argument to set: of a layer (`lumiimg show` lists them)")
-    source = "where to get a source archive; append #sha256=HEX to verify it"
-    add_repeated(what, "--source", "NAME=FILE|URL", source)
-    add_mirror(what)
-    add_site(what)
-    add_host(
-        what,
-        ": it overrides the site's defaults",
-    )
-    add_layers(what)
-
-
-def add_mirror(what: Options) -> None:
-    mirror = "fetch from TO instead: debian=URL, pypi=URL, docker.io=HOST, https://github.com=URL (may be repeated)"
-    add_repeated(what, "--mirror", "FROM=TO", mirror)
 
 
 def planned(arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None) -> tuple[Request, Plan]:

@@ -1,14 +1,4 @@
-"""Print the JSON Schema (2020-12) of a kind of output; without a name, list the
-kinds. Each schema is complete in itself. See docs/reference/json.md for
-tables.
-
-examples:
-  lumiimg schema check > check.schema.json
-  lumiimg check image.sif --json > check.json
-  check-jsonschema --schemafile check.schema.json check.json
-
-exit codes: 0 printed · 2 no such schema
-"""
+"""Print the JSON Schema of a kind of output."""
 
 from __future__ import annotations
 
@@ -18,13 +8,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from lumiimg.cli.options import add_json
 from lumiimg.errors import BadInputError, ExitCode
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="check, log, host, …")
-    add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,12 +1,4 @@
-"""List bases, layers, recipes and sites, yours first, or show one: a base or a
-layer (arguments, releases, sources, what it requires, provides and sets), a
-recipe, a site (driver, fabric, partitions, cores, environment, advice), or how
-an image was built, by its own record. With --gpu: for which GPUs an image has
-code, as a table for an issue or a mail. `lumiimg list` is the same command.
-
-exit codes of --gpu: 0 all GPU code was read, 2 not an image, 3 some of it
-cannot be read
-"""
+"""List what the catalogue has, or show one entry of it, a site or an image."""
 
 from __future__ import annotations
 
@@ -16,22 +8,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import add_json, add_layers, add_machine, named_site
+from lumiimg.cli.inputs import named_site
 from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.catalog.layers import Layer, Release
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    what = "a base, layer, recipe or site, or an image, image.sif (default: list all bases, layers, recipes and sites)"
-    parser.add_argument("name", metavar="NAME", nargs="?", help=what)
-    parser.add_argument("--gpu", action="store_true", help="for an image, list for which GPUs each component has code")
-    add_machine(parser, "with --gpu, mark the code that its GPU accepts")
-    add_layers(parser)
-    add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

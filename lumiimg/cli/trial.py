@@ -1,20 +1,4 @@
-"""Try on real nodes what lumiimg says of them and of images, and put claims and
-facts side by side.
-
-  lumiimg trial plan image.sif -o trial       writes down what it would do, what
-                                              that costs, and every prediction
-  lumiimg trial run trial --sbatch='-A …'     submits the job; again: goes on
-  lumiimg trial report trial                  the table, as far as it is
-
-Nothing is sent anywhere. The file of the report has no names of people,
-projects, nodes and folders: read it before you share it.
-
-exit codes: 0 planned, or submitted; of a report: all is as it was predicted
-            1 something differs; the node minutes of the trial are used up
-            2 not an image, or not the folder of a trial
-            3 something is not measured yet; the job waits or runs
-            4 no Slurm here
-"""
+"""Plan a trial, run it on nodes, and report it."""
 
 from __future__ import annotations
 
@@ -25,14 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.options import (
-    add_json,
-    add_machine,
-    add_output,
-    add_page,
-    add_quiet,
-    add_verbose,
-    number_to,
+from lumiimg.cli.inputs import (
     site_in_force,
     site_to_make_for,
 )
@@ -42,68 +19,15 @@ if TYPE_CHECKING:
     from lumiimg.cluster.trial.folder import TrialFolder
     from lumiimg.cluster.trial.values import TrialPlan
 
-_NODES = 2
-"""The least on which the network is used."""
 _OWN_IMAGES = 3
 """Of the site, where none is named."""
 
 
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-    plan = actions.add_parser(
-        "plan",
-        help="write down what would be done, what it costs, and every prediction",
-        description="Write the plan of a trial into a new folder, which all nodes must share.\n"
-        "Nothing runs on nodes yet. Without an image, the site's own that lie on this machine\n"
-        "are tried, of each ROCm the newest.",
-    )
-    plan.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help="image to try")
-    add_output(plan, "the new folder", metavar="DIR", required=True)
-    add_machine(plan, "whose claims are tried (default: settings, this machine, lumi)")
-    plan.add_argument(
-        "--nodes",
-        metavar="N",
-        type=number_to(64, "number of nodes"),
-        default=_NODES,
-        help="number of nodes: of each job (default: 2)",
-    )
-    plan.add_argument(
-        "--node-minutes",
-        metavar="N",
-        type=number_to(100_000, "number of minutes"),
-        help="that all jobs of the trial may take together, never more (default: twice what it takes as a rule)",
-    )
-    plan.add_argument("--build", action="store_true", help="also try a small build on the first image")
-    add_quiet(plan)
-    add_json(plan)
-    plan.set_defaults(execute=execute)
-    run = actions.add_parser(
-        "run",
-        help="submit the job that does what is left; inside a job, do it",
-        description="Submit the job of a trial, or go on with it: steps that are done are not done\n"
-        "again. The job is not waited for. Inside a job with enough nodes, the steps are done here.",
-    )
-    run.add_argument("folder", metavar="FOLDER", type=Path, help="of `trial plan`")
-    run.add_argument("--sbatch", metavar="OPTIONS", default="", help="options for sbatch: partition, account, GPUs")
-    run.add_argument("--write-only", action="store_true", help="write the job script, and submit nothing")
-    add_quiet(run)
-    add_json(run)
-    run.set_defaults(execute=_run)
-    report = actions.add_parser(
-        "report",
-        help="print claims beside facts, and write the file to share",
-        description="Print what was predicted beside what was measured, the differences first, and\n"
-        "write it to FOLDER/trial.json.",
-    )
-    report.add_argument("folder", metavar="FOLDER", type=Path, help="of `trial plan`")
-    add_page(report)
-    add_quiet(report)
-    add_verbose(report, "every claim, with its source")
-    add_json(report)
-    report.set_defaults(execute=_report)
-
-
 def execute(arguments: argparse.Namespace) -> int:
+    return {"plan": _plan, "run": _run, "report": _report}[arguments.action](arguments)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.catalog.sites import find_site
     from lumiimg.check.advice import sbatch_options

@@ -1,18 +1,4 @@
-"""Make a Python environment over an image, with packages of your own: a squashfs
-file that jobs bind, or a folder. What the image has stays as it is: torch,
-triton, all of it. A requirement that would replace any is refused.
-
-examples:
-  lumiimg venv image.sif -r requirements.txt -o env.sqsh
-  lumiimg venv image.sif optuna 'datasets>=3' -o env.sqsh
-  lumiimg job image.sif --venv env.sqsh --site lumi -o job.sh -- python x.py
-Also for `lumiimg check` and `lumiimg module`: --venv env.sqsh
-
-exit codes: 0 made
-            1 the packages do not go together with the image, or cannot be had
-            2 not an image, a requirement that is not followed, wrong usage
-            4 no engine, no mksquashfs, or no package index
-"""
+"""Make a Python environment over an image."""
 
 from __future__ import annotations
 
@@ -20,27 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.options import OFFLINE, add_image, add_jobs, add_json, add_quiet
-from lumiimg.cli.request import add_mirror, add_newest, add_requirements, sources_of
+from lumiimg.cli.request import sources_of
 from lumiimg.errors import BadInputError, ExitCode
-
-
-def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_image(parser, "a SIF, squashfs file or sandbox folder")
-    parser.add_argument(
-        "packages", metavar="PACKAGE", nargs="*", help="package, with a version if need be: optuna==4.5"
-    )
-    add_requirements(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE|DIR/", required=True, help="output: a squashfs file; with a slash, a new folder"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite: the output file")
-    add_newest(parser)
-    add_mirror(parser)
-    parser.add_argument("--offline", action="store_true", help=OFFLINE)
-    add_jobs(parser)
-    add_quiet(parser)
-    add_json(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -70,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _check_output(output: Path, image: Path, *, as_folder: bool, force: bool) -> None:
     """Refuse what would be lost, before anything is fetched. Raises BadInputError."""
-    from lumiimg.cli.options import refuse_places
+    from lumiimg.cli.inputs import refuse_places
 
     if as_folder:
         if output.exists() or output.is_symlink():

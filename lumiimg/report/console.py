@@ -9,7 +9,7 @@ says so: evidence and further remedies first, then what is well, then reasons, e
 
 Wider lines are of three kinds only, and never broken: evidence, which is the proof as it was printed; what is there to
 be copied (`do:`, `or:`, `next:`, lines of a script); and a word, a path or a name, that is longer than the line. What
-stops a command is printed by `cli/complaint.py`.
+stops a command is printed by `cli/error_output.py`.
 """
 
 from __future__ import annotations

@@ -9,16 +9,20 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.cli.commands import COMMANDS, GROUPS, Parser, make_parser
+from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 from lumiimg.cli.main import FAULT, main
 from lumiimg.cli.retired import INSTEAD
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 from lumiimg.wording import engine_word
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
-from tests.shared.programs import HEAVY, loaded_after_each
+from tests.shared.programs import HEAVY, loaded_after_each, unwrapped
+
+if TYPE_CHECKING:
+    from lumiimg.cli.parser import Parser
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -67,6 +71,15 @@ def test_each_command_explains_itself_within_80_columns(capsys: pytest.CaptureFi
         text = capsys.readouterr().out
         assert "usage: " in text, name
         assert max(map(len, text.splitlines())) <= 80, name
+
+
+def test_the_help_of_each_command_and_action_says_what_each_exit_code_means() -> None:
+    for name, row in COMMANDS.items():
+        assert {0} <= {*row.exits} <= {*ExitCode, "of several images,"}, name
+        parser = make_parser().below[name]
+        for one in (parser, *parser.below.values()):
+            end = unwrapped(one.format_help().partition("exit codes: ")[2])
+            assert end == unwrapped(" ".join(f"{code} {sentence}" for code, sentence in row.exits.items())), one.prog
 
 
 def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,13 +141,13 @@ def test_list_is_show_without_a_name(capsys: pytest.CaptureFixture[str]) -> None
 
 def is_there(row: str) -> bool:
     """Return whether the program still has a command, option or value."""
-    parser: Parser = make_parser()
+    parsers: list[Parser] = [make_parser()]
     words = row.split()
-    while words and words[0] in parser.below:
-        parser = parser.below[words.pop(0)]
+    while words and words[0] in parsers[-1].below:
+        parsers.append(parsers[-1].below[words.pop(0)])
     if not words:
         return True
-    option = next((one for one in parser._actions if words[0] in one.option_strings), None)
+    option = next((one for one in parsers[-1]._actions if words[0] in one.option_strings), None)
     return option is not None and (option.choices is None or words[-1] in option.choices)
 
 

@@ -11,7 +11,7 @@ _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
 
 
-def meant(word: str, names: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return a question that names what is spelled alike, or the one option that a letter can stand for."""
     names = list(names)
     if len(word) == 2 and word[0] == "-":
@@ -22,7 +22,7 @@ def meant(word: str, names: Iterable[str]) -> str:
     return f", did you mean {close[0]}?" if close else ""
 
 
-def of_words(words: Sequence[str], before: Sequence[str], options: Collection[str]) -> str | None:
+def for_extra_words(words: Sequence[str], before: Sequence[str], options: Collection[str]) -> str | None:
     """Return what to type instead of words that a command does not take.
 
     `before` is the whole command line, `options` are those of the command.

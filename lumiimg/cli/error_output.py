@@ -11,16 +11,16 @@ from lumiimg.errors import printable
 _NARROWEST = 40
 
 
-def complain(program: str, line: str, sentence: str, hint: str | None) -> None:
+def print_error(program: str, line: str, sentence: str, hint: str | None) -> None:
     """Print on standard error what stops a command: `sentence` and `hint` at a terminal, else `line`.
 
     Where that is full the exit code says it alone.
     """
     with contextlib.suppress(OSError):
-        _complain(sys.stderr, program, line, sentence, hint)
+        _print(sys.stderr, program, line, sentence, hint)
 
 
-def _complain(stream: TextIO, program: str, line: str, sentence: str, hint: str | None) -> None:
+def _print(stream: TextIO, program: str, line: str, sentence: str, hint: str | None) -> None:
     if not stream.isatty():
         print(printable(f"{program}: {line}"), file=stream, flush=True)
         return
