@@ -35,11 +35,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.nodes is not None:
         return _on_nodes(arguments, output)
     report = _checker(arguments)(arguments.images[0])
-    if arguments.html:
-        from lumiimg.files import write_text
-        from lumiimg.report.html.check import check_page
-
-        write_text(arguments.html, check_page(report))
     return output.deliver(check_document(report), "check", report, report.answer.exit_code)
 
 
@@ -134,10 +129,6 @@ def _on_nodes(arguments: argparse.Namespace, output: Output) -> int:
     from lumiimg.cluster.nodes.check import paths_of
 
     paths = paths_of(report, arguments.images[0], os.environ) if arguments.html else ()
-    if arguments.html:
-        from lumiimg.report.html.check import nodes_page
-
-        write_text(arguments.html, nodes_page(report, paths))
     return output.deliver(nodes_document(report, paths), "check-nodes", report, report.answer.exit_code)
 
 

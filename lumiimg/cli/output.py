@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cli.inputs import refuse_places
 from lumiimg.errors import ExitCode, LumiimgError, printable
+from lumiimg.files import write_text
 from lumiimg.report.text import show
 
 if TYPE_CHECKING:
@@ -67,9 +68,12 @@ class Output:
         show(document, verbose=self.verbose, quiet=self.quiet, stderr=self.json)
 
     def write_files(self, document: Document) -> None:
-        """Write JUnit, where it was asked for."""
+        """Write a page and JUnit, where they were asked for."""
+        if self.html is not None:
+            from lumiimg.report.page import to_page
+
+            write_text(self.html, to_page(document))
         if self.junit is not None:
-            from lumiimg.files import write_text
             from lumiimg.report.junit import junit_text
 
             write_text(self.junit, junit_text(document))
@@ -91,10 +95,7 @@ class Output:
             if time.monotonic() - said_at > _SOON_S:
                 said_at = time.monotonic()
                 print(printable(f"{len(answers)} of {len(images)} images are read"), file=sys.stderr, flush=True)
-        if self.html is not None:
-            from lumiimg.files import write_text
-            from lumiimg.report.html.images import images_page
-
-            write_text(self.html, images_page(command, answers))
-        self.show(images_document(command, answers))
+        document = images_document(command, answers)
+        self.write_files(document)
+        self.show(document)
         return worst(answers)

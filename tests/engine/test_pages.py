@@ -144,7 +144,7 @@ def test_the_page_of_a_real_check_names_what_was_seen_and_no_more(
     assert 'failures="0"' in junit.read_text()
     chromium.open(page)
     judge(chromium, page)
-    states = chromium.ask("[...document.querySelectorAll('svg.wide svg')].map(one => one.getAttribute('class'))")
-    assert states[:3] == ["ok", "ok", "ok"]  # opened, with the image's own libfabric
-    assert "ok" not in states[3:]  # on a machine without Slingshot
-    assert "libfabric · holds (level probe)" in chromium.ask("document.body.innerText")
+    states = chromium.ask("[...document.querySelectorAll('.step')].map(one => one.getAttribute('class'))")
+    assert states[:3] == ["step ok"] * 3  # opened, with the image's own libfabric
+    assert "step ok" not in states[3:]  # on a machine without Slingshot
+    assert "holds (" in chromium.ask("document.querySelectorAll('.step')[2].innerText")

@@ -78,10 +78,10 @@ CHECK = Document(
                     PROBLEM,
                     "RCCL finds no net plugin",
                     "plugin.absent, static",
-                    ("librccl.so.1: dlopen librccl-net.so", "searched: /opt/rocm-6.2.4/lib"),
-                    ("librccl.so.1", "librccl-net.so"),
-                    ("the image has no aws-ofi-rccl",),
-                    (
+                    evidence=("librccl.so.1: dlopen librccl-net.so", "searched: /opt/rocm-6.2.4/lib"),
+                    via=("librccl.so.1", "librccl-net.so"),
+                    why=("the image has no aws-ofi-rccl",),
+                    remedies=(
                         Remedy("", NEXT),
                         Remedy("bind one of the site", "lumiimg job image.sif --site lumi", "on a node"),
                     ),
@@ -93,7 +93,7 @@ CHECK = Document(
                     UNKNOWN,
                     "no probe was taken",
                     "probe.engine, probe",
-                    tuple(f"engine: line {number} of what it printed" for number in range(40)),
+                    evidence=tuple(f"engine: line {number} of what it printed" for number in range(40)),
                     remedies=(Remedy("ask the site's staff for an engine"),),
                     case="probe.engine (probe)",
                 ),

@@ -8,7 +8,11 @@ import itertools
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
 
+import lumiimg.report
+
+SHEETS = [sheet.read_text() for sheet in Path(lumiimg.report.__path__[0]).rglob("*.css")]
 VOID = {"meta", "br"}
 FORBIDDEN = {
     *("script", "iframe", "object", "embed", "img", "image", "link", "base", "form"),
@@ -70,8 +74,8 @@ class Page(HTMLParser):
         return next(m["content"] for m in self.attributes("meta") if m.get("http-equiv") == "Content-Security-Policy")
 
 
-def judge(text: str, sheet: str) -> Page:
-    """Assert what is true of every page; `sheet` is the style that it may have."""
+def judge(text: str) -> Page:
+    """Assert what is true of every page."""
     page = Page(text)
     assert not {tag for tag, _ in page.tags} & FORBIDDEN
     for _, attributes in page.tags:
@@ -83,7 +87,7 @@ def judge(text: str, sheet: str) -> Page:
     # the sheet is the one that the policy names, and nothing else may be loaded, run, sent or based elsewhere
     digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
     assert page.policy() == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    assert page.style == sheet
+    assert page.style in SHEETS
     # people who do not see it, or have no mouse
     assert page.attributes("html") == [{"lang": "en"}]
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]

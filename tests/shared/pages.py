@@ -25,7 +25,8 @@ from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.report.html.build import build_page
-from lumiimg.report.html.check import check_page, nodes_page
+from lumiimg.report.page import to_page
+from lumiimg.report.views.check import check_document, nodes_document
 from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
@@ -156,7 +157,8 @@ def green() -> str:
     levels = LevelsTaken("done", "done", "not taken: no GPU here (/dev/kfd)")
     told = sentence(answer, PROBED, Level.PROBE)
     good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
-    return check_page(CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED, gpu=good))
+    report = CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED, gpu=good)
+    return to_page(check_document(report))
 
 
 def nodes() -> str:
@@ -197,7 +199,8 @@ def nodes() -> str:
         ("srun: error: nid005063: task 63: Killed",),
         gpu=on_gpu(),
     )
-    return nodes_page(report, [fabric_steps(group.path, group.findings, KNOWN) for group in report.groups])
+    paths = [fabric_steps(group.path, group.findings, KNOWN) for group in report.groups]
+    return to_page(nodes_document(report, paths))
 
 
 def build() -> str:

@@ -20,22 +20,17 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report.html.check import check_page
 from lumiimg.report.html.grid import CELLS
 from lumiimg.report.html.log import log_page
 from lumiimg.report.html.page import shown
 from lumiimg.report.junit import junit_text
+from lumiimg.report.page import to_page
 from lumiimg.report.views.check import check_document
 from tests.shared import fabric_builder, pages
-from tests.shared.html_page import HOSTILE, Page
-from tests.shared.html_page import judge as judge_page
+from tests.shared.html_page import HOSTILE, Page, judge
 
 Capture = pytest.CaptureFixture[str]
 CSS = Path(sys.modules["lumiimg.report.html"].__path__[0]) / "report.css"
-
-
-def judge(text: str) -> Page:
-    return judge_page(text, CSS.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +65,8 @@ def test_the_verdict_is_one_sentence_with_its_mark(written: dict[str, Page]) -> 
 
 
 def test_a_step_that_nobody_saw_is_never_drawn_as_one_that_holds(written: dict[str, Page]) -> None:
-    boxes = [
-        a["class"]
-        for tag, a in written["check-no"].tags
-        if tag == "svg" and a.get("class") in {"ok", "problem", "unknown"}
-    ]
-    assert boxes == ["ok", "problem", *["unknown"] * 4] * 2  # for wide windows, and for narrow ones
-    edges = [
-        a["class"] for tag, a in written["check-no"].tags if tag in {"line", "path"} and "edge" in a.get("class", "")
-    ]
-    assert "edge ok" not in edges
-    assert edges.count("edge problem cross") == 2
+    boxes = [a["class"] for a in written["check-no"].attributes("li") if a.get("class", "").startswith("step ")]
+    assert boxes == ["step ok", "step problem", *["step unknown"] * 4]
 
 
 def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) -> None:
@@ -90,7 +76,7 @@ def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) 
         "libcxi.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image), which offers up to GLIBC_2.41: 3 versions left",
     ):
         assert part in words
-    assert "A: 2 nodes ✗ NO: here the plugin would carry the traffic over TCP" in written["nodes"].words
+    assert "✗ problem: 2 nodes nid[005012-005013]: NO: here the plugin would carry the" in written["nodes"].words
     assert "03-vllm took 21 min 51 s from 2 min 13 s on" in written["build"].words
     assert "01-rocm-6.4.4 kept from an earlier build" in written["build"].words
 
@@ -119,7 +105,7 @@ def test_foreign_text_stays_text_wherever_it_stands() -> None:
         steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
         levels = LevelsTaken(text, text, text)
         report = CheckReport(text, Answer.NO, text, Level.PROBE, levels, fabric, steps, (told, finding))
-        page = judge(check_page(report))
+        page = judge(to_page(check_document(report)))
         assert page.words.count(shown(text).strip()) > 10, text
         assert not re.search(r"[\0\x1b\u202e\u2066\ud800]", page.text), text
         suite(report)
@@ -191,10 +177,10 @@ def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> No
     levels = LevelsTaken("done", "done", "done")
     steps = fabric_steps(pages.FABRIC, (one,), {})
     report = CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250)
-    text = check_page(report)
+    text = to_page(check_document(report))
     assert len(text) < 1_000_000
-    assert "9980 more lines are left out" in text
-    assert "150 more findings are left out" in text
+    assert "9980 more lines; --json has all" in text
+    assert "150 more findings; --json has all" in text
 
 
 # -- writing it --

@@ -39,7 +39,7 @@ SHEET = (Path(lumiimg.report.__path__[0]) / "page.css").read_text()
 
 
 def page(document: Document) -> Page:
-    return judge(to_page(document), SHEET)
+    return judge(to_page(document))
 
 
 def of(*blocks: kinds.Block) -> Document:

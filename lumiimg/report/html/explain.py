@@ -8,11 +8,12 @@ from lumiimg.check.static.comparisons import Outcome
 from lumiimg.elf.versions import numbers_of
 from lumiimg.report.boundary import KINDS, margin_left, sentence, sides_line
 from lumiimg.report.html.bars import Bar, bars_figure
-from lumiimg.report.html.check import FINDINGS, PATH
 from lumiimg.report.html.findings import block, findings_list, unsaid
 from lumiimg.report.html.gpu_code import GPU_CODE, gpu_boxes
 from lumiimg.report.html.page import Node, Section, element, left_out, listed, page, table
 from lumiimg.report.html.picture import path_figure
+from lumiimg.report.views.check import FOUND as FINDINGS
+from lumiimg.report.views.check import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,24 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.report.html.findings import block
-from lumiimg.report.html.page import Section, element, left_out, lines, listed, page
-from lumiimg.report.images import groups_of, kind_of
-from lumiimg.report.views.images import ImageAnswer, counted, worst
-from lumiimg.wording import count
+from lumiimg.report.html.page import element, left_out, lines, listed
+from lumiimg.report.images import groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from xml.etree import ElementTree as ET
 
     from lumiimg.findings import Advice
+    from lumiimg.report.views.images import ImageAnswer
 
 _NAMES, _GROUPS = 1000, 200
-
-
-def images_page(command: str, answers: Sequence[ImageAnswer]) -> str:
-    """Return what a command came to for several images as a page."""
-    parts = [Section("The images", list(image_groups(answers)))]
-    return page(command, count(len(answers), "image"), kind_of(worst(answers)), counted(answers), (), parts)
 
 
 def image_groups(answers: Sequence[ImageAnswer]) -> Iterator[ET.Element]:

@@ -8,11 +8,11 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import Finding, Severity
 from lumiimg.nccl.report import FAST, Cause, LogReport, VerdictGroup, answer_of
 from lumiimg.report import log
-from lumiimg.report.html.check import PATH
 from lumiimg.report.html.findings import block, findings_list, unsaid
 from lumiimg.report.html.grid import NodeKind, grid_figure, named
 from lumiimg.report.html.page import Node, Section, element, left_out, lines, page, short, table
 from lumiimg.report.html.picture import path_figure
+from lumiimg.report.views.check import PATH
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
