@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.errors import ExitCode
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Lines:
     lines: tuple[str, ...]
     what: str = "lines"
     """What they are, in the plural, where some have to be left out."""
+    few: int = 12
+    """How many of them a terminal shows without --verbose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +192,8 @@ class Document:
     """What the answer is called as a case of JUnit: `network of image.sif`; empty where it has no such form."""
     is_named: bool = False
     """Whether the subject stands in front of the sentence: it is one of several, or of many that are alike."""
+
+
+def severity_of(code: ExitCode) -> Severity:
+    """Return how an answer is marked, by the exit code that goes with it."""
+    return {ExitCode.NO: Severity.PROBLEM, ExitCode.GOOD: Severity.OK}.get(code, Severity.UNKNOWN)

@@ -254,8 +254,7 @@ class _Writer:
             case Paragraph(severity=Severity() as severity):
                 yield self._marked(block.text, severity)
             case Lines():
-                for line in block.lines:
-                    yield self._verbatim(" " * _INDENT + line, Importance.REASON)
+                yield from self._lines(block)
             case Facts():
                 width = max((len(name) for name, _ in block.rows), default=0)
                 for name, text in block.rows:
@@ -275,6 +274,14 @@ class _Writer:
                     yield self._marked(text, block.severity)
             case Curve():
                 pass
+
+    def _lines(self, block: Lines) -> Iterator[_Part]:
+        few = len(block.lines) if self._verbose else block.few
+        for line in block.lines[:few]:
+            yield self._verbatim(" " * _INDENT + line.strip(), Importance.REASON)
+        if len(block.lines) > few:
+            more = f"{len(block.lines) - few} more {block.what} with --verbose"
+            yield self._sentence(more, Importance.REASON, first=" " * _INDENT, style=_QUIET)
 
     def _marked(self, text: str, severity: Severity) -> _Part:
         importance = Importance.SENTENCE if severity in {Severity.PROBLEM, Severity.UNKNOWN} else Importance.WELL
@@ -308,6 +315,8 @@ class _Writer:
         for note in item.notes:
             yield self._sentence(note, Importance.REASON, first=indent)
         for number, reason in enumerate(item.why, 1):
+            if reason == self._document.advice.why:
+                continue
             word = "why:" if len(item.why) == 1 else f"{number}."
             yield self._sentence(f"{word} {reason}", Importance.REASON, first=indent)
         shown = [

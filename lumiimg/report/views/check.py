@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.steps import in_one_sentence
-from lumiimg.findings import Family, Finding, Level, Remedy, Severity
+from lumiimg.check.answer import Answer
+from lumiimg.findings import Level, Severity
 from lumiimg.nccl.node_names import folded
-from lumiimg.report.document import Document, Item, PathSteps, Section, Shown
+from lumiimg.report.document import Document, Item, Section, Shown
+from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.gpu_account import account_section, account_summary
+from lumiimg.report.views.path import PATH, path_line, path_steps
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lumiimg.check.answer import Answer, CheckReport
+    from lumiimg.check.answer import CheckReport
     from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-    from lumiimg.fabric.path import FabricPath, Step
+    from lumiimg.fabric.path import Step
 
-PATH, FOUND = "The path to the fast network", "What was found"
-_ALWAYS = frozenset({Family.IMAGE, Family.GPU})
-"""Of no weight for the network, and jobs meet it."""
+FOUND = "What was found"
 _LONG_NAMES = 60
 """Characters of names of nodes that have a line of their own."""
 
@@ -33,6 +33,7 @@ def check_document(report: CheckReport) -> Document:
     if ran := report.collective:
         ranks = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
         summary.append(f"{ran.program}, {ranks}: {ran.verdict} ({ran.confidence})")
+    findings = tuple(finding_items(report.findings, is_green=report.answer is Answer.NO_OBSTACLE))
     return Document(
         command="check",
         subject=report.image,
@@ -44,7 +45,11 @@ def check_document(report: CheckReport) -> Document:
         sections=(
             Section(PATH, (path_steps(report.steps),), Shown.PAGE),
             account_section(report.gpu),
-            Section(FOUND, tuple(finding_items(report.findings, report.answer)), is_headed=False),
+            Section(
+                FOUND,
+                tuple(finding_items(report.findings, is_green=report.answer is Answer.NO_OBSTACLE)),
+                is_headed=False,
+            ),
         ),
         closing=level_lines({level.value: report.levels.of(level) for level in Level}),
         case=f"network of {report.image}",
@@ -78,46 +83,6 @@ def nodes_document(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Docu
         closing=level_lines(report.levels),
         case=f"network of {report.image} on all nodes",
     )
-
-
-def finding_items(findings: Iterable[Finding], answer: Answer, of: str = "") -> Iterator[Item]:
-    """Yield an item for each finding; one that bears on the answer is a case for CI, too.
-
-    Beside a green answer an open question is none for CI: a higher level has answered what counts.
-    """
-    for finding in findings:
-        is_weighty = finding.level is Level.RUN or finding.id.family in _ALWAYS
-        bears = finding.severity is not Severity.INFO
-        yield Item(
-            finding.severity,
-            finding.summary,
-            tag=f"{finding.id}, {finding.level.value}",
-            evidence=finding.evidence,
-            via=finding.chain,
-            why=(finding.cause,) if finding.cause else (),
-            remedies=tuple(map(Remedy, finding.remedy)),
-            source=finding.source,
-            verbose=not bears and not is_weighty,
-            case=f"{finding.id} ({finding.level.value}){of}" if bears else None,
-            is_answered=finding.severity is Severity.UNKNOWN and answer.severity is Severity.OK,
-        )
-
-
-def path_steps(steps: Sequence[Step], of: str = "") -> PathSteps:
-    """Return a fabric path as a block."""
-    return PathSteps(tuple(steps), in_one_sentence(steps), of)
-
-
-def path_line(path: FabricPath) -> str:
-    """Return a fabric path in one line."""
-    api = f" (API v{path.plugin_api})" if path.plugin_api else ""
-    parts = [
-        f"RCCL {path.rccl_version or '?'}" if path.rccl else "no RCCL",
-        f"{path.plugin}{api}" if path.plugin else "no plugin",
-    ]
-    if path.plugin:
-        parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
-    return " -> ".join(parts)
 
 
 def level_lines(taken: Mapping[str, str]) -> tuple[str, ...]:
@@ -175,7 +140,7 @@ def _findings(report: NodesReport) -> Iterator[Section]:
         shown |= {(finding.id, finding.summary) for finding in fresh}
         of = f" on {folded(group.nodes)}"
         title = FOUND if len(report.groups) == 1 else f"{FOUND} on {names_of(group.nodes)}"
-        items = tuple(finding_items(fresh, group.answer, of))
+        items = tuple(finding_items(fresh, of, is_green=group.answer is Answer.NO_OBSTACLE))
         yield Section(title, items, is_headed=len(report.groups) > 1)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.report.boundary import sentence
-from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
+from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
 from lumiimg.wording import count, operand, word
 
 if TYPE_CHECKING:
@@ -71,11 +71,6 @@ def of_error(image: Path, error: LumiimgError) -> ImageAnswer:
 def worst(answers: Sequence[ImageAnswer]) -> ExitCode:
     """Return the exit code of the worst: a no before what cannot be read, checked or told."""
     return min((answer.exit_code for answer in answers), key=_WORST_FIRST.index)
-
-
-def severity_of(code: ExitCode) -> Severity:
-    """Return how an answer is marked, by its exit code."""
-    return {ExitCode.NO: Severity.PROBLEM, ExitCode.GOOD: Severity.OK}.get(code, Severity.UNKNOWN)
 
 
 def images_document(command: str, answers: Sequence[ImageAnswer]) -> Document:

@@ -1,0 +1,237 @@
+"""What `log` answers: what ended the job, or which network it used; the lines that decide it, causes, the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import ExitCode
+from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.nccl.report import FAST, answer_of
+from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Row, Section, Shown, Table, severity_of
+from lumiimg.report.views.findings import finding_items
+from lumiimg.report.views.log_words import coverage_line, headline, known, network, ranks_word, stall_line
+from lumiimg.report.views.path import PATH, path_steps
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumiimg.check.run.job_log import ImageOfJob
+    from lumiimg.check.run.job_paths import JobPath
+    from lumiimg.findings import Finding
+    from lumiimg.nccl.report import Cause, Evidence, LogReport, VerdictGroup
+    from lumiimg.nccl.vocabulary import Vocabulary
+
+_CAUSES = 3
+"""That a terminal shows without --verbose."""
+_NAMES = frozenset({"Slingshot", "Slurm"})
+"""That keep their capital within a sentence."""
+
+
+def log_document(
+    names: Sequence[str],
+    report: LogReport,
+    paths: Sequence[JobPath],
+    measured: Sequence[Finding],
+    image: ImageOfJob | None,
+    answer: ExitCode,
+) -> Document:
+    """Return what the log `names` says of its job; `answer` is that of the command, with what was measured."""
+    stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
+    ended = () if report.ended is None else (_network(report),)
+    proof = _lines(map(place, report.proof), few=1 if ended else 3)
+    return Document(
+        command="log",
+        subject=", ".join(names),
+        severity=severity_of(answer),
+        sentence=_sentence(report, measured, answer),
+        advice=advice_of(report),
+        summary=(*filter(None, [stall]), *known(report)),
+        sections=(
+            Section("The network", ended, is_headed=False),
+            Section("The lines that decide it", proof, is_headed=False),
+            Section("Why, and what to do", tuple(_causes(report)), is_headed=False),
+            Section("The nodes", tuple(_nodes(report)), is_headed=False),
+            Section("Variables that differ between ranks", _lines(_differences(report), "values")),
+            Section("Measured", tuple(_measured(measured)), is_headed=False),
+            Section("The image of the job", tuple(_image(image)), is_headed=False),
+            Section(PATH, tuple(_path(report, path) for path in paths), Shown.PAGE),
+            Section("How far each rank came", _lines(_progress(report), "ranks"), Shown.VERBOSE),
+            Section("How ranks were connected", _channels(report), Shown.VERBOSE),
+            Section("Communicators", _communicators(report), Shown.PAGE),
+            Section("Variables in the log", _lines(_variables(report), "variables"), Shown.VERBOSE),
+        ),
+        case="network of the job" if report.ended is None else "end of the job",
+    )
+
+
+def advice_of(report: LogReport) -> Advice:
+    """Return why, and one command: with the headline they are what is read first, and often alone."""
+    if not report.causes or report.answer is ExitCode.GOOD:
+        return NO_ADVICE
+    cause = report.causes[0]
+    is_end = report.ended is not None and cause.id == report.ended.id and cause.because
+    why = cause.because[0] if is_end else cause.summary
+    return Advice(why, *next_command(cause.remedy)) if cause.remedy else Advice(why)
+
+
+def next_command(remedy: Sequence[str]) -> tuple[str, str | None]:
+    """Return (the first thing to do, as it is typed; where, or what for)."""
+    step = remedy[0]
+    reason, colon, command = step.partition(": ")
+    if not colon or not reason[:1].isupper() or reason.startswith("LD_"):
+        return step, None
+    is_name = not reason[1:2].islower() or reason.partition(" ")[0] in _NAMES
+    return command, reason if is_name else f"{reason[0].lower()}{reason[1:]}"
+
+
+def place(evidence: Evidence) -> str:
+    """Return a line with where it stands."""
+    return f"{evidence.file}:{evidence.line}: {evidence.text}"
+
+
+def signatures_document(known: Vocabulary) -> Document:
+    """Return the messages that the log reader knows."""
+    items = (
+        Item(
+            Severity.INFO,
+            signature.summary,
+            tag=", ".join(filter(None, (signature.id, signature.weight.value, signature.versions))),
+            evidence=(signature.example,),
+            source=f"{signature.source} ({signature.date})",
+        )
+        for signature in known.signatures.values()
+    )
+    kinds, troubles = len(known.entries), len(known.signatures)
+    return Document(
+        command="log --signatures",
+        subject="signatures",
+        severity=Severity.INFO,
+        sentence=f"{kinds} kinds of messages, {troubles} of them troubles; --json has all",
+        sections=(Section("Messages", tuple(items), is_headed=False),),
+    )
+
+
+def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) -> str:
+    """Return the headline, and what was measured where that alone makes the answer a no."""
+    worst = next((finding for finding in measured if finding.severity is Severity.PROBLEM), None)
+    if worst is None or answer is not ExitCode.NO or report.answer is ExitCode.NO:
+        return headline(report)
+    return f"{headline(report)}; {worst.summary}"
+
+
+def _network(report: LogReport) -> Item:
+    answer = replace(report, ended=None).answer
+    return Item(severity_of(answer), f"network: {network(report)}", case="network of the job")
+
+
+def _causes(report: LogReport) -> Iterator[Item]:
+    """Yield causes, the likeliest first: of a job that went well, or that something else ended, notes."""
+    # on one node a plugin that is not there is no reason to worry
+    few = report.single_node or report.ended is not None
+    shown = (2 if report.ended else 1) if few else _CAUSES
+    is_good = report.answer is ExitCode.GOOD
+    severity = Severity.INFO if is_good else severity_of(report.answer)
+    for number, cause in enumerate(report.causes):
+        is_note = is_good or (report.ended is not None and number > 0)
+        yield _cause(cause, Severity.INFO if is_note else severity, verbose=number >= shown)
+
+
+def _cause(cause: Cause, severity: Severity, *, verbose: bool) -> Item:
+    return Item(
+        severity,
+        cause.summary,
+        tag=cause.id,
+        evidence=tuple(map(place, cause.evidence)),
+        why=cause.because,
+        remedies=tuple(map(Remedy, cause.remedy)),
+        source=cause.source,
+        verbose=verbose,
+    )
+
+
+def _nodes(report: LogReport) -> Iterator[Paragraph | Item]:
+    told = report.told
+    is_part = told.ranks < (told.of_ranks or 0) or told.nodes < (told.of_nodes or 0)
+    if line := coverage_line(report):
+        yield Paragraph(line, quiet=not is_part)
+    for group in report.nodes:
+        yield _group(report, group, verbose=len(report.nodes) < 2 and not is_part)
+
+
+def _group(report: LogReport, group: VerdictGroup, *, verbose: bool) -> Item:
+    answer = ExitCode.GOOD if report.nothing_crossed else answer_of(group.verdict, group.provider, group.confidence)
+    words = ", ".join(part for part in (group.verdict.value, group.network, group.provider, group.cause) if part)
+    likely = ", likely" if group.verdict in FAST and answer is not ExitCode.GOOD else ""
+    return Item(
+        severity_of(answer),
+        f"{count(len(group.nodes), 'node')}: {words}{likely}",
+        names=(group.names,),
+        case=f"network of {group.names}",
+        verbose=verbose,
+    )
+
+
+def _differences(report: LogReport) -> Iterator[str]:
+    """Yield the values that are not the same in all processes."""
+    for one in report.differing:
+        who = ranks_word(one.ranks) if one.ranks else count(one.count, "process")
+        yield f"{one.name}={one.value}  {who}{f' on {one.nodes}' if one.nodes else ''}"
+
+
+def _measured(measured: Sequence[Finding]) -> Iterator[Item]:
+    for item, finding in zip(finding_items(measured), measured, strict=True):
+        yield replace(item, case=f"{finding.id} {finding.where}", verbose=False)
+
+
+def _image(image: ImageOfJob | None) -> Iterator[Paragraph | Item]:
+    if image is not None:
+        yield Paragraph(f"image {image.image}: {image.sentence}")
+        yield from finding_items(image.findings)
+
+
+def _path(report: LogReport, path: JobPath) -> PathSteps:
+    if path.group is None:
+        return path_steps(path.steps)
+    group = report.nodes[path.group]
+    return path_steps(path.steps, f"{count(len(group.nodes), 'node')} {group.names}")
+
+
+def _progress(report: LogReport) -> Iterator[str]:
+    """Yield how far each rank came, where dumps of the flight recorder say so."""
+    for one in report.progress:
+        waits = f", waits in {one.waits_in}" if one.waits_in else ""
+        calls = f"began {max(one.begun, 0)}, ended {max(one.completed, 0)}"
+        yield f"rank {one.rank}, process group {one.group}: {calls}{waits}"
+
+
+def _channels(report: LogReport) -> tuple[Table, ...]:
+    rows = tuple(Row((one.way, str(one.ranks))) for one in report.channels)
+    return (Table(("way", "ranks"), rows, "Rings, trees and channels by their kind"),) if rows else ()
+
+
+def _communicators(report: LogReport) -> tuple[Table, ...]:
+    rows = tuple(
+        Row(
+            (
+                one.id,
+                str(one.ranks),
+                "not known" if one.nodes is None else str(one.nodes),
+                {True: "yes", False: "no", None: "not known"}[one.crosses_network],
+                one.verdict.value,
+            )
+        )
+        for one in report.communicators
+    )
+    heads = ("id", "ranks", "nodes", "crosses a network", "verdict")
+    return (Table(heads, rows, "Groups of ranks that talk to each other", "communicators"),) if rows else ()
+
+
+def _variables(report: LogReport) -> Iterator[str]:
+    yield from (f"{name}={value}" for name, value in report.environment)
+
+
+def _lines(texts: Iterable[str], what: str = "lines", few: int = 12) -> tuple[Lines, ...]:
+    lines = tuple(texts)
+    return (Lines(lines, what, few),) if lines else ()

@@ -1,0 +1,151 @@
+"""The sentences of `log`: what ended a job, else which network it used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import ExitCode
+from lumiimg.nccl.report import Confidence, Verdict, answer_of
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from lumiimg.nccl.report import Death, LogReport
+
+_SENTENCES = {
+    Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
+    Verdict.OFI_EFA: "the traffic went over EFA (libfabric, provider efa)",
+    Verdict.OFI_OTHER: "libfabric was used, but not on Slingshot",
+    Verdict.SOCKET: "the traffic went over TCP sockets, not over the fast network",
+    Verdict.IB: "the traffic went over InfiniBand or RoCE verbs",
+    Verdict.PLUGIN_MISSING: "the net plugin was not found; the log ends before a network is chosen",
+    Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
+    Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded and failed to start",
+    Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
+    Verdict.NONE: "this log does not say which network was used",
+    Verdict.MIXED: "ranks used different networks",
+}
+_SELECTED = {
+    Verdict.OFI_CXI: "Slingshot, it seems: this log does not prove that traffic went over it",
+    Verdict.OFI_EFA: "EFA, it seems: this log does not prove that traffic went over it",
+    Verdict.OFI_OTHER: "libfabric was used; the log does not name its provider: Slingshot or TCP",
+    Verdict.IB: "InfiniBand or RoCE verbs, it seems: this log does not prove that traffic went over them",
+}
+_CHOSEN = {
+    _SENTENCES[Verdict.SOCKET]: "TCP sockets were chosen, not the fast network",
+    _SELECTED[Verdict.IB]: "InfiniBand or RoCE verbs were chosen",
+    _SENTENCES[Verdict.OFI_OTHER]: "libfabric was chosen, but not on Slingshot",
+    _SELECTED[Verdict.OFI_OTHER]: "libfabric was chosen; the log does not name its provider: Slingshot or TCP",
+    _SENTENCES[Verdict.MIXED]: "ranks chose different networks",
+}
+"""What is said in place of a sentence where no line shows that any rank was connected."""
+_CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
+_RUNS = 5
+
+
+def headline(report: LogReport) -> str:
+    """Return the answer in one line: what ended the job, where something did, else the network."""
+    if report.ended is not None:
+        return f"{report.ended.id}: {died(report.ended)}"
+    if report.verdict is Verdict.NONE and report.progress and report.stall:
+        return f"stalled: {ranks_word(report.stall.ranks)} {report.stall.reason}"
+    return network(report)
+
+
+def died(death: Death) -> str:
+    """Return what ended a job, and whom it hit."""
+    many = death.rank is not None and not death.rank.isdecimal()
+    rank = f"{'ranks' if many else 'rank'} {death.rank}" if death.rank else ""
+    node = f"{'on ' if rank else ''}{death.node}" if death.node else ""
+    where = " ".join(part for part in (rank, node) if part)
+    return f"{death.summary} ({where})" if where else death.summary
+
+
+def network(report: LogReport) -> str:
+    """Return which network the job used, in one line."""
+    failed = "; then a transfer or a collective failed" if report.failed_running and report.ended is None else ""
+    if report.nothing_crossed:
+        unsure = "; what other nodes did it does not show" if report.other_nodes_silent else ""
+        return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
+    answer = answer_of(report.verdict, report.provider, report.confidence)
+    sentence = network_sentence(report.verdict, answer)
+    if not _shows_traffic(report) and (chosen := _CHOSEN.get(sentence)):
+        sentence = f"{chosen}; no line shows traffic"
+    return f"{report.verdict.value}: {sentence}{failed} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
+
+
+def _shows_traffic(report: LogReport) -> bool:
+    """Whether anything shows that ranks were connected, as what proves libfabric does."""
+    proved = report.verdict is Verdict.OFI_OTHER and report.confidence is Confidence.PROVED
+    measured = any(one.best_gb_s is not None for one in report.measurements)
+    return proved or measured or report.connected or report.failed_running
+
+
+def _of_which(report: LogReport) -> str:
+    """Return by whose lines it is proved, where not all ranks told theirs."""
+    told = report.told
+    if report.confidence is not Confidence.PROVED or told.ranks >= (told.of_ranks or 0):
+        return ""
+    return f" of {_of(told.ranks, told.of_ranks, 'rank')}"
+
+
+def network_sentence(verdict: Verdict, answer: ExitCode) -> str:
+    text = _SENTENCES[verdict]
+    return _SELECTED.get(verdict, text) if answer is ExitCode.UNDECIDED else text
+
+
+def known(report: LogReport) -> list[str]:
+    """Return what the answer is about, what was used, and how, in a few lines."""
+    way = report.transport
+    first = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
+    first += [f"provider {report.provider}"] if report.provider else []
+    second = [f"{way.nics} NICs"] if way.nics else []
+    second += [f"protocol {way.protocol}"] if way.protocol else []
+    second += [] if way.gdr is None else ["GPUDirect RDMA" if way.gdr else "no GPUDirect RDMA"]
+    second += ["PXN"] if way.pxn else []
+    second += [f"sockets on {', '.join(way.interfaces)}"] if way.interfaces else []
+    return [*_parts_of_log(report), *(", ".join(parts) for parts in (first, second) if parts)]
+
+
+def _parts_of_log(report: LogReport) -> list[str]:
+    """Return what part of a job the log is, or which of several."""
+    lines = []
+    if before := report.runs_before:
+        runs = [
+            f"from line {run.first_line} on {run.verdict.value}{f', ended by {run.ended.id}' if run.ended else ''}"
+            for run in before[-_RUNS:]
+        ]
+        more = "the last of them " if len(before) > _RUNS else ""
+        lines.append(
+            f"the log holds {len(before) + 1} runs; this is about the last one, from line {report.first_line} on. "
+            f"Before it: {more}{'; '.join(runs)}"
+        )
+    if report.excerpt:
+        lines.append("an excerpt: no line of it that counts here names its process, so it proves nothing alone")
+    return lines
+
+
+def stall_line(report: LogReport) -> str:
+    """Return with which ranks a stall began."""
+    if report.stall is None:
+        return ""
+    return f"the stall began with {ranks_word(report.stall.ranks)}, which {report.stall.reason}"
+
+
+def coverage_line(report: LogReport) -> str:
+    """Return how many ranks and nodes reported their network; nothing where no process of a job is seen."""
+    told = report.told
+    if not told.ranks and not told.of_ranks:
+        return ""
+    # where no line names a host, none of the nodes could tell
+    of_nodes = told.of_nodes if told.nodes else None
+    parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node") if told.nodes else ""]
+    return f"reported their network: {', '.join(part for part in parts if part)}"
+
+
+def ranks_word(ranks: str) -> str:
+    """Return ranks with their noun: `rank 3`, `ranks 3-5`."""
+    return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
+
+
+def _of(number: int, total: int | None, noun: str) -> str:
+    return f"{number} of {total} {noun}s" if total else count(number, noun)
