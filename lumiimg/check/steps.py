@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.codes import Decider, meanings
+from lumiimg.check.run.job_paths import part_of_verdict
 from lumiimg.elf.system import facts_at
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import PRIVATE, newest_interface, part_of
 from lumiimg.fabric.path import FabricPath, Origin, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.nccl.report import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
 
-_BY_VERDICT = {
-    Verdict.PLUGIN_MISSING: Part.PLUGIN,
-    Verdict.PLUGIN_LOAD_ERROR: Part.PLUGIN,
-    Verdict.SOCKET: Part.PLUGIN,
-    Verdict.IB: Part.PLUGIN,
-    Verdict.PLUGIN_INIT_ERROR: Part.PROVIDER,
-    Verdict.OFI_OTHER: Part.PROVIDER,
-}
 _UNSEEN = {
     Part.RCCL: "there is none to look at",
     Part.PLUGIN: "it is not known whether RCCL finds and takes it",
@@ -40,11 +32,6 @@ _UNSEEN = {
     Part.LIBCXI: "none was found",
     Part.NIC: "only a probe in a job step on a node with Slingshot can open it",
 }
-
-
-def part_of_verdict(verdict: str | None) -> Part:
-    """Return the step that a job did not get past which came to a verdict other than a fast network."""
-    return _BY_VERDICT.get(Verdict(verdict), Part.NIC) if verdict else Part.NIC
 
 
 def origins(
@@ -200,15 +187,3 @@ def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tupl
                 finding = told.get(Code.PROVIDER_CXI_BUILT_IN)
             return (finding.level, finding.summary) if finding else None
     return None
-
-
-def in_one_sentence(steps: Sequence[Step]) -> str:
-    """Return what the picture of a path shows."""
-    broken = [step for step in steps if step.state is State.BROKEN]
-    unknown = [step.title for step in steps if step.state is State.UNKNOWN]
-    if broken:
-        return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
-    if unknown:
-        return f"No step is known to be broken; not known: {', '.join(unknown)}."
-    level = min((step.level for step in steps if step.level), key=_rank, default=Level.STATIC)
-    return f"Every step holds, each with evidence of at least level {level.value}."

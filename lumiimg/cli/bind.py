@@ -15,7 +15,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.fabric.path import Fabric
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.bind import print_manifest
-    from lumiimg.report.boundary import print_doubts, print_refusals
+    from lumiimg.report.text import show, show_items
+    from lumiimg.report.views.compatibility import doubts, refusals_document
 
     site = site_of(arguments)
     snapshot = read_snapshot(arguments.host)
@@ -23,7 +24,7 @@ def execute(arguments: argparse.Namespace) -> int:
     boundary = study(arguments.image, os.environ, snapshot, site, arguments.starts, **names)
     print_manifest(boundary, snapshot, arguments.format)
     if boundary.fabric is Fabric.NONE:
-        print_refusals(boundary)
+        show(refusals_document(boundary, "bind"), stderr=True)
         return boundary.decision.exit_code
-    print_doubts(boundary)
+    show_items(doubts(boundary), stderr=True)
     return ExitCode.GOOD

@@ -42,20 +42,14 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace) -> int:
-    from lumiimg.report.boundary import json_keys, print_boundary
-    from lumiimg.report.console import print_json
+    from lumiimg.cli.output import Output
+    from lumiimg.report.boundary import json_keys
+    from lumiimg.report.views.compatibility import compatibility_document
 
     boundary = _studier(arguments)(arguments.images[0])
-    if arguments.html:
-        from lumiimg.check.steps import boundary_steps
-        from lumiimg.files import write_text
-        from lumiimg.report.html.explain import boundary_page
-
-        write_text(arguments.html, boundary_page(boundary, boundary_steps(boundary)))
-    if arguments.json:
-        print_json("explain-image", boundary, **json_keys(boundary))
-    print_boundary(boundary, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return boundary.decision.exit_code
+    document = compatibility_document(boundary)
+    code = boundary.decision.exit_code
+    return Output.of(arguments).deliver(document, "explain-image", boundary, code, json_keys(boundary))
 
 
 def _several(arguments: argparse.Namespace) -> int:

@@ -31,9 +31,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.static.boundary import study
     from lumiimg.cluster.job.plan import by_carried, loading, plan_job
     from lumiimg.files import write_text
-    from lumiimg.report.boundary import print_doubts
     from lumiimg.report.console import print_json
     from lumiimg.report.job import explain_job, json_keys, print_job
+    from lumiimg.report.text import show_items
+    from lumiimg.report.views.compatibility import doubts
 
     inputs.refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     site = find_site(inputs.site_to_make_for(arguments), os.environ)
@@ -48,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
             manifest, of_manifest = by_carried(boundary, site)
             request = replace(request, of_manifest=of_manifest)
         if manifest is not None and snapshot is not None:
-            print_doubts(boundary)
+            show_items(doubts(boundary), stderr=True)
     plan = plan_job(request, stack, _as_seen(site, snapshot), manifest)
     script = _script(plan, arguments)
     if arguments.json:

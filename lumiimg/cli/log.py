@@ -24,19 +24,19 @@ _NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", "
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.signatures:
-        return _list_signatures(as_json=arguments.json)
+        return _list_signatures(arguments)
     from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
-    from lumiimg.files import write_text
+    from lumiimg.check.run.job_paths import job_paths
+    from lumiimg.cli.output import Output
     from lumiimg.nccl.causes import with_names
-    from lumiimg.report.console import print_json
-    from lumiimg.report.log import json_keys, print_log, to_junit_text
+    from lumiimg.report.views.log import log_document
 
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     if arguments.host and not arguments.image:
         raise BadInputError("--host has no effect without the image of the job", hint="add --image IMAGE")
     read = [arguments.image, arguments.host, *map(Path, arguments.paths)]
-    inputs.refuse_places({"--html": arguments.html, "--junit": arguments.junit}, read)
+    output = Output.of(arguments, read)
     site = inputs.named_site(arguments)  # a log does not say where it was written
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     report = with_names(reader.report(), _names(arguments))
@@ -48,18 +48,13 @@ def execute(arguments: argparse.Namespace) -> int:
         image = compare(report, arguments.image, os.environ, inputs.snapshot_of(arguments))
     measured = bandwidth_findings(report, site)
     answer = answer_of_job(report, measured)
-    if arguments.junit:
-        write_text(arguments.junit, to_junit_text(report, measured))
-    if arguments.html:
-        from lumiimg.check.run.job_paths import job_paths
-        from lumiimg.report.html.log import log_page
+    document = log_document(arguments.paths, report, job_paths(report), measured, image, answer)
+    value = None
+    if output.json:
+        from lumiimg.report.log import json_keys
 
-        page = log_page(arguments.paths, report, job_paths(report), measured, image, answer)
-        write_text(arguments.html, page)
-    if arguments.json:
-        print_json("log", report, **json_keys(report, measured, image, answer))
-    print_log(report, measured, image, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    return answer
+        value = json_keys(report, measured, image, answer)
+    return output.deliver(document, "log", report, answer, own=value or {})
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
@@ -104,7 +99,7 @@ def _follow(names: list[str]) -> LogReader:
     """Read until the user has seen enough; each change of the answer is one line on standard error."""
     from lumiimg.nccl.follow import follow
     from lumiimg.nccl.reader import LogReader
-    from lumiimg.report.log import headline
+    from lumiimg.report.views.log_words import headline
 
     if "-" in names:
         raise BadInputError("standard input is always read to its end", where="--follow -", hint="leave --follow out")
@@ -126,17 +121,17 @@ def _follow(names: list[str]) -> LogReader:
     return reader
 
 
-def _list_signatures(*, as_json: bool) -> int:
+def _list_signatures(arguments: argparse.Namespace) -> int:
+    from lumiimg.cli.output import Output
     from lumiimg.nccl.vocabulary import vocabulary
     from lumiimg.report.console import print_json
-    from lumiimg.report.log import print_signatures
+    from lumiimg.report.views.log import signatures_document
 
-    if as_json:
-        known = vocabulary()
+    output, known = Output.of(arguments), vocabulary()
+    if output.json:
         signatures, return_codes = tuple(known.signatures.values()), tuple(known.return_codes.values())
         print_json("signatures", signatures=signatures, return_codes=return_codes)
-    else:
-        print_signatures()
+    output.show(signatures_document(known))
     return ExitCode.GOOD
 
 

@@ -13,21 +13,22 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.module.folder import write_module
     from lumiimg.cluster.module.plan import plan_module
     from lumiimg.fabric.path import Fabric
-    from lumiimg.report.boundary import print_doubts, print_refusals
     from lumiimg.report.console import print_json
     from lumiimg.report.module import json_keys, print_module
+    from lumiimg.report.text import show, show_items
+    from lumiimg.report.views.compatibility import doubts, refusals_document
 
     site, snapshot = inputs.site_of(arguments), inputs.snapshot_of(arguments)
     module = plan_module(
         arguments.image, arguments.output, arguments.name, snapshot, site, os.environ, inputs.venv_of(arguments)
     )
     if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
-        print_refusals(module.boundary)
+        show(refusals_document(module.boundary, "module"), stderr=True)
         return module.boundary.decision.exit_code
     write_module(module, arguments.output, force=arguments.force)
     if arguments.json:
         print_json("module", module, **json_keys(module, arguments.output))
     print_module(module, arguments.output, quiet=arguments.quiet, stderr=arguments.json)
     if module.boundary is not None:
-        print_doubts(module.boundary)
+        show_items(doubts(module.boundary), stderr=True)
     return ExitCode.GOOD

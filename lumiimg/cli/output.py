@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.inputs import refuse_places
@@ -14,12 +15,13 @@ from lumiimg.report.text import show
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.report.document import Document
     from lumiimg.report.views.images import ImageAnswer
 
+NO_KEYS: Mapping[str, object] = MappingProxyType({})
 _SOON_S = 5.0
 """Between two lines that say how far it is."""
 
@@ -53,13 +55,15 @@ class Output:
             junit=junit,
         )
 
-    def deliver(self, document: Document, kind: str, value: object, code: ExitCode) -> ExitCode:
+    def deliver(
+        self, document: Document, kind: str, value: object, code: ExitCode, own: Mapping[str, object] = NO_KEYS
+    ) -> ExitCode:
         """Write an answer to all places that were asked for, as JSON of its kind; return the exit code."""
         self.write_files(document)
         if self.json:
             from lumiimg.report.console import print_json  # of use to those alone that want it
 
-            print_json(kind, value)
+            print_json(kind, value, **own)
         self.show(document)
         return code
 
@@ -68,7 +72,7 @@ class Output:
         show(document, verbose=self.verbose, quiet=self.quiet, stderr=self.json)
 
     def write_files(self, document: Document) -> None:
-        """Write a page and JUnit, where they were asked for."""
+        """Write page and JUnit, where they were asked for."""
         if self.html is not None:
             from lumiimg.report.page import to_page
 

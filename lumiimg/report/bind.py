@@ -11,7 +11,7 @@ from lumiimg.errors import printable
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import BindManifest
 from lumiimg.report import schema
-from lumiimg.report.boundary import doubts_of
+from lumiimg.report.views.compatibility import doubts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def _shell(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> st
             lines.append(f"    {' -> '.join(bind.chain)}")
     lines += [f"{item.name}: {item.reason}" for item in manifest.variables]
     lines += [f"note: {note}" for note in manifest.notes]
-    lines += [f"doubt: {text}" for _, text in doubts_of(boundary)]
+    lines += [f"doubt: {doubt.text}" for doubt in doubts(boundary)]
     comments = [f"# {printable(line)}" for line in lines]
     return "\n".join([*comments, *exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)]) + "\n"
 
@@ -69,7 +69,7 @@ def _json(boundary: Boundary, manifest: BindManifest, _: Snapshot) -> str:
         host=boundary.host,
         decision="ok" if binds else boundary.decision,
         environment={variable.name: variable for variable in manifest.variables},
-        doubts=[text for _, text in doubts_of(boundary)] if binds else [],
+        doubts=[doubt.text for doubt in doubts(boundary)] if binds else [],
     )
     return text + "\n"
 

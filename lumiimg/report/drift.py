@@ -11,7 +11,6 @@ from lumiimg.check.drift import remedies as remedies_of
 from lumiimg.check.static.comparisons import Outcome
 from lumiimg.errors import printable
 from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
-from lumiimg.report.boundary import KINDS
 from lumiimg.report.console import (
     INDENT,
     Priority,
@@ -116,7 +115,7 @@ def print_drift(
 ) -> None:
     """Print it for a person: images first, then what changed."""
     with screen(verbose=verbose, quiet=quiet, stderr=stderr) as out:
-        headline(out, sentence_of(drift, images, answer, unread), KINDS[whole(answer, unread)])
+        headline(out, sentence_of(drift, images, answer, unread), whole(answer, unread).severity)
         for line in nodes_of(drift):
             detail(out, line, style="dim")
         for group in groups_of(images, words):

@@ -29,12 +29,14 @@ from lumiimg.errors import printable
 from lumiimg.findings import Severity
 from lumiimg.report.document import (
     Curve,
+    Document,
     Facts,
     Item,
     Lines,
     Meter,
     Paragraph,
     PathSteps,
+    Section,
     Shown,
     Table,
     Tree,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from lumiimg.findings import Advice
-    from lumiimg.report.document import Block, Document, Section
+    from lumiimg.report.document import Block
 
 MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
 _STYLES = {Severity.OK: "green", Severity.INFO: "dim", Severity.UNKNOWN: "yellow", Severity.PROBLEM: "bold red"}
@@ -111,6 +113,14 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
         more = f"({left_out} more {'line' if left_out == 1 else 'lines'} with --verbose)"
         lines.append(terminal.styled(more, _QUIET))
     terminal.write(lines)
+
+
+def show_items(items: Sequence[Item], *, stderr: bool = False) -> None:
+    """Print things beside an answer that is printed as it is: a script, a manifest."""
+    terminal = Terminal(sys.stderr if stderr else sys.stdout)
+    document = Document("", "", Severity.INFO, "", sections=(Section("", tuple(items), is_headed=False),))
+    parts = _without_gaps(list(_Writer(terminal, document, verbose=True).parts())[2:])
+    terminal.write([line for part in parts for line in part.lines or ("",)])
 
 
 def headline(document: Document) -> str:

@@ -26,7 +26,7 @@ from lumiimg.findings import Level
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
-from lumiimg.report.boundary import doubts_of
+from lumiimg.report.views.compatibility import doubts as doubts_of
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import LOADER, PLUGIN, RCCL, versioned
@@ -174,7 +174,7 @@ def answers(image: Path, host: Snapshot | None) -> tuple[ExitCode, ExitCode, lis
     """Return what check and explain answer, and what bind says of doubts."""
     check = check_image(image, {}, Level.STATIC, host).answer.exit_code
     boundary = study(image, {}, host)
-    doubts = [text for _, text in doubts_of(boundary)] if boundary.fabric is not Fabric.NONE else ["refused"]
+    doubts = [doubt.text for doubt in doubts_of(boundary)] if boundary.fabric is not Fabric.NONE else ["refused"]
     return check, boundary.decision.exit_code, doubts
 
 

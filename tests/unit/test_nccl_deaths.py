@@ -7,7 +7,8 @@ from itertools import product
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, LogReport, Verdict
-from lumiimg.report.log import advice_of, headline
+from lumiimg.report.views.log import advice_of
+from lumiimg.report.views.log_words import headline
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
 

@@ -11,7 +11,7 @@ from typing import Any
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import LogReport, Verdict
-from lumiimg.report.log import headline
+from lumiimg.report.views.log_words import headline
 
 EXCERPTS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-excerpts.toml").read_text())
 LOGS: list[dict[str, Any]] = EXCERPTS["log"]

@@ -12,7 +12,7 @@ from lumiimg.nccl.lines import evidence_text, excerpt, messages
 from lumiimg.nccl.prefilter import Prefilter
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.vocabulary import Weight, compiled, vocabulary
-from lumiimg.report.log import next_command
+from lumiimg.report.views.log import next_command
 from lumiimg.toml import own_table
 from tests.shared.remedies import COMMAND
 

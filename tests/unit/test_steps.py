@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.run.job_paths import job_paths
-from lumiimg.check.steps import fabric_steps, in_one_sentence, origins
+from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -16,6 +16,7 @@ from lumiimg.image import open_image
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
+from lumiimg.report.views.path import path_sentence
 from tests.shared import fabric_builder
 from tests.shared.pages import FABRIC, KNOWN, PROBED
 
@@ -65,7 +66,7 @@ def test_a_plugin_that_listened_on_the_nics_makes_every_step_hold_at_the_level_o
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
     assert {(one.state, one.level) for one in steps} == {(State.HOLDS, Level.PROBE)}
     assert step(steps, Part.PLUGIN).version == "1.21.1"
-    assert "level probe" in in_one_sentence(steps)
+    assert "level probe" in path_sentence(steps)
 
 
 @pytest.mark.parametrize(

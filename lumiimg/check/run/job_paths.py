@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lumiimg.check.steps import part_of_verdict
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Part, Side, State, Step
 from lumiimg.findings import Level
 from lumiimg.nccl.report import FAST, Cause, Confidence, LogReport, Verdict, VerdictGroup, answer_of
 
 PATHS_SHOWN = 3
+_BY_VERDICT = {
+    Verdict.PLUGIN_MISSING: Part.PLUGIN,
+    Verdict.PLUGIN_LOAD_ERROR: Part.PLUGIN,
+    Verdict.SOCKET: Part.PLUGIN,
+    Verdict.IB: Part.PLUGIN,
+    Verdict.PLUGIN_INIT_ERROR: Part.PROVIDER,
+    Verdict.OFI_OTHER: Part.PROVIDER,
+}
 _ELSEWHERE = {
     Verdict.OFI_EFA: {Part.PROVIDER: "efa provider", Part.NIC: "EFA device"},
     Verdict.IB: {Part.PLUGIN: "verbs transport", Part.NIC: "InfiniBand NIC"},
@@ -27,6 +34,11 @@ _BROKEN = {
     Verdict.PLUGIN_INIT_ERROR: "the plugin was loaded; it, or the provider under it, failed to start",
     Verdict.SOCKET: "not used: RCCL took its own TCP sockets",
 }
+
+
+def part_of_verdict(verdict: str | None) -> Part:
+    """Return the step that a job did not get past which came to a verdict other than a fast network."""
+    return _BY_VERDICT.get(Verdict(verdict), Part.NIC) if verdict else Part.NIC
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,15 @@ class Outcome(StrEnum):
         """What the process says to its caller."""
         return {Outcome.OK: ExitCode.GOOD, Outcome.REFUSED: ExitCode.NO, Outcome.UNKNOWN: ExitCode.UNDECIDED}[self]
 
+    @property
+    def severity(self) -> Severity:
+        """How it is marked where it is shown."""
+        return {
+            Outcome.OK: Severity.OK,
+            Outcome.REFUSED: Severity.PROBLEM,
+            Outcome.UNKNOWN: Severity.UNKNOWN,
+        }[self]
+
 
 _OUTCOMES = {Severity.PROBLEM: Outcome.REFUSED, Severity.UNKNOWN: Outcome.UNKNOWN}
 """Of the findings that keep an answer from being a yes."""

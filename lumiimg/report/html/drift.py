@@ -6,7 +6,6 @@ import itertools
 from typing import TYPE_CHECKING
 
 from lumiimg.findings import Advice
-from lumiimg.report.boundary import KINDS
 from lumiimg.report.drift import OF_ONE_KIND, Words, groups_of, lines_of, nodes_of, sentence_of, whole
 from lumiimg.report.html.findings import block, unsaid
 from lumiimg.report.html.images import image_groups, images_part
@@ -36,7 +35,7 @@ def drift_page(
     ]
     subject = f"{drift.before.host} and {drift.now.host}"
     sentence = sentence_of(drift, images, answer, unread)
-    return page("drift", subject, KINDS[whole(answer, unread)], sentence, nodes_of(drift), parts)
+    return page("drift", subject, whole(answer, unread).severity, sentence, nodes_of(drift), parts)
 
 
 def _images(images: Sequence[ImageDrift], words: Words) -> Iterator[Node]:

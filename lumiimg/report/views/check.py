@@ -45,11 +45,7 @@ def check_document(report: CheckReport) -> Document:
         sections=(
             Section(PATH, (path_steps(report.steps),), Shown.PAGE),
             account_section(report.gpu),
-            Section(
-                FOUND,
-                tuple(finding_items(report.findings, is_green=report.answer is Answer.NO_OBSTACLE)),
-                is_headed=False,
-            ),
+            Section(FOUND, findings, is_headed=False),
         ),
         closing=level_lines({level.value: report.levels.of(level) for level in Level}),
         case=f"network of {report.image}",

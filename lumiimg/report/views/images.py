@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
-from lumiimg.report.boundary import sentence
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
+from lumiimg.report.views.compatibility import sentence
 from lumiimg.wording import count, operand, word
 
 if TYPE_CHECKING:

@@ -22,8 +22,10 @@ from lumiimg.nccl.lines import messages, probe_event
 from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
-from lumiimg.report.log import json_keys, print_log
+from lumiimg.report.log import json_keys
 from lumiimg.report.schema import json_text
+from lumiimg.report.text import show
+from lumiimg.report.views.log import log_document
 from lumiimg.resolve import closure, uv
 from lumiimg.resolve.closure import CudaError
 from lumiimg.resolve.network import mirrors
@@ -66,7 +68,7 @@ def _log(data: bytes) -> str:
     report = reader.report()
     json_text("log", report, **json_keys(report, (), None, report.answer))
     assert all(evidence.text.isprintable() for evidence in report.proof)
-    return printed(print_log, report, (), None, verbose=True)
+    return printed(show, log_document(["log"], report, (), (), None, report.answer), verbose=True)
 
 
 @target("log-file", "nccl.sources.blocks", "nccl.sources.refuse_binary", "nccl.follow.Tail", form="bytes")

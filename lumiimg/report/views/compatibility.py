@@ -1,0 +1,263 @@
+"""What `explain IMAGE` answers: which library comes from where, which versions meet, and what margin is left."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from lumiimg.check.static.comparisons import Outcome
+from lumiimg.check.steps import boundary_steps
+from lumiimg.elf.versions import numbers_of
+from lumiimg.fabric.names import LIBFABRIC
+from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Remedy, Severity
+from lumiimg.report.document import Block, Document, Item, Meter, Paragraph, Row, Section, Shown, Table, Tree
+from lumiimg.report.views.findings import finding_items
+from lumiimg.report.views.gpu_account import account_section, account_summary
+from lumiimg.report.views.path import PATH, path_steps
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.comparisons import Rule
+    from lumiimg.host.manifest import Loaded
+    from lumiimg.host.margins import Margin
+
+_OF_ATTEMPTS = frozenset({"glibc-gate", "library"})
+_LOADERS = ("ld-linux", "ld64.")
+_SUBJECTS = {"plugin-name": "RCCL", "plugin-api": "RCCL"}
+_NEEDS_IT = " needs it"
+
+
+def compatibility_document(boundary: Boundary) -> Document:
+    """Return the account of an image, on one machine or without any."""
+    summary = [sides_line(boundary)]
+    if boundary.gpu is not None:
+        summary.append(account_summary(boundary.gpu))
+    return Document(
+        command="explain",
+        subject=boundary.image,
+        is_named=True,
+        severity=boundary.decision.severity,
+        sentence=sentence(boundary),
+        advice=boundary.advice,
+        summary=tuple(summary),
+        sections=(
+            Section("The libraries of the path", _tree(boundary), Shown.TERMINAL, is_headed=False),
+            Section(PATH, (path_steps(boundary_steps(boundary)),), Shown.PAGE),
+            Section("Rules", tuple(_rules(boundary)), is_headed=False),
+            Section("What meets at the boundary", tuple(_tightest_margins(boundary)), Shown.TERMINAL),
+            Section("Versions at the boundary", tuple(_margins(boundary)), Shown.VERBOSE),
+            Section("What to do", tuple(_remedies(boundary)), is_headed=False),
+            account_section(boundary.gpu),
+            Section("What was found", tuple(finding_items(boundary.static.findings)), Shown.PAGE),
+            Section("Whose file each library is", tuple(_files(boundary)), Shown.PAGE),
+        ),
+    )
+
+
+def refusals_document(boundary: Boundary, command: str) -> Document:
+    """Return why no set of binds loads, attempt by attempt, and what to do."""
+    manifest = boundary.manifest
+    if manifest is None:
+        first = next((finding.summary for finding in boundary.static.findings), "there is no loader in it")
+        what = f"{'REFUSED' if boundary.decision is Outcome.REFUSED else 'CANNOT TELL'}: {first}"
+    elif manifest.host_has_fabric:
+        what = f"REFUSED: no set of binds of {boundary.host} loads"
+    else:
+        what = sentence(boundary)
+    refusals = [
+        Item(Severity.PROBLEM, f"{refusal.attempt}: {refusal}", evidence=(refusal.words,))
+        for refusal in (manifest.refusals if manifest else ())
+    ]
+    return Document(
+        command=command,
+        subject=boundary.image,
+        is_named=True,
+        severity=boundary.decision.severity,
+        sentence=what,
+        advice=boundary.advice,
+        sections=(Section("What was tried", (*refusals, *_remedies(boundary)), is_headed=False),),
+    )
+
+
+def doubts(boundary: Boundary) -> tuple[Item, ...]:
+    """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
+    found = []
+    for rule in boundary.rules:
+        if rule.outcome is not Outcome.OK:
+            would = "would" if rule.outcome is Outcome.REFUSED else "perhaps would"
+            text = f"with these binds RCCL {would} not use the fabric: {rule.clause}"
+            found.append(Item(rule.outcome.severity, text))
+    if boundary.carried.against and boundary.carried.sentence:
+        found.append(Item(Severity.INFO, boundary.carried.sentence))
+    return tuple(found)
+
+
+def sentence(boundary: Boundary) -> str:
+    """Return the decision in one sentence."""
+    if boundary.decision is Outcome.REFUSED:
+        refused = [rule for rule in boundary.rules if rule.outcome is Outcome.REFUSED]
+        # of several attempts, the one that the C library ends is the one that no bind can mend
+        attempts = [rule for rule in refused if rule.id in _OF_ATTEMPTS]
+        rule = next((rule for rule in attempts if rule.id == "glibc-gate"), (attempts or refused)[-1])
+        return f"REFUSED: {rule.clause}"
+    if boundary.decision is Outcome.UNKNOWN:
+        if boundary.manifest is not None and not boundary.manifest.host_has_fabric:
+            return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
+        if boundary.host:
+            unknown = (rule.clause for rule in boundary.rules if rule.outcome is Outcome.UNKNOWN)
+            found = (finding.summary for finding in boundary.static.findings)
+            return "CANNOT TELL: " + next(itertools.chain(unknown, found), "there is no loader in it")
+        return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
+    if boundary.fabric is Fabric.BUNDLED:
+        return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host}"
+    return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads"
+
+
+def sides_line(boundary: Boundary) -> str:
+    """Return what each side has, in one line."""
+    parts = [f"image: glibc {boundary.glibc or '?'}"]
+    rccl = boundary.static.path
+    if rccl.rccl:
+        parts.append(f"RCCL {rccl.rccl_version or '?'}")
+    if boundary.torch:
+        parts.append(f"torch {boundary.torch}")
+    if boundary.host:
+        parts.append(f"host {boundary.host}: glibc {boundary.host_glibc or '?'}")
+    return " · ".join(parts)
+
+
+def _tree(boundary: Boundary) -> tuple[Tree, ...]:
+    """Return what is opened, and below it each library where it was first asked for."""
+    path = boundary.static.path
+    below: dict[str | None, list[Loaded]] = {}
+    for item in boundary.loaded:
+        above = item.object.requested_by
+        below.setdefault(above.path if above else None, []).append(item)
+
+    def grown(item: Loaded) -> Tree:
+        side = "HOST " if item.host_path else "image"
+        name = item.object.facts.soname or item.object.name
+        children = tuple(map(grown, below.get(item.object.path, [])))
+        return Tree(f"{side}  {name}", item.host_path or item.object.path, branches=children)
+
+    rccl = [item for item in boundary.loaded if item.object.path == path.rccl]
+    opened = [item for item in boundary.loaded if item.object.name in (*path.plugin_files, LIBFABRIC)][:1]
+    trees = [Tree(grown(item).text, item.host_path or item.object.path) for item in rccl]
+    return (*trees, *map(grown, opened))
+
+
+def _rules(boundary: Boundary) -> Iterator[Block]:
+    for rule in sorted(boundary.rules, key=lambda rule: list(Severity)[::-1].index(rule.outcome.severity)):
+        yield Item(
+            rule.outcome.severity,
+            _rule_words(rule) if rule.outcome is Outcome.OK else str(rule),
+            tag=rule.id,
+            why=(rule.because,) if rule.because else (),
+            source=rule.source,
+            verbose=rule.outcome is Outcome.OK,
+        )
+    for note in boundary.manifest.notes if boundary.manifest else ():
+        yield Paragraph(note, Severity.UNKNOWN)
+
+
+def _rule_words(rule: Rule) -> str:
+    subject = _SUBJECTS.get(rule.id)
+    if subject is None and rule.because.endswith(_NEEDS_IT):
+        subject = rule.because.removesuffix(_NEEDS_IT)
+    return f"{subject} {rule}" if subject else str(rule)
+
+
+def _remedies(boundary: Boundary) -> Iterator[Item]:
+    """Yield what to do; where nothing loads, each way out is enough, else all of it is to be done."""
+    if boundary.remedies:
+        any_one = boundary.fabric is Fabric.NONE
+        text = "Ways out, the nearest first; one is enough" if any_one else "What to do"
+        yield Item(
+            Severity.INFO, text, remedies=tuple(Remedy(command=one) for one in boundary.remedies), any_one=any_one
+        )
+
+
+def _tightest_margins(boundary: Boundary) -> Iterator[Block]:
+    chosen = list(_tightest(boundary.margins))
+    yield from map(_meter, chosen)
+    gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
+    if gates and boundary.decision is not Outcome.REFUSED:
+        limit = f"libraries that need more than GLIBC_{gates[0].have}"
+        yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
+
+
+def _margins(boundary: Boundary) -> Iterator[Block]:
+    crossing = sorted((margin for margin in boundary.margins if margin.crosses), key=_spare)
+    yield from map(_meter, crossing)
+    if not crossing:
+        words = "Without a snapshot of a node (--host) there is no other side to compare with."
+        if boundary.manifest:
+            words = "No library of one side asks for a version of the other."
+        yield Paragraph(words)
+
+
+def _meter(margin: Margin) -> Meter:
+    need, have = numbers_of(margin.need), numbers_of(margin.have)
+    left = f"; {margin_left(margin)}" if margin_left(margin) else ""
+    words = (
+        f"needs {margin.family}_{margin.need} of {margin.provider_side}, which has up to "
+        f"{margin.family}_{margin.have}{left}"
+    )
+    if need[:1] != have[:1]:
+        return Meter(margin.library_side, words, 0.0)
+    severity = Severity.PROBLEM if need > have else Severity.OK if have > need else Severity.UNKNOWN
+    return Meter(margin.library_side, words, min(_minor(need) / max(_minor(have), 1), 1.0), severity)
+
+
+def _spare(margin: Margin) -> tuple[float, str]:
+    need, have = numbers_of(margin.need), numbers_of(margin.have)
+    return (_minor(have) - _minor(need) if need[:1] == have[:1] else float("inf"), margin.library)
+
+
+def _minor(numbers: tuple[int, ...]) -> int:
+    return numbers[1] if len(numbers) > 1 else 0
+
+
+def _tightest(margins: Sequence[Margin]) -> Iterator[Margin]:
+    """Yield, of the pairs across the boundary, the one that needs most for each provider and family."""
+    best: dict[tuple[str, str], Margin] = {}
+    for margin in margins:
+        key = (margin.provider, margin.family)
+        if margin.provider.startswith(_LOADERS):
+            continue  # of one build with the C library, which has a line of its own
+        if margin.crosses and (key not in best or numbers_of(margin.need) > numbers_of(best[key].need)):
+            best[key] = margin
+    yield from best.values()
+
+
+def margin_left(margin: Margin) -> str:
+    """Return how many minor versions are left, where both are of one major."""
+    need, have = numbers_of(margin.need), numbers_of(margin.have)
+    if len(need) != 2 or len(have) != 2 or need[0] != have[0]:
+        return ""
+    left = have[1] - need[1]
+    if left < 0:
+        return f"{-left} too few"
+    return "no margin" if left == 0 else f"{count(left, 'version')} left"
+
+
+def _files(boundary: Boundary) -> Iterator[Block]:
+    rows = tuple(
+        Row(
+            (
+                item.object.facts.soname or item.object.name,
+                "host" if item.host_path else "image",
+                item.host_path or item.object.path,
+            )
+        )
+        for item in boundary.loaded
+    )
+    if rows:
+        caption = "The process of RCCL and its plugin, as the loader would fill it"
+        yield Table(("library", "of the", "file"), rows, caption, "libraries")
+    if boundary.missing:
+        yield Paragraph(f"Not in the image: {', '.join(boundary.missing)}")
