@@ -190,6 +190,8 @@ class Document:
     """What is said at the end whatever the room: which levels were taken."""
     case: str = ""
     """What the answer is called as a case of JUnit: `network of image.sif`; empty where it has no such form."""
+    is_list: bool = False
+    """Whether all of it is what was asked for: then no line is left out, however small the screen."""
     is_named: bool = False
     """Whether the subject stands in front of the sentence: it is one of several, or of many that are alike."""
 

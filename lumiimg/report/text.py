@@ -106,7 +106,7 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
         return
     parts = _without_gaps(list(_Writer(terminal, document, verbose=verbose).parts()))
     left_out = 0
-    if not verbose:
+    if not verbose and not document.is_list:
         parts, left_out = _fitting(parts, terminal.rows)
     lines = [line for part in parts for line in part.lines or ("",)]
     if left_out:
@@ -277,7 +277,7 @@ class _Writer:
             case PathSteps():
                 yield self._sentence(block.sentence, Importance.WELL)
             case Meter():
-                text = f"{block.label}: {block.words}"
+                text = f"{block.label} {block.words}"
                 if block.severity is None:
                     yield self._sentence(text, Importance.WELL, first="  ")
                 else:

@@ -70,8 +70,8 @@ def test_a_step_that_nobody_saw_is_never_drawn_as_one_that_holds(written: dict[s
 def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) -> None:
     words = written["explain-margins"].words
     for part in (
-        "libfabric · holds (level static) · FABRIC_1.7 · of the host · /opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
-        "libcxi.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image), which offers up to GLIBC_2.41: 3 versions left",
+        "✓ libfabric hostholds (static)FABRIC_1.7/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1",
+        "libcxi.so.1 (host) needs GLIBC_2.38 of libc.so.6 (image), which has up to GLIBC_2.41; 3 versions left",
     ):
         assert part in words
     assert "✗ problem: 2 nodes nid[005012-005013]: NO: here the plugin would carry the" in written["nodes"].words

@@ -107,6 +107,7 @@ def signatures_document(known: Vocabulary) -> Document:
     return Document(
         command="log --signatures",
         subject="signatures",
+        is_list=True,
         severity=Severity.INFO,
         sentence=f"{kinds} kinds of messages, {troubles} of them troubles; --json has all",
         sections=(Section("Messages", tuple(items), is_headed=False),),
