@@ -21,10 +21,9 @@ from pathlib import Path
 from auditwheel import lddtree
 from PySquashfsImage import SquashFsImage
 
-from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.check import build_report
 from lumiimg.cluster.nodes.groups import gather
-from lumiimg.cluster.nodes.request import NodesRequest
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.fabric.path import FabricPath
@@ -34,6 +33,7 @@ from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks
 from lumiimg.nccl.vocabulary import vocabulary
 from tests.shared import fabric_builder, gpu_builder, joblog, python_image
+from tests.shared.node_answers import CONTEXT, FILES
 
 RUNS = 7
 RANKS, LOG_BYTES = 4096, 2 * 10**9
@@ -156,10 +156,9 @@ def bench_nodes(scratch: Path) -> None:
     folder = scratch / "answers"
     folder.mkdir()
     job = simulate(folder)
-    request = NodesRequest(Path("image.sif"), NODES, level=None, snapshot=None, site=None, simulate=False)
 
     def ours() -> None:
-        nodes.sum_up(request, "1", gather(folder, "run", job, started=job), ())
+        build_report(CONTEXT, FILES, "1", gather(folder, "run", job, started=job))
 
     def peer() -> None:
         for file in folder.iterdir():

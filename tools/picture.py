@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lumiimg.build.provenance import asked_for
+from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
 from lumiimg.report.text import WIDEST, show
 from lumiimg.report.views.check import check_document
@@ -52,7 +53,8 @@ def main() -> None:
 
 
 def of_a_check(image: Path) -> None:
-    report = check_image(image, os.environ, None, built_with=asked_for(image))
+    with open_for_check(image, os.environ, built_with=asked_for(image)) as context:
+        report = check_image(context, None)
     recording = Console(record=True, width=WIDEST, file=io.StringIO(), markup=False, emoji=False, highlight=False)
     with redirect_stdout(_Terminal()) as shown:
         show(check_document(report))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
 
 _BY_NODES = frozenset({Code.IMAGE_DRIVER})
 """Open questions that no level settles but on a node."""
@@ -26,7 +27,7 @@ _GPUS = 8
 """Of a node, where the site does not say."""
 
 
-def advice_of(answer: Answer, findings: Sequence[Finding], image: str | None = None) -> Advice:
+def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str | None = None) -> Advice:
     """Return why, and what mends it, else what shows more of it, by the finding that decides the answer."""
     decided_by = _deciding(answer, findings)
     if decided_by is None:
@@ -39,35 +40,27 @@ def advice_of(answer: Answer, findings: Sequence[Finding], image: str | None = N
     return Advice(decided_by.summary, command, ON_NODE if command is not None and command.startswith(SCAN) else None)
 
 
-def advise(
-    answer: Answer,
-    findings: Sequence[Finding],
-    *,
-    image: str,
-    level: Level,
-    limited: bool,
-    site: Site | None,
-    machine: Sequence[str],
-    environment: Mapping[str, str],
+def next_step(
+    answer: Answer, findings: Sequence[Finding], context: ImageInContext, *, level: Level, limited: bool
 ) -> Advice:
     """Return why, and what mends it or looks further.
 
-    `level` was taken, and no higher one because the user wanted none (`limited`) or none can be taken here. `machine`
-    are the options that name the machine.
+    `level` was taken, and no higher one because the user wanted none (`limited`) or none can be taken here.
     """
-    advice = advice_of(answer, findings, image)
+    site = context.site
+    advice = advice_from_findings(answer, findings, context.name)
     if answer is Answer.NO or level is Level.RUN:
         return advice
-    check = typed(["lumiimg", "check", image, *machine])
+    check = typed(["lumiimg", "check", context.name, *context.options])
     decided_by = _deciding(answer, findings)
     code = decided_by.id if decided_by is not None else None
-    if code is Code.PLUGIN_NEEDS_HOST and "--host" not in machine:
+    if code is Code.PLUGIN_NEEDS_HOST and "--host" not in context.machine:
         where = f"{ON_NODE}{f' of {site.name}' if site is not None else ''}"
         return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
     why = advice.why or "the files show no obstacle; only a run shows which provider is used"
     if limited and level is Level.STATIC and code not in _BY_NODES:
         return Advice(why, check)
-    return Advice(why, *_on_nodes(check, site, environment))
+    return Advice(why, *_on_nodes(check, site, context.environment))
 
 
 def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:

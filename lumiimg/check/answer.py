@@ -133,41 +133,45 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
     return "CANNOT TELL from here whether RCCL would use Slingshot"
 
 
-def settle(static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()) -> tuple[Finding, ...]:
+def merge_levels(
+    static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
+) -> tuple[Finding, ...]:
     """Join the levels: what was seen happening wins over what the files alone say, and a run over both.
 
     A plugin that a bind mount brings is not in the image's files; a library that the files lack may come from the host.
     Causes come before their effects: what is wrong with the plugin, then what RCCL made of it.
     """
     seen = {finding.id for finding in probed if finding.severity is Severity.OK}
-    told = {finding.id for finding in probed}
-    kept = list(probed)
+    answered = {finding.id for finding in probed}
+    merged = list(probed)
     for finding in static:
         meaning = meanings()[finding.id]
         open_or_bad = finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}
-        if finding.id in told or meaning.replaced_by in seen:
+        if finding.id in answered or meaning.replaced_by in seen:
             continue  # the same question, answered by a run, perhaps with what a bind (--rocm) brought
         if open_or_bad and meaning.noted_beside in seen:
             summary = f"{finding.summary} (so say the files; as it is run here, a plugin is loaded)"
-            kept.append(replace(finding, severity=Severity.INFO, summary=summary))
+            merged.append(replace(finding, severity=Severity.INFO, summary=summary))
         else:
-            kept.append(finding)
+            merged.append(finding)
     if _ran(ran):
-        kept = [_outdone(finding) for finding in kept]
+        merged = [_demoted_by_run(finding) for finding in merged]
     if any(finding.id is Code.RUN_SELECTED and finding.severity is Severity.OK for finding in ran):
-        kept = [_served(finding) for finding in kept]
-    kept += ran
-    return tuple(sorted(kept, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.family in _EFFECTS)))
+        merged = [_driver_confirmed(finding) for finding in merged]
+    merged += ran
+    return tuple(
+        sorted(merged, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.family in _EFFECTS))
+    )
 
 
-def _served(finding: Finding) -> Finding:
+def _driver_confirmed(finding: Finding) -> Finding:
     """Return a finding as it counts after a collective on one node: the driver was seen to serve the image's ROCm."""
     if finding.id is not Code.IMAGE_DRIVER or finding.severity is Severity.INFO:
         return finding
     return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} (a collective ran on the GPUs here)")
 
 
-def _outdone(finding: Finding) -> Finding:
+def _demoted_by_run(finding: Finding) -> Finding:
     """Return a finding of a lower level as it counts after a collective that went over the fast network."""
     if finding.severity in {Severity.OK, Severity.INFO} or finding.id.family is Family.GPU:
         return finding  # a collective calls RCCL alone, of all that has GPU code

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT
-from lumiimg.check.opening import opened
+from lumiimg.check.context import open_for_check
 from lumiimg.check.static.boundary import Boundary, study_open, without_ours
 from lumiimg.check.static.commands import ready_to_paste
 from lumiimg.check.static.comparisons import Outcome, Rule
@@ -83,7 +83,8 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
     Raises BadInputError for what is not an image.
     """
     environment = without_ours(environment)
-    with opened(path, environment, drift.now) as image:
+    with open_for_check(path, environment, drift.now) as context:
+        image = context.image
         static = check_static(image, environment)
         before, now = (
             study_open(str(path), image, environment, node, static, site, owner=gpu_owner(site, node))

@@ -94,7 +94,7 @@ def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding
 
     `host` is the snapshot of a node whose libraries are bound.
     """
-    from lumiimg.check.opening import opened
+    from lumiimg.check.context import open_for_check
     from lumiimg.check.pipeline import check_files
     from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables, read_variables
     from lumiimg.findings import Findings, Level, Severity
@@ -102,9 +102,9 @@ def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding
 
     snapshot = read_snapshot(host) if host else None
     found = Findings(Level.STATIC)
-    with opened(path) as image:
+    with open_for_check(path, snapshot=snapshot) as context:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
-        variables, static = read_variables(image, {}), check_files(path, image, {}, snapshot).static
+        variables, static = read_variables(context.image, {}), check_files(context).static
         judge_variables(variables, static.path, found)
         judge_plugin_name(variables, static.path, found)
         of_variables = doubted(found.found, variables)

@@ -41,6 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
     """Return what checks an image on this machine. Raises BadInputError."""
     from lumiimg.build.provenance import asked_for
+    from lumiimg.check.context import open_for_check
     from lumiimg.check.pipeline import check_image
     from lumiimg.findings import Level
 
@@ -52,18 +53,18 @@ def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
     snapshot, site, venv = inputs.snapshot_of(arguments), inputs.site_of(arguments), inputs.venv_of(arguments)
 
     def check(image: Path) -> CheckReport:
-        return check_image(
+        opened = open_for_check(
             image,
             os.environ,
-            level,
             snapshot,
-            simulate=arguments.simulate_gpu,
-            site=site,
+            site,
             program=arguments.starts,
+            venv=venv,
             machine=inputs.machine_options(arguments, anywhere=False),
             built_with=asked_for(image),
-            venv=venv,
         )
+        with opened as context:
+            return check_image(context, level, simulate=arguments.simulate_gpu)
 
     return check
 
@@ -104,36 +105,34 @@ def _on_nodes(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
         from lumiimg.build.provenance import asked_for
+        from lumiimg.check.context import open_for_check
         from lumiimg.cluster.nodes.check import check_nodes
         from lumiimg.cluster.nodes.request import NodesRequest
 
-        request = NodesRequest(
-            image=arguments.images[0].absolute(),
-            nodes=arguments.nodes,
-            level=Level(arguments.level) if arguments.level else None,
-            snapshot=snapshot,
-            site=site,
-            simulate=arguments.simulate_gpu,
+        level = Level(arguments.level) if arguments.level else None
+        request = NodesRequest(arguments.nodes, level, arguments.simulate_gpu, arguments.leave_out)
+        opened = open_for_check(
+            arguments.images[0].absolute(),  # nodes may be asked from elsewhere
+            os.environ,
+            snapshot,
+            site,
             program=arguments.starts,
+            venv=inputs.venv_of(arguments),
             machine=inputs.machine_options(arguments, anywhere=False),
             built_with=asked_for(arguments.images[0]),
-            venv=inputs.venv_of(arguments),
-            without=arguments.leave_out,
         )
 
         def keep(report: NodesReport) -> None:
             if arguments.so_far:
                 write_text(arguments.so_far, json_text("check-nodes", report))
 
-        report = check_nodes(request, allocation, os.environ, _waiting_line(arguments.nodes), keep)
-    from lumiimg.cluster.nodes.check import paths_of
-
-    paths = paths_of(report, arguments.images[0], os.environ) if arguments.html else ()
-    return output.deliver(nodes_document(report, paths), "check-nodes", report, report.answer.exit_code)
+        with opened as context:
+            report = check_nodes(context, request, allocation, _waiting_line(arguments.nodes), keep)
+    return output.deliver(nodes_document(report), "check-nodes", report, report.answer.exit_code)
 
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:
-    from lumiimg.check.opening import opened
+    from lumiimg.check.context import open_for_check
     from lumiimg.cluster.nodes.submit import check_by_job
 
     try:
@@ -141,7 +140,7 @@ def _by_job(arguments: argparse.Namespace) -> NodesReport:
     except ValueError as error:
         raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
     inputs.venv_of(arguments)
-    with opened(arguments.images[0]):
+    with open_for_check(arguments.images[0]):
         pass  # what is not an image is reported now, not when the job has waited for its nodes
     words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
     words += ["--program", arguments.starts] if arguments.starts else []

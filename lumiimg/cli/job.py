@@ -68,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | None) -> tuple[JobRequest, Stack, bool]:
     """Return what is asked for with what the image says of it, what it has, and whether it carries a manifest."""
-    from lumiimg.check.opening import opened
+    from lumiimg.check.context import open_for_check
     from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
     from lumiimg.check.static.machine import wrong_processors
     from lumiimg.cluster.job.gpu_notes import notes_of_gpu
@@ -79,7 +79,7 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
     from lumiimg.host.job_process import loaded_in_jobs
     from lumiimg.resolve.image_python import note_of_program, python_of
     from lumiimg.resolve.inventory import read_contents
-    from lumiimg.resolve.venv import notes_of_venv, with_venv
+    from lumiimg.resolve.venv import notes_of_venv
 
     wish = ShapeRequest(
         nodes=arguments.nodes,
@@ -92,7 +92,8 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
     caches = arguments.caches and str(Path(arguments.caches).absolute())
     venv = inputs.venv_of(arguments)
-    with opened(arguments.image) as image, with_venv(image, venv) as whole:
+    with open_for_check(arguments.image, venv=venv) as context:
+        image, whole = context.plain, context.image
         if (lacking := wrong_processors(image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
         contents = read_contents(image)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lumiimg.findings import Level
+from lumiimg.findings import Level  # noqa: TC001 - schemas are made from the types of the fields
 
 
 class Fabric(StrEnum):
@@ -91,17 +89,23 @@ class Step:
     """One step of the path, and the evidence for or against it."""
 
     part: Part
+    """Which step it is."""
     state: State
+    """What is known of it."""
     why: str
+    """The evidence, or why there is none."""
     level: Level | None = None
     """Level of the evidence; None where there is none."""
     file: str | None = None
     """The path in the container; on the host where the file is known to come from there."""
     side: Side | None = None
+    """Whose file it is; None where that is not known."""
     version: str | None = None
+    """Of the file, as it says itself; None where it does not."""
     interface: str | None = None
     """`net API v8`, `FABRIC_1.7`."""
     remedy: tuple[str, ...] = ()
+    """What to do where it is broken."""
     name: str | None = None
     """What the step of another fabric is called; None where it has the name of its part."""
 

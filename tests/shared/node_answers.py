@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lumiimg.cluster.nodes import check as nodes
+from lumiimg.check.static.boundary import Boundary
+from lumiimg.check.static.evidence import StaticResult
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.check import NodesReport, build_report
 from lumiimg.cluster.nodes.groups import gather
-from lumiimg.cluster.nodes.request import NodesRequest
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.host.carried_account import CarriedAccount
 from lumiimg.host.snapshot import Nic
+from tests.shared.checks import unread
 
 RUN = "of-this-check"
 CXI = Library("libcxi.so.1.5.0", "/usr/lib64/libcxi.so.1.5.0", "aa" * 20)
@@ -40,8 +43,10 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
     write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
 
 
-REQUEST = NodesRequest(Path("image.sif"), 2, level=None, snapshot=None, site=None, simulate=False)
+CONTEXT = unread(Path("image.sif"))
+FILES = Boundary("image.sif", None, StaticResult(), None, None, None, None, (), (), (), (), CarriedAccount(None))
+"""What the files of an image say of which nothing is read."""
 
 
-def summed(folder: Path, job: list[str]) -> nodes.NodesReport:
-    return nodes.sum_up(REQUEST, "7", gather(folder, RUN, job, started=job), (), output=("srun: error: x",))
+def summed(folder: Path, job: list[str]) -> NodesReport:
+    return build_report(CONTEXT, FILES, "7", gather(folder, RUN, job, started=job), output=("srun: error: x",))

@@ -199,8 +199,9 @@ def nodes() -> str:
         ("srun: error: nid005063: task 63: Killed",),
         gpu=on_gpu(),
     )
-    paths = [fabric_steps(group.path, group.findings, KNOWN) for group in report.groups]
-    return to_page(nodes_document(report, paths))
+    steps = (fabric_steps(group.path, group.findings, KNOWN) for group in report.groups)
+    groups = tuple(replace(group, steps=each) for group, each in zip(report.groups, steps, strict=True))
+    return to_page(nodes_document(replace(report, groups=groups)))
 
 
 def build() -> str:

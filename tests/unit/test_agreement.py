@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.check.pipeline import check_image
 from lumiimg.check.static.boundary import study
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Level
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report.views.compatibility import doubts as doubts_of
 from tests.shared import fabric_builder
+from tests.shared.checks import checked
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import LOADER, PLUGIN, RCCL, versioned
 from tests.shared.programs import tenth_of, unwrapped
@@ -172,7 +171,7 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answers(image: Path, host: Snapshot | None) -> tuple[ExitCode, ExitCode, list[str]]:
     """Return what check and explain answer, and what bind says of doubts."""
-    check = check_image(image, {}, Level.STATIC, host).answer.exit_code
+    check = checked(image, {}, host).answer.exit_code
     boundary = study(image, {}, host)
     doubts = [doubt.text for doubt in doubts_of(boundary)] if boundary.fabric is not Fabric.NONE else ["refused"]
     return check, boundary.decision.exit_code, doubts

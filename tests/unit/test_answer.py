@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumiimg.check.answer import Answer, decide, sentence, settle
+from lumiimg.check.answer import Answer, decide, merge_levels, sentence
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -137,36 +137,36 @@ def test_what_is_green_names_the_level_that_proved_it(
 def test_what_was_seen_happening_wins_over_what_the_files_say(
     static: list[tuple[str, Severity]], probed: list[tuple[str, Severity]], left: list[tuple[str, str]]
 ) -> None:
-    settled = settle([found(*each) for each in static], [found(*each, Level.PROBE) for each in probed])
-    assert [(finding.id, finding.severity.value) for finding in settled] == left
-    for finding in settled:  # what no longer counts says why
+    merge_levelsd = merge_levels([found(*each) for each in static], [found(*each, Level.PROBE) for each in probed])
+    assert [(finding.id, finding.severity.value) for finding in merge_levelsd] == left
+    for finding in merge_levelsd:  # what no longer counts says why
         if ("plugin.absent", BAD) in static and finding.severity is INFO:
             assert "a plugin is loaded" in finding.summary
 
 
 def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None:
     below = [found("plugin.symbols", OPEN), found("fabric.mixed", BAD), found("rccl.several", INFO)]
-    settled = {finding.id: finding for finding in settle(below, [CXI], [RAN])}
-    assert {name: finding.severity for name, finding in settled.items()} == {
+    merge_levelsd = {finding.id: finding for finding in merge_levels(below, [CXI], [RAN])}
+    assert {name: finding.severity for name, finding in merge_levelsd.items()} == {
         "run.network": GOOD,
         "provider.cxi": GOOD,
         "plugin.symbols": INFO,
         "fabric.mixed": INFO,
         "rccl.several": INFO,
     }
-    assert "went over Slingshot" in settled[Code.PLUGIN_SYMBOLS].summary
-    assert "went over Slingshot" not in settled[Code.RCCL_SEVERAL].summary
-    both = settle([found("rccl.load", BAD)], [], [found("run.failed", BAD, Level.RUN)])
+    assert "went over Slingshot" in merge_levelsd[Code.PLUGIN_SYMBOLS].summary
+    assert "went over Slingshot" not in merge_levelsd[Code.RCCL_SEVERAL].summary
+    both = merge_levels([found("rccl.load", BAD)], [], [found("run.failed", BAD, Level.RUN)])
     assert [finding.id for finding in both] == ["rccl.load", "run.failed"]
-    failed = settle(below, [CXI], [found("run.network", BAD, Level.RUN)])
+    failed = merge_levels(below, [CXI], [found("run.network", BAD, Level.RUN)])
     assert [finding.id for finding in failed if finding.severity is BAD] == ["fabric.mixed", "run.network"]
 
 
 @pytest.mark.parametrize("severity", [BAD, OPEN])
 def test_a_collective_that_ran_shows_that_the_driver_serves_the_image(severity: Severity) -> None:
     driver = found("image.driver", severity)
-    assert settle([driver], [CXI]) == (driver, CXI)
-    ran = settle([driver], [CXI], [found("run.selected", GOOD, Level.RUN)])
+    assert merge_levels([driver], [CXI]) == (driver, CXI)
+    ran = merge_levels([driver], [CXI], [found("run.selected", GOOD, Level.RUN)])
     assert {finding.id: finding.severity for finding in ran}[Code.IMAGE_DRIVER] is INFO
-    failed = settle([driver], [CXI], [found("run.selected", OPEN, Level.RUN)])
+    failed = merge_levels([driver], [CXI], [found("run.selected", OPEN, Level.RUN)])
     assert driver in failed

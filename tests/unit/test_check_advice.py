@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.pipeline import check_image
 from lumiimg.cli.commands import parser_for
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Level, Severity
+from lumiimg.findings import Severity
 from lumiimg.host.container_view import told_to_engine
-from tests.shared import fabric_builder
+from tests.shared import checks, fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.job.bases import make
 from tests.shared.job.changes import CHANGES
@@ -46,7 +45,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def checked(world: World, variables: dict[str, str]) -> CheckReport:
     environment = told_to_engine(variables)
-    return check_image(world.root, environment, Level.STATIC, program=world.program, machine=SITE)
+    return checks.checked(world.root, environment, program=world.program, machine=SITE)
 
 
 def problems(report: CheckReport) -> set[str]:

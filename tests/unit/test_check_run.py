@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.answer import Answer, decide, sentence, settle
-from lumiimg.check.probe.tools import Tools
+from lumiimg.check.answer import Answer, decide, merge_levels, sentence
+from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.run.collective import (
     LOGS,
     Collective,
     CollectiveProgram,
     choose,
     missing_here,
+    note_site_variables,
     prepare,
-    tell,
     with_variables,
 )
 from lumiimg.check.run.execution import RunResult, judge
@@ -35,11 +35,12 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Findings, Level, Severity
 from lumiimg.host.job_process import JobProcess
 from lumiimg.image import open_image
+from lumiimg.resolve.inventory import read_contents
 from tests.shared.elf_builder import library, program
 from tests.shared.fabric_builder import rocm_image
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
-TOOLS = Tools("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "compiled")
+TOOLS = ProbePrograms("/opt/lumiimg-probe", (("/scratch", "/opt/lumiimg-probe"),), "compiled")
 ENGINE = Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 RCCL = "/opt/rocm/lib/librccl.so.1"
 
@@ -117,7 +118,7 @@ def by_id(result: RunResult) -> dict[str, Finding]:
 
 
 def answer(result: RunResult, *below: Finding) -> tuple[Answer, str]:
-    findings = settle([], below, result.findings.found)
+    findings = merge_levels([], below, result.findings.found)
     told = decide(findings, FabricPath(), level=Level.RUN, level_was_asked_for=False)
     return told, sentence(told, findings, Level.RUN)
 
@@ -139,7 +140,7 @@ def test_a_collective_over_slingshot_is_green_whatever_was_open_before(tmp_path:
     )
     green = (Answer.NO_OBSTACLE, "no obstacle found at level run: a real collective went over Slingshot")
     assert answer(result, *below) == green
-    kept = settle([], below, result.findings.found)
+    kept = merge_levels([], below, result.findings.found)
     assert [f.severity for f in kept if f.level is not Level.RUN] == [Severity.INFO, Severity.INFO]
     assert result.outcome.measurements[0].best_gb_s == 86.0
 
@@ -162,24 +163,24 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     apptainer, lumi = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()), find_site("lumi", {})
     mine = {"NCCL_NET_GDR_LEVEL": "SYS", "APPTAINERENV_FI_CXI_DISABLE_HOST_REGISTER": "1"}
     with open_image(root) as image:
-        several = missing_here(apptainer, image, lumi, mine, nodes=2)
-        one = missing_here(apptainer, image, lumi, {}, nodes=1)
-        assert missing_here(apptainer, image, None, mine, nodes=2) == ()
+        stack = read_contents(image).stack
+    several = missing_here(apptainer, stack, lumi, mine, nodes=2)
+    one = missing_here(apptainer, stack, lumi, {}, nodes=1)
+    assert missing_here(apptainer, stack, None, mine, nodes=2) == ()
     names = {variable.name for variable in several}
     assert "FI_MR_CACHE_MONITOR" in names
     assert names.isdisjoint({"NCCL_NET_GDR_LEVEL", "FI_CXI_DISABLE_HOST_REGISTER"}), "whoever has set one meant it"
     assert not any("$" in variable.value or variable.name.startswith("SLURM_") for variable in (*several, *one))
     old = {"SINGULARITYENV_FI_MR_CACHE_MONITOR": "memhooks"}
-    with open_image(root) as image:
-        kept = missing_here(apptainer, image, lumi, old, nodes=2)
-        ce = missing_here(dataclasses.replace(apptainer, kind=EngineKind.SINGULARITY), image, lumi, mine, nodes=2)
+    kept = missing_here(apptainer, stack, lumi, old, nodes=2)
+    ce = missing_here(dataclasses.replace(apptainer, kind=EngineKind.SINGULARITY), stack, lumi, mine, nodes=2)
     assert "FI_MR_CACHE_MONITOR" not in {variable.name for variable in kept}, "Apptainer reads the other's names, too"
     assert "FI_CXI_DISABLE_HOST_REGISTER" in {variable.name for variable in ce}, "SingularityCE passes over Apptainer's"
     told = with_variables(apptainer, mine, several)
     assert told["APPTAINERENV_FI_MR_CACHE_MONITOR"] == "userfaultfd"
     assert told["NCCL_NET_GDR_LEVEL"] == "SYS"
     found = Findings(Level.RUN)
-    tell(found, lumi, several)
+    note_site_variables(found, lumi, several)
     (finding,) = found.found
     assert finding.severity is Severity.INFO
     assert "FI_MR_CACHE_MONITOR=userfaultfd" in finding.summary

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.pipeline import check_image, conclude
-from lumiimg.check.probe.task import excuse
+from lumiimg.check.pipeline import final_findings
+from lumiimg.check.probe.task import inconclusive_because
 from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
@@ -19,6 +19,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.image import open_image
+from tests.shared.checks import checked, unread
 from tests.shared.elf_builder import library, shared_object
 from tests.shared.fabric_builder import ROCR
 from tests.shared.programs import sampled
@@ -216,7 +217,7 @@ def test_a_list_of_plugins_without_a_name_has_none_whatever_is_in_the_image(root
     plugin(root / LIB / "libnccl-net.so", versions=(10,))
     assert check(root).path.plugin is not None
     for environment in ({"NCCL_NET_PLUGIN": value}, {"APPTAINERENV_NCCL_NET_PLUGIN": value}):
-        report = check_image(root, environment, Level.STATIC)
+        report = checked(root, environment)
         assert report.answer is Answer.NO
         found = finding(check(root, environment), "plugin.other-name")
         assert "open no net plugin at all" in found.summary
@@ -237,7 +238,7 @@ def test_a_libfabric_with_cxi_that_does_not_know_gpu_memory_is_a_question(root: 
             (root / LIB / "libhsa-runtime64.so").unlink()
         found = finding(check(root), "provider.no-gpu-memory")
         assert (found.severity, found.remedy) == (Severity.UNKNOWN, (remedy,))
-        assert check_image(root, {}, Level.STATIC).answer is Answer.UNDECIDED
+        assert checked(root).answer is Answer.UNDECIDED
     # RCCL brings the runtime along, under the name that programs have
     runtime_library = library(root / LIB / "libhsa-runtime64.so.1", source="int hsa_init;")
     plugin(root / LIB / "librccl-net.so", libfabric, runtime_library)
@@ -245,7 +246,7 @@ def test_a_libfabric_with_cxi_that_does_not_know_gpu_memory_is_a_question(root: 
     target, name = link.split()[2:4]
     assert name == "/lib/x86_64-linux-gnu/libhsa-runtime64.so"
     (root / LIB / "libhsa-runtime64.so").symlink_to(target)
-    assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE
+    assert checked(root).answer is Answer.NO_OBSTACLE
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -271,19 +272,20 @@ def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(
 ) -> None:
     lacking = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.STATIC, "no net plugin")
     image, built = (built_with, []) if built_with.endswith(".sif") else ("theirs", built_with.split())
-    (found,) = conclude(image, built, (lacking,), (), machine=machine.split())
+    context = unread(Path(image), built_with=tuple(built), machine=tuple(machine.split()))
+    (found,) = final_findings(context, (lacking,))
     assert found.remedy == (f"lumiimg {command}{'' if ' -o ' in command else ' -o with-plugin.sif'}",)
     if command.startswith("build"):
         assert main([*found.remedy[0].split()[1:], "--dry-run"]) == ExitCode.GOOD
 
 
 def test_a_failure_counts_only_where_there_is_a_nic_and_a_job_step(tmp_path: Path) -> None:
-    assert "no Slingshot NIC" in (excuse({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
+    assert "no Slingshot NIC" in (inconclusive_because({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
     (tmp_path / "cxi_user").touch()
-    assert "no Slingshot NIC" in (excuse({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
+    assert "no Slingshot NIC" in (inconclusive_because({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
     (tmp_path / "cxi0").touch()
-    assert "srun" in (excuse({}, tmp_path) or "")
-    assert excuse({"SLINGSHOT_VNIS": "1"}, tmp_path) is None
+    assert "srun" in (inconclusive_because({}, tmp_path) or "")
+    assert inconclusive_because({"SLINGSHOT_VNIS": "1"}, tmp_path) is None
 
 
 def whole_path(root: Path, *strings: str, accepts: int = 5) -> None:
@@ -316,13 +318,13 @@ def test_a_network_that_the_plugin_is_not_seen_to_have_is_not_green(root: Path) 
             told = finding(check(root, {"NCCL_NET": name}), "network.forced")
             assert (name, told.severity) == (name, Severity.UNKNOWN)
             assert f"NCCL_NET={name}" in told.summary
-        assert check_image(root, {"NCCL_NET": lacks[0]}, Level.STATIC).answer is Answer.UNDECIDED
+        assert checked(root, {"NCCL_NET": lacks[0]}).answer is Answer.UNDECIDED
     for name, says in (("Socket", "TCP sockets"), ("IB", "InfiniBand or end")):  # of RCCL itself
         told = finding(check(root, {"SINGULARITYENV_NCCL_NET": name}), "network.forced")
         assert (told.severity, says in told.summary) == (Severity.PROBLEM, True), name
     whole_path(root, "AWS Libfabric")
     for harmless in ({"NCCL_NET": "AWS Libfabric"}, {"FI_PROVIDER": "cxi,tcp"}, {"FI_PROVIDER": "^tcp"}):
-        assert check_image(root, harmless, Level.STATIC).answer is Answer.NO_OBSTACLE
+        assert checked(root, harmless).answer is Answer.NO_OBSTACLE
 
 
 def conf(root: Path, text: str | bytes, name: str = "rccl.conf") -> None:
@@ -333,14 +335,14 @@ def conf(root: Path, text: str | bytes, name: str = "rccl.conf") -> None:
 def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: Path) -> None:
     whole_path(root, "AWS Libfabric")
     conf(root, "NCCL_NET=Socket\nNCCL_NET=AWS Libfabric\nFI_PROVIDER=tcp\n")
-    report = check_image(root, {}, Level.STATIC)
+    report = checked(root)
     assert report.answer is Answer.NO
     told = {finding.id: finding for finding in report.findings}
     assert told[Code.NETWORK_FORCED].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
     assert told[Code.NETWORK_FORCED].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
     assert told[Code.PROVIDER_EXCLUDED].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
     of_user = {"NCCL_NET": "AWS Libfabric", "FI_PROVIDER": "cxi"}
-    assert check_image(root, of_user, Level.STATIC).answer is Answer.NO_OBSTACLE
+    assert checked(root, of_user).answer is Answer.NO_OBSTACLE
     told_by_user = finding(check(root, {**of_user, "NCCL_NET": "IB"}), "network.forced")
     assert "rccl.conf" not in told_by_user.summary + told_by_user.remedy[0]
     # set to nothing is set
@@ -356,13 +358,13 @@ def test_a_file_of_rccls_that_is_not_followed_is_not_green(root: Path) -> None:
     conf(root, "NCCL_NET=Socket\n", "nccl.conf")  # of NCCL, not of RCCL
     for text in ("", "NCCL_NET", "#NCCL_NET=Socket", " NCCL_NET=Socket", "NCCL_NET =Socket", b"\0NCCL_NET=IB"):
         conf(root, text)  # what stands before the sign is what is set
-        assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE, text
+        assert checked(root).answer is Answer.NO_OBSTACLE, text
     conf(root, "A=1\n" * 300_000)
     assert "1048576" in (finding(check(root), "rccl.settings").cause or "")
     (root / "etc/rccl.conf").unlink()
     (root / "etc/rccl.conf").symlink_to("/host/rccl.conf")
     assert "a link to /host/rccl.conf" in (finding(check(root), "rccl.settings").cause or "")
-    assert check_image(root, {}, Level.STATIC).answer is Answer.UNDECIDED
+    assert checked(root).answer is Answer.UNDECIDED
     (root / "etc/rccl.conf").unlink()
     bound = finding(check(root, {"SINGULARITY_BIND": "/x:/etc/rccl.conf"}), "image.binds")
     assert bound.evidence == ("/x:/etc/rccl.conf",)
@@ -371,13 +373,13 @@ def test_a_file_of_rccls_that_is_not_followed_is_not_green(root: Path) -> None:
 def test_the_variable_that_names_another_file_counts_for_an_rccl_that_reads_it(root: Path) -> None:
     whole_path(root, "AWS Libfabric", accepts=6)
     of_user = {"NCCL_CONF_FILE": "/scratch/rccl.conf"}
-    assert check_image(root, of_user, Level.STATIC).answer is Answer.NO_OBSTACLE
+    assert checked(root, of_user).answer is Answer.NO_OBSTACLE
     rccl(root / LIB / "librccl.so.1", RCCL_2_27)
     shutil.copy(root / LIB / "librccl-net.so", root / LIB / "libnccl-net.so")
-    assert check_image(root, {}, Level.STATIC).answer is Answer.NO_OBSTACLE
+    assert checked(root).answer is Answer.NO_OBSTACLE
     told = finding(check(root, of_user), "rccl.settings")
     assert (told.severity, told.where) == (Severity.UNKNOWN, "/scratch/rccl.conf")
-    assert check_image(root, of_user, Level.STATIC).answer is Answer.UNDECIDED
+    assert checked(root, of_user).answer is Answer.UNDECIDED
 
 
 def test_what_the_image_sets_to_nothing_the_user_does_not_set(root: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.check import startup
 from lumiimg.check.probe.container import Container
-from lumiimg.check.probe.tools import IN_IMAGE, Tools
+from lumiimg.check.probe.programs import IN_IMAGE, ProbePrograms
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, find_engine
@@ -33,7 +33,7 @@ CAPABILITIES = (
 UNKNOWN = r"printf '\033[31mFATAL:   \033[0mthe moon is full\n'; exit 255"
 # the probe fails and says so in colours, and any other program runs
 ONLY_PROBE = r"""case "$*" in *netprobe*) printf '\033[31mbad probe\033[0m\n'; exit 1 ;; esac"""
-TOOLS = Tools(IN_IMAGE, (), "from the image")
+TOOLS = ProbePrograms(IN_IMAGE, (), "from the image")
 WHY = "Apptainer 1.4.5 starts no container here: root lacks capabilities here"
 ORDINARY = "run lumiimg as an ordinary user"
 
@@ -78,7 +78,7 @@ def test_a_probe_that_never_began_says_why_no_container_starts(
         lambda: container.rccl_probe("/lib/librccl.so.1"),
         lambda: container.handshake("librccl-net.so", rccl=None, accepts=()),
         lambda: container.list_libraries("/lib64/ld.so", "/x.so"),
-        lambda: count_gpus(engine, tmp_path / "x.sif", "/lib/librccl.so.1", dict(os.environ), TOOLS),
+        lambda: count_gpus(container, "/lib/librccl.so.1"),
     ):
         with pytest.raises(MissingHereError) as caught:
             probe()
@@ -95,8 +95,10 @@ def test_a_probe_that_failed_in_a_container_is_no_fault_of_the_engine(
     engine = make_engine(ONLY_PROBE)
     run_of = Container(engine, tmp_path / "x.sif", dict(os.environ), TOOLS).rccl_probe("/lib/librccl.so.1")
     assert (run_of.exit_code, run_of.output) == (1, "bad probe\n"), "without the colours"
+    engine = make_engine(ONLY_PROBE.replace("netprobe", "allreduce"))
+    container = Container(engine, tmp_path, dict(os.environ), TOOLS)
     with pytest.raises(MissingHereError, match="HIP finds no GPU in the container: bad probe"):
-        count_gpus(make_engine(ONLY_PROBE.replace("netprobe", "allreduce")), tmp_path, "/x", dict(os.environ), TOOLS)
+        count_gpus(container, "/x")
 
 
 def test_the_probe_level_is_not_done_where_nothing_was_started(

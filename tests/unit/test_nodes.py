@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.answer import Answer
+from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
-from lumiimg.check.probe.tools import Tools
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.cli import check
 from lumiimg.cluster.nodes import check as nodes
@@ -30,9 +30,9 @@ from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
-from tests.shared.node_answers import FABRIC, OTHER_CXI, REQUEST, RUN, WELL, answer, summed
+from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, summed
 
-TOOLS = Tools("/probe", (("/a", "/probe"),), "the tests")
+TOOLS = ProbePrograms("/probe", (("/a", "/probe"),), "the tests")
 PROOF = Finding(
     Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "the plugin selected the provider cxi and listens on 4 NIC(s)"
 )
@@ -285,12 +285,12 @@ def test_a_collective_over_nodes_without_a_nic_proves_nothing_of_the_image(tmp_p
 
 def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
     gathered = grouped(tmp_path, WELL, WELL)
-    report = nodes.sum_up(REQUEST, "7", gathered, (), None, "not taken: no GPU", owes_run=True)
+    report = nodes.build_report(CONTEXT, FILES, "7", gathered, None, "not taken: no GPU", owes_run=True)
     assert report.answer is Answer.UNDECIDED
     assert report.sentence.startswith("CANNOT TELL: level run not taken: no GPU; no obstacle found at level probe")
     assert report.levels["run"] == "not taken: no GPU"
     assert report.groups[0].nodes == ("nid000000", "nid000001"), "what the nodes answered is told all the same"
-    assert nodes.sum_up(REQUEST, "7", gathered, (), None, "not taken").answer is Answer.NO_OBSTACLE
+    assert nodes.build_report(CONTEXT, FILES, "7", gathered, None, "not taken").answer is Answer.NO_OBSTACLE
 
 
 # -- one node --
@@ -375,7 +375,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
     program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
     gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert told(gathered) == {"never started": ("a", "b")}
-    report = nodes.sum_up(REQUEST, "7", gathered, (), output=nodes._tail(done))
+    report = nodes.build_report(CONTEXT, FILES, "7", gathered, output=nodes._tail(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)
@@ -439,10 +439,10 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     assert told(gathered) == {"started, but gave no answer before the time of the job was up": ("b",)}
 
 
-def test_more_nodes_than_the_job_has_are_refused(tmp_path: Path) -> None:
-    request = NodesRequest(tmp_path, 3, level=None, snapshot=None, site=None, simulate=False)
+def test_more_nodes_than_the_job_has_are_refused() -> None:
+    request = NodesRequest(3)
     with pytest.raises(BadInputError, match="job 7 has 2 nodes") as caught:
-        nodes.check_nodes(request, slurm.Allocation("7", ("a", "b")), {}, print, print)
+        nodes.check_nodes(CONTEXT, request, slurm.Allocation("7", ("a", "b")), print, print)
     assert "--nodes 3" in str(caught.value)
 
 
@@ -488,7 +488,7 @@ def test_names_of_nodes_are_cut_at_the_width_and_whole_where_all_is_asked_for(
         answer(tmp_path, node)
     answer(tmp_path, "nid000402", OTHER_CXI)
     report = summed(tmp_path, [*every_other, "nid000402", *names(501, 800)[::2]])
-    show(nodes_document(report, ()))
+    show(nodes_document(report))
     shown = capsys.readouterr().out
     assert folded(every_other) in shown, "whole: names are never cut"
     assert max(len(line) for line in shown.splitlines() if "nid[" not in line) <= 60

@@ -27,14 +27,12 @@ from lumiimg.build.progress import BuildStage
 from lumiimg.build.provenance import plan_document
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.pipeline import check_image
 from lumiimg.check.probe.container import Event, ProbeRun
 from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.run.execution import RunResult
 from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
-from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.findings import Advice, Findings, Level
 from lumiimg.host.carried_manifest import CarriedManifest
@@ -45,7 +43,6 @@ from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
-from lumiimg.nccl.report import Confidence, Verdict
 from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
 from lumiimg.report.console import print_json
@@ -58,6 +55,7 @@ from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.venv import VenvRecord
 from tests.shared import fabric_builder
+from tests.shared.checks import checked
 from tests.shared.node_answers import OTHER_CXI, answer, summed
 from tests.shared.sif_builder import made_sif
 from tests.shared.validation import fault, validated
@@ -108,26 +106,20 @@ class Place:
         (self.folder / "answers").mkdir()
         answer(self.folder / "answers", "a")
         answer(self.folder / "answers", "b", OTHER_CXI)
-        together = NodesCollective(
-            CollectiveProgram.OWN,
-            2,
-            16,
-            Verdict.OFI_CXI,
-            Confidence.PROVED,
-            (CollectiveBandwidth("lumiimg-allreduce", 84.2),),
-        )
         report = summed(self.folder / "answers", ["a", "b", "c"])
-        return replace(report, collective=together)
+        return replace(report, collective=self.ran().outcome)
 
-    def run(self) -> CheckReport:
-        ran = RunResult(
+    def ran(self) -> RunResult:
+        return RunResult(
             Collective(CollectiveProgram.RCCL_TESTS, ("x",), (), 8, 2, "/opt/rocm/lib/librccl.so.1", needs_mpi=True),
             read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines()),
             Findings(Level.RUN),
         )
+
+    def run(self) -> CheckReport:
         probe = ProbeRun("handshake", -11, timed_out=False, output="", events=(Event("init", {"provider": "cxi"}),))
-        report = check_image(self.image, {}, Level.STATIC)
-        return replace(report, runs=(probe,), collective=ran.outcome)
+        report = checked(self.image)
+        return replace(report, runs=(probe,), collective=self.ran().outcome)
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

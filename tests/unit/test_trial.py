@@ -21,10 +21,9 @@ from lumiimg.catalog.ledger import LEDGER
 from lumiimg.catalog.questions import QUESTIONS, read_questions
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer
-from lumiimg.check.run.collective import CollectiveProgram
+from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-from lumiimg.cluster.nodes.collective import CollectiveBandwidth, NodesCollective
 from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import driver, submit
@@ -55,7 +54,7 @@ from lumiimg.host.codec import encode
 from lumiimg.host.scan import scan_host
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-from lumiimg.nccl.report import Confidence, Verdict
+from lumiimg.nccl.report import Confidence, Measurement, Verdict
 from lumiimg.report.schema import json_text
 from tests.shared import fabric_builder
 from tests.shared.programs import examples
@@ -140,8 +139,8 @@ def group(*findings: Finding, differs: tuple[str, ...] = (), **path: Any) -> Nod
 def ran(
     best: float | None, verdict: Verdict = Verdict.OFI_CXI, ranks: int = 16, sure: Confidence = Confidence.PROVED
 ) -> NodesReport:
-    rows = (CollectiveBandwidth("all_reduce_perf", best),)
-    together = NodesCollective(CollectiveProgram.OWN, 2, ranks, verdict, sure, rows)
+    row = Measurement("all_reduce_perf", "rccl-tests", None, None, None, best, None, None, None, None, "x.log", 1, None)
+    together = CollectiveOutcome(CollectiveProgram.OWN, 2, ranks, verdict, sure, (row,))
     return on_nodes(group(), run="done", collective=together)
 
 

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.tools import SIMULATION, Tools
-from lumiimg.engine.engine import Engine, execute
+from lumiimg.check.probe.programs import SIMULATION, ProbePrograms
+from lumiimg.engine.engine import Engine, exec_words, execute
 from lumiimg.engine.failures import not_started
 from lumiimg.errors import one_line
 from lumiimg.fabric.names import part_of
@@ -93,7 +93,8 @@ class Container:
     engine: Engine
     image: Path
     environment: Mapping[str, str]
-    tools: Tools
+    programs: ProbePrograms
+    """With all that is bound."""
 
     def job(self, command: Sequence[str]) -> ProbeRun:
         """Start the process of a job (`process.py`)."""
@@ -101,7 +102,7 @@ class Container:
 
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
         """Open a plugin as this image's RCCL would, and take it as far as listening."""
-        argv = [self.tools.command("handshake"), "--timeout", str(int(TIMEOUT_S / 2))]
+        argv = [self.programs.command("handshake"), "--timeout", str(int(TIMEOUT_S / 2))]
         if rccl is not None:
             argv += ["--rccl", rccl]
         if accepts:
@@ -110,11 +111,11 @@ class Container:
 
     def rccl_probe(self, rccl: str) -> ProbeRun:
         """Ask RCCL for a unique id: once per process, as a second call hangs after a failure."""
-        return self._run("rcclprobe", [self.tools.command("rcclprobe"), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
+        return self._run("rcclprobe", [self.programs.command("rcclprobe"), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
 
     def simulate(self, rccl: str) -> ProbeRun:
         """Have RCCL make a communicator on a stand-in for HIP. A simulation, and never a part of an ordinary check."""
-        return self._run(SIMULATION, [self.tools.command(SIMULATION), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
+        return self._run(SIMULATION, [self.programs.command(SIMULATION), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
 
     def list_libraries(self, loader: str, library: str) -> ProbeRun:
         """Ask the image's own ld.so what it would load."""
@@ -123,29 +124,36 @@ class Container:
     def _run(self, name: str, argv: Sequence[str]) -> ProbeRun:
         unset = [word for variable in SILENCING for word in ("-u", variable)]
         setting = [f"{key}={value}" for key, value in VERBOSE.items()]
+        return self.run(name, ["/usr/bin/env", *unset, *setting, *argv])
+
+    def run(self, name: str, argv: Sequence[str]) -> ProbeRun:
+        """Run a program in the container."""
         completed = execute(
             self.engine,
             self.image,
-            ["/usr/bin/env", *unset, *setting, *argv],
+            argv,
             environment=self.environment,
-            binds=self.tools.binds,
+            binds=self.programs.binds,
             timeout_s=TIMEOUT_S,
         )
-        require_start(self.engine, self.image, self.environment, completed)
+        self.require_start(completed)
         return read_run(name, completed)
 
+    def words(self, argv: Sequence[str], writable: Sequence[tuple[Path, str]] = ()) -> list[str | Path]:
+        """Return what starts a program in the container, for a launcher."""
+        return exec_words(self.engine, self.image, argv, binds=self.programs.binds, writable=writable)
 
-def require_start(engine: Engine, image: Path, environment: Mapping[str, str], completed: Completed) -> None:
-    """Raise MissingHereError where what failed in a container never began, as the engine starts none of that image.
+    def require_start(self, completed: Completed) -> None:
+        """Raise MissingHereError where what failed in it never began, as the engine starts none of that image.
 
-    What engines end with says nothing: it is 255 for all that goes wrong, or 1, as of a program in the container. So
-    one is started again, with a program that does not fail, where none of our own words came out of it.
-    """
-    if completed.ok or completed.timed_out or read_events(completed.output):
-        return
-    again = execute(engine, image, ["/usr/bin/env"], environment=environment, timeout_s=_START_S)
-    if not again.ok and not again.timed_out:
-        raise not_started(engine, completed.output, where=str(image))
+        What engines end with says nothing: it is 255 for all that goes wrong, or 1, as of a program in the container.
+        So one is started again, with a program that does not fail, where none of our own words came out of it.
+        """
+        if completed.ok or completed.timed_out or read_events(completed.output):
+            return
+        again = execute(self.engine, self.image, ["/usr/bin/env"], environment=self.environment, timeout_s=_START_S)
+        if not again.ok and not again.timed_out:
+            raise not_started(self.engine, completed.output, where=str(self.image))
 
 
 def read_run(name: str, completed: Completed) -> ProbeRun:
@@ -169,7 +177,7 @@ def log_of(run: ProbeRun) -> LogReport:
     return read_lines(run.name, run.output.splitlines())
 
 
-def told_plugin(runs: Iterable[ProbeRun]) -> str | None:
+def plugin_version_in_log(runs: Iterable[ProbeRun]) -> str | None:
     """Return the version that the plugin says of itself."""
     found = (log_of(run).plugin for run in runs)
     return next((component.version for component in found if component is not None), None)

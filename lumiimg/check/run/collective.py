@@ -16,14 +16,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.check.probe.tools import ALL_REDUCE, Tools
+from lumiimg.check.probe.programs import ALL_REDUCE, ProbePrograms
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.fabric.names import LIBRCCL
 from lumiimg.findings import Code, Findings, Severity
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.nccl.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.mpi import read_by_srun
 from lumiimg.resolve.rules import environment as variables_of
 
@@ -126,9 +125,15 @@ def prepare(folder: Path) -> None:
 
 
 def choose(
-    image: Image, static: StaticResult, environment: Mapping[str, str], tools: Tools, *, gpus: int, nodes: int = 1
+    image: Image,
+    static: StaticResult,
+    environment: Mapping[str, str],
+    programs: ProbePrograms,
+    *,
+    gpus: int,
+    nodes: int = 1,
 ) -> Collective:
-    """Return the collective for an image; `tools` have the all-reduce of this project."""
+    """Return the collective for an image; `programs` have the all-reduce of this project."""
     rccl = static.path.rccl
     assert rccl is not None  # noqa: S101 - without one there is nothing to run
     resolved = _resolved(image, rccl)
@@ -140,12 +145,14 @@ def choose(
         if found is None or _resolved(image, found.path) != resolved or (nodes > 1 and not needs_mpi):
             continue  # without MPI each node would be a job of its own
         tests = (path, *_SIZES, "-g", str(gpus))
-        return Collective(CollectiveProgram.RCCL_TESTS, tests, tools.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
+        return Collective(
+            CollectiveProgram.RCCL_TESTS, tests, programs.binds, gpus, nodes, resolved, needs_mpi=needs_mpi
+        )
     if static.job is not None and static.job.is_program and static.job.framework in {"torch", "vllm"}:
         script = (static.job.program, f"{MOUNTED}/{_SCRIPT}", *_meet(gpus, nodes))
-        return Collective(CollectiveProgram.TORCH, script, tools.binds, gpus, nodes, resolved, needs_mpi=False)
-    own = (tools.command(ALL_REDUCE), *_meet(gpus, nodes), rccl)
-    return Collective(CollectiveProgram.OWN, own, tools.binds, gpus, nodes, resolved, needs_mpi=False)
+        return Collective(CollectiveProgram.TORCH, script, programs.binds, gpus, nodes, resolved, needs_mpi=False)
+    own = (programs.command(ALL_REDUCE), *_meet(gpus, nodes), rccl)
+    return Collective(CollectiveProgram.OWN, own, programs.binds, gpus, nodes, resolved, needs_mpi=False)
 
 
 def _meet(gpus: int, nodes: int) -> tuple[str, ...]:
@@ -179,12 +186,12 @@ def same_everywhere(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVar
 
 
 def missing_here(
-    engine: Engine, image: Image, site: Site | None, environment: Mapping[str, str], *, nodes: int
+    engine: Engine, stack: Stack, site: Site | None, environment: Mapping[str, str], *, nodes: int
 ) -> tuple[SiteVariable, ...]:
     """Return those of a site's variables that are not set here: whoever has set one meant it."""
     if site is None:
         return ()
-    wanted = same_everywhere(read_contents(image).stack, site, nodes=nodes)
+    wanted = same_everywhere(stack, site, nodes=nodes)
     counts = read_by(engine.family, environment)
     return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in counts for prefix in ("", *TO_ENGINE)))
 
@@ -194,7 +201,7 @@ def with_variables(engine: Engine, environment: Mapping[str, str], variables: Se
     return {**environment, **{f"{engine.prefix}ENV_{v.name}": v.value for v in variables}}
 
 
-def tell(findings: Findings, site: Site | None, variables: Sequence[SiteVariable]) -> None:
+def note_site_variables(findings: Findings, site: Site | None, variables: Sequence[SiteVariable]) -> None:
     """Add what was set to the findings of a run."""
     if site is not None and variables:
         names = ", ".join(f"{v.name}={v.value}" for v in variables)

@@ -8,12 +8,21 @@ results.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun, ending, explained, read_run, require_start, tail
-from lumiimg.check.probe.tools import ALL_REDUCE, Tools, provide_tools
+from lumiimg.check.probe.container import (
+    EVIDENCE_LINES,
+    Container,
+    ProbeRun,
+    ending,
+    explained,
+    read_run,
+    tail,
+)
+from lumiimg.check.probe.programs import ALL_REDUCE
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (
     LOGS,
@@ -24,15 +33,12 @@ from lumiimg.check.run.collective import (
     CollectiveProgram,
     choose,
     missing_here,
+    note_site_variables,
     prepare,
-    tell,
     with_variables,
 )
-from lumiimg.engine.engine import Engine, execute
 from lumiimg.engine.process import Completed, run
-from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.files import temporary_folder
 from lumiimg.findings import Code, Findings, Level, Severity
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict
@@ -41,17 +47,16 @@ from lumiimg.nccl.vocabulary import Effect, vocabulary
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.evidence import StaticResult
-    from lumiimg.image import Image
 
+Launcher = Callable[[Collective, Sequence[str | Path], Mapping[str, str], BinaryIO], Completed]
+"""Starts a collective once on each of its nodes: its command, the engine's environment, where its output goes."""
 NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs (`--nodes 2`), or \
 set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
 OUTPUT = "output.log"
 _GPU = Path("/dev/kfd")
-_COUNT_TIMEOUT_S = 120.0
 LIMIT_S = TIMEOUT_S + 60.0
 """Of a run: a program that does not end by itself gets a minute beyond its own limit."""
 _TIMED_OUT = 16
@@ -61,7 +66,7 @@ _RANK_LINE = re.compile(r"^#\s+Rank\s+\d+ ", re.MULTILINE)
 _NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
 """Causes of the log reader: libfabric got no service and VNI on the NIC (RC -38)."""
 _NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABSENT})
-"""What goes wrong on any machine: no excuse covers it."""
+"""What goes wrong on any machine, with a NIC or without."""
 _NOT_HERE = frozenset({"nothing-crosses"})
 """What the log reader says of a job on one node: here it is the question whether a job on two would be fast."""
 _TWO_NODES = "two nodes would decide it: `lumiimg check IMAGE --nodes 2` in a job with GPUs, or one that it submits"
@@ -95,63 +100,47 @@ def refuse_without_gpu() -> None:
         raise MissingHereError(NO_GPU)
 
 
-def run_here(
-    engine: Engine,
-    path: Path,
-    image: Image,
+def start_here(_: Collective, words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO) -> Completed:
+    """Start a collective on this node."""
+    return run(words, env=environment, timeout_s=LIMIT_S, log=log)
+
+
+def run_collective(
+    container: Container,
+    context: ImageInContext,
     static: StaticResult,
-    environment: Mapping[str, str],
-    binds: Sequence[tuple[str, str]],
-    *,
-    version: str | None,
-    site: Site | None,
-    excuse: str | None,
-) -> RunResult:
-    """Run a collective on the GPUs of this node, with what a job on the site would set.
-
-    `binds`: what a manifest adds. `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get
-    onto the fabric here proves nothing.
-
-    Raises MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
-    """
-    with scratch_folder(temporary_folder(), "lumiimg-run-") as folder:
-        tools = provide_all_reduce(engine, path, image, environment, binds, folder)
-        gpus = count_gpus(engine, path, static.path.rccl or "", environment, tools)
-        prepare(folder)
-        collective = choose(image, static, environment, tools, gpus=gpus)
-        variables = missing_here(engine, image, site, environment, nodes=1)
-        own = with_variables(engine, environment, variables)
-        with (folder / LOGS / OUTPUT).open("wb") as log:
-            ended = run(collective.command(engine, path, folder), env=own, timeout_s=LIMIT_S, log=log)
-        result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
-        tell(result.findings, site, variables)
-        return result
-
-
-def provide_all_reduce(
-    engine: Engine,
-    path: Path,
-    image: Image,
-    environment: Mapping[str, str],
-    binds: Sequence[tuple[str, str]],
     folder: Path,
-) -> Tools:
-    """Return the all-reduce of this project, which counts GPUs too, with what else is to be bound.
+    launch: Launcher,
+    *,
+    gpus: int,
+    nodes: int = 1,
+    version: str | None,
+    excuse: str | None,
+    without: str | None = None,
+) -> RunResult:
+    """Run a collective on the GPUs of this node, or of others, with what a job on the site would set.
 
-    It lies in `folder` where the image does not have it. Raises MissingHereError if it cannot be had.
+    `container` has the all-reduce of this project. `folder` is seen by all nodes. `version`: of the RCCL that is looked
+    at. `excuse`: why a plugin that does not get onto the fabric there proves nothing. `without`: a variable that
+    it has neither of the site nor of the image.
     """
-    programs = folder / "programs"
-    programs.mkdir()
-    tools = provide_tools(engine, path, image, environment, programs, [ALL_REDUCE])
-    return replace(tools, binds=(*tools.binds, *binds))
+    engine, site = container.engine, context.site
+    prepare(folder)
+    collective = choose(context.image, static, container.environment, container.programs, gpus=gpus, nodes=nodes)
+    collective = replace(collective, without=without)
+    wanted = missing_here(engine, context.contents.stack, site, container.environment, nodes=nodes)
+    variables = tuple(variable for variable in wanted if variable.name != without)
+    own = with_variables(engine, container.environment, variables)
+    with (folder / LOGS / OUTPUT).open("wb") as log:
+        ended = launch(collective, collective.command(engine, container.image, folder), own, log)
+    result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+    note_site_variables(result.findings, site, variables)
+    return result
 
 
-def count_gpus(engine: Engine, path: Path, rccl: str, environment: Mapping[str, str], tools: Tools) -> int:
+def count_gpus(container: Container, rccl: str) -> int:
     """Ask HIP in a container on this node. Raises MissingHereError if it finds none, or no container starts."""
-    argv = [tools.command(ALL_REDUCE), "--devices", rccl]
-    done = execute(engine, path, argv, environment=environment, binds=tools.binds, timeout_s=_COUNT_TIMEOUT_S)
-    require_start(engine, path, environment, done)
-    asked = read_run(ALL_REDUCE, done)
+    asked = container.run(ALL_REDUCE, [container.programs.command(ALL_REDUCE), "--devices", rccl])
     found = (asked.first("gpus") or {}).get("count", "0")
     if found.isdigit() and int(found) > 0:
         return int(found)
@@ -159,7 +148,7 @@ def count_gpus(engine: Engine, path: Path, rccl: str, environment: Mapping[str, 
     why = failed.get("error") or (tail(asked) or ("it said nothing",))[-1]
     raise MissingHereError(
         f"HIP finds no GPU in the container: {why}",
-        where=str(path),
+        where=str(container.image),
         hint="ask Slurm for GPUs (--gpus-per-node), and let the container see /dev/kfd and /dev/dri",
     )
 
@@ -203,7 +192,7 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
 
     `cut`: whether the output is only the end of what was printed.
     """
-    mapped = {told.get("path", ""): told.get("torch", "") for told in program.all("mapped")}
+    mapped = {event.get("path", ""): event.get("torch", "") for event in program.all("mapped")}
     wanted = result.collective.rccl
     other = next((path for path in sorted(mapped) if path != wanted), None)
     if other is None and (mapped or result.collective.program is not CollectiveProgram.TORCH or program.exit_code != 0):

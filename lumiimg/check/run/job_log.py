@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
 from lumiimg.findings import Finding, Level, Severity
 from lumiimg.host.container_view import told_to_engine
@@ -64,7 +65,8 @@ def compare(report: LogReport, image: Path, environment: Mapping[str, str], snap
     BadInputError for what is not an image.
     """
     of_job = {name: value for name, value in report.environment if name in _PASSED_ON}
-    checked = check_image(image, {**environment, **told_to_engine(of_job)}, Level.STATIC, snapshot)
+    with open_for_check(image, {**environment, **told_to_engine(of_job)}, snapshot) as context:
+        checked = check_image(context, Level.STATIC)
     obstacles = [f for f in checked.findings if f.severity is Severity.PROBLEM]
     doubts = [f for f in checked.findings if f.severity is Severity.UNKNOWN]
     agreement, sentence = _agreement(report, checked.path.rccl_version, obstacles)

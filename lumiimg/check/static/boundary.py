@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.opening import opened
+from lumiimg.check.context import open_for_check
 from lumiimg.check.static.commands import SCAN, bind_command, ready_to_paste, site_of, with_commands, without_host
 from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
 from lumiimg.check.static.files import check_static
@@ -136,7 +136,8 @@ def study(
     Raises BadInputError for what is not an image.
     """
     environment = read_on(snapshot, without_ours(environment))
-    with opened(path, environment, snapshot) as image:
+    with open_for_check(path, environment, snapshot) as context:
+        image = context.image
         static = with_machine(image, check_static(image, environment, program), snapshot, site)
         owner = gpu_owner(site, snapshot)
         found = study_open(str(path), image, environment, snapshot, static, site, owner=owner)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.check.opening import opened
+from lumiimg.check.context import open_for_check
 from lumiimg.check.static.boundary import Boundary, study_open
 from lumiimg.check.static.files import check_static
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
@@ -25,7 +25,7 @@ from lumiimg.resolve.image_python import Python, python_of
 from lumiimg.resolve.inventory import Inventory, read_contents
 from lumiimg.resolve.mpi import mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment as variables_for
-from lumiimg.resolve.venv import BIN, Venv, notes_of_venv, with_venv
+from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def plan_module(
     if (sign := _NOT_FOR_FOLDERS.search(str(folder.absolute()))) is not None:
         what = f"module systems interpret {sign[0]}, and would not find the file"
         raise BadInputError(what, where=str(folder), hint="name another folder")
-    with opened(file, environment, snapshot) as image, with_venv(image, venv) as whole:
+    with open_for_check(file, environment, snapshot, site, venv=venv) as context:
+        image, whole = context.plain, context.image
         refuse_not_runnable(path, image)
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):

@@ -14,45 +14,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lumiimg
-from lumiimg.check.advice import advice_of
-from lumiimg.check.answer import Answer, decide, sentence
-from lumiimg.check.opening import opened
-from lumiimg.check.pipeline import check_files, conclude
-from lumiimg.check.probe.task import ProbeTask, make_task
-from lumiimg.check.run.execution import RunResult, provide_all_reduce
-from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.check.static.venv import with_faults_of_venv
-from lumiimg.check.steps import fabric_steps, origins
-from lumiimg.cluster.nodes.answers import Library  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.cluster.nodes.collective import NodesCollective, run_together, shared_gpus, told_of, without_nic
+from lumiimg.check.advice import advice_from_findings
+from lumiimg.check.answer import Answer
+from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, check_files, conclude
+from lumiimg.check.probe.task import ProbeTask, find_all_reduce, make_task
+from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.run.execution import RunResult, run_collective
+from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - as above
+from lumiimg.cluster.nodes.answers import Fingerprint, Library  # noqa: TC001 - as above
+from lumiimg.cluster.nodes.collective import shared_gpus, step_on, without_nic
 from lumiimg.cluster.nodes.differences import differences
-from lumiimg.cluster.nodes.groups import NodeAnswers, SilentNodes, gather
+from lumiimg.cluster.nodes.groups import FingerprintGroup, NodeAnswers, SilentNodes, gather
 from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.nodes.slurm import Allocation, run_step
 from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
 from lumiimg.engine.engine import find_engine
 from lumiimg.engine.own_folder import own_folder
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
-from lumiimg.fabric.path import FabricPath  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
 from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
 from lumiimg.nccl.node_names import folded
-from lumiimg.resolve.venv import with_venv
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumiimg.check.probe.tools import Tools
+    from lumiimg.check.context import ImageInContext
+    from lumiimg.check.probe.programs import ProbePrograms
+    from lumiimg.check.static.boundary import Boundary
     from lumiimg.cluster.nodes.request import NodesRequest
     from lumiimg.engine.process import Completed
-    from lumiimg.fabric.path import Step
 
 _OUTPUT_LINES = 6
 _LONG_NAMES = 200
 """Characters of names of nodes, above which too many are at fault to go on without them."""
 _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
-NOT_ASKED = "not asked for"
-NOTHING = "there is no RCCL to run"
 _CUT_OFF = "not done: the job ended before it did"
 
 
@@ -78,6 +74,8 @@ class NodeGroup:
     """That the slowest node took, in milliseconds."""
     gpus: int | None = None
     """Of one node, as HIP says there; None where it was not asked."""
+    steps: tuple[Step, ...] = ()
+    """The path step by step, with what is known of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class NodesReport:
     """Nodes that gave no answer."""
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""
-    collective: NodesCollective | None = None
+    collective: CollectiveOutcome | None = None
     """What the collective of level run came to."""
     gpu: GpuAccount | None = None
     """Whether the GPU of --host or --site takes the image's code; null where none of AMD's is known."""
@@ -142,9 +140,9 @@ def shared_folder() -> Iterator[Path]:
 
 
 def check_nodes(
+    context: ImageInContext,
     request: NodesRequest,
     allocation: Allocation,
-    environment: Mapping[str, str],
     on_progress: Callable[[Waiting], None],
     on_probed: Callable[[NodesReport], None],
 ) -> NodesReport:
@@ -154,51 +152,28 @@ def check_nodes(
 
     This process may be on a login node, in the shell of salloc: what GPUs there are is what the nodes answer.
 
-    Raises BadInputError for what is not an image or more nodes than the job has, MissingHereError without an engine or
+    Raises BadInputError for what cannot be read or more nodes than the job has, MissingHereError without an engine or
     the programs of a level on this node.
     """
     if request.nodes > len(allocation.nodes):
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
         raise BadInputError(what, where=f"--nodes {request.nodes}")
-    nodes = allocation.nodes[: request.nodes]
-    path = request.image
+    nodes, environment = allocation.nodes[: request.nodes], context.environment
     engine = find_engine(environment)
-    with (
-        opened(path, environment, request.snapshot) as plain,
-        with_venv(plain, request.venv) as image,
-        shared_folder() as folder,
-    ):
-        boundary = check_files(path, image, environment, request.snapshot, request.program, request.site)
-        boundary = with_faults_of_venv(boundary, request.venv, path, plain)
-        static, manifest = boundary.static, boundary.manifest
-        files = static.findings
+    with shared_folder() as folder:
+        files = check_files(context)
+        static = files.static
         if static.path.rccl is None:
-            found = _concluded(request, files, ())
-            group = _group(nodes, static.path, found, Level.STATIC, slowest_ms=0)
-            levels = {Level.STATIC.value: "done", Level.PROBE.value: NOTHING, Level.RUN.value: NOTHING}
-            asked, advice = (str(path), allocation.job), advice_of(group.answer, found, str(path))
-            alone = NodesReport(*asked, group.answer, group.sentence, levels, (group,), (), (), advice=advice)
-            return replace(alone, gpu=boundary.gpu)
+            return _without_rccl(context, files, nodes, allocation.job)
         programs, run = folder / "programs", folder / "run"
         programs.mkdir()
         run.mkdir()
-        probes = make_task(
-            engine,
-            path,
-            image,
-            static,
-            manifest,
-            environment,
-            programs,
-            simulate=request.simulate,
-            venv=request.venv,
-        )
-        told = probes.told(engine, environment)
+        probes = make_task(engine, context, static, files.manifest, programs, simulate=request.simulate)
         owes_run = request.level is Level.RUN
         counter, ran, why = None, None, NOT_ASKED
         if request.level is not Level.PROBE:
             try:
-                counter = provide_all_reduce(engine, path, image, told, probes.binds, run)
+                counter = find_all_reduce(engine, context, probes, run)
             except MissingHereError as error:
                 if owes_run:
                     raise
@@ -209,34 +184,32 @@ def check_nodes(
             try:
                 gpus = shared_gpus(well)
                 owes_run = True
-                so_far = sum_up(request, allocation.job, gathered, files, why=_CUT_OFF, owes_run=True)
-                on_probed(replace(so_far, gpu=boundary.gpu))
+                on_probed(build_report(context, files, allocation.job, gathered, why=_CUT_OFF, owes_run=True))
                 if gathered.out_of_time:
                     raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
-                ran = run_together(
-                    engine,
-                    request,
-                    image,
+                taking_part = [node for node in nodes if any(node in group.nodes for group in well)]
+                ran = run_collective(
+                    probes.container(engine, environment, counter),
+                    context,
                     static,
-                    told,
-                    counter,
-                    [node for node in nodes if any(node in group.nodes for group in well)],
                     run,
+                    step_on(taking_part),
                     gpus=gpus,
+                    nodes=len(taking_part),
                     version=well[0].fingerprint.rccl,
                     excuse=without_nic(well),
+                    without=request.without,
                 )
             except LumiimgError as error:  # what the nodes have answered stands
                 why = f"{'not taken' if isinstance(error, MissingHereError) else 'failed'}: {error}"
-    summed = sum_up(request, allocation.job, gathered, files, ran, why, _tail(done), owes_run=owes_run)
-    return replace(summed, gpu=boundary.gpu)
+        return build_report(context, files, allocation.job, gathered, ran, why, _tail(done), owes_run=owes_run)
 
 
-def sum_up(
-    request: NodesRequest,
+def build_report(
+    context: ImageInContext,
+    files: Boundary,
     job: str,
     gathered: NodeAnswers,
-    files: Sequence[Finding],
     ran: RunResult | None = None,
     why: str = NOT_ASKED,
     output: tuple[str, ...] = (),
@@ -248,21 +221,45 @@ def sum_up(
     `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
     without one the question is open. `output` is that of the step.
     """
-    groups = tuple(sorted(_groups(request, gathered, files, ran), key=lambda group: _WORST_FIRST.index(group.answer)))
+    usual = gathered.groups[0].fingerprint if gathered.groups else None
+    found = [_group(context, files, group, usual, ran) for group in gathered.groups]
+    groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
     silent = gathered.silent
     answer = _answer(groups, silent)
-    told = told_of(ran) if ran is not None else None
+    outcome = ran.outcome if ran is not None else None
     levels = {
         Level.STATIC.value: "done",
         Level.PROBE.value: f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
-        Level.RUN.value: f"done: {told.program}, {count(told.ranks, 'rank')}" if told is not None else why,
+        Level.RUN.value: f"done: {outcome.program}, {count(outcome.ranks, 'rank')}" if outcome is not None else why,
     }
     words = _sentence(answer, groups, silent)
-    if answer is Answer.NO_OBSTACLE and owes_run and ran is None:
-        answer, words = Answer.UNDECIDED, f"CANNOT TELL: level run {why}; {words}"
-    advice = _advice(answer, groups, silent, f"level run {why}" if owes_run and ran is None else None)
-    image = str(request.image)
-    return NodesReport(image, job, answer, words, levels, groups, silent, output if silent else (), told, advice=advice)
+    missing = f"level run {why}" if owes_run and ran is None else None
+    if answer is Answer.NO_OBSTACLE and missing is not None:
+        answer, words = Answer.UNDECIDED, f"CANNOT TELL: {missing}; {words}"
+    return NodesReport(
+        image=str(context.path),
+        job=job,
+        answer=answer,
+        sentence=words,
+        levels=levels,
+        groups=groups,
+        silent=silent,
+        output=output if silent else (),
+        collective=outcome,
+        gpu=files.gpu,
+        advice=_advice(answer, groups, silent, missing),
+    )
+
+
+def _without_rccl(context: ImageInContext, files: Boundary, nodes: tuple[str, ...], job: str) -> NodesReport:
+    """Return what an image comes to in which there is nothing to run: the same on all nodes."""
+    found = conclude(context, files, files.static.path, level=Level.STATIC)
+    path = files.static.path
+    group = NodeGroup(nodes, found.answer, found.sentence, (), path, found.findings, (), 0, steps=found.steps)
+    levels = {Level.STATIC.value: "done", Level.PROBE.value: NO_RCCL, Level.RUN.value: NO_RCCL}
+    advice = advice_from_findings(found.answer, found.findings, str(context.path))
+    asked = (str(context.path), job, found.answer, found.sentence)
+    return NodesReport(*asked, levels, (group,), (), (), gpu=files.gpu, advice=advice)
 
 
 def _advice(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[SilentNodes], missing: str | None) -> Advice:
@@ -274,7 +271,7 @@ def _advice(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Silent
     elif worst is None:
         return Advice(missing)
     else:
-        of_group = advice_of(worst.answer, worst.findings)
+        of_group = advice_from_findings(worst.answer, worst.findings)
         if len(groups) == 1 or answer is Answer.NO_OBSTACLE:
             return of_group if answer is not Answer.UNDECIDED or of_group.why else Advice(missing)
         bad = [*worst.nodes]
@@ -288,7 +285,7 @@ def _ask(
     folder: Path,
     nodes: Sequence[str],
     probes: ProbeTask,
-    counter: Tools | None,
+    counter: ProbePrograms | None,
     environment: Mapping[str, str],
     on_progress: Callable[[Waiting], None],
     job_ends: float | None = None,
@@ -314,33 +311,26 @@ def _ask(
     return gather(folder, run, nodes, watch.started, out_of_time=watch.out_of_time), done
 
 
-def _groups(
-    request: NodesRequest, gathered: NodeAnswers, files: Sequence[Finding], ran: RunResult | None
-) -> Iterator[NodeGroup]:
-    usual = gathered.groups[0].fingerprint if gathered.groups else None
-    for found in gathered.groups:
-        trouble = found.fingerprint.trouble
-        together = ran.findings.found if ran is not None and not trouble else ()
-        findings = _concluded(request, files, found.details.findings, together)
-        level = Level.STATIC if trouble else Level.RUN if together else Level.PROBE
-        group = _group(found.nodes, found.fingerprint.fabric, findings, level, slowest_ms=found.slowest_ms)
-        if trouble:
-            group = replace(group, sentence=f"CANNOT TELL: not probed: {trouble}", answer=Answer.UNDECIDED)
-        differs = differences(found.fingerprint, usual) if usual else ()
-        yield replace(group, differs=differs, libraries=found.fingerprint.libraries, gpus=found.fingerprint.gpus)
-
-
-def _concluded(
-    request: NodesRequest, files: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
-) -> tuple[Finding, ...]:
-    return conclude(str(request.image), request.built_with, files, probed, ran, machine=request.machine)
-
-
 def _group(
-    nodes: tuple[str, ...], path: FabricPath, findings: tuple[Finding, ...], level: Level, *, slowest_ms: int
+    context: ImageInContext, files: Boundary, group: FingerprintGroup, usual: Fingerprint | None, ran: RunResult | None
 ) -> NodeGroup:
-    answer = decide(findings, path, level=level, level_was_asked_for=False)
-    return NodeGroup(nodes, answer, sentence(answer, findings, level), (), path, findings, (), slowest_ms)
+    """Return what nodes that are the same come to; `ran` counts for those that were probed."""
+    here = group.fingerprint
+    ran = ran if here.trouble is None else None
+    level = Level.STATIC if here.trouble else Level.RUN if ran is not None else Level.PROBE
+    found = conclude(context, files, here.fabric, group.details.findings, ran, level=level)
+    return NodeGroup(
+        nodes=group.nodes,
+        answer=found.answer if here.trouble is None else Answer.UNDECIDED,
+        sentence=found.sentence if here.trouble is None else f"CANNOT TELL: not probed: {here.trouble}",
+        differs=differences(here, usual) if usual else (),
+        path=here.fabric,
+        steps=found.steps,
+        findings=found.findings,
+        libraries=here.libraries,
+        slowest_ms=group.slowest_ms,
+        gpus=here.gpus,
+    )
 
 
 def _answer(groups: Sequence[NodeGroup], silent: Sequence[SilentNodes]) -> Answer:
@@ -377,21 +367,3 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Sile
 def _tail(done: Completed) -> tuple[str, ...]:
     lines = [one_line(line.rstrip()) for line in done.output.splitlines() if line.strip()]
     return tuple(dict.fromkeys(lines[-50 * _OUTPUT_LINES :]))[-_OUTPUT_LINES:]
-
-
-def paths_of(report: NodesReport, image: Path, environment: Mapping[str, str]) -> tuple[tuple[Step, ...], ...]:
-    """Return the fabric path of each group of a report, step by step; whose a file is, is looked up in the image.
-
-    Raises BadInputError if the image cannot be read any more.
-    """
-    verdict = report.collective.verdict if report.collective else None
-    with opened(image) as inside:
-        return tuple(
-            fabric_steps(
-                group.path,
-                group.findings,
-                origins(group.path, inside, environment, running=True),
-                verdict=verdict,
-            )
-            for group in report.groups
-        )

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.task import ProbeTask, carry_out, told_version
-from lumiimg.check.probe.tools import Tools  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.probe.programs import ProbePrograms  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.probe.task import ProbeTask, carry_out, loaded_rccl_version
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
 from lumiimg.engine.engine import Engine, find_engine
@@ -48,8 +48,8 @@ class NodeTask:
     identity: str
     """Of the image, as `identity_of` has it."""
     probes: ProbeTask
-    counter: Tools | None
-    """What counts GPUs, with all that is to be bound for it; None where no collective is wanted."""
+    counter: ProbePrograms | None
+    """What counts GPUs; None where no collective is wanted."""
 
 
 def identity_of(path: Path) -> str:
@@ -142,7 +142,7 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
         here,
         findings=told_by(found),
         fabric=result.path,
-        rccl=told_version(result),
+        rccl=loaded_rccl_version(result),
         libraries=_libraries(result),
         gpus=gpus,
     )
@@ -153,9 +153,9 @@ def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tup
     """Return how many GPUs a collective would have here, and why it has none."""
     if task.counter is None:
         return None, None
-    image, rccl = Path(task.probes.image), task.probes.static.path.rccl or ""
+    container = task.probes.container(engine, environment, task.counter)
     try:
-        return count_gpus(engine, image, rccl, task.probes.told(engine, environment), task.counter), None
+        return count_gpus(container, task.probes.static.path.rccl or ""), None
     except MissingHereError as error:
         return 0, error.what
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.opening import opened
+from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_files
-from lumiimg.check.probe.container import read_run, require_start, tail
-from lumiimg.check.probe.tools import GPU_PROBE, provide_tools
+from lumiimg.check.probe.container import Container, read_run, tail
+from lumiimg.check.probe.programs import GPU_PROBE, find_or_compile
 from lumiimg.cluster.nodes.check import shared_folder
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step
 from lumiimg.cluster.trial.look import snapshot_in
 from lumiimg.cluster.trial.reading import ClaimReading
-from lumiimg.engine.engine import exec_words, find_engine
+from lumiimg.engine.engine import find_engine
 from lumiimg.errors import MissingHereError
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.wording import count
@@ -67,22 +67,23 @@ def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
     engine, found = find_engine(environment), snapshot_in(looks)
     snapshot = read_snapshot(found) if found is not None else None
     with (
-        opened(path, environment, snapshot) as image,
+        open_for_check(path, environment, snapshot, site) as context,
         shared_folder() as folder,
         tempfile.TemporaryDirectory(dir=folder) as scratch,
     ):
-        boundary = check_files(path, image, environment, snapshot, None, site)
-        if (rccl := boundary.static.path.rccl) is None:
+        files = check_files(context)
+        if (rccl := files.static.path.rccl) is None:
             raise MissingHereError("the image has no RCCL", where=str(path))
-        manifest = boundary.manifest
+        manifest = files.manifest
         binds = tuple((bind.source, bind.target) for bind in (manifest.binds if manifest else ()))
         settings = {f"{engine.prefix}ENV_{item.name}": item.value for item in (manifest.variables if manifest else ())}
         own = {**environment, **settings}
-        tools = provide_tools(engine, path, image, own, Path(scratch), [GPU_PROBE])
-        argv = [tools.command(GPU_PROBE), "--timeout", f"{LIMIT_S:.0f}", rccl]
-        words = exec_words(engine, path, argv, binds=(*tools.binds, *binds))
+        programs = find_or_compile(engine, context, own, Path(scratch), [GPU_PROBE])
+        programs = replace(programs, binds=(*programs.binds, *binds))
+        container = Container(engine, path, own, programs)
+        words = container.words([programs.command(GPU_PROBE), "--timeout", f"{LIMIT_S:.0f}", rccl])
         done = run_step(job.nodes[:1], words, own, timeout_s=LIMIT_S + 60)
-        require_start(engine, path, own, done)
+        container.require_start(done)
         return facts_of(read_run(GPU_PROBE, done))
 
 

@@ -14,8 +14,8 @@ from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
+    from lumiimg.check.run.collective import CollectiveOutcome
     from lumiimg.cluster.nodes.check import NodesReport
-    from lumiimg.cluster.nodes.collective import NodesCollective
     from lumiimg.cluster.trial.case import TrialCase
     from lumiimg.cluster.trial.values import Claim
 
@@ -147,7 +147,7 @@ def _changed(case: TrialCase, claim: Claim, report: NodesReport) -> ClaimReading
     return ClaimReading(told, f"two runs alike differ by up to {noise:.0%}", now, same=what == NO_CHANGE)
 
 
-def _not_comparable(base: NodesCollective, same: NodesReport | None, report: NodesReport) -> str | None:
+def _not_comparable(base: CollectiveOutcome, same: NodesReport | None, report: NodesReport) -> str | None:
     """Return why a run says nothing beside the first one; `same`: the first one, made again."""
     if base.verdict not in FAST:
         return f"the run to compare it with went over {base.verdict}"

@@ -12,13 +12,12 @@ from lumiimg import __version__
 from lumiimg.build.provenance import read_plan
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import content_of
-from lumiimg.check.opening import opened
+from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
 from lumiimg.cluster.trial.claims import HERE, NODES, VNI, left_out, of_build, of_image, of_site, set_beside
 from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialStep, TriedRow
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.findings import Level
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.lockfile import layer_digest
 from lumiimg.resolve.venv import mark_of
 from lumiimg.toml import TomlError, parse_toml
@@ -64,10 +63,9 @@ def plan_trial(
         raise BadInputError("is too few: a network is used from two nodes on", where=f"--nodes {nodes}")
     steps, claims, images = [*_of_nodes(nodes, site_name)], [*of_site(site)], []
     for number, path in enumerate(paths, 1):
-        report = check_image(path, environment, Level.STATIC, site=site)
-        with opened(path, environment) as image:
-            stack = read_contents(image).stack
-            claims += of_image(number, report, image, site, nodes)
+        with open_for_check(path, environment, site=site) as context:
+            report, stack = check_image(context, Level.STATIC), context.contents.stack
+            claims += of_image(number, report, context.image, site, nodes)
         steps += _of_image(number, path.absolute(), stack, site, site_name, nodes)
         images.append(
             TrialImage(

@@ -52,15 +52,16 @@ def check_document(report: CheckReport) -> Document:
     )
 
 
-def nodes_document(report: NodesReport, paths: Sequence[Sequence[Step]]) -> Document:
+def nodes_document(report: NodesReport) -> Document:
     """Return what `check IMAGE --nodes N` says: each kind of node with its names, then what was found on it."""
     summary = [f"job {report.job}", *_collective(report)]
     if report.gpu is not None:
         summary.append(account_summary(report.gpu))
     nodes = [*(_group(report, group) for group in report.groups), *_silent(report)]
     pictures = [
-        path_steps(steps, "" if len(paths) == 1 else names_of(group.nodes))
-        for group, steps in zip(report.groups, paths, strict=False)
+        path_steps(group.steps, "" if len(report.groups) == 1 else names_of(group.nodes))
+        for group in report.groups
+        if group.steps
     ]
     return Document(
         command="check --nodes",

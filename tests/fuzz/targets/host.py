@@ -292,4 +292,4 @@ def _report(data: bytes) -> str:
         mock.patch.object(submit, "shared_folder", return_value=folder),
     ):
         report = submit.check_by_job(["check"], 2, (), {}, lambda _: None)
-    return printed(show, nodes_document(report, ()), verbose=True)
+    return printed(show, nodes_document(report), verbose=True)

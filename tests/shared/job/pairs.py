@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer, decide
-from lumiimg.check.pipeline import check_files, conclude
+from lumiimg.check.context import ImageInContext
+from lumiimg.check.pipeline import check_files, final_findings
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Level, Severity
 from lumiimg.host.container_view import told_to_engine
@@ -71,9 +72,11 @@ def ask(world: World, told: Mapping[str, str], node: Node | None) -> tuple[Answe
     """Return what `check --level static` says of an image, with the snapshot of a node or without."""
     with open_image(world.root) as image:
         snapshot = node.snapshot if node else None
-        boundary = check_files(world.root, image, told_to_engine(told), snapshot, world.program)
+        variables = told_to_engine(told)
+        context = ImageInContext(world.root, image, image, variables, snapshot, program=world.program)
+        boundary = check_files(context)
         static = boundary.static
-        found = conclude(str(world.root), (), static.findings, ())
+        found = final_findings(context, static.findings)
         return decide(found, static.path, level=Level.STATIC, level_was_asked_for=True), static, boundary.manifest
 
 

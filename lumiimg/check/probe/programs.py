@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.check.context import ImageInContext
     from lumiimg.image import Image
 
 PROGRAMS = ("handshake", "rcclprobe")
@@ -37,7 +38,7 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class ProbePrograms:
     """Probe programs that can be run in the container."""
 
     folder: str
@@ -52,44 +53,42 @@ class Tools:
         return f"{self.folder}/{program}"
 
 
-def provide_tools(
-    engine: Engine,
-    image_path: Path,
-    image: Image,
-    environment: Mapping[str, str],
-    scratch: Path,
-    programs: Sequence[str] = PROGRAMS,
-) -> Tools:
+def find_or_compile(
+    engine: Engine, context: ImageInContext, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]
+) -> ProbePrograms:
     """Return the programs, all of the same origin: an image whose netprobe layer is older has not all of them.
 
-    Raises MissingHereError if there are none that can be relied on.
+    What is compiled goes to `scratch`. `environment` is the engine's. Raises MissingHereError if there are none that
+    can be relied on.
 
     Carried in from this machine they are sound only if the image's C library has every version that they need, which is
     read from both files; a probe that cannot start would look like a plugin that cannot.
     """
-    if all(image.root.is_file(f"{IN_IMAGE}/{program}") for program in programs):
-        return Tools(IN_IMAGE, (), "from the image's netprobe layer")
+    root = context.image.root
+    if all(root.is_file(f"{IN_IMAGE}/{program}") for program in programs):
+        return ProbePrograms(IN_IMAGE, (), "from the image's netprobe layer")
     sources = shipped_layers() / "netprobe"
     for name in (_SHARED_SOURCE, *(f"{program}.c" for program in programs)):
         shutil.copyfile(sources / name, scratch / name)
     for folder in ("/usr/bin", "/usr/local/bin", "/opt/venv/bin"):
         for compiler in _COMPILERS:
-            if image.root.is_file(f"{folder}/{compiler}"):
-                argv = ["/bin/sh", "-c", _compile_script(f"{folder}/{compiler}", MOUNTED, programs)]
+            if root.is_file(f"{folder}/{compiler}"):
                 done = execute(
                     engine,
-                    image_path,
-                    argv,
+                    context.path,
+                    ["/bin/sh", "-c", _compile_script(f"{folder}/{compiler}", MOUNTED, programs)],
                     environment=environment,
                     writable=((scratch, MOUNTED),),
                     timeout_s=_COMPILE_TIMEOUT_S,
                 )
                 if done.ok:
-                    return Tools(MOUNTED, ((str(scratch), MOUNTED),), "compiled by the image's own compiler")
-    return _carry_in(image, environment, scratch, programs)
+                    return ProbePrograms(MOUNTED, ((str(scratch), MOUNTED),), "compiled by the image's own compiler")
+    _compile_here(context.image, environment, scratch, programs)
+    origin = "compiled on this machine; the image's C library has all that they need"
+    return ProbePrograms(MOUNTED, ((str(scratch), MOUNTED),), origin)
 
 
-def _carry_in(image: Image, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]) -> Tools:
+def _compile_here(image: Image, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]) -> None:
     compiler = next((found for name in _COMPILERS if (found := which(name, environment.get("PATH")))), None)
     if compiler is None:
         raise MissingHereError(
@@ -106,9 +105,6 @@ def _carry_in(image: Image, environment: Mapping[str, str], scratch: Path, progr
             f"the probes that this machine compiles need {missing[-1]}, which the image's C library does not have",
             hint="add the netprobe layer to the image: `lumiimg build … --add netprobe`",
         )
-    return Tools(
-        MOUNTED, ((str(scratch), MOUNTED),), "compiled on this machine; the image's C library has all that they need"
-    )
 
 
 def _compile_script(compiler: str, folder: str, programs: Sequence[str]) -> str:

@@ -1,0 +1,107 @@
+"""An image opened for a check, with all that it is looked at beside: each fact of it is read once, for every level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.settings import user_cache
+from lumiimg.host.container_view import ContainerView, LoaderMachine, read_on, see_inside
+from lumiimg.host.engine_mounts import as_run
+from lumiimg.image import Image, ImageError, open_image, refuse_empty
+from lumiimg.resolve.inventory import Inventory, read_contents
+from lumiimg.resolve.venv import Venv, with_venv
+from lumiimg.wording import operand
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class ImageInContext:
+    """An image, the machine that it is to run on, and what a user does with it."""
+
+    path: Path
+    plain: Image
+    """As the engine of the host shows it to a user."""
+    image: Image
+    """The same, with the files of `venv` over it."""
+    environment: Mapping[str, str]
+    """The user's: variables of it reach the container."""
+    snapshot: Snapshot | None = None
+    """Whose libraries may be bound."""
+    site: Site | None = None
+    """Whose GPU is to take the image's code, and whose bandwidths count, on GPUs."""
+    program: str | None = None
+    """What jobs start, by its path or name; None for the Python on the image's PATH."""
+    venv: Venv | None = None
+    """A Python environment that jobs bind, whose programs come first."""
+    machine: tuple[str, ...] = ()
+    """The options that name the machine, for commands that are proposed."""
+    built_with: tuple[str, ...] = ()
+    """The options that the image was built with, for the same."""
+
+    @property
+    def name(self) -> str:
+        """The image as a command names it."""
+        return operand(str(self.path))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of a command that looks at the image as this check does."""
+        of_program = ("--program", self.program) if self.program is not None else ()
+        return (*self.machine, *of_program, *(("--venv", str(self.venv.path)) if self.venv is not None else ()))
+
+    @cached_property
+    def read_by_engine(self) -> dict[str, str]:
+        """What of the user's environment the engine of the host reads."""
+        return read_on(self.snapshot, self.environment)
+
+    @cached_property
+    def inside(self) -> ContainerView:
+        """The image as a process in it has it."""
+        machine = LoaderMachine.of(self.snapshot) if self.snapshot else LoaderMachine()
+        return see_inside(self.image, self.read_by_engine, machine=machine)
+
+    @cached_property
+    def contents(self) -> Inventory:
+        """The packages that are in it."""
+        return read_contents(self.image)
+
+
+@contextmanager
+def open_for_check(
+    path: Path,
+    environment: Mapping[str, str] | None = None,
+    snapshot: Snapshot | None = None,
+    site: Site | None = None,
+    *,
+    program: str | None = None,
+    venv: Venv | None = None,
+    machine: tuple[str, ...] = (),
+    built_with: tuple[str, ...] = (),
+) -> Iterator[ImageInContext]:
+    """Open an image, as the engine of a host shows it to a user; what is wrong inside it names the image.
+
+    Raises ImageError also for a folder that holds no root file system.
+    """
+    environment = environment or {}
+    try:
+        with open_image(path, user_cache) as image:
+            refuse_empty(path, image)
+            plain = as_run(image, environment, snapshot)
+            with with_venv(plain, venv) as whole:
+                yield ImageInContext(
+                    path, plain, whole, environment, snapshot, site, program, venv, machine, built_with
+                )
+    except ImageError as error:
+        if error.where is None or not error.where.startswith(str(path)):
+            inside = f" (at {error.where})" if error.where else ""
+            hint = error.hint or "fetch or build the image again"
+            raise ImageError(f"{error.what}{inside}", where=str(path), hint=hint) from error
+        raise

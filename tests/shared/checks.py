@@ -1,0 +1,35 @@
+"""Checks of images without a command line."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.check.context import ImageInContext, open_for_check
+from lumiimg.check.pipeline import check_image
+from lumiimg.findings import Level
+from lumiimg.image import Image, ImageKind, RootFileSystem
+from lumiimg.image.description import SingularityDescription
+from lumiimg.image.folder import FolderTree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumiimg.check.answer import CheckReport
+    from lumiimg.host.snapshot import Snapshot
+
+
+def checked(
+    path: Path, environment: Mapping[str, str] | None = None, snapshot: Snapshot | None = None, **more: Any
+) -> CheckReport:
+    """Return what the files of an image come to."""
+    with open_for_check(path, environment, snapshot, **more) as context:
+        return check_image(context, Level.STATIC)
+
+
+def unread(path: Path, **more: Any) -> ImageInContext:
+    """Return the context of an image without anything in it."""
+    root = RootFileSystem(FolderTree(Path(__file__).parent))
+    image = Image(ImageKind.FOLDER, root, SingularityDescription(root), ExitStack())
+    return ImageInContext(path, image, image, {}, **more)
