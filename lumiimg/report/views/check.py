@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from lumiimg.check.answer import CheckReport
     from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-    from lumiimg.fabric.path import Step
 
 FOUND = "What was found"
 _LONG_NAMES = 60
