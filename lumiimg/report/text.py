@@ -195,6 +195,8 @@ class _Writer:
         self._terminal = terminal
         self._document = document
         self._verbose = verbose
+        self._first = next((item for item in self._items() if item.severity is not Severity.INFO), None)
+        """What stands behind the reason at the top: that is not said again above it."""
 
     def parts(self) -> Iterator[_Part]:
         """Yield all parts in their order."""
@@ -300,11 +302,10 @@ class _Writer:
     def _item(self, item: Item) -> Iterator[_Part]:
         if item.verbose and not self._verbose:
             return
-        advice = self._document.advice
         below = list(self._below(item))
-        if item.text == advice.why and not below:
-            return  # all of it stands at the top
-        yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity)
+        is_at_top = item.text == self._document.advice.why
+        if not (is_at_top and (item is self._first or not below)):
+            yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity)
         if below:
             yield from below
             yield _GAP
