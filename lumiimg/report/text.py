@@ -197,6 +197,8 @@ class _Writer:
         self._verbose = verbose
         self._first = next((item for item in self._items() if item.severity is not Severity.INFO), None)
         """What stands behind the reason at the top: that is not said again above it."""
+        self._shown = {document.advice.next}
+        """Lines and commands that stand above already."""
 
     def parts(self) -> Iterator[_Part]:
         """Yield all parts in their order."""
@@ -290,6 +292,7 @@ class _Writer:
     def _lines(self, block: Lines) -> Iterator[_Part]:
         few = len(block.lines) if self._verbose else block.few
         for line in block.lines[:few]:
+            self._shown.add(line)
             yield self._verbatim(" " * _INDENT + line.strip(), Importance.REASON)
         if len(block.lines) > few:
             more = f"{len(block.lines) - few} more {block.what} with --verbose"
@@ -320,7 +323,8 @@ class _Writer:
                 yield self._part([line], importance)
         if item.severity is not Severity.OK or self._verbose:
             for line in item.evidence:
-                yield self._verbatim(f"{indent}> {line.strip()}", Importance.MORE)
+                if line not in self._shown:
+                    yield self._verbatim(f"{indent}> {line.strip()}", Importance.MORE)
         if len(item.via) > 1:
             yield self._sentence(f"via {' -> '.join(item.via)}", Importance.MORE, first=indent)
         for note in item.notes:
@@ -330,9 +334,8 @@ class _Writer:
                 continue
             word = "why:" if len(item.why) == 1 else f"{number}."
             yield self._sentence(f"{word} {reason}", Importance.REASON, first=indent)
-        shown = [
-            remedy for remedy in item.remedies if remedy.command is None or remedy.command != self._document.advice.next
-        ]
+        shown = [remedy for remedy in item.remedies if (remedy.command or remedy) not in self._shown]
+        self._shown.update(remedy.command or remedy for remedy in shown)
         for number, remedy in enumerate(shown):
             word = "or" if item.any_one and (number or len(shown) < len(item.remedies)) else "do"
             yield self._verbatim(f"{indent}{word}:  {remedy}", Importance.MORE if number else Importance.SENTENCE)
