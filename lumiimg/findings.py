@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 class Severity(StrEnum):
@@ -147,6 +151,37 @@ class Code(StrEnum):
         return Family(self.partition(".")[0])
 
 
+STAND_INS = {
+    "image": "image.sif",
+    "base": "./image.sif",
+    "site": "lumi",
+    "log": "job.out",
+    "script": "job.sh",
+    "job_id": "$SLURM_JOB_ID",
+    "plugin": "/path/librccl-net.so",
+    "plugin_folder": "/path/of/plugin",
+    "libfabric": "/path/libfabric.so.1",
+    "libfabric_folder": "/path/of/libfabric",
+    "folder": "/path/of/folder",
+    "installed": "<version>",
+    "model": "MODEL",
+    "newer": "newer.sif",
+    "process": "PID",
+    "program": "PROGRAM",
+    "rest": "…",
+}
+"""What is shown for a name that a case does not have."""
+_NAME = re.compile(r"\{(\w+)\}")
+
+
+def _joined(text: str, where: str | None) -> str | None:
+    return ", ".join(filter(None, (text, where))) or None
+
+
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    return _NAME.sub(lambda found: names.get(found[1], found[0]), text)
+
+
 class Remedy(str):
     """What to do: the line that is shown, and in JSON; its parts are attributes.
 
@@ -164,10 +199,24 @@ class Remedy(str):
 
     def __new__(cls, text: str = "", command: str | None = None, where: str | None = None) -> Self:
         """Make a remedy of its parts; of the first alone, it is a sentence."""
-        before = ", ".join(part for part in (text, where) if part)
-        made = super().__new__(cls, ": ".join(part for part in (before, command) if part))
+        made = super().__new__(cls, ": ".join(filter(None, (_joined(text, where), command))))
         made.text, made.command, made.where = text, command, where
         return made
+
+    @property
+    def reason(self) -> str | None:
+        """What the command does, and where it is typed; None where it says that."""
+        return _joined(self.text, self.where) if self.command else None
+
+    def filled(self, names: Mapping[str, str]) -> Remedy:
+        """Return it with the names of this case, words of a shell, in the places that have one: `{image}`."""
+        command = None if self.command is None else _filled(self.command, names)
+        return Remedy(_filled(self.text, names), command, self.where)
+
+    def concluded(self, names: Mapping[str, str]) -> Remedy:
+        """Return it as it is shown: what lacks a name of this case is a sentence, and no command is proposed."""
+        own = self.filled(names)
+        return Remedy(own.filled(STAND_INS)) if any(f"{{{name}}}" in own for name in STAND_INS) else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +241,7 @@ class Finding:
     """Why-chain, from what was asked to what failed: librccl.so.1, librccl-net.so, libfabric.so.1."""
     cause: str | None = None
     """Why it is so; null where the summary says it."""
-    remedy: tuple[str, ...] = ()
+    remedy: tuple[Remedy, ...] = ()
     """What to do: sentences, or commands to copy."""
     source: str | None = None
     """Where the rule comes from."""
@@ -214,6 +263,11 @@ NO_ADVICE = Advice()
 """The answer says all, and nothing is left to do."""
 
 
+def first_command(remedies: Iterable[Remedy]) -> str | None:
+    """Return the first command of remedies."""
+    return next((remedy.command for remedy in remedies if remedy.command), None)
+
+
 class FindingDetails(TypedDict, total=False):
     """What a finding may have beside its code, severity and summary."""
 
@@ -221,7 +275,7 @@ class FindingDetails(TypedDict, total=False):
     evidence: tuple[str, ...]
     chain: tuple[str, ...]
     cause: str | None
-    remedy: tuple[str, ...]
+    remedy: tuple[Remedy, ...]
     source: str | None
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 
 _ENGINES = ("apptainer", "singularity")
-_COMMAND = re.compile(r"(?:export|unset|lumiimg(?! list)|srun|source) \S")
-_PLACE = re.compile(r"(?<=[\s=])(?:IMAGE|NAME|SITE|PATH|PROGRAM|FILE|DIR|OPTIONS)(?=\s|$)")
-"""What stands for a name in a command, which only the user knows."""
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
@@ -46,16 +42,6 @@ def engine_word(environment: Mapping[str, str] = os.environ) -> str:
     named, path = environment.get("LUMIIMG_ENGINE"), environment.get("PATH", "")
     found = (name for name in (named, *_ENGINES) if name and shutil.which(name, path=path))
     return shlex.quote(next(found, _ENGINES[0]))
-
-
-def command_in(remedies: Iterable[str]) -> str | None:
-    """Return the first command among remedies, to be pasted: one that is nothing else, or the last that one quotes."""
-    for remedy in remedies:
-        parts = [remedy, *reversed(re.findall("`([^`]+)`", remedy)), remedy.rpartition(": ")[2]]
-        for part in parts:
-            if _COMMAND.match(part) and "…" not in part and not _PLACE.search(part):
-                return str(part)
-    return None
 
 
 def size(size_bytes: int) -> str:

@@ -7,9 +7,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.static.commands import SCAN
+from lumiimg.check.static.commands import ON_NODE, SCAN
 from lumiimg.findings import NO_ADVICE, Advice, Code, Family, Finding, Level, Severity
-from lumiimg.wording import command_in, typed
+from lumiimg.wording import typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,6 @@ _BY_NODES = frozenset({Code.IMAGE_DRIVER})
 _GREEN = frozenset({Code.RUN_NETWORK, Code.PROVIDER_CXI})
 _OF_LOADER = frozenset({Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP})
 """Of which `lumiimg ldd` shows more."""
-ON_NODE = "on a GPU node"
 _GPUS = 8
 """Of a node, where the site does not say."""
 
@@ -34,10 +33,11 @@ def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str
         return NO_ADVICE
     if answer is Answer.NO_OBSTACLE:
         return Advice(decided_by.summary)
-    command = command_in(decided_by.remedy)
+    remedy = next((remedy for remedy in decided_by.remedy if remedy.command), None)
+    command = remedy.command if remedy is not None else None
     if command is None and image is not None and decided_by.id in _OF_LOADER and ".so" in (decided_by.where or ""):
         command = typed(["lumiimg", "ldd", image, str(decided_by.where)])
-    return Advice(decided_by.summary, command, ON_NODE if command is not None and command.startswith(SCAN) else None)
+    return Advice(decided_by.summary, command, remedy.where if remedy is not None else None)
 
 
 def next_step(

@@ -6,7 +6,6 @@ before, which stands in somebody's module or job script, is tried with the host 
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,13 +14,14 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.boundary import Boundary, study_open, without_ours
-from lumiimg.check.static.commands import ready_to_paste
+from lumiimg.check.static.commands import bind_command, concluded
 from lumiimg.check.static.comparisons import Outcome, Rule
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.check.static.proposals import is_refused
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Remedy
 from lumiimg.host.bind import ManifestCheck, try_saved
 from lumiimg.host.container_view import LoaderMachine, see_inside
 from lumiimg.host.snapshot_tree import SnapshotTree
@@ -29,6 +29,7 @@ from lumiimg.image import Image, RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.wording import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -109,25 +110,25 @@ def judge(drift: Drift, images: Sequence[ImageDrift]) -> Outcome:
     return Outcome.UNKNOWN if Fate.UNKNOWN in fates else Outcome.OK
 
 
-def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[str]:
+def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[Remedy]:
     """Yield what to do, commands first; `snapshot` is the name of today's file, `site` what --site takes."""
-    on_site = f" --site {shlex.quote(site)}" if site else ""
-    name, host = shlex.quote(image.image), f"--host {shlex.quote(snapshot)}"
     if image.fate in {Fate.STALE_BINDS, Fate.MENDED}:
-        yield f"source <(lumiimg bind {name} {host}{on_site})"
+        machine = ["--host", snapshot, *(("--site", site) if site else ())]
+        yield Remedy(command=bind_command(image.image, machine))
     if image.fate is Fate.BREAKS:
         if any(rule.id in {"glibc-gate", "library"} for rule in image.refused):
-            adapted = shlex.quote(f"{Path(image.image).stem}-adapted.sif")
-            adapt = f"lumiimg adapt {name} --site {shlex.quote(site or DEFAULT)} --fabric bundled -o {adapted}"
-            if not is_refused(shlex.split(adapt)):
-                yield adapt
-        yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
+            adapt = ["lumiimg", "adapt", image.image, "--site", site or DEFAULT, "--fabric", "bundled"]
+            adapt += ["-o", f"{Path(image.image).stem}-adapted.sif"]
+            if not is_refused(adapt):
+                yield Remedy(command=typed(adapt))
+        yield from concluded(image.now.remedies, image.image, site or DEFAULT)
         if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
-            yield "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"
+            what = "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"
+            yield Remedy(what)
     if image.fate is Fate.UNKNOWN:
-        yield from (ready_to_paste(remedy, image.image, site or DEFAULT) for remedy in image.now.remedies)
+        yield from concluded(image.now.remedies, image.image, site or DEFAULT)
         if site is None and any(rule.outcome is RuleOutcome.UNKNOWN for rule in image.driver):
-            yield "name the machine, so that its driver window applies: --site NAME (`lumiimg list`)"
+            yield Remedy("name the machine, so that its driver window applies: --site NAME (`lumiimg list`)")
 
 
 def _saved(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from lumiimg.findings import Finding
+    from lumiimg.report.console import Console
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -22,7 +23,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.fabric.path import Fabric
     from lumiimg.findings import Code, Severity
     from lumiimg.report.build import print_doubts
-    from lumiimg.report.console import console, marked, remedies, say
+    from lumiimg.report.console import console, say
     from lumiimg.resolve.decide import locked
     from lumiimg.resolve.image_base import read_foreign
     from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
@@ -42,8 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
     against, of_files = _against(read[-1] if read else Path(arguments.base), arguments.host)
     for finding in against:
-        marked(out, finding.severity.value, f"{finding.summary}; an image built on it sets that, too  [{finding.id}]")
-        remedies(out, finding.remedy)
+        _show(out, finding, arguments.base, site.name, "; an image built on it sets that, too")
     lock = locked(plan)
     if layers := [layer for layer in lock.layers if layer.name != OWN_PACKAGES]:
         # they bring what its files lack, but a plugin that is there stays as it is
@@ -52,8 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
         stays |= {Code.BIND_REFUSED} if lock.fabric is Fabric.HOST and not brings else set()
         of_files = [finding for finding in of_files if finding.id in stays]
     for finding in of_files:
-        marked(out, finding.severity.value, f"{finding.summary}  [{finding.id}]")
-        remedies(out, finding.remedy)
+        _show(out, finding, arguments.base, site.name)
     against += of_files
     refused = any(finding.id is Code.BIND_REFUSED and finding.severity is Severity.PROBLEM for finding in of_files)
     if lock.layers and not refused:
@@ -87,6 +86,14 @@ def _print_answer(arguments: argparse.Namespace, sentence: str, doubts: list[str
         print_json("adapt", answer=sentence, doubts=doubts)
     kind = {ExitCode.NO: "problem", ExitCode.UNDECIDED: "unknown"}.get(answer, "ok")
     headline(console(stderr=True, quiet=arguments.quiet), f"{sentence}: nothing was built", kind)
+
+
+def _show(out: Console, finding: Finding, image: str, site: str, note: str = "") -> None:
+    from lumiimg.check.static.commands import concluded
+    from lumiimg.report.console import marked, remedies
+
+    marked(out, finding.severity.value, f"{finding.summary}{note}  [{finding.id}]")
+    remedies(out, concluded(finding.remedy, image, site))
 
 
 def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding]]:

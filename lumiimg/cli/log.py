@@ -28,7 +28,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
     from lumiimg.check.run.job_paths import job_paths
     from lumiimg.cli.output import Output
-    from lumiimg.nccl.causes import with_names
     from lumiimg.report.views.log import log_document
 
     if not arguments.paths:
@@ -39,7 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output.of(arguments, read)
     site = inputs.named_site(arguments)  # a log does not say where it was written
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
-    report = with_names(reader.report(), _names(arguments))
+    report = reader.report().concluded(_names(arguments))
     _refuse_other_files(arguments.paths, report)
     image = None
     if arguments.image:
@@ -58,15 +57,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what the image, log and site of remedies are called here."""
+    """Return what the image, log and site of commands are called here."""
     names = {}
     if arguments.image:
         image = str(arguments.image)
-        names["image.sif"] = shlex.quote(image if "/" in image else f"./{image}")
+        names["image"] = names["base"] = shlex.quote(image if "/" in image else f"./{image}")
     if len(arguments.paths) == 1 and Path(arguments.paths[0]).is_file():
-        names["job.out"] = shlex.quote(arguments.paths[0])
+        names["log"] = shlex.quote(arguments.paths[0])
     if arguments.site:
-        names["--site lumi"] = shlex.join(["--site", arguments.site])
+        names["site"] = shlex.quote(arguments.site)
     return names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lumiimg.findings import Level  # noqa: TC001 - schemas are made from the types of the fields
+from lumiimg.findings import Level, Remedy  # noqa: TC001 - schemas are made from the types of the fields
 
 
 class Fabric(StrEnum):
@@ -104,7 +104,7 @@ class Step:
     """Of the file, as it says itself; None where it does not."""
     interface: str | None = None
     """`net API v8`, `FABRIC_1.7`."""
-    remedy: tuple[str, ...] = ()
+    remedy: tuple[Remedy, ...] = ()
     """What to do where it is broken."""
     name: str | None = None
     """What the step of another fabric is called; None where it has the name of its part."""

@@ -11,6 +11,8 @@ import dataclasses
 import re
 from typing import Any, TypeVar
 
+from lumiimg.findings import Remedy
+
 T = TypeVar("T")
 _MAX_INTEGER = (1 << 64) - 1
 """The largest that a field of an ELF file can hold."""
@@ -43,11 +45,21 @@ def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
             for field in dataclasses.fields(value)
             if (inner := getattr(value, field.name)) or inner != _default(field)
         }
+    if isinstance(value, Remedy):
+        return {"text": value.text, "command": value.command, "where": value.where}
     if isinstance(value, tuple):
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {key: encode(inner) for key, inner in value.items()}
     return value
+
+
+def _remedy(kind: type, value: object) -> object:
+    """Return a remedy, of its parts or as it is shown. Raises TypeError for what is none."""
+    parts = value if isinstance(value, dict) else {"text": value}
+    if kind is not Remedy or not all(isinstance(part, str | None) for part in parts.values()):
+        raise TypeError("should be a remedy")
+    return Remedy(**parts)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:  # noqa: ANN401 - of any field
@@ -59,12 +71,12 @@ def decode(kind: type[T], data: object) -> T:
     import msgspec
 
     try:
-        value = msgspec.convert(data, kind)
+        value = msgspec.convert(data, kind, dec_hook=_remedy)
     except msgspec.ValidationError as error:
         raise _form_error(str(error)) from error
     except (UnicodeEncodeError, OverflowError) as error:
         raise FormError("the file", "has a key, or a number, that none has") from error
-    _check_sizes(msgspec.to_builtins(value), "")
+    _check_sizes(msgspec.to_builtins(value, enc_hook=str), "")
     return value
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.nccl.report import FAST, Cause, Evidence, LogReport, Verdict
+from lumiimg.nccl.report import FAST, Cause, Evidence, Verdict
 from lumiimg.nccl.vocabulary import Effect, Ends, Occasion, Signature, Weight, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lumiimg.nccl.events import ProcessState, Sighting
 
@@ -110,18 +109,6 @@ def likelihood(signature: Signature) -> tuple[int, int]:
     return list(Weight).index(signature.weight), signature.order
 
 
-def with_names(report: LogReport, names: Mapping[str, str]) -> LogReport:
-    """Return a report whose remedies have real names, as a shell reads them, by what stands for them."""
-    if not names:
-        return report
-    stands_for = re.compile(rf"(?<![\w/-])(?:\./)?({'|'.join(map(re.escape, names))})(?![\w.])")
-
-    def named(cause: Cause) -> Cause:
-        return replace(cause, remedy=tuple(stands_for.sub(lambda found: names[found[1]], r) for r in cause.remedy))
-
-    return replace(report, causes=tuple(map(named, report.causes)))
-
-
 def advice(occasion: Occasion, verdict: Verdict) -> tuple[Cause, ...]:
     """Return what is said about a verdict on an occasion, whatever single lines show."""
     return tuple(
@@ -135,7 +122,7 @@ def _cause(group: Sequence[Trouble], evidence: Callable[[Sighting], Evidence], s
     """Return a cause; where the same image works on other nodes, it is these nodes that are to be looked at."""
     signature, sighting = group[0]
     because = tuple(_filled(reason, sighting) for reason in signature.because)
-    remedy = tuple(_filled(step, sighting) for step in signature.remedy if _may_be_typed(step, sighting))
+    remedy = tuple(step.filled(_values(sighting)) for step in signature.remedy if _may_be_typed(step, sighting))
     if some_nodes is not None and signature.effect in _OF_IMAGE:
         because, remedy = (), some_nodes.remedy[1:]
     return Cause(
@@ -155,9 +142,13 @@ def _may_be_typed(step: str, sighting: Sighting) -> bool:
 
 def _filled(text: str, sighting: Sighting) -> str:
     """Put the groups of the match into a text."""
-    for name, value in sighting.values:
-        text = text.replace(f"{{{name}}}", _explained(name, value) or "(not named)")
+    for name, value in _values(sighting).items():
+        text = text.replace(f"{{{name}}}", value)
     return text
+
+
+def _values(sighting: Sighting) -> dict[str, str]:
+    return {name: _explained(name, value) or "(not named)" for name, value in sighting.values}
 
 
 def _explained(name: str, value: str) -> str:

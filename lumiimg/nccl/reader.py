@@ -261,7 +261,7 @@ class LogReader:
             causes=tuple(replace(c, evidence=calls) if c.id == Occasion.CALL_NOT_ENDED else c for c in unclear)
             + ranked,
         )
-        return causes.with_names(report, _names(state))
+        return report.with_names({"job_id": _job_number(state) or "$SLURM_JOB_ID"})
 
     def _evidence(self, sighting: Sighting) -> Evidence:
         file, line = self.state.place(sighting.first)
@@ -281,10 +281,10 @@ def _unclear(verdict: Verdict, occasions: Mapping[Occasion, bool]) -> tuple[Caus
     return tuple(cause for occasion, holds in occasions.items() if holds for cause in causes.advice(occasion, verdict))
 
 
-def _names(state: JobState) -> dict[str, str]:
-    """Return what stands for the job's number in commands, which are typed where its variables are not set."""
+def _job_number(state: JobState) -> str | None:
+    """Return the job's number, for commands that are typed where its variables are not set."""
     numbers = job_numbers(state) or {s.value("number") for s in state.job.saw("job-number")}
-    return {"$SLURM_JOB_ID": numbers.pop()} if len(numbers) == 1 else {}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def read_lines(file: str, lines: Iterable[str | bytes]) -> LogReport:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lumiimg.errors import ExitCode
+from lumiimg.findings import Remedy  # noqa: TC001 - schemas are made from the types of the fields
 from lumiimg.nccl.node_names import folded
 
 
@@ -74,7 +75,7 @@ class Cause:
     """What the line means."""
     because: tuple[str, ...]
     """What leads to it, most likely first."""
-    remedy: tuple[str, ...]
+    remedy: tuple[Remedy, ...]
     """What to do."""
     source: str
     """Where that is from."""
@@ -350,6 +351,18 @@ class LogReport:
     measurements: tuple[Measurement, ...]
     causes: tuple[Cause, ...]
     """Most likely first."""
+
+    def with_names(self, names: Mapping[str, str]) -> LogReport:
+        """Return the report with names of this case in its commands."""
+        return self._changed(lambda remedy: remedy.filled(names))
+
+    def concluded(self, names: Mapping[str, str]) -> LogReport:
+        """Return the report as it is shown: all names that this case has are in its commands."""
+        return self._changed(lambda remedy: remedy.concluded(names))
+
+    def _changed(self, change: Callable[[Remedy], Remedy]) -> LogReport:
+        causes = (replace(cause, remedy=tuple(map(change, cause.remedy))) for cause in self.causes)
+        return replace(self, causes=tuple(causes))
 
     @property
     def nothing_crossed(self) -> bool:

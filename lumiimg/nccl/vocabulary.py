@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lumiimg.findings import Remedy
 from lumiimg.nccl.prefixes import prefixes
 from lumiimg.nccl.report import Verdict
 from lumiimg.toml import own_table
@@ -142,7 +143,7 @@ class Signature:
     """What the line means; may hold `{name}` of the pattern's groups, as `because` and `remedy` may."""
     because: tuple[str, ...]
     """What leads to it, most likely first."""
-    remedy: tuple[str, ...]
+    remedy: tuple[Remedy, ...]
     """What to do."""
     source: str
     """Where that is from."""
@@ -204,7 +205,7 @@ class GeneralCause:
     verdicts: frozenset[Verdict]
     when: Occasion
     summary: str
-    remedy: tuple[str, ...]
+    remedy: tuple[Remedy, ...]
     source: str
     because: tuple[str, ...] = ()
 
@@ -289,6 +290,8 @@ def vocabulary() -> Vocabulary:
 def _read(kind: type[_Entry], table: Mapping[str, Any], **own: object) -> _Entry:
     """Return an entry of the knowledge base: what its table says of the fields, but for its `own` values."""
     said = {field.name: table[field.name] for field in fields(kind) if field.name in table}
+    if remedies := said.get("remedy"):
+        own["remedy"] = tuple(Remedy(**remedy) for remedy in remedies)
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()} | own)
 
 

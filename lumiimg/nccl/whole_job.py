@@ -33,15 +33,12 @@ def some_nodes(verdict: Verdict, groups: Sequence[VerdictGroup], *, out_of_time:
     if not slow or advice is None or not (most_are_fast or out_of_time):
         return None
     names = folded(slow)
-    filled = {"{slow}": f"{len(slow)}", "{all}": f"{fast + len(slow)}", "{fast}": f"{fast}"}
+    counts = {"slow": f"{len(slow)}", "all": f"{fast + len(slow)}", "fast": f"{fast}"}
     # names in brackets are a pattern for a shell, and those of a log are anybody's
-    filled |= {"{without}": word(f"--exclude={names}"), "{only}": word(f"--nodelist={names} --gpus-per-node=8")}
-    filled["{nodes}"] = names
-    texts = [advice.summary, *advice.because, *advice.remedy]
-    for name, value in filled.items():
-        texts = [text.replace(name, value) for text in texts]
-    reasons = len(advice.because)
-    return Cause(advice.id, texts[0], tuple(texts[1 : 1 + reasons]), tuple(texts[1 + reasons :]), advice.source, ())
+    words = {"without": word(f"--exclude={names}"), "only": word(f"--nodelist={names} --gpus-per-node=8")}
+    summary, *because = (text.format_map({**counts, "nodes": names}) for text in (advice.summary, *advice.because))
+    remedy = tuple(step.filled(counts | words) for step in advice.remedy)
+    return Cause(advice.id, summary, tuple(because), remedy, advice.source, ())
 
 
 def differing(

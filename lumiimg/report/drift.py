@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.drift import ImageDrift
+    from lumiimg.findings import Remedy
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.report.console import Console
@@ -223,7 +224,7 @@ class DriftGroup:
     names: tuple[str, ...]
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
-    remedies: tuple[str, ...]
+    remedies: tuple[Remedy, ...]
     """For the first of them; one is enough."""
 
     @property

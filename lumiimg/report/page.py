@@ -239,7 +239,7 @@ def _item(item: Item, said: str | None) -> ET.Element:
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
     head: list[Node] = [*_mark(item.severity), word, item.text, *tag]
-    remedies = [one for one in item.remedies if said is None or said not in {one.command, str(one)}]
+    remedies = [one for one in item.remedies if said is None or said != one.command]
     below = [*_names(item.names), *(element("p", note) for note in item.notes[:EVIDENCE])]
     below += _left_out(len(item.notes) - EVIDENCE, "notes")
     evidence = _lines(item.evidence, EVIDENCE, "lines")
@@ -275,8 +275,7 @@ def _names(names: Sequence[str]) -> list[ET.Element]:
 def _remedy(remedy: Remedy) -> ET.Element:
     if remedy.command is None:
         return element("li", remedy)
-    before = ", ".join(filter(None, (remedy.text, remedy.where)))
-    return element("li", f"{before}: " if before else "", element("code", *_unbroken(remedy.command)))
+    return element("li", f"{remedy.reason}: " if remedy.reason else "", element("code", *_unbroken(remedy.command)))
 
 
 def _listed(texts: Iterable[str]) -> ET.Element:

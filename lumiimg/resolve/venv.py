@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from lumiimg.errors import BadInputError, RefusedError
+from lumiimg.findings import Remedy
 from lumiimg.host.manifest import Bind
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_image
@@ -252,12 +253,12 @@ def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[st
         yield sentence
 
 
-def made_again(venv: Venv, image: Path) -> str:
+def made_again(venv: Venv, image: Path) -> Remedy:
     """Return the command that makes an environment for an image, with what is known of its packages."""
     known = venv.record.requirements if venv.record else ()
     named = known if 0 < len(known) <= _MOST_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
     output = (str(venv.path), "--force") if venv.is_file else (f"{venv.path}-new/",)
-    return typed(["lumiimg", "venv", str(image), *(named or ("-r", "requirements.txt")), "-o", *output])
+    return Remedy(command=typed(["lumiimg", "venv", str(image), *(named or ("-r", "requirements.txt")), "-o", *output]))
 
 
 @contextmanager

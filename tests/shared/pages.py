@@ -21,7 +21,7 @@ from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.groups import SilentNodes
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.report.html.build import build_page
@@ -101,7 +101,7 @@ OTHER = (
         Level.PROBE,
         "the plugin works, but selected the provider tcp, which is TCP and not Slingshot",
         evidence=("NET/OFI Selected provider is tcp, fabric is 10.0.0.0/8 (found 2 nics)",),
-        remedy=("take the node out of the job, and tell the site's staff: --exclude=NODE",),
+        remedy=(Remedy("take the node out of the job, and tell the site's staff: --exclude=NODE"),),
     ),
 )
 KNOWN = {

@@ -406,7 +406,7 @@ def test_a_plugin_that_asks_for_a_newer_libfabric_than_the_nodes_is_no_quiet_yes
         said = unwrapped("".join(capsys.readouterr()))
         assert "nothing was built" in said
         assert ("no set of binds of nid005001 loads: FABRIC_1.9" in said) is refused
-        assert ("adapt IMAGE --site NAME --source host-libfabric=" in said) is refused
+        assert (f"adapt {theirs} --site lumi --source host-libfabric=" in said) is refused
         assert main(["bind", str(theirs), "--host", str(host)]) == (ExitCode.NO if refused else ExitCode.GOOD)
         capsys.readouterr()
         # none is compiled here, so nothing is said of what it would be compiled against

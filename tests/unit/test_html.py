@@ -18,7 +18,7 @@ from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.junit import junit_text
 from lumiimg.report.page import shown, to_page
@@ -96,7 +96,16 @@ def strings_of(data: Any) -> Iterator[str]:
 def test_foreign_text_stays_text_wherever_it_stands() -> None:
     for text in HOSTILE:
         finding = Finding(
-            Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, text, text, (text,), (text, text), text, (text,), text
+            Code.PLUGIN_ABSENT,
+            Severity.PROBLEM,
+            Level.PROBE,
+            text,
+            text,
+            (text,),
+            (text, text),
+            text,
+            (Remedy(text),),
+            text,
         )
         fabric = replace(pages.FABRIC, rccl=text, plugin=f"/opt/{text}/x.so", libfabric=text)
         told = replace(finding, id=Code.PLUGIN_LOADS)

@@ -45,7 +45,7 @@ def test_nodes_that_differ_lead_with_how_to_go_on_without_them_and_how_to_look_a
     assert lead.id == "some-nodes"
     assert lead.summary.startswith("3 of 16 nodes did not use the fast network: nid[005103-005104,005109]")
     assert "took it on 13" in lead.summary
-    assert lead.remedy[0].endswith("sbatch '--exclude=nid[005103-005104,005109]' job.sh")
+    assert lead.remedy[0].endswith("sbatch '--exclude=nid[005103-005104,005109]' {script}")
     assert "--nodes 3 --sbatch='--nodelist=nid[005103-005104,005109]" in lead.remedy[1]
     absent = next(cause for cause in others if cause.id == "plugin-absent")
     assert (absent.because, absent.remedy) == ((), lead.remedy[1:])
@@ -53,7 +53,7 @@ def test_nodes_that_differ_lead_with_how_to_go_on_without_them_and_how_to_look_a
     # the nodes are one word where brackets are a pattern
     words = ["--exclude=nid[005103-005104,005109]", "--sbatch=--nodelist=nid[005103-005104,005109] --gpus-per-node=8"]
     for remedy, word in zip(lead.remedy, words, strict=True):
-        program = f'sbatch() {{ printf "%s\n" "$@"; }}; lumiimg() {{ sbatch "$@"; }}; {remedy.partition(": ")[2]}'
+        program = f'sbatch() {{ printf "%s\n" "$@"; }}; lumiimg() {{ sbatch "$@"; }}; {remedy.command}'
         shell = ["bash", "--norc", "-O", "failglob", "-c", program]
         assert word in subprocess.run(shell, capture_output=True, text=True, check=True).stdout.splitlines()
 

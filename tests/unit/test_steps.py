@@ -11,7 +11,7 @@ from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.image import open_image
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
@@ -83,7 +83,7 @@ def test_a_plugin_that_listened_on_the_nics_makes_every_step_hold_at_the_level_o
     ],
 )
 def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -> None:
-    problem = Finding(Code(identity), Severity.PROBLEM, Level.PROBE, "it is so", remedy=("do this",))
+    problem = Finding(Code(identity), Severity.PROBLEM, Level.PROBE, "it is so", remedy=(Remedy("do this"),))
     steps = fabric_steps(FABRIC, (problem,), KNOWN)
     assert [one.part for one in steps if one.state is State.BROKEN] == [part]
     assert step(steps, part).remedy == ("do this",)

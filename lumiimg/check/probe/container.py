@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Part
-    from lumiimg.findings import FindingDetails
+    from lumiimg.findings import FindingDetails, Remedy
     from lumiimg.nccl.report import Cause, LogReport
 
 TIMEOUT_S = 120.0
@@ -183,7 +183,7 @@ def plugin_version_in_log(runs: Iterable[ProbeRun]) -> str | None:
     return next((component.version for component in found if component is not None), None)
 
 
-def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: str | None = None) -> FindingDetails:
+def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: Remedy | None = None) -> FindingDetails:
     """Return evidence, cause and remedy: of the first cause that the knowledge base has, else what helps in general."""
     lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]
     remedy = (otherwise,) if otherwise else ()

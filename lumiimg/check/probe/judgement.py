@@ -14,7 +14,7 @@ from lumiimg.elf.objects import FoundBy
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import Generation, Rccl, generation_of, remedy_for_old_api, version_of_code
-from lumiimg.findings import Code, Family, Findings, Level, Severity
+from lumiimg.findings import Code, Family, Findings, Level, Remedy, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
@@ -32,7 +32,9 @@ _STAGES = {
 """Exit codes of the handshake: where it stopped."""
 _SIGNAL_BASE = 128
 _LAST_SIGNAL = 192
-_WHERE_IT_COUNTS = "run the check where the job runs: `srun … lumiimg check IMAGE` on a node with Slingshot"
+_WHERE_IT_COUNTS = Remedy(
+    "run the check where the job runs", "srun {rest} lumiimg check {image}", "on a node with Slingshot"
+)
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, in_job: str | None
             Code.RCCL_SILENT,
             Severity.INFO,
             f"RCCL {version} looks for its plugin only with a GPU: without one, no plugin line means nothing",
-            remedy=("ask it with a stand-in for HIP: `lumiimg check IMAGE --simulate-gpu`",),
+            remedy=(Remedy("ask it with a stand-in for HIP", "lumiimg check {image} --simulate-gpu"),),
             source=generation.basis if generation else None,
         )
     elif run.first("uniqueid") is None:
@@ -218,7 +220,7 @@ def _judge_handshake(
             cause="a file that is shorter than its header says (a broken copy) causes SIGBUS (7)"
             if number == "7"
             else None,
-            remedy=("copy or build the plugin and its libraries again, and compare their checksums",),
+            remedy=(Remedy("copy or build the plugin and its libraries again, and compare their checksums"),),
         )
         return
     if opened is None:
@@ -285,7 +287,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
             Code.PLUGIN_API,
             Severity.PROBLEM,
             f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}",
-            remedy=(remedy_for_old_api(),),
+            remedy=(Remedy(remedy_for_old_api()),),
         )
         return
     using = run.first("using")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun, ending, tail
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.rccl import generation_of
-from lumiimg.findings import Code, FindingDetails, Findings, Severity
+from lumiimg.findings import Code, FindingDetails, Findings, Remedy, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
 
 _OF_THE_LOADER = re.compile(r"cannot open shared object|undefined symbol|version `.*' not found|wrong ELF|invalid ELF")
-_WHERE = "run the check as the job runs: with its modules, binds and variables"
+_WHERE = Remedy("run the check as the job runs: with its modules, binds and variables")
 
 # The words are those of `probe.h`. Any Python 3 takes it; its arguments are steps.
 _PYTHON = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Code, Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Remedy, Severity
 from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
-_RULE_OUT = ("Rule the network out: export NCCL_NET=Socket", "Rule GPUDirect RDMA out: export NCCL_NET_GDR_LEVEL=0")
+_RULE_OUT = (
+    Remedy("rule the network out", "export NCCL_NET=Socket"),
+    Remedy("rule GPUDirect RDMA out", "export NCCL_NET_GDR_LEVEL=0"),
+)
 
 
 def answer_of_job(report: LogReport, measured: Sequence[Finding]) -> ExitCode:
@@ -54,7 +57,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
             Severity.PROBLEM if slow else Severity.OK,
             f"{_sentence(measured)}; a healthy network gives {reference.gb_s:g} GB/s",
             where=where,
-            remedy=reference.remedy if slow else (),
+            remedy=tuple(map(Remedy, reference.remedy)) if slow else (),
             source=reference.source,
         )
     return tuple(findings.found)

@@ -39,7 +39,7 @@ from lumiimg.check.run.collective import (
 )
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Findings, Level, Remedy, Severity
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
@@ -69,8 +69,13 @@ _NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABS
 """What goes wrong on any machine, with a NIC or without."""
 _NOT_HERE = frozenset({"nothing-crosses"})
 """What the log reader says of a job on one node: here it is the question whether a job on two would be fast."""
-_TWO_NODES = "two nodes would decide it: `lumiimg check IMAGE --nodes 2` in a job with GPUs, or one that it submits"
-_VNI = "Slurm gives a step on one node no VNI by itself: srun --network=single_node_vni,job_vni … lumiimg check IMAGE"
+_TWO_NODES = Remedy(
+    "two nodes would decide it, in a job with GPUs, or one that it submits", "lumiimg check {image} --nodes 2"
+)
+_VNI = Remedy(
+    "Slurm gives a step on one node no VNI of its own",
+    "srun --network=single_node_vni,job_vni {rest} lumiimg check {image}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +210,8 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
         f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one",
         evidence=(f"imported: {mapped[other]}",) if other else (),
         remedy=(
-            "a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH",
-            "a library of LD_LIBRARY_PATH, LD_PRELOAD, or the engine's --rocm comes before it too",
+            Remedy("a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH"),
+            Remedy("a library of LD_LIBRARY_PATH, LD_PRELOAD, or the engine's --rocm comes before it too"),
         ),
     )
     return True
@@ -253,7 +258,9 @@ def _judge_network(
     together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
     if collective.nodes > 1 and (report.nothing_crossed or together < collective.ranks):
         what = f"{by}: the ranks did not come together (the largest communicator has {together}), so nothing is shown"
-        remedy = ("MPI in the image must be started as it was built for: srun --mpi=pmi2, or --mpi=cray_shasta",)
+        remedy = (
+            Remedy("MPI in the image must be started as it was built for: srun --mpi=pmi2, or --mpi=cray_shasta"),
+        )
         found.add(
             Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=remedy if collective.needs_mpi else ()
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
-from lumiimg.check.static.commands import SCAN, bind_command, ready_to_paste, site_of, with_commands, without_host
+from lumiimg.check.static.commands import ON_NODE, SCAN, bind_command, concluded, site_of, with_commands, without_host
 from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, gpu_owner, judge_gpu_code
@@ -22,7 +22,7 @@ from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.findings import Advice, Code, Severity
+from lumiimg.findings import Advice, Code, Remedy, Severity, first_command
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.carried_account import CarriedAccount, account_of
@@ -35,7 +35,7 @@ from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import Image, RootFileSystem
-from lumiimg.wording import command_in, operand, typed
+from lumiimg.wording import operand, typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,11 +87,11 @@ class Boundary:
         return Outcome.UNKNOWN if self.fabric is Fabric.NONE or Outcome.UNKNOWN in outcomes else Outcome.OK
 
     @property
-    def remedies(self) -> tuple[str, ...]:
+    def remedies(self) -> tuple[Remedy, ...]:
         """What to do; nothing where nothing is wrong."""
         refused = {rule.id for rule in self.rules if rule.outcome is Outcome.REFUSED}
         findings = {rule.id for rule in self.rules if rule.is_finding}
-        found: list[str] = []
+        found: list[Remedy] = []
         if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
             found += remedies(self.manifest.refusals)
         for finding in self.static.findings:
@@ -99,9 +99,9 @@ class Boundary:
             if is_told or finding.id is Code.PLUGIN_SYMBOLS or finding.id in findings:
                 found += finding.remedy
         if self.decision is Outcome.UNKNOWN and (self.manifest is None or not self.manifest.host_has_fabric):
-            found.append(f"on a compute node, with the job's modules: `{SCAN}`; then --host host.json")
+            found.append(Remedy("then --host host.json", SCAN, "on a compute node, with the job's modules"))
         if self.machine is not None:
-            found = [ready_to_paste(remedy, operand(self.image), site_of(self.machine)) for remedy in found]
+            found = [*concluded(found, operand(self.image), site_of(self.machine))]
         return tuple(dict.fromkeys(found))
 
     @property
@@ -110,10 +110,10 @@ class Boundary:
         machine = self.machine or ()
         if self.decision is Outcome.OK and self.manifest is not None:
             return Advice(None, bind_command(operand(self.image), machine))
-        command = command_in(self.remedies[:1])
+        command = first_command(self.remedies[:1])
         if self.decision is Outcome.UNKNOWN and (self.manifest is None or command == SCAN):
             again = typed(["lumiimg", "explain", operand(self.image), *without_host(machine), "--host", "host.json"])
-            return Advice(None, f"{SCAN} && {again}", "on a GPU node")
+            return Advice(None, f"{SCAN} && {again}", ON_NODE)
         return Advice(None, command)
 
 

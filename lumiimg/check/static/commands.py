@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.static.proposals import is_refused
-from lumiimg.findings import Code, Finding, Severity
-from lumiimg.wording import command_in, typed, word
+from lumiimg.findings import Code, Finding, Remedy, Severity, first_command
+from lumiimg.wording import typed, word
 
 _ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
 """Of an image that holds no plugin."""
 SCAN = "lumiimg host scan -o host.json"
 """To be typed on a node, before a command that takes the file."""
-_BUILDS = re.compile(r": `(lumiimg (?:adapt|build) [^`]*)`")
+ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
 
 
@@ -28,7 +28,27 @@ def with_commands(
 
     `built_with` are the options that the image was built with, `machine` those that name the machine.
     """
-    return _with_binds(_with_plugin(findings, image, built_with, machine), image, machine)
+    bind = (Remedy(command=bind_command(image, machine)),)
+    return tuple(
+        replace(
+            finding,
+            remedy=bind if finding.id is Code.BIND_LOADS else concluded(finding.remedy, image, site_of(machine)),
+        )
+        for finding in _with_plugin(findings, image, built_with, machine)
+    )
+
+
+def concluded(remedies: Iterable[Remedy], image: str, site: str) -> tuple[Remedy, ...]:
+    """Return remedies with the names of an image and a site, without a command that is refused."""
+    names = {"image": word(image), "base": word(_as_base(image)), "site": word(site)}
+    found = (remedy.concluded(names) for remedy in remedies)
+    return tuple(Remedy(one.text, where=one.where) if _does_nothing(one.command) else one for one in found)
+
+
+def _does_nothing(command: str | None) -> bool:
+    """Whether a command makes an image, and is refused."""
+    makes = command is not None and command.startswith(("lumiimg adapt ", "lumiimg build "))
+    return makes and is_refused(shlex.split(command or ""))
 
 
 def site_of(machine: Sequence[str]) -> str:
@@ -45,38 +65,6 @@ def without_host(machine: Sequence[str]) -> list[str]:
 def bind_command(image: str, machine: Sequence[str]) -> str:
     """Return what binds, in a shell, what an image needs of a machine."""
     return f"source <({typed(['lumiimg', 'bind', image, *machine])})"
-
-
-def ready_to_paste(remedy: str, image: str, site: str) -> str:
-    """Return a remedy with image and site in the places that stand for them, without a command that is refused."""
-
-    def named(found: re.Match[str]) -> str:
-        command = (
-            found[0].replace("--base IMAGE", f"--base {word(_as_base(image))}").replace(" IMAGE", f" {word(image)}")
-        )
-        return re.sub("--site (?:NAME|SITE)", lambda _: f"--site {word(site)}", command)
-
-    named_remedy = re.sub(r"\blumiimg [^`]*", named, remedy)
-    command = _BUILDS.search(named_remedy)
-    return _BUILDS.sub("", named_remedy) if command and is_refused(shlex.split(command[1])) else named_remedy
-
-
-def _with_binds(findings: tuple[Finding, ...], image: str, machine: Sequence[str]) -> tuple[Finding, ...]:
-    """Add the command that binds what was seen to load: on the machine that was named, whose paths it binds, too.
-
-    What other remedies call IMAGE, and a site, are those of this check.
-    """
-    bind = bind_command(image, machine)
-    site = site_of(machine)
-    return tuple(
-        replace(
-            finding,
-            remedy=(bind,)
-            if finding.id is Code.BIND_LOADS
-            else tuple(ready_to_paste(remedy, image, site) for remedy in finding.remedy),
-        )
-        for finding in findings
-    )
 
 
 def _with_plugin(
@@ -100,9 +88,10 @@ def _with_plugin(
             yield ["adapt", image, *on_machine]
         yield ["build", *request]
 
-    def command(finding: Finding) -> str:
+    def command(finding: Finding) -> Remedy:
         found = next((way for way in ways(finding) if not is_refused(["lumiimg", *way])), None)
-        return typed(["lumiimg", *(["explain", *request] if found is None else [*found, "-o", _written(image)])])
+        words = ["explain", *request] if found is None else [*found, "-o", _written(image)]
+        return Remedy(command=typed(["lumiimg", *words]))
 
     lacking = (*_ADAPTED, Code.PLUGIN_API)
     return tuple(
@@ -132,7 +121,7 @@ def _is_replaced(option: str, value: str, machine: Sequence[str]) -> bool:
 
 def _is_of_plugin(finding: Finding) -> bool:
     """Whether a plugin is not loaded for what is wrong with its own file, by the words of the loader."""
-    if finding.id is not Code.PLUGIN_LOADS or not finding.evidence or command_in(finding.remedy):
+    if finding.id is not Code.PLUGIN_LOADS or not finding.evidence or first_command(finding.remedy):
         return False
     file = finding.where or finding.evidence[0].partition(": ")[0]
     own = (f"{file}: ", f"{file.rpartition('/')[2]}: ")

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import RCCL_OR_PLUGIN
-from lumiimg.findings import Code, Finding, Findings, Severity
+from lumiimg.findings import Code, Finding, Findings, Remedy, Severity
 from lumiimg.host.engine_mounts import hidden_files, may_be_hidden
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
 
 _SHOWN = 8
-_REMEDY = ("install it in a folder that is the image's alone: /opt, /usr/local",)
+_REMEDY = (Remedy("install it in a folder that is the image's alone: /opt, /usr/local"),)
 _SOURCE = "apptainer.conf, singularity.conf: mount tmp, mount home, mount dev, bind path; tried with Apptainer"
 
 

@@ -20,7 +20,7 @@ from lumiimg.elf.objects import second_copies
 from lumiimg.elf.undefined import interposed
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Findings, Remedy, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred
 
@@ -45,7 +45,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             Severity.UNKNOWN,
             f"{len(paths)} copies of {stem} are in one process: symbols without versions may be mixed",
             evidence=paths,
-            remedy=("keep one of them in the image, or rebuild what needs the other",),
+            remedy=(Remedy("keep one of them in the image, or rebuild what needs the other"),),
             source="glibc elf/dl-lookup.c",
         )
     _judge_c_library(root, process, found)
@@ -58,7 +58,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             "a library of the fabric path is cut off: it loads, and reading the missing part is fatal (SIGBUS)",
             where=cut[0].path,
             evidence=tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut),
-            remedy=("copy the file, or build the image, again",),
+            remedy=(Remedy("copy the file, or build the image, again"),),
             source="mmap(2): a page behind the end of the file is SIGBUS",
         )
     closed = dict(barred(root, (process.settings.absolute(loaded.path) for loaded in process.objects)))
@@ -71,7 +71,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             where=first,
             evidence=tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles),
             cause="file modes also apply in a container; the owner of the files, and --fakeroot, can read them",
-            remedy=tuple(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)" for path in obstacles),
+            remedy=tuple(Remedy(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)") for path in obstacles),
             source="open(2) EACCES; glibc elf/dl-load.c; measured with Apptainer, squashfs and folder",
         )
     mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().places.own_folders))
@@ -87,7 +87,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             Severity.UNKNOWN,
             "a library of the fabric path searches a folder that engines mount from the host, and loads from there",
             evidence=tuple(leaks[:_SHOWN]),
-            remedy=("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own",),
+            remedy=(Remedy("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own"),),
             source="ld.so(8), RUNPATH comes before the cache; apptainer.conf, mount home and mount tmp",
         )
 
@@ -109,7 +109,11 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
                     where=first.path,
                     chain=first.chain,
                     cause="it came with the start, or was opened for all: what it does instead is not known",
-                    remedy=("take it off LD_PRELOAD; `lumiimg check IMAGE --level probe` shows what happens with it",),
+                    remedy=(
+                        Remedy(
+                            "take it off LD_PRELOAD; or see what happens with it", "lumiimg check {image} --level probe"
+                        ),
+                    ),
                     source="ld.so(8), LD_PRELOAD; glibc elf/dl-lookup.c",
                 )
                 return
@@ -132,6 +136,8 @@ def _judge_c_library(root: RootFileSystem, process: Process, found: Findings) ->
         where=mixed.part,
         evidence=mixed.evidence,
         cause="the parts of a C library share data that is private to a build, and ld.so does not compare them",
-        remedy=("take the folder of the second C library off LD_LIBRARY_PATH, or out of the image or the binds",),
+        remedy=(
+            Remedy("take the folder of the second C library off LD_LIBRARY_PATH, or out of the image or the binds"),
+        ),
         source="glibc elf/rtld.c, sysdeps/generic/ldsodefs.h: struct rtld_global is private to a build",
     )

@@ -21,11 +21,12 @@ from lumiimg.check.static.variables import doubted, judge_binds, judge_no_plugin
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
-from lumiimg.findings import Code, Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Remedy, Severity
 from lumiimg.host.container_view import see_inside
 from lumiimg.host.job_process import JobProcess, JobProcesses, jobs_of
 from lumiimg.host.ldd import refusal
 from lumiimg.host.rccl_process import job_of_library, rccl_files
+from lumiimg.wording import word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,14 +51,16 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
             Code.IMAGE_PARTLY_READ,
             Severity.UNKNOWN,
             warning,
-            remedy=("what it comes to in a job: `lumiimg check IMAGE --level run` on nodes with GPUs",),
+            remedy=(
+                Remedy("see what it comes to in a job", "lumiimg check {image} --level run", "on nodes with GPUs"),
+            ),
         )
     if (musl := refusal(image.root)) is not None:
         found.add(
             Code.IMAGE_MUSL,
             Severity.UNKNOWN,
             musl,
-            remedy=("use a base with glibc: RCCL and the host's fabric libraries are built for it",),
+            remedy=(Remedy("use a base with glibc: RCCL and the host's fabric libraries are built for it"),),
         )
         return StaticResult(findings=tuple(found.found))
     files = rccl_files(image.root)
@@ -80,7 +83,7 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
                 Severity.INFO,
                 f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}",
                 where=result.path.rccl,
-                remedy=(f"`lumiimg ldd IMAGE {result.path.rccl}` shows what that one loads",),
+                remedy=(Remedy("see what that one loads", f"lumiimg ldd {{image}} {word(result.path.rccl)}"),),
             )
     note_hidden(image, results[worst].findings, found)
     return replace(results[worst], findings=(*found.found, *results[worst].findings))
@@ -103,7 +106,7 @@ def _note_program(
         Severity.UNKNOWN if jobs.is_open else Severity.INFO,
         jobs.note or "",
         evidence=tuple(f"if it is this one: {finding.summary}" for finding in against),
-        remedy=("name what your jobs start, as it is in the container: --program PATH",),
+        remedy=(Remedy("name what your jobs start, as it is in the container: --program PATH"),),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Code, Finding, FindingDetails, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, FindingDetails, Findings, Level, Remedy, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.host.container_view import variable_of
@@ -88,7 +88,7 @@ def findings_of(account: GpuAccount | None, owner: GpuOwner | None) -> tuple[Fin
                 Severity.PROBLEM,
                 f"{OVERRIDE} makes the runtime treat {owner.processor}, {owner.name}'s GPU, as {account.taken_for}",
                 cause="it loads code that the GPU cannot run: kernels fail, or give wrong results",
-                remedy=(f"in the container: env -u {OVERRIDE} PROGRAM",),
+                remedy=(Remedy(command=f"env -u {OVERRIDE} {{program}}", where="in the container"),),
                 source="ROCr, HSA_OVERRIDE_GFX_VERSION (runtime/hsa-runtime/core/runtime/amd_gpu_agent.cpp)",
             )
         _judge_needed([part for part in account.parts if part.needed], owner, found)
@@ -113,13 +113,13 @@ def _judge_needed(parts: Sequence[GpuVerdict], owner: GpuOwner, found: Findings)
     """Judge what each job calls: a finding for each kind of answer."""
     gpu = f"{owner.processor}, the GPU of {owner.name}"
     if none := _of(parts, GpuFit.NO):
-        nearest = f"`lumiimg explain --base IMAGE --site {owner.site or 'SITE'}` names the nearest that works"
-        remedy = (f"take an image, or a release, that is built for {owner.processor}: {nearest}",)
+        what = f"take an image, or a release, that is built for {owner.processor}; the nearest that works"
+        remedy = (Remedy(what, "lumiimg explain --base {base} --site {site}"),)
         summary = f"no code for {gpu}: {_named(none)}"
         found.add(Code.GPU_CODE, Severity.PROBLEM, summary, **_details(none, remedy))
     if retried := _of(parts, GpuFit.XNACK):
         summary = f"code for {owner.processor} with xnack alone, which runs only with {XNACK}=1: {_named(retried)}"
-        remedy = (f"in the job: export {XNACK}=1",)
+        remedy = (Remedy(command=f"export {XNACK}=1", where="in the job"),)
         found.add(Code.GPU_XNACK, Severity.PROBLEM, summary, **_details(retried, remedy))
     for part in _of(parts, GpuFit.UNKNOWN):
         summary = f"{part.component}: whether it has code for {gpu}, is not known"
@@ -143,7 +143,7 @@ def _named(parts: Iterable[GpuVerdict]) -> str:
     return ", ".join(f"{part.component} ({part.has})" for part in parts)
 
 
-def _details(parts: Sequence[GpuVerdict], remedy: tuple[str, ...]) -> FindingDetails:
+def _details(parts: Sequence[GpuVerdict], remedy: tuple[Remedy, ...]) -> FindingDetails:
     lines = tuple(f"{part.component}: {part.paths[0]}" for part in parts[:_SHOWN])
     causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:_SHOWN])
     return {"where": parts[0].paths[0], "evidence": lines, "cause": causes, "remedy": remedy, "source": _RULE}

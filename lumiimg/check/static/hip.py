@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Findings, Remedy, Severity
 from lumiimg.host.job_process import rccl_in
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def judge_hip(process: Process, found: Findings) -> None:
         evidence=tuple(_lines(users, runtimes))[:_SHOWN],
         chain=runtimes[-1].chain,
         cause="libraries built for two releases of ROCm are mixed",
-        remedy=("build the plugin, and take RCCL and the framework, for one release of ROCm",),
+        remedy=(Remedy("build the plugin, and take RCCL and the framework, for one release of ROCm"),),
         source="HIP: hipPointerGetAttributes knows what its own runtime has allocated; glibc elf/dl-lookup.c",
     )
 

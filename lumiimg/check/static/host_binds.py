@@ -11,7 +11,7 @@ from lumiimg.check.static.evidence import StaticResult, files_of
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Code, Family, Findings, Level, Severity
+from lumiimg.findings import Code, Family, Findings, Level, Remedy, Severity
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -79,16 +79,16 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
     return replace(static, findings=tuple(found.found))
 
 
-def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
+def remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
     """Yield sentences, nearest way first, for attempts that do not load."""
     for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
         if name not in {LIBFABRIC, LIBCXI}:
-            yield f"install {name} in the image, or record the host's: `lumiimg host scan --include PATH`"
+            yield Remedy(f"install {name} in the image, or record the host's: `lumiimg host scan --include …`")
     if any(refusal.of_host for refusal in refusals):
-        yield (
+        yield Remedy(
             "bundle the fabric: build libcxi, and libfabric with its cxi provider, in the image, in the versions of "
-            "the machine's Slingshot release; then nothing of the host's libraries is bound: "
-            "`lumiimg adapt IMAGE --site NAME --fabric bundled -o adapted.sif`"
+            "the machine's Slingshot release; then nothing of the host's libraries is bound",
+            "lumiimg adapt {image} --site {site} --fabric bundled -o adapted.sif",
         )
     minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
     if minors:
@@ -97,10 +97,11 @@ def remedies(refusals: Sequence[Refusal]) -> Iterator[str]:
             for name, version in own_table(__package__, "distributions.toml")["glibc"].items()
             if int(version.split(".")[1]) >= max(minors)
         ]
-        yield f"start from a base with glibc 2.{max(minors)} or newer: {', '.join(enough) or 'none is known here'}"
+        named = ", ".join(enough) or "none is known here"
+        yield Remedy(f"start from a base with glibc 2.{max(minors)} or newer: {named}")
     if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
-        yield (
+        yield Remedy(
             "build the plugin against the headers of the host's libfabric, as newer headers make it need a newer one: "
-            "pack it with `tar` on the node (docs/tutorials/build-vllm.md), then lumiimg adapt IMAGE --site NAME "
+            "pack it with `tar` on the node (docs/tutorials/build-vllm.md), then lumiimg adapt {image} --site {site} "
             "--source host-libfabric=host-libfabric.tar -o adapted.sif"
         )

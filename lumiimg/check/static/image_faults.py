@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.check.static.python_faults import asked_by, judge_python, offered_by
 from lumiimg.elf.loader import Process
 from lumiimg.errors import BadInputError
-from lumiimg.findings import Code, Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Findings, Level, Remedy, Severity
 from lumiimg.host.container_view import see_inside, variable_of
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image.programs import search_path
 from lumiimg.image.tree import FileKind
 from lumiimg.toml import own_table
+from lumiimg.wording import word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +65,11 @@ def _judge_caches(image: Image, environment: Mapping[str, str], facts: Mapping[s
             f"the image puts caches into a home: {homes[0]}",
             evidence=tuple(homes[:_SHOWN]),
             cause="all ranks of all nodes write there at once, on a file system with a small quota",
-            remedy=(f"in the job: export {homes[0].partition('=')[0]}=/tmp/$USER-$SLURM_JOB_ID/cache",),
+            remedy=(
+                Remedy(
+                    command=f"export {homes[0].partition('=')[0]}=/tmp/$USER-$SLURM_JOB_ID/cache", where="in the job"
+                ),
+            ),
             source=facts["source"],
         )
 
@@ -85,7 +90,7 @@ def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> Non
                 where=first,
                 evidence=tuple(others[:_SHOWN]),
                 cause="it reports the libraries that it was built with, not those that RCCL's plugin gets",
-                remedy=(f"use the full path of the one that you want: {others[0]}",),
+                remedy=(Remedy(f"use the full path of the one that you want: {others[0]}"),),
                 source=facts["source"],
             )
 
@@ -93,8 +98,8 @@ def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> Non
 def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
     """Yield the files that the words of the entrypoint name, by path or on PATH, with their texts."""
     words = " ".join(image.entrypoint).split()  # of ["/bin/sh", "-c", "/start.sh serve"], too
-    for word in words[:_MOST_WORDS]:
-        for path in [word] if word.startswith("/") else [f"{folder}/{word}" for folder in search_path(image)]:
+    for name in words[:_MOST_WORDS]:
+        for path in [name] if name.startswith("/") else [f"{folder}/{name}" for folder in search_path(image)]:
             if "\0" not in path and image.root.is_file(path):
                 yield path, read_text(image.root, path) or ""
                 break
@@ -113,7 +118,12 @@ def _judge_entrypoint(image: Image, facts: Mapping[str, Any], found: Findings) -
             f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it",
             where=path,
             cause="engines run an entrypoint only by `run`; a job that starts a program by `exec` does not get it",
-            remedy=(f"start the program through it: … exec IMAGE {path} PROGRAM; or set {sets[0]} in the job",),
+            remedy=(
+                Remedy(
+                    f"start the program through it; or set {sets[0]} in the job",
+                    f"{{rest}} exec {{image}} {word(path)} {{program}}",
+                ),
+            ),
             source=facts["source"],
         )
 
@@ -129,7 +139,7 @@ def _judge_scripts(image: Image, found: Findings) -> None:
             where=copying[0],
             evidence=tuple(copying[1:_SHOWN]),
             cause="HIP counts those that ROCr left: in a job with GPUs 4 to 7 of a node, HIP finds none",
-            remedy=("in the job, behind that script: unset HIP_VISIBLE_DEVICES",),
+            remedy=(Remedy(command="unset HIP_VISIBLE_DEVICES", where="in the job, behind that script"),),
             source="ROCm docs, GPU isolation; LAIFS issue 13",
         )
 
@@ -193,7 +203,7 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
             where=module,
             evidence=tuple(line for first in dying for line in errors[first])[:_SHOWN],
             cause="the loader knows libraries by their soname: the one that is loaded first serves both",
-            remedy=(f"import {job.framework} before mpi4py, or take one of the two out of the search path",),
+            remedy=(Remedy(f"import {job.framework} before mpi4py, or take one of the two out of the search path"),),
             source="glibc elf/dl-load.c, _dl_map_object: a soname that is loaded is not searched again",
         )
 

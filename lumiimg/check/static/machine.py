@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.check.static.commands import ON_NODE, SCAN
 from lumiimg.elf.system import facts_at, loader_of
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Findings, Level, Remedy, Severity
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.resolve.driver_rule import driver_window, window_on_node
 from lumiimg.resolve.inventory import read_contents
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 _OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Architectures as images name them, and as `uname -m` does."""
-_BASE = "start from a base with a ROCm that the driver supports: `lumiimg list`"
-_SCAN = "which driver the nodes have: `lumiimg host scan -o host.json` on one, then --host host.json"
-_RUN = "`lumiimg check IMAGE --level run` in a job with GPUs shows whether it runs"
+_BASE = Remedy("start from a base with a ROCm that the driver supports: `lumiimg list`")
+_SCAN = Remedy("see which driver the nodes have; then --host host.json", SCAN, ON_NODE)
+_RUN = Remedy("see whether it runs", "lumiimg check {image} --level run", "in a job with GPUs")
 _OF_ROCM = "x86_64"
 """Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
 
@@ -39,7 +40,7 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
             Severity.PROBLEM,
             lacking,
             cause="the kernel starts programs for its own processors only",
-            remedy=("build or pull the image for the processors of the machine (podman pull --platform)",),
+            remedy=(Remedy("build or pull the image for the processors of the machine (podman pull --platform)"),),
             source="execve(2), ENOEXEC; engines refuse a SIF of another architecture before that",
         )
     is_seen = snapshot is not None and snapshot.gpu_driver is not None

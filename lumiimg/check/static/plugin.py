@@ -15,7 +15,7 @@ from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api, part_of
 from lumiimg.fabric.provider import HSA, PROVIDER_PATH, cxi_provider, lack_of_rocr
 from lumiimg.fabric.rccl import remedy_for_old_api
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Findings, Remedy, Severity
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _judge_load(
             where=plugin.path,
             evidence=undefined[:8],
             cause="RCCL opens its plugin with RTLD_NOW: every symbol must be defined at once",
-            remedy=("build the plugin again, with all its libraries on the linker's command line",),
+            remedy=(Remedy("build the plugin again, with all its libraries on the linker's command line"),),
             source="glibc elf/dl-reloc.c; RCCL src/net.cc",
         )
     else:
@@ -91,7 +91,7 @@ def _judge_load(
             Severity.UNKNOWN,
             f"it is not known whether all symbols of the plugin are defined: {symbols.unread}",
             where=plugin.path,
-            remedy=("fetch or build the image again",),
+            remedy=(Remedy("fetch or build the image again"),),
             source="glibc elf/dl-reloc.c",
         )
     if undefined and not symbols.is_sure:
@@ -101,7 +101,7 @@ def _judge_load(
             "nothing of the image defines symbols of the plugin; whether the host's libraries do is not recorded",
             where=plugin.path,
             evidence=undefined[:8],
-            remedy=("build the plugin again, with all its libraries on the linker's command line",),
+            remedy=(Remedy("build the plugin again, with all its libraries on the linker's command line"),),
             source="glibc elf/dl-reloc.c; RCCL src/net.cc",
         )
 
@@ -122,7 +122,11 @@ def _judge_called_later(
             "the process ends where that is called",
             where=first.loaded.path,
             evidence=lacking.lines[:8],
-            remedy=("take the plugin and its libraries off LD_PRELOAD: RCCL opens them, and reports what is missing",),
+            remedy=(
+                Remedy(
+                    "take the plugin and its libraries off LD_PRELOAD: RCCL opens them, and reports what is missing"
+                ),
+            ),
             source="glibc elf/dl-runtime.c",
         )
 
@@ -150,7 +154,11 @@ def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -
             where=plugin.path,
             evidence=outcome.errors[:8],
             chain=chain,
-            remedy=("run the check on the machine, with the binds of your jobs: `lumiimg check IMAGE --level probe`",),
+            remedy=(
+                Remedy(
+                    "run the check on the machine, with the binds of your jobs", "lumiimg check {image} --level probe"
+                ),
+            ),
             source="glibc elf/dl-load.c",
         )
     else:
@@ -167,18 +175,18 @@ def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -
         )
 
 
-def _remedy_for(error: str) -> str:
+def _remedy_for(error: str) -> Remedy:
     """Return what to do about one error of the loader; its words are those of glibc."""
     path = shlex.quote(error.partition(":")[0])
     if "cannot enable executable stack" in error:
-        return f"patchelf --clear-execstack {path}   (in the image's %post; glibc 2.41 and newer refuse such a library)"
+        return Remedy(f"patchelf --clear-execstack {path}   (in the image's %post; glibc 2.41 refuses such a library)")
     if "static TLS block" in error:
-        return (
-            f"export SINGULARITYENV_LD_PRELOAD={path}   (what is loaded at the start is given the room that it needs)"
+        return Remedy(
+            "what is loaded at the start is given the room that it needs", f"export SINGULARITYENV_LD_PRELOAD={path}"
         )
     if "CPU ISA level" in error:
-        return f"build {path} for the CPU of the machine: -march=znver3 on LUMI"
-    return "add the libraries named above to the image, or build the plugin in it: `lumiimg list`"
+        return Remedy(f"build {path} for the CPU of the machine: -march=znver3 on LUMI")
+    return Remedy("add the libraries named above to the image, or build the plugin in it: `lumiimg list`")
 
 
 def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
@@ -202,7 +210,7 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, fou
             f"v{', v'.join(map(str, path.accepts))}",
             where=plugin.path,
             cause="aws-ofi-rccl exports v5 only, which RCCL dropped in 2.26 (ROCm 7.0)" if exported == (5,) else None,
-            remedy=(remedy_for_old_api(),),
+            remedy=(Remedy(remedy_for_old_api()),),
             source=RULE_SOURCE,
         )
     return taken
@@ -211,9 +219,9 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, fou
 def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:
     if (why := lack_of_rocr(process, root)) is None:
         return
-    remedy = "build libfabric with --with-rocr=/opt/rocm: the layer fabric-bundled does"
+    remedy = Remedy("build libfabric with --with-rocr=/opt/rocm: the layer fabric-bundled does")
     if HSA in why and (runtime := process.find(f"{HSA}.1")) is not None:
-        remedy = f"ln -s {HSA}.1 {runtime.path.rpartition('/')[0]}/{HSA}   (in the image's %post)"
+        remedy = Remedy(f"ln -s {HSA}.1 {shlex.quote(runtime.path.rpartition('/')[0])}/{HSA}   (in the image's %post)")
     found.add(
         Code.PROVIDER_NO_GPU_MEMORY,
         Severity.UNKNOWN,
@@ -252,8 +260,11 @@ def _judge_provider(
             if provider_path
             else None,
             remedy=(
-                "use the host's libfabric: `lumiimg host scan -o host.json && lumiimg explain IMAGE --host host.json`",
-                "or build libcxi and libfabric with cxi in the image",
+                Remedy(
+                    "use the host's libfabric",
+                    "lumiimg host scan -o host.json && lumiimg explain {image} --host host.json",
+                ),
+                Remedy("or build libcxi and libfabric with cxi in the image"),
             ),
             source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi; src/fabric.c ofi_load_dl_prov",
         )

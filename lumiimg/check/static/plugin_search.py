@@ -13,7 +13,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Findings, Remedy, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def load_plugin(
             f"{name} is found, but is not a library that can be loaded",
             evidence=outcome.errors[:4],
             remedy=(
-                "build or copy the plugin again; a text file of three lines is a git-lfs pointer, not the library",
+                Remedy(
+                    "build or copy the plugin again; a text file of three lines is a git-lfs pointer, not the library"
+                ),
             ),
             source=RULE_SOURCE,
         )
@@ -85,7 +87,7 @@ def load_plugin(
             where=dangling[0],
             evidence=tuple(absent[:4]),
             cause="a link into a folder of the host leads somewhere only where that folder is bound",
-            remedy=("put the file itself into the image",),
+            remedy=(Remedy("put the file itself into the image"),),
             source=RULE_SOURCE,
         )
     elif passed_over is not None:
@@ -95,7 +97,7 @@ def load_plugin(
             f"{same_name[0]} is passed over by the loader: {passed_over}",
             where=same_name[0],
             evidence=tuple(absent[:4]),
-            remedy=("build or copy the plugin again, for this machine, readable for everybody",),
+            remedy=(Remedy("build or copy the plugin again, for this machine, readable for everybody"),),
             source=RULE_SOURCE,
         )
     elif same_name:
@@ -108,7 +110,7 @@ def load_plugin(
             evidence=tuple(absent[:4]),
             cause=f"LD_LIBRARY_PATH in the image is {process.settings.library_path}; {folder} is not in it, "
             "nor in the loader's cache",
-            remedy=(f"export SINGULARITYENV_LD_LIBRARY_PATH={_prepended(folder, process.settings)}",),
+            remedy=(Remedy(command=f"export SINGULARITYENV_LD_LIBRARY_PATH={_prepended(folder, process.settings)}"),),
             source=RULE_SOURCE,
         )
     elif elsewhere:
@@ -134,7 +136,7 @@ def load_plugin(
             evidence=tuple(absent[:4]),
             chain=(rccl.path, names[0]),
             cause="without a plugin RCCL has InfiniBand verbs, which Slingshot 11 does not speak, and TCP sockets",
-            remedy=("build a plugin into the image: `lumiimg list` shows the layers that do",),
+            remedy=(Remedy("build a plugin into the image: `lumiimg list` shows the layers that do"),),
             source=RULE_SOURCE,
         )
     return None
@@ -165,7 +167,7 @@ def _passed_over(image: Image, process: Process, file: str) -> str | None:
 
 def _remedies_for_a_name(
     variables: Variables, process: Process, file: str, path: FabricPath, library: Rccl
-) -> tuple[str, ...]:
+) -> tuple[Remedy, ...]:
     """Return what leads RCCL to a plugin of another name, each tried: the variable taken away, or naming it; a link."""
 
     def leads(names: tuple[str, ...]) -> bool:
@@ -183,7 +185,7 @@ def _remedies_for_a_name(
         return (leading[0],)
     # of a name and its suffixed form, the second
     link = f"ln -s {shlex.quote(file)} {shlex.quote(_beside(file, (asked or own)[-1 if without else 0]))}"
-    return (*leading[:1], *(() if asked else without), f"{link}   (in the image's %post)")
+    return (*leading[:1], *(() if asked else without), Remedy(f"{link}   (in the image's %post)"))
 
 
 def _beside(path: str, name: str) -> str:

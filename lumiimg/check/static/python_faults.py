@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from lumiimg.elf.facts import exported_symbols, undefined_symbols
 from lumiimg.elf.system import facts_at
 from lumiimg.errors import BadInputError
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Findings, Remedy, Severity
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.host.root_queries import names_in
 
@@ -61,7 +61,9 @@ def _judge_cuda(versions: Mapping[str, str], folder: str, facts: Mapping[str, An
             where=folder,
             evidence=tuple(wrong[:_SHOWN]),
             cause="a requirement brought them from the general index: they take gigabytes, and some replace ROCm's own",
-            remedy=("install with the image's torch as a constraint: pip install -c <(pip freeze | grep ^torch) …",),
+            remedy=(
+                Remedy("install with the image's torch as a constraint: pip install -c <(pip freeze | grep ^torch) …"),
+            ),
             source=facts["source"],
         )
 
@@ -103,7 +105,7 @@ def _judge_torch(
             where=where,
             evidence=tuple(lines[:_SHOWN]),
             cause="torch has no stable binary interface between releases: the import fails with the missing symbol",
-            remedy=("build it again with the torch of the image, or take the release that belongs to it",),
+            remedy=(Remedy("build it again with the torch of the image, or take the release that belongs to it"),),
             source=facts["source"],
         )
 
@@ -133,7 +135,7 @@ def _judge_numpy(
             f"for NumPy 1, but the image has NumPy {version}: {lines[0]}",
             evidence=tuple(lines[:_SHOWN]),
             cause="a module that was compiled with NumPy 1 cannot run with NumPy 2: its import fails",
-            remedy=("pip install 'numpy<2', or a release of the module for NumPy 2",),
+            remedy=(Remedy("pip install 'numpy<2', or a release of the module for NumPy 2"),),
             source=facts["source"],
         )
 

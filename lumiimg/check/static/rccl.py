@@ -9,7 +9,7 @@ from lumiimg.check.static.plugin import lacks_of_host
 from lumiimg.check.static.symbols import judge_symbols
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.rccl import Rccl, read_rccl
-from lumiimg.findings import Code, FindingDetails, Findings, Severity
+from lumiimg.findings import Code, FindingDetails, Findings, Remedy, Severity
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import rccl_candidates
 
@@ -34,7 +34,7 @@ def load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: li
             where=cuda,
             evidence=tuple(candidates[:4]),
             cause="PyPI's own wheels of torch are for CUDA; those for ROCm are in PyTorch's index",
-            remedy=("install the wheel for the ROCm of the image: `lumiimg list` shows the layer pytorch",),
+            remedy=(Remedy("install the wheel for the ROCm of the image: `lumiimg list` shows the layer pytorch"),),
         )
     elif not candidates:
         found.add(
@@ -42,7 +42,7 @@ def load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: li
             Severity.PROBLEM,
             "no librccl.so was found in the image",
             cause="the check is about RCCL: an image without it cannot use the fabric through it",
-            remedy=("start from a base with ROCm: `lumiimg list`",),
+            remedy=(Remedy("start from a base with ROCm: `lumiimg list`"),),
         )
     elif begun.rccl is None:
         found.add(
@@ -51,7 +51,7 @@ def load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: li
             f"{job.title} has no RCCL in its process; {candidates[0]} is in the image",
             where=candidates[0],
             cause="its libraries neither need one nor find one by name",
-            remedy=("name the program that your jobs start: --program PATH",),
+            remedy=(Remedy("name the program that your jobs start: --program PATH"),),
         )
     else:
         rccl = begun.rccl
@@ -79,7 +79,7 @@ def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> No
         "evidence": outcome.errors[:8],
         "chain": outcome.missing[0].chain if outcome.missing else (),
         "cause": "libraries that --rocm would bind are not counted",
-        "remedy": ("add the libraries that it names to the image",),
+        "remedy": (Remedy("add the libraries that it names to the image"),),
         "source": "glibc elf/dl-load.c, elf/dl-version.c",
     }
     if job.is_program and (names := lacks_of_host(outcome)):
@@ -128,7 +128,7 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
             Severity.UNKNOWN,
             f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})",
             where=rccl.path,
-            remedy=("`lumiimg check IMAGE --level probe` asks the library itself",),
+            remedy=(Remedy("ask the library itself", "lumiimg check {image} --level probe"),),
         )
     else:
         found.add(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.scopes import root_of
 from lumiimg.elf.undefined import undefined_in
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Findings, Remedy, Severity
 from lumiimg.image.permissions import set_id
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
             Severity.UNKNOWN,
             f"it is not known whether all symbols of {job.title} are defined: {symbols.unread}",
             where=job.program,
-            remedy=("fetch or build the image again",),
+            remedy=(Remedy("fetch or build the image again"),),
             source="glibc elf/dl-reloc.c",
         )
     if not symbols.found or not symbols.is_sure:
@@ -58,7 +58,7 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
             f"{rccl.path} cannot be used: nothing that it sees defines {first.symbol.name}",
             where=rccl.path,
             evidence=symbols.lines[:_SHOWN],
-            remedy=("take the RCCL and the HIP runtime of one ROCm release",),
+            remedy=(Remedy("take the RCCL and the HIP runtime of one ROCm release"),),
             source="glibc elf/dl-reloc.c, elf/dl-runtime.c",
         )
         return begun
@@ -73,7 +73,7 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
         evidence=symbols.lines[:_SHOWN],
         chain=first.loaded.chain,
         cause="data symbols are resolved when a file is loaded, and Python resolves all at once: a missing one ends it",
-        remedy=("install the libraries of one release, which were built with each other",),
+        remedy=(Remedy("install the libraries of one release, which were built with each other"),),
         source="glibc elf/dl-reloc.c",
     )
     return replace(begun, rccl=None)
@@ -92,6 +92,6 @@ def judge_not_modelled(
             Code.LOADER_NOT_MODELLED,
             Severity.UNKNOWN,
             line,
-            remedy=("`lumiimg check IMAGE --level probe` starts the program as jobs do",),
+            remedy=(Remedy("start the program as jobs do", "lumiimg check {image} --level probe"),),
             source="ld.so(8), secure-execution mode; glibc manual, Tunables",
         )

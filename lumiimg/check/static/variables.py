@@ -14,7 +14,7 @@ from lumiimg.engine.binds import binds_of
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, read_conf
-from lumiimg.findings import Code, Finding, Findings, Severity
+from lumiimg.findings import Code, Finding, Findings, Remedy, Severity
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK
@@ -68,18 +68,20 @@ class Variables:
         """Return `NAME=value` for a finding, and the file that sets it."""
         return f"{name}={self.get(name)}" + (f" in {CONF}" if self._is_of_conf(name) else "")
 
-    def without(self, name: str) -> str:
+    def without(self, name: str) -> Remedy:
         """Return what takes a variable away, by what sets it: RCCL's file, the engine, the image, the user."""
         if self._is_of_conf(name):
-            return f"take {name} out of the image's {CONF}"
+            return Remedy(f"take {name} out of the image's {CONF}")
         told = self._told(name)
         if not told and self.image.environment.get(name) is not None:
-            return f"start the program with `env -u {name} …`: the image sets it, and `unset` outside does not reach it"
-        return f"unset {' '.join(told or [name])}"
+            return Remedy(
+                f"start the program with `env -u {name} …`: the image sets it, and `unset` outside does not reach it"
+            )
+        return Remedy(command=f"unset {' '.join(told or [name])}")
 
-    def set_to(self, name: str, value: str) -> str:
+    def set_to(self, name: str, value: str) -> Remedy:
         """Return the command that gives a variable a value in the container, whoever sets it now."""
-        return f"export {next(iter(self._told(name)), f'SINGULARITYENV_{name}')}={value}"
+        return Remedy(command=f"export {next(iter(self._told(name)), f'SINGULARITYENV_{name}')}={value}")
 
     def _told(self, name: str) -> list[str]:
         """Return the variables that pass this one to the engine."""
@@ -116,7 +118,7 @@ def _doubted(finding: Finding, variables: Variables) -> Finding:
     if finding.severity is not Severity.PROBLEM or not names:
         return finding
     cause = f"scripts of the image set {' and '.join(names)} in a way that cannot be known without running them"
-    remedy = ("`lumiimg check IMAGE --level probe` runs them",)
+    remedy = (Remedy("run them", "lumiimg check {image} --level probe"),)
     return replace(finding, severity=Severity.UNKNOWN, cause=cause, remedy=remedy)
 
 
@@ -132,7 +134,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
                 Severity.UNKNOWN,
                 f"{name} puts files of the host over files that the loader or RCCL reads; only the host shows them",
                 evidence=tuple(over[:8]),
-                remedy=("`lumiimg check IMAGE --level probe` runs with it; `lumiimg ldd --bind` models it",),
+                remedy=(Remedy("run with it; `lumiimg ldd --bind` models it", "lumiimg check {image} --level probe"),),
             )
 
 
@@ -161,7 +163,7 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
             f"RCCL also takes variables from {named or CONF}, and they are not known here",
             where=named or CONF,
             cause=None if named else variables.unread,
-            remedy=("`lumiimg check IMAGE --level probe` runs RCCL with it",),
+            remedy=(Remedy("run RCCL with it", "lumiimg check {image} --level probe"),),
             source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
         )
 
@@ -211,7 +213,7 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
             Code.NETWORK_FORCED,
             Severity.PROBLEM,
             f"{shown} makes RCCL use {takes}, whatever plugin there is",
-            remedy=(f"{remedy}; on one node alone it may stay" if family == "socket" else remedy,),
+            remedy=(remedy, *([Remedy("on one node alone it may stay")] if family == "socket" else ())),
             source=_NET_SOURCE,
         )
     elif plugin is None and family == "ofi":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Advice
+from lumiimg.findings import Advice, first_command
 from lumiimg.report.drift import OF_ONE_KIND, Words, groups_of, lines_of, nodes_of, sentence_of, whole
 from lumiimg.report.html.findings import block, unsaid
 from lumiimg.report.html.images import image_groups, images_part
 from lumiimg.report.html.page import Node, Section, element, left_out, listed, page
-from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +41,7 @@ def _images(images: Sequence[ImageDrift], words: Words) -> Iterator[Node]:
     groups = list(groups_of(images, words))
     for group in groups[:_GROUPS]:
         notes = [f"note: {note}" for note in group.notes]
-        command = command_in(group.remedies)
+        command = first_command(group.remedies)
         advice, others = Advice(None, command, group.whose), unsaid(group.remedies, command)
         names = group.names if group.whose else ()
         content = images_part(names, [*_joined(group.reasons), *notes], advice, others)

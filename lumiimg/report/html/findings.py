@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Finding, Severity
+from lumiimg.findings import Finding, Remedy, Severity
 from lumiimg.report.console import MARKS
 from lumiimg.report.html.page import WORDS, Node, element, left_out, lines, listed
-from lumiimg.wording import command_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,10 +25,9 @@ def findings_list(findings: Sequence[Finding], said: str | None = None) -> list[
     return [*shown, *left_out(len(findings), FINDINGS, "findings")]
 
 
-def unsaid(remedies: Sequence[str], said: str | None) -> tuple[str, ...]:
+def unsaid(remedies: Iterable[Remedy], said: str | None) -> tuple[Remedy, ...]:
     """Return remedies but for the one whose command is said already."""
-    commands = ({one, command_in([one]), one.partition(": ")[2]} for one in remedies)
-    return tuple(one for one, of in zip(remedies, commands, strict=True) if said is None or said not in of)
+    return tuple(one for one in remedies if said is None or one.command != said)
 
 
 def _finding(finding: Finding, said: str | None) -> ET.Element:

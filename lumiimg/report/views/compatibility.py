@@ -10,7 +10,7 @@ from lumiimg.check.steps import boundary_steps
 from lumiimg.elf.versions import numbers_of
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Remedy, Severity
+from lumiimg.findings import Severity
 from lumiimg.report.document import Block, Document, Item, Meter, Paragraph, Row, Section, Shown, Table, Tree
 from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.gpu_account import account_section, account_summary
@@ -176,9 +176,7 @@ def _remedies(boundary: Boundary) -> Iterator[Item]:
     if boundary.remedies:
         any_one = boundary.fabric is Fabric.NONE
         text = "Ways out, the nearest first; one is enough" if any_one else "What to do"
-        yield Item(
-            Severity.INFO, text, remedies=tuple(Remedy(command=one) for one in boundary.remedies), any_one=any_one
-        )
+        yield Item(Severity.INFO, text, remedies=boundary.remedies, any_one=any_one)
 
 
 def _tightest_margins(boundary: Boundary) -> Iterator[Block]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Family, Finding, Level, Remedy, Severity
+from lumiimg.findings import Family, Finding, Level, Severity
 from lumiimg.report.document import Item
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def finding_items(findings: Iterable[Finding], of: str = "", *, is_green: bool =
             evidence=finding.evidence,
             via=finding.chain,
             why=(finding.cause,) if finding.cause else (),
-            remedies=tuple(map(Remedy, finding.remedy)),
+            remedies=finding.remedy,
             source=finding.source,
             verbose=not bears and not is_weighty,
             case=f"{finding.id} ({finding.level.value}){of}" if bears else None,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
-from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Severity
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Row, Section, Shown, Table, severity_of
 from lumiimg.report.views.findings import finding_items
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _CAUSES = 3
 """That a terminal shows without --verbose."""
-_NAMES = frozenset({"Slingshot", "Slurm"})
-"""That keep their capital within a sentence."""
 
 
 def log_document(
@@ -73,17 +71,8 @@ def advice_of(report: LogReport) -> Advice:
     cause = report.causes[0]
     is_end = report.ended is not None and cause.id == report.ended.id and cause.because
     why = cause.because[0] if is_end else cause.summary
-    return Advice(why, *next_command(cause.remedy)) if cause.remedy else Advice(why)
-
-
-def next_command(remedy: Sequence[str]) -> tuple[str, str | None]:
-    """Return (the first thing to do, as it is typed; where, or what for)."""
-    step = remedy[0]
-    reason, colon, command = step.partition(": ")
-    if not colon or not reason[:1].isupper() or reason.startswith("LD_"):
-        return step, None
-    is_name = not reason[1:2].islower() or reason.partition(" ")[0] in _NAMES
-    return command, reason if is_name else f"{reason[0].lower()}{reason[1:]}"
+    first = cause.remedy[0] if cause.remedy else None
+    return Advice(why, first.command, first.reason) if first is not None else Advice(why)
 
 
 def place(evidence: Evidence) -> str:
@@ -146,7 +135,7 @@ def _cause(cause: Cause, severity: Severity, *, verbose: bool) -> Item:
         tag=cause.id,
         evidence=tuple(map(place, cause.evidence)),
         why=cause.because,
-        remedies=tuple(map(Remedy, cause.remedy)),
+        remedies=cause.remedy,
         source=cause.source,
         verbose=verbose,
     )
