@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
         image = compare(report, arguments.image, os.environ, inputs.snapshot_of(arguments))
     measured = bandwidth_findings(report, site)
     answer = answer_of_job(report, measured)
-    document = log_document(arguments.paths, report, job_paths(report), measured, image, answer)
+    document = log_document(arguments.paths, report, job_paths(report), measured, image, answer, site)
     value = None
     if output.json:
         from lumiimg.report.log import json_keys

@@ -12,6 +12,8 @@ _PATIENCE = 200_000
 """Lines without a row after which a table is over whose end was not seen: on a large job the first row waits for all
 channels of all ranks."""
 _WRONG_LIMIT = 10**15
+_POINTS = 256
+"""Sizes whose bandwidth is kept: the largest, which decide."""
 _COLUMNS = re.compile(rb"\b(?:size\s{1,40}count|bytes\s{1,40}N)\s{1,40}type((?:\s{1,40}[\w#%]{1,12}){3,26})")
 _AMD = re.compile(rb"AMD|Radeon|Instinct|gfx\d")
 _DEFAULT = ("time", "algbw", "busbw", "#wrong") * 2
@@ -38,6 +40,8 @@ class BandwidthTable:
     size: int = -1
     best: tuple[float, int] | None = None
     """Bandwidth, size."""
+    points: dict[int, float] = field(default_factory=dict)
+    """The best bandwidth of each size."""
     largest: int | None = None
     average: float | None = None
     checked: bool = False
@@ -80,6 +84,9 @@ class BandwidthTable:
         self.largest = max(self.largest or 0, self.size)
         if self.best is None or value > self.best[0]:
             self.best = (value, self.size)
+        self.points[self.size] = max(value, self.points.get(self.size, value))
+        if len(self.points) > _POINTS:
+            del self.points[min(self.points)]
 
     def see_wrong(self, count: int, at: int) -> None:
         self.checked = True
@@ -116,4 +123,5 @@ class BandwidthTable:
             file=file,
             line=line,
             wrong_line=None if self.wrong_position is None else place(self.wrong_position)[1],
+            points=tuple(sorted(self.points.items())),
         )

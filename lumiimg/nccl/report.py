@@ -286,6 +286,8 @@ class Measurement:
     """Of the table's head, counted from 1."""
     wrong_line: int | None
     """Line of the first wrong result."""
+    points: tuple[tuple[int, float], ...] = ()
+    """Bytes of a message and its best bus bandwidth (1e9 bytes a second), by size; of many sizes the largest 256."""
 
 
 @dataclass(frozen=True, slots=True)

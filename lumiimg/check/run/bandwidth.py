@@ -46,7 +46,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
                 source="nccl-tests src/common.cu (#wrong, out of bounds values)",
             )
         nodes = measured.nodes or report.told.of_nodes
-        reference = _reference(measured, nodes, site)
+        reference = reference_of(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
             why = _not_compared(measured, nodes, site)
             findings.add(Code.RUN_BANDWIDTH, Severity.INFO, f"{_sentence(measured)}{why}", where=where)
@@ -63,7 +63,8 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
     return tuple(findings.found)
 
 
-def _reference(measured: Measurement, nodes: int | None, site: Site | None) -> SiteBandwidth | None:
+def reference_of(measured: Measurement, nodes: int | None, site: Site | None) -> SiteBandwidth | None:
+    """Return what a site should give for this test on so many nodes; None where it has no figure."""
     if site is None or measured.largest_size is None:
         return None
     test = _SAME_TEST.get(measured.test or "", measured.test)

@@ -9,6 +9,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import NO_ADVICE, Advice, Severity
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Row, Section, Shown, Table, severity_of
+from lumiimg.report.views.bandwidth import bandwidth_section
 from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.log_words import coverage_line, headline, known, network, ranks_word, stall_line
 from lumiimg.report.views.path import PATH, path_steps
@@ -17,6 +18,7 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.job_paths import JobPath
     from lumiimg.findings import Finding
@@ -34,8 +36,12 @@ def log_document(
     measured: Sequence[Finding],
     image: ImageOfJob | None,
     answer: ExitCode,
+    site: Site | None = None,
 ) -> Document:
-    """Return what the log `names` says of its job; `answer` is that of the command, with what was measured."""
+    """Return what the log `names` says of its job; `answer` is that of the command, with what was measured.
+
+    `site`: whose bandwidth is drawn beside what was measured.
+    """
     stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
     ended = () if report.ended is None else (_network(report),)
     proof = _lines(map(place, report.proof), few=1 if ended else 3)
@@ -53,6 +59,7 @@ def log_document(
             Section("The nodes", tuple(_nodes(report)), is_headed=False),
             Section("Variables that differ between ranks", _lines(_differences(report), "values")),
             Section("Measured", tuple(_measured(measured)), is_headed=False),
+            bandwidth_section(report.measurements, site, report.told.of_nodes),
             Section("The image of the job", tuple(_image(image)), is_headed=False),
             Section(PATH, tuple(_path(report, path) for path in paths), Shown.PAGE),
             Section("How far each rank came", _lines(_progress(report), "ranks"), Shown.VERBOSE),
