@@ -35,7 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.nodes is not None:
         return _on_nodes(arguments, output)
     report = _checker(arguments)(arguments.images[0])
-    return output.deliver(check_document(report), "check", report, report.answer.exit_code)
+    return output.deliver(check_document(report, inputs.site_of(arguments)), "check", report, report.answer.exit_code)
 
 
 def _checker(arguments: argparse.Namespace) -> Callable[[Path], CheckReport]:
@@ -128,7 +128,7 @@ def _on_nodes(arguments: argparse.Namespace, output: Output) -> int:
 
         with opened as context:
             report = check_nodes(context, request, allocation, _waiting_line(arguments.nodes), keep)
-    return output.deliver(nodes_document(report), "check-nodes", report, report.answer.exit_code)
+    return output.deliver(nodes_document(report, site), "check-nodes", report, report.answer.exit_code)
 
 
 def _by_job(arguments: argparse.Namespace) -> NodesReport:

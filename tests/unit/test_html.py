@@ -27,6 +27,7 @@ from lumiimg.report.views.log import log_document
 from tests.shared import fabric_builder, pages
 from tests.shared.html_page import HOSTILE, Page, judge
 
+LOGS = Path(__file__).parents[1] / "fixtures" / "bandwidth"
 Capture = pytest.CaptureFixture[str]
 CSS = Path(sys.modules["lumiimg.report.html"].__path__[0]) / "report.css"
 
@@ -175,6 +176,15 @@ def test_a_log_of_thousands_of_nodes_makes_a_small_page_that_names_them_all() ->
     assert len(text) < 500_000
     assert {group.names in words for group in report.nodes} == {True}
     assert "430 nodes: socket, Socket" in words
+
+
+def test_what_was_measured_is_drawn_beside_the_figure_of_the_site(tmp_path: Path) -> None:
+    page, log = tmp_path / "page.html", LOGS / "rccl-tests-all-reduce.out"
+    main(["log", str(log), "--site", "lumi", "--html", str(page)])
+    read = judge(page.read_text())
+    assert "rccl-tests all_reduce_perf" in read.words
+    assert "8 MiB87.43" in read.words
+    assert any(svg.get("role") == "img" for svg in read.attributes("svg"))
 
 
 def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> None:

@@ -79,6 +79,17 @@ def test_every_layout_is_read() -> None:
         assert (table.wrong_line is None) == (not table.wrong), log
 
 
+def test_the_best_of_each_size_is_the_curve_and_of_many_sizes_the_largest() -> None:
+    log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
+    (measured,) = read(log)
+    assert measured.points == ((1 << 20, 12.23), (2 << 20, 18.36), (4 << 20, 25.29), (8 << 20, 87.43))
+    first = next(line for line in log.splitlines(keepends=True) if line.startswith(b"     1048576"))
+    rows = b"".join(first.replace(b"1048576", b"%d" % (1048576 + 4 * number)) for number in range(1000))
+    (measured,) = read(log.replace(first, rows))
+    assert len(measured.points) == 256
+    assert measured.points[-1] == (8 << 20, 87.43)
+
+
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_blocks_labels_and_lines_of_nccl_between_change_nothing(data: st.DataObject) -> None:

@@ -8,6 +8,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.findings import Level, Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.document import Document, Item, Section, Shown
+from lumiimg.report.views.bandwidth import bandwidth_section
 from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.gpu_account import account_section, account_summary
 from lumiimg.report.views.path import PATH, path_line, path_steps
@@ -16,7 +17,9 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from lumiimg.catalog.sites import Site
     from lumiimg.check.answer import CheckReport
+    from lumiimg.check.run.collective import CollectiveOutcome
     from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
 
 FOUND = "What was found"
@@ -24,8 +27,8 @@ _LONG_NAMES = 60
 """Characters of names of nodes that have a line of their own."""
 
 
-def check_document(report: CheckReport) -> Document:
-    """Return what `check IMAGE` says."""
+def check_document(report: CheckReport, site: Site | None = None) -> Document:
+    """Return what `check IMAGE` says; `site`: whose bandwidth is drawn beside what was measured."""
     summary = [path_line(report.path)]
     if report.gpu is not None:
         summary.append(account_summary(report.gpu))
@@ -45,13 +48,14 @@ def check_document(report: CheckReport) -> Document:
             Section(PATH, (path_steps(report.steps),), Shown.PAGE),
             account_section(report.gpu),
             Section(FOUND, findings, is_headed=False),
+            *_bandwidth(report.collective, site),
         ),
         closing=level_lines({level.value: report.levels.of(level) for level in Level}),
         case=f"network of {report.image}",
     )
 
 
-def nodes_document(report: NodesReport) -> Document:
+def nodes_document(report: NodesReport, site: Site | None = None) -> Document:
     """Return what `check IMAGE --nodes N` says: each kind of node with its names, then what was found on it."""
     summary = [f"job {report.job}", *_collective(report)]
     if report.gpu is not None:
@@ -75,6 +79,7 @@ def nodes_document(report: NodesReport) -> Document:
             Section(PATH, tuple(pictures), Shown.PAGE),
             account_section(report.gpu),
             *_findings(report),
+            *_bandwidth(report.collective, site),
         ),
         closing=level_lines(report.levels),
         case=f"network of {report.image} on all nodes",
@@ -138,6 +143,11 @@ def _findings(report: NodesReport) -> Iterator[Section]:
         title = FOUND if len(report.groups) == 1 else f"{FOUND} on {names_of(group.nodes)}"
         items = tuple(finding_items(fresh, of, is_green=group.answer is Answer.NO_OBSTACLE))
         yield Section(title, items, is_headed=len(report.groups) > 1)
+
+
+def _bandwidth(ran: CollectiveOutcome | None, site: Site | None) -> Iterator[Section]:
+    if ran is not None:
+        yield bandwidth_section(ran.measurements, site, ran.nodes)
 
 
 def _collective(report: NodesReport) -> list[str]:
