@@ -64,7 +64,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
 
 
 def reference_of(measured: Measurement, nodes: int | None, site: Site | None) -> SiteBandwidth | None:
-    """Return what a site should give for this test on so many nodes; None where it has no figure."""
+    """Return what a site should give for this test on that number of nodes; None where it has no figure."""
     if site is None or measured.largest_size is None:
         return None
     test = _SAME_TEST.get(measured.test or "", measured.test)
