@@ -21,7 +21,7 @@ from pathlib import Path
 from auditwheel import lddtree
 from PySquashfsImage import SquashFsImage
 
-from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
 from lumiimg.cluster.nodes.check import build_report
 from lumiimg.cluster.nodes.groups import gather
 from lumiimg.elf.loader import Process
@@ -162,11 +162,10 @@ def bench_nodes(scratch: Path) -> None:
 
     def peer() -> None:
         for file in folder.iterdir():
-            for line in file.read_bytes().splitlines():
-                json.loads(line)
+            json.loads(file.read_bytes())
 
     size_kib = sum(file.stat().st_size for file in folder.iterdir()) / len(job) / 1024
-    row(f"gather and group {NODES} answers of {size_kib:.0f} KiB", best(ours), best(peer), "json.loads of every line")
+    row(f"gather and group {NODES} answers of {size_kib:.0f} KiB", best(ours), best(peer), "json.loads of each")
 
 
 def simulate(folder: Path) -> list[str]:
@@ -183,7 +182,7 @@ def simulate(folder: Path) -> list[str]:
         lines = tuple(f"{node}:{n}:{number} [0] NCCL INFO NET/OFI Selected Provider is cxi" for n in range(6))
         proof = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
         fingerprint = other if number % 997 == 3 else well
-        write_answer(folder, Head(1, "run", node, 900), fingerprint, Details((proof,)))
+        write_answer(folder, NodeAnswer(1, "run", node, 900, fingerprint, (proof,)))
     return job
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lumiimg.check.static.boundary import Boundary
 from lumiimg.check.static.evidence import StaticResult
-from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, write_answer
+from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
 from lumiimg.cluster.nodes.check import NodesReport, build_report
 from lumiimg.cluster.nodes.groups import gather
 from lumiimg.fabric.path import FabricPath
@@ -40,7 +40,7 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
         Finding(Code(text.split()[0]), Severity(text.split()[1]), Level.PROBE, "as it was")
         for text in fingerprint.findings
     )
-    write_answer(folder, Head(1, run, node, 900), fingerprint, Details(findings or tuple(made)))
+    write_answer(folder, NodeAnswer(1, run, node, 900, fingerprint, findings or tuple(made)))
 
 
 CONTEXT = unread(Path("image.sif"))

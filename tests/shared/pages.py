@@ -18,7 +18,7 @@ from lumiimg.check.static.gpu_code import GpuAccount
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-from lumiimg.cluster.nodes.groups import SilentNodes
+from lumiimg.cluster.nodes.groups import UnresponsiveNodes
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
@@ -187,7 +187,7 @@ def nodes() -> str:
     what = (
         "NO on 2 of 64 nodes: 61 the same; 2 another libcxi.so.1 (build 9aca67b0 instead of a226e0f1); 1 never started"
     )
-    silent = (SilentNodes((names[63],), "never started"),)
+    silent = (UnresponsiveNodes((names[63],), "never started"),)
     report = NodesReport(
         "image.sif",
         "123456",

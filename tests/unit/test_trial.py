@@ -24,7 +24,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-from lumiimg.cluster.nodes.groups import SilentNodes
+from lumiimg.cluster.nodes.groups import UnresponsiveNodes
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import driver, submit
 from lumiimg.cluster.trial.case import SlurmFacts, TrialCase
@@ -323,7 +323,7 @@ def test_what_a_variable_of_the_fabric_does_is_not_said_by_runs_over_tcp() -> No
 
 def test_what_one_node_of_two_says_contradicts_a_claim_and_never_proves_it() -> None:
     seen = replace(group(libcxi="/x"), answer=Answer.NO_OBSTACLE)
-    half = replace(on_nodes(seen), silent=(SilentNodes(("b",), "gave no answer"),))
+    half = replace(on_nodes(seen), silent=(UnresponsiveNodes(("b",), "gave no answer"),))
     values = {"alike": "all the same", "libcxi": "/x", "answer": "no-obstacle"}
     agree = [claim(key, value, "image-1.probe") for key, value in values.items()]
     differ = [claim(key, "something else", "image-1.probe") for key in values]

@@ -1,8 +1,4 @@
-"""What one node answers, and the file that it puts it in: three lines of JSON, written by rename.
-
-The first line says whose answer it is, the second is what nodes are compared by (the same for two nodes that are the
-same, byte by byte), the third is the evidence. So a few thousand files are grouped before more than a few are read.
-"""
+"""What one node answers, and the file that it puts it in: JSON, written by rename."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from lumiimg.fabric.path import FabricPath
@@ -20,7 +15,6 @@ from lumiimg.findings import Finding  # noqa: TC001 - the codec reads the types 
 from lumiimg.host.codec import FormError, decode, encode
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
 
-T = TypeVar("T")
 MAX_BYTES = 1 << 20
 _SUFFIX = ".json"
 _PREFIX = "node-"
@@ -63,17 +57,8 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
-    """The evidence."""
-
-    findings: tuple[Finding, ...] = ()
-    no_gpu: str | None = None
-    """What HIP says where it finds none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Whose answer it is."""
+class NodeAnswer:
+    """What one node answers to a check."""
 
     schema: int
     run: str
@@ -81,28 +66,23 @@ class Head:
     node: str
     milliseconds: int
     """That the node took, by its own clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawAnswer:
-    """An answer as it lies in its file: the head is read, the rest is not."""
-
-    head: Head
-    fingerprint: bytes
-    details: bytes
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    findings: tuple[Finding, ...] = ()
+    """Those of the fingerprint, with the evidence."""
+    no_gpu: str | None = None
+    """What HIP says where it finds none."""
 
 
 class AnswerError(Exception):
     """A file that is not an answer: a fact about the node, not the end of a command."""
 
 
-def write_answer(folder: Path, head: Head, fingerprint: Fingerprint, details: Details) -> None:
+def write_answer(folder: Path, answer: NodeAnswer) -> None:
     """Put a node's answer into the folder of a check: whole, or not at all. Raises FailedError."""
-    lines = [json.dumps(encode(part), sort_keys=True) for part in (head, fingerprint, details)]
-    write_text(folder / f"{file_stem(head.node)}.{os.getpid()}{_SUFFIX}", "\n".join(lines) + "\n")
+    write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{_SUFFIX}", json.dumps(encode(answer)))
 
 
-def told_by(findings: Iterable[Finding]) -> tuple[str, ...]:
+def fingerprint_findings(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return what a fingerprint has of findings."""
     return tuple(sorted(f"{finding.id} {finding.severity}" for finding in findings))
 
@@ -122,7 +102,7 @@ def is_answer(name: str) -> bool:
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
-def read_raw(path: Path) -> RawAnswer:
+def read_answer(path: Path) -> NodeAnswer:
     """Return an answer. Raises AnswerError, whatever the bytes."""
     try:
         data = read_beginning(path, MAX_BYTES + 1)
@@ -130,19 +110,14 @@ def read_raw(path: Path) -> RawAnswer:
         raise AnswerError(f"its answer cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:
         raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
-    head, *rest = data.split(b"\n")
-    if len(rest) != 3 or rest[-1]:
-        raise AnswerError("its answer is cut off, or not the answer of a node")
-    return RawAnswer(read_part(Head, head), rest[0], rest[1])
-
-
-def read_part(kind: type[T], line: bytes) -> T:
-    """Return what a line of an answer holds. Raises AnswerError."""
     try:
-        return decode(kind, json.loads(line))
+        answer = decode(NodeAnswer, json.loads(data))
     except RecursionError as error:
         raise AnswerError("its answer is nested too deeply") from error
     except FormError as error:
         raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
     except ValueError as error:
-        raise AnswerError("its answer is not JSON") from error
+        raise AnswerError("its answer is cut off, or not JSON") from error
+    if answer.fingerprint.findings != fingerprint_findings(answer.findings):
+        raise AnswerError("its answer contradicts itself")
+    return answer

@@ -24,7 +24,7 @@ from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - as above
 from lumiimg.cluster.nodes.answers import Fingerprint, Library  # noqa: TC001 - as above
 from lumiimg.cluster.nodes.collective import shared_gpus, step_on, without_nic
 from lumiimg.cluster.nodes.differences import differences
-from lumiimg.cluster.nodes.groups import FingerprintGroup, NodeAnswers, SilentNodes, gather
+from lumiimg.cluster.nodes.groups import FingerprintGroup, NodeAnswers, UnresponsiveNodes, gather
 from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
 from lumiimg.cluster.nodes.slurm import Allocation, run_step
 from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
@@ -94,7 +94,7 @@ class NodesReport:
     """What became of each level, by its name: `done`, or why it was not taken."""
     groups: tuple[NodeGroup, ...]
     """Those that say no first, then the largest."""
-    silent: tuple[SilentNodes, ...]
+    silent: tuple[UnresponsiveNodes, ...]
     """Nodes that gave no answer."""
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""
@@ -262,7 +262,9 @@ def _without_rccl(context: ImageInContext, files: Boundary, nodes: tuple[str, ..
     return NodesReport(*asked, levels, (group,), (), (), gpu=files.gpu, advice=advice)
 
 
-def _advice(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[SilentNodes], missing: str | None) -> Advice:
+def _advice(
+    answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes], missing: str | None
+) -> Advice:
     """Return why, and what to do: where the image works on other nodes, the nodes are at fault, and not the image."""
     worst = next((group for group in groups if group.answer is answer), None)
     if answer is Answer.UNDECIDED and silent:
@@ -318,7 +320,7 @@ def _group(
     here = group.fingerprint
     ran = ran if here.trouble is None else None
     level = Level.STATIC if here.trouble else Level.RUN if ran is not None else Level.PROBE
-    found = conclude(context, files, here.fabric, group.details.findings, ran, level=level)
+    found = conclude(context, files, here.fabric, group.findings, ran, level=level)
     return NodeGroup(
         nodes=group.nodes,
         answer=found.answer if here.trouble is None else Answer.UNDECIDED,
@@ -333,7 +335,7 @@ def _group(
     )
 
 
-def _answer(groups: Sequence[NodeGroup], silent: Sequence[SilentNodes]) -> Answer:
+def _answer(groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes]) -> Answer:
     """Return the answer for all: one node that says no is a no, one that says nothing leaves it open."""
     answers = {group.answer for group in groups}
     if Answer.NO in answers:
@@ -341,7 +343,7 @@ def _answer(groups: Sequence[NodeGroup], silent: Sequence[SilentNodes]) -> Answe
     return Answer.UNDECIDED if silent or Answer.UNDECIDED in answers else Answer.NO_OBSTACLE
 
 
-def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[SilentNodes]) -> str:
+def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes]) -> str:
     """Return the answer with the tally: 60 the same, 3 with another libcxi, 1 gave no answer."""
     total = sum(len(group.nodes) for group in groups) + sum(len(entry.nodes) for entry in silent)
     if len(groups) == 1 and not silent:

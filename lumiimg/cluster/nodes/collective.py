@@ -34,7 +34,7 @@ def shared_gpus(groups: Sequence[FingerprintGroup]) -> int:
     for group in groups:
         nodes_by_gpus.setdefault(group.fingerprint.gpus or 0, []).extend(group.nodes)
     if nodes_by_gpus.keys() == {0}:
-        why = next((group.details.no_gpu for group in groups if group.details.no_gpu), None)
+        why = next((group.no_gpu for group in groups if group.no_gpu), None)
         raise MissingHereError(why or "HIP finds no GPU in the container", hint=_ASK)
     if len(nodes_by_gpus) != 1:
         counts = (f"{gpus} on {folded(sorted(nodes))}" for gpus, nodes in sorted(nodes_by_gpus.items()))

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lumiimg.cluster.nodes.answers import (
-    AnswerError,
-    Details,
-    Fingerprint,
-    RawAnswer,
-    is_answer,
-    node_of_file,
-    read_part,
-    read_raw,
-    told_by,
-)
+from lumiimg.cluster.nodes.answers import AnswerError, Fingerprint, NodeAnswer, is_answer, node_of_file, read_answer
+from lumiimg.findings import Finding  # noqa: TC001 - schemas are made from the types of the fields
 
 _FILE_LIMIT = 100_000
 
@@ -28,13 +19,15 @@ class FingerprintGroup:
 
     nodes: tuple[str, ...]
     fingerprint: Fingerprint
-    details: Details
-    """Of the first of them."""
+    findings: tuple[Finding, ...]
+    """With the evidence of the first of them."""
+    no_gpu: str | None
+    """What HIP says on the first of them."""
     slowest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class SilentNodes:
+class UnresponsiveNodes:
     """Nodes without an answer that could be used."""
 
     nodes: tuple[str, ...]
@@ -49,7 +42,7 @@ class NodeAnswers:
 
     groups: tuple[FingerprintGroup, ...]
     """The largest first."""
-    silent: tuple[SilentNodes, ...]
+    silent: tuple[UnresponsiveNodes, ...]
     out_of_time: bool = False
     """Whether nodes were waited for up to the end of the job, and no longer."""
 
@@ -61,21 +54,13 @@ def gather(
     Of a node that answered twice, the answers must be the same. Raises OSError if the folder cannot be read.
     """
     found, faults = _read_all(folder, run, set(nodes))
-    by_print: dict[bytes, list[RawAnswer]] = {}
-    for node, raws in found.items():
-        if len({raw.fingerprint for raw in raws}) > 1:
-            faults[node] = f"gave {len(raws)} different answers"
+    same: dict[Fingerprint, list[NodeAnswer]] = {}
+    for node, answers in found.items():
+        if len({answer.fingerprint for answer in answers}) > 1:
+            faults[node] = f"gave {len(answers)} different answers"
         else:
-            by_print.setdefault(raws[0].fingerprint, []).append(raws[0])
-    groups = []
-    for raws in by_print.values():
-        whole = list(_with_evidence(raws, faults))
-        if whole:
-            fingerprint, details = whole[0][1:]
-            names = tuple(sorted(raw.head.node for raw, _, _ in whole))
-            groups.append(
-                FingerprintGroup(names, fingerprint, details, max(raw.head.milliseconds for raw, _, _ in whole))
-            )
+            same.setdefault(answers[0].fingerprint, []).append(answers[0])
+    groups = [_group(fingerprint, answers) for fingerprint, answers in same.items()]
     groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
     until = " before the time of the job was up" if out_of_time else ""
     for node in set(nodes) - found.keys() - faults.keys():
@@ -83,49 +68,33 @@ def gather(
     return NodeAnswers(tuple(groups), tuple(_silent(faults)), out_of_time)
 
 
-def _with_evidence(
-    raws: Sequence[RawAnswer], faults: dict[str, str]
-) -> Iterator[tuple[RawAnswer, Fingerprint, Details]]:
-    """Yield the answers of one fingerprint, the first with evidence that says the same as the fingerprint.
-
-    One that does not is a fault of its node alone; behind the first good one nothing is read any more.
-    """
-    shown: tuple[Fingerprint, Details] | None = None
-    for raw in raws:
-        if shown is None:
-            try:
-                fingerprint, details = read_part(Fingerprint, raw.fingerprint), read_part(Details, raw.details)
-            except AnswerError as error:
-                faults[raw.head.node] = str(error)
-                continue
-            if fingerprint.findings != told_by(details.findings):
-                faults[raw.head.node] = "its answer contradicts itself"
-                continue
-            shown = fingerprint, details
-        yield raw, *shown
+def _group(fingerprint: Fingerprint, answers: list[NodeAnswer]) -> FingerprintGroup:
+    names = tuple(sorted(answer.node for answer in answers))
+    slowest = max(answer.milliseconds for answer in answers)
+    return FingerprintGroup(names, fingerprint, answers[0].findings, answers[0].no_gpu, slowest)
 
 
-def _read_all(folder: Path, run: str, nodes: Collection[str]) -> tuple[dict[str, list[RawAnswer]], dict[str, str]]:
+def _read_all(folder: Path, run: str, nodes: Collection[str]) -> tuple[dict[str, list[NodeAnswer]], dict[str, str]]:
     """Return (answers by node, what is wrong with others by node); a file of no node of the check is passed over."""
-    found: dict[str, list[RawAnswer]] = {}
+    found: dict[str, list[NodeAnswer]] = {}
     faults: dict[str, str] = {}
     with os.scandir(folder) as entries:
         names = sorted(entry.name for _, entry in zip(range(_FILE_LIMIT), entries, strict=False))
     for name in filter(is_answer, names):
         try:
-            raw = read_raw(folder / name)
+            answer = read_answer(folder / name)
         except AnswerError as error:
             if (node := node_of_file(name)) in nodes:
                 faults[node] = str(error)
             continue
-        if raw.head.run == run and raw.head.node in nodes:
-            found.setdefault(raw.head.node, []).append(raw)
+        if answer.run == run and answer.node in nodes:
+            found.setdefault(answer.node, []).append(answer)
     return found, {node: why for node, why in faults.items() if node not in found}
 
 
-def _silent(faults: Mapping[str, str]) -> Iterator[SilentNodes]:
+def _silent(faults: Mapping[str, str]) -> Iterator[UnresponsiveNodes]:
     reasons: dict[str, list[str]] = {}
     for node, why in faults.items():
         reasons.setdefault(why, []).append(node)
     for why, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield SilentNodes(tuple(sorted(names)), why)
+        yield UnresponsiveNodes(tuple(sorted(names)), why)

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from lumiimg.check.probe.programs import ProbePrograms  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.probe.task import ProbeTask, carry_out, loaded_rccl_version
 from lumiimg.check.run.execution import count_gpus
-from lumiimg.cluster.nodes.answers import Details, Fingerprint, Head, Library, file_stem, told_by, write_answer
+from lumiimg.cluster.nodes.answers import (
+    Fingerprint,
+    Library,
+    NodeAnswer,
+    file_stem,
+    fingerprint_findings,
+    write_answer,
+)
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.files import open_regular, read_beginning, write_text
@@ -29,8 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.check.probe.judgement import ProbeResult
+    from lumiimg.findings import Finding
 
-SCHEMA = 2
+SCHEMA = 3
 TASK = "task"
 _STARTED = ".started"
 _MAX_TASK_BYTES = 64 << 20
@@ -114,12 +122,13 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
     node = node_name(environment)
     task = read_task(folder, node)
     write_text(folder / f"{file_stem(node)}.{os.getpid()}{_STARTED}", task.run)
-    fingerprint, details = _probed(task, environment)
-    head = Head(SCHEMA, task.run, node, int((time.monotonic() - start) * 1000))
-    write_answer(folder, head, fingerprint, details)
+    fingerprint, findings, no_gpu = _probed(task, environment)
+    took = int((time.monotonic() - start) * 1000)
+    write_answer(folder, NodeAnswer(SCHEMA, task.run, node, took, fingerprint, findings, no_gpu))
 
 
-def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint, Details]:
+def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint, tuple[Finding, ...], str | None]:
+    """Return by what nodes are compared, what the probes found, and what HIP says where it finds no GPU."""
     root = RootFileSystem(FolderTree(Path("/")))
     here = Fingerprint(
         kernel=read_word(root, "/proc/sys/kernel/osrelease") or "",
@@ -130,23 +139,23 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
         identity = identity_of(Path(task.probes.image))
         if identity != task.identity:
             what = f"another image is there ({identity} instead of {task.identity})"
-            return replace(here, trouble=what), Details()
+            return replace(here, trouble=what), (), None
         engine = find_engine(environment)
         here = replace(here, engine=engine.name)
         result = carry_out(task.probes, engine, environment)
     except LumiimgError as error:
-        return replace(here, trouble=str(error)), Details()
+        return replace(here, trouble=str(error)), (), None
     gpus, no_gpu = _gpus(task, engine, environment)
-    found = result.findings.found
-    told = replace(
+    found = tuple(result.findings.found)
+    seen = replace(
         here,
-        findings=told_by(found),
+        findings=fingerprint_findings(found),
         fabric=result.path,
         rccl=loaded_rccl_version(result),
         libraries=_libraries(result),
         gpus=gpus,
     )
-    return told, Details(tuple(found), no_gpu)
+    return seen, found, no_gpu
 
 
 def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tuple[int | None, str | None]:

@@ -21,13 +21,7 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.userns_helper import _date
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import submit
-from lumiimg.cluster.nodes.answers import (
-    AnswerError,
-    Details,
-    Fingerprint,
-    read_part,
-    read_raw,
-)
+from lumiimg.cluster.nodes.answers import AnswerError, read_answer
 from lumiimg.cluster.nodes.node_task import TASK, read_task
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
@@ -229,17 +223,9 @@ def _woven(data: bytes) -> None:
     weave(layers, scratch() / "woven.sqfs", 0)
 
 
-@target(
-    "node-answer",
-    "cluster.nodes.answers.read_raw",
-    "cluster.nodes.answers.read_part",
-    refuses=(AnswerError,),
-    form="json",
-)
+@target("node-answer", "cluster.nodes.answers.read_answer", refuses=(AnswerError,), form="json")
 def _answer(data: bytes) -> None:
-    raw = read_raw(written(data, "answer"))
-    read_part(Fingerprint, raw.fingerprint)
-    read_part(Details, raw.details)
+    read_answer(written(data, "answer"))
 
 
 @target(
