@@ -88,12 +88,14 @@ def _output_of(arguments: argparse.Namespace) -> Path:
 def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     """Settle what only the network can tell, and build, unless something less is asked for."""
     from lumiimg.definition.writer import write_chain
-    from lumiimg.report import build as report
 
     if arguments.dry_run:
-        shown = {"as_json": arguments.json, "verbose": arguments.verbose, "quiet": arguments.quiet}
-        report.print_plan(lock, write_chain(lock), **shown)
-        return ExitCode.GOOD
+        from lumiimg.cli.output import Output
+        from lumiimg.report.views.request import plan_document
+
+        chain = write_chain(lock)
+        own = {"plan": lock, "definitions": chain}
+        return Output.of(arguments).deliver(plan_document(lock, chain), "build-plan", None, ExitCode.GOOD, own)
     if lock.bootstrap.image is not None:
         lock.bootstrap.image.refuse_unproved()
     why = vars(arguments).get("why")

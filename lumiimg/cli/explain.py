@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.cli import inputs
+from lumiimg.cli.output import Output
 from lumiimg.cli.request import ground_of, planned, read_request, sources_of
 from lumiimg.errors import BadInputError, ExitCode
 
@@ -27,11 +28,11 @@ def execute(arguments: argparse.Namespace) -> int:
             "name either an image or a request, not both",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
-    inputs.refuse_places({"--html": arguments.html}, (*arguments.images, arguments.host))
+    output = Output.of(arguments, (*arguments.images, arguments.host))
     if arguments.images:
         _refuse_options_of_requests(arguments)
-        return _several(arguments) if len(arguments.images) > 1 else _image(arguments)
-    return _request(arguments) if arguments.base or arguments.recipe else _bases(arguments)
+        return _several(arguments, output) if len(arguments.images) > 1 else _image(arguments)
+    return _request(arguments, output) if arguments.base or arguments.recipe else _bases(arguments, output)
 
 
 def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
@@ -52,8 +53,7 @@ def _image(arguments: argparse.Namespace) -> int:
     return Output.of(arguments).deliver(document, "explain-image", boundary, code, json_keys(boundary))
 
 
-def _several(arguments: argparse.Namespace) -> int:
-    from lumiimg.cli.output import Output
+def _several(arguments: argparse.Namespace, output: Output) -> int:
     from lumiimg.report.boundary import json_keys
     from lumiimg.report.console import print_json_line
     from lumiimg.report.views.images import ImageAnswer, of_boundary
@@ -66,7 +66,7 @@ def _several(arguments: argparse.Namespace) -> int:
             print_json_line("explain-image", boundary, **json_keys(boundary))
         return of_boundary(boundary)
 
-    return Output.of(arguments).each("explain", arguments.images, answer)
+    return output.each("explain", arguments.images, answer)
 
 
 def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:
@@ -83,33 +83,22 @@ def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:
     return look
 
 
-def _request(arguments: argparse.Namespace) -> int:
-    from lumiimg.report.console import print_json
-    from lumiimg.report.plan import json_keys, print_plan
+def _request(arguments: argparse.Namespace, output: Output) -> int:
+    from lumiimg.report.views.request import json_keys, request_document
 
     request, plan = planned(arguments)
     if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
         from lumiimg.resolve.pin import with_taken
 
         plan = with_taken(plan, plan.lock, sources_of(arguments), request.until)
-    if arguments.html:
-        from lumiimg.files import write_text
-        from lumiimg.report.html.request import request_page
-
-        write_text(arguments.html, request_page(plan))
-    if arguments.json:
-        print_json("explain-request", plan, **json_keys(plan))
-    print_plan(plan, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json)
-    if plan.refused:
-        return ExitCode.NO
-    return ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
+    code = ExitCode.NO if plan.refused else ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
+    return output.deliver(request_document(plan), "explain-request", plan, code, json_keys(plan))
 
 
-def _bases(arguments: argparse.Namespace) -> int:
+def _bases(arguments: argparse.Namespace, output: Output) -> int:
     """Report on which bases of the catalogue the layers can be put that are asked for."""
     from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.report.console import print_json
-    from lumiimg.report.plan import print_bases
+    from lumiimg.report.views.request import bases_document
     from lumiimg.resolve.decide import working
     from lumiimg.resolve.plan import outcome_of
 
@@ -118,14 +107,7 @@ def _bases(arguments: argparse.Namespace) -> int:
     ground = ground_of(arguments, request, catalogue)
     plans, others = working(request, ground)
     free = [] if plans else working(replace(request.plainly(), add=request.unpinned), ground)[0]
-    if arguments.html:
-        from lumiimg.files import write_text
-        from lumiimg.report.html.request import bases_page
-
-        write_text(arguments.html, bases_page(plans, arguments.add, ground.site))
-    if arguments.json:
-        bases = [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": outcome_of(plan)} for plan in plans]
-        print_json("explain-bases", bases=bases)
-    shown = {"verbose": arguments.verbose, "quiet": arguments.quiet, "stderr": arguments.json}
-    print_bases(plans, request, ground.site, others=others, free=free, **shown)
-    return ExitCode.GOOD if plans else ExitCode.NO
+    document = bases_document(plans, request, ground.site, others=others, free=free)
+    bases = [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": outcome_of(plan)} for plan in plans]
+    code = ExitCode.GOOD if plans else ExitCode.NO
+    return output.deliver(document, "explain-bases", None, code, {"bases": bases})

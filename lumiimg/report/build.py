@@ -9,14 +9,12 @@ from lumiimg.definition.writer import FLAT
 from lumiimg.errors import printable
 from lumiimg.report.console import (
     STYLES,
-    Priority,
     console,
     detail,
     headline,
     print_json,
     proposal,
     say,
-    screen,
     verbatim,
 )
 from lumiimg.report.image import print_differences
@@ -26,7 +24,7 @@ from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count, duration, engine_word, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from lumiimg.build.builder import BuiltImage
@@ -35,45 +33,10 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
     from lumiimg.image.compare import FileDifference
     from lumiimg.report.console import Console
-    from lumiimg.resolve.lock import Lock, LockedLayer
+    from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.lock_diff import LockChange
 
 _BELOW = " " * 7
-
-
-def print_plan(lock: Lock, chain: Sequence[Definition], *, as_json: bool, verbose: bool, quiet: bool = False) -> None:
-    """Print what would be built, without building it."""
-    if as_json:
-        print_json("build-plan", plan=lock, definitions=chain)
-        return
-    with screen(verbose=verbose, quiet=quiet) as out:
-        headline(out, f"would build {_stack(lock)}")
-        bootstrap = lock.bootstrap
-        if lock.site is not None:
-            say(out, f"for {lock.site}, fabric {lock.fabric.value}", first="  ", priority=Priority.ALWAYS)
-        origin = f"{bootstrap.agent} {bootstrap.origin} ({bootstrap.because})"
-        say(out, f"1. {lock.base.layer.name}: {origin} ({lock.base.status})", first="  ", rest=_BELOW)
-        for number, layer in enumerate(lock.layers, start=2):
-            release = f" {layer.release.version}" if layer.release else ""
-            what = f"{layer.layer.name}{release}: {layer.layer.summary} ({layer.status})"
-            say(out, f"{number}. {what}", first="  ", rest=_BELOW)
-            for line in _made_of(layer):
-                say(out, line, first=_BELOW, priority=Priority.MORE)
-        print_doubts(out, lock)
-        say(out, "nothing was built; --definitions DIR writes the definition files", style="dim")
-
-
-def _made_of(layer: LockedLayer) -> Iterator[str]:
-    """Yield the arguments, sources and packages of a layer."""
-    yield from (f"{name}={shlex.quote(value)}" for name, value in layer.arguments.items() if value)
-    for source in layer.sources:
-        yield source.location
-        digest = f"sha256 {source.sha256} " if source.sha256 else ""
-        if told := f"{digest}{f'({source.note})' if source.note else ''}".rstrip():
-            yield told
-    yield from layer.release.wheels if layer.release else ()
-    if layer.wheels:
-        yield f"{count(len(layer.wheels), 'Python distribution')}, each by its sha256"
 
 
 def print_doubts(out: Console, lock: Lock) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.questions import open_for
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.report.console import Console, console, fact, headline, print_json, say
-from lumiimg.report.plan import when_of
+from lumiimg.report.views.request import when_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

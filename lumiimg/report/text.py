@@ -58,8 +58,10 @@ _HEADLINES = {
     Severity.UNKNOWN: "bold yellow",
     Severity.PROBLEM: "bold red",
 }
+_WEIGHTY = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 _TITLE, _QUIET = "bold", "dim"
-_INDENT = 4
+_INDENT, _NAME = 4, 22
+"""Columns before what stands behind an item; for the names of facts, of which a few are longer."""
 WIDEST = 100
 """Columns: longer lines are hard to read, however wide the terminal is."""
 _PIPE, _NARROWEST = 80, 40
@@ -254,7 +256,7 @@ class _Writer:
         yield _GAP
         if section.is_headed:
             lines = [self._terminal.styled(printable(section.title), _TITLE)]
-            yield self._part(lines, Importance.WELL, is_title=True)
+            yield self._part(lines, Importance.ALWAYS, is_title=True)  # as long as something is left below it
         for block in section.blocks:
             yield from self._block(block)
 
@@ -270,10 +272,7 @@ class _Writer:
             case Lines():
                 yield from self._lines(block)
             case Facts():
-                width = max((len(name) for name, _ in block.rows), default=0)
-                for name, text in block.rows:
-                    first = f"  {printable(name):<{width}}  "
-                    yield self._sentence(text, Importance.SENTENCE, first=first, rest=" " * (width + 4))
+                yield from self._facts(block)
             case Table():
                 yield from self._table(block)
             case Tree():
@@ -299,7 +298,7 @@ class _Writer:
             yield self._sentence(more, Importance.REASON, first=" " * _INDENT, style=_QUIET)
 
     def _marked(self, text: str, severity: Severity) -> _Part:
-        importance = Importance.SENTENCE if severity in {Severity.PROBLEM, Severity.UNKNOWN} else Importance.WELL
+        importance = Importance.SENTENCE if severity in _WEIGHTY else Importance.WELL
         return self._sentence(text, importance, first=f"{MARKS[severity]} ", style=_STYLES[severity])
 
     def _item(self, item: Item) -> Iterator[_Part]:
@@ -309,13 +308,14 @@ class _Writer:
         is_at_top = item.text == self._document.advice.why
         if not (is_at_top and (item is self._first or not below)):
             yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity)
-        if below:
-            yield from below
+        yield from below
+        if below and (self._verbose or item.severity in _WEIGHTY):
             yield _GAP
 
     def _below(self, item: Item) -> Iterator[_Part]:
         """Yield what stands behind an item, but for the command at the top of the document."""
         indent = " " * _INDENT
+        reason = Importance.REASON if item.severity in _WEIGHTY else Importance.MORE
         if item.names:
             # into a file all of them, where nobody can ask for more
             importance = Importance.SENTENCE if self._terminal.is_terminal else Importance.ALWAYS
@@ -328,19 +328,29 @@ class _Writer:
         if len(item.via) > 1:
             yield self._sentence(f"via {' -> '.join(item.via)}", Importance.MORE, first=indent)
         for note in item.notes:
-            yield self._sentence(note, Importance.REASON, first=indent)
-        for number, reason in enumerate(item.why, 1):
-            if reason == self._document.advice.why:
+            yield self._sentence(note, reason, first=indent)
+        for number, text in enumerate(item.why, 1):
+            if text == self._document.advice.why:
                 continue
             word = "why:" if len(item.why) == 1 else f"{number}."
-            yield self._sentence(f"{word} {reason}", Importance.REASON, first=indent)
+            yield self._sentence(f"{word} {text}", reason, first=indent)
         shown = [remedy for remedy in item.remedies if (remedy.command or remedy) not in self._shown]
         self._shown.update(remedy.command or remedy for remedy in shown)
         for number, remedy in enumerate(shown):
             word = "or" if item.any_one and (number or len(shown) < len(item.remedies)) else "do"
             yield self._verbatim(f"{indent}{word}:  {remedy}", Importance.MORE if number else Importance.SENTENCE)
-        if item.source and item.severity is not Severity.OK and self._verbose:
+        if item.source and self._verbose:
             yield self._sentence(f"source: {item.source}", Importance.MORE, first=indent, style=_QUIET)
+
+    def _facts(self, facts: Facts) -> Iterator[_Part]:
+        width = min(max((len(name) for name, _ in facts.rows), default=0), _NAME)
+        rest = " " * (width + 4)
+        for name, text in ((printable(name), text) for name, text in facts.rows):
+            if len(name) > width:
+                lines = (f"  {name}", *self._terminal.wrapped(text, first=rest, rest=rest))
+                yield self._part(lines, Importance.SENTENCE)
+            else:
+                yield self._sentence(text, Importance.SENTENCE, first=f"  {name:<{width}}  ", rest=rest)
 
     def _table(self, table: Table) -> Iterator[_Part]:
         """Yield the rows of a table, which rich lays out as a whole."""

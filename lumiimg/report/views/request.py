@@ -1,0 +1,232 @@
+"""What `explain` answers for a request, and what `build --dry-run` plans: what is chosen, by which rule, or why not."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.findings import Advice, Severity
+from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Shown, Table
+from lumiimg.report.reach import LEGEND, never_built
+from lumiimg.resolve.plan import Plan, outcome_of
+from lumiimg.resolve.request import Request, in_short, options_of
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.catalog.launch import SiteAnnotation, SiteOption
+    from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.definition.definition import Definition
+    from lumiimg.resolve.lock import Lock, LockedLayer
+
+_SEVERITIES = {
+    RuleOutcome.OK: Severity.OK,
+    RuleOutcome.WARNING: Severity.UNKNOWN,
+    RuleOutcome.UNKNOWN: Severity.UNKNOWN,
+    RuleOutcome.REFUSED: Severity.PROBLEM,
+}
+_WORDS = {RuleOutcome.WARNING: "warning: ", RuleOutcome.UNKNOWN: "not known: "}
+_WORST_FIRST = list(RuleOutcome)[::-1]
+
+
+def json_keys(plan: Plan) -> dict[str, Any]:
+    """Return the keys of the JSON beside the attributes of the plan."""
+    nearest = plan.nearest and plan.nearest.asked
+    return {
+        "decision": "refused" if plan.refused else "ok",
+        "nearest": nearest and {"base": nearest.base, "add": nearest.add, "fabric": nearest.fabric or "auto"},
+        "base": plan.base.name,
+        "layers": [
+            {"name": chosen.layer.name, "version": chosen.version, "status": chosen.status}
+            for chosen in (plan.stack.layers if plan.stack else ())
+        ],
+        "environment": () if plan.refused else plan.environment,
+    }
+
+
+def request_document(plan: Plan) -> Document:
+    """Return what `explain --base … --add …` says."""
+    rules = sorted(plan.rules, key=lambda rule: _WORST_FIRST.index(rule.outcome))
+    compared = (Row((rule.id, rule.need, rule.have), _SEVERITIES[rule.outcome]) for rule in rules)
+    return Document(
+        command="explain",
+        subject=in_short(plan.asked),
+        severity=Severity.PROBLEM if plan.refused else Severity.UNKNOWN if plan.is_doubtful else Severity.OK,
+        sentence=_sentence(plan),
+        advice=_advice(plan),
+        summary=tuple(_summary(plan)),
+        sections=(
+            Section("What is chosen", () if plan.refused else (_chosen(plan),), Shown.PAGE),
+            Section("The rules", tuple(map(_rule, rules)), is_headed=False),
+            Section("What each rule compares", (Table(("rule", "needs", "has"), tuple(compared)),), Shown.VERBOSE),
+            *(() if plan.refused else _of_jobs(plan)),
+        ),
+    )
+
+
+def bases_document(
+    plans: Sequence[Plan], request: Request, site: Site | None, *, others: Sequence[Plan], free: Sequence[Plan]
+) -> Document:
+    """Return on which bases a request for layers alone can be met; where on none, `free` without versions.
+
+    `others` are bases that refuse it.
+    """
+    asked = f"{' + '.join(request.add)}{f' on {site.name}' if site else ''}"
+    shown: Plan | None
+    if plans:
+        sentence = f"{count(len(plans), 'base')} of the catalogue {'take' if len(plans) > 1 else 'takes'} {asked}"
+        if sure := sum(not plan.is_doubtful for plan in plans):
+            sentence += f", {sure} of them without doubts" if sure < len(plans) else ", without doubts"
+        shown = next((plan for plan in plans if plan.missing is None), plans[0])
+    else:
+        sentence = f"no base of the catalogue takes {asked}"
+        shown = next(iter((*free, *others)), None)
+    command = f"lumiimg explain --base {shown.base.name} {request.written}" if shown is not None else None
+    return Document(
+        command="explain",
+        subject=asked,
+        severity=Severity.OK if plans else Severity.PROBLEM,
+        sentence=sentence,
+        advice=Advice(None, command, "more about one" if plans else "why not"),
+        sections=(
+            Section("Those without doubts come first", _bases(plans)),
+            Section("Bases that take another version", _bases(free)),
+        ),
+    )
+
+
+def plan_document(lock: Lock, chain: Sequence[Definition]) -> Document:
+    """Return what `build --dry-run` says."""
+    bootstrap = lock.bootstrap
+    base = f"{bootstrap.agent} {bootstrap.origin} ({bootstrap.because}; {lock.base.status})"
+    rows = [(_released(lock.base), base)]
+    rows += [(_released(layer), f"{layer.layer.summary} ({layer.status})") for layer in lock.layers]
+    return Document(
+        command="build",
+        subject=" + ".join(definition.name for definition in chain),
+        severity=Severity.INFO,
+        sentence=f"would build {' + '.join(layer.layer.name for layer in lock.stack)}",
+        summary=() if lock.site is None else (f"for {lock.site}, fabric {lock.fabric.value}",),
+        sections=(
+            Section("Base and layers", (Facts(tuple(rows)),), is_headed=False),
+            *(
+                Section(_released(layer), (Lines(lines),) if (lines := tuple(_made_of(layer))) else ())
+                for layer in lock.stack
+            ),
+            Section("What is not sure", tuple(doubts_of(lock)), is_headed=False),
+        ),
+        closing=("nothing was built; --definitions DIR writes the definition files",),
+    )
+
+
+def doubts_of(lock: Lock) -> Iterator[Item]:
+    """Yield what was never built, what the compatibility rules warn of, and what they could not decide."""
+    rows = [(layer.layer, layer.release.version if layer.release else None, layer.status) for layer in lock.stack]
+    if note := never_built(rows):
+        yield Item(Severity.UNKNOWN, note)
+    for rule in lock.doubts:
+        yield Item(Severity.UNKNOWN, f"{_WORDS.get(rule.outcome, '')}{rule.because}", tag=rule.id)
+
+
+def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:
+    """Return for which jobs a thing of a site is, as a comment of a shell; nothing where it is for all."""
+    return {"one": "  # on one node", "several": "  # on several nodes"}.get(variable.nodes, "")
+
+
+def _sentence(plan: Plan) -> str:
+    where = f" on {plan.site.name}" if plan.site else ""
+    found = "no obstacle found" if plan.site and not plan.site.is_any else "no obstacle found among the layers"
+    answer = "refused" if plan.refused else f"{found}, with doubts" if plan.is_doubtful else found
+    return f"{answer}: {in_short(plan.asked)}{where}"
+
+
+def _advice(plan: Plan) -> Advice:
+    """Return the first reason, and a command; of a refusal, the nearest request that works."""
+    against = sorted(plan.against, key=lambda rule: _WORST_FIRST.index(rule.outcome))
+    why = _against(against[0]) if against else None
+    if not plan.refused:
+        return Advice(
+            f"the base cannot be had here: {plan.missing}" if plan.missing else why,
+            f"lumiimg build {plan.asked.written} -o image.sif",
+            "where its base is" if plan.missing else None,
+        )
+    if plan.nearest is None:
+        return Advice(why, "lumiimg list", "to ask for less: no request near it works")
+    left = _left_out(plan.asked, plan.nearest.asked)
+    where = ", where its base is" if plan.nearest.missing else ""
+    command = f"lumiimg build {options_of(plan.nearest.asked)} -o image.sif"
+    return Advice(why, command, f"the nearest that works{left}{where}")
+
+
+def _left_out(asked: Request, nearest: Request) -> str:
+    left = [name for name in asked.unpinned if name not in nearest.unpinned]
+    pinned = {tuple(text.split("==")) for text in asked.add}  # an argument VERSION is one of these
+    given = [
+        f"--arg {layer}.{name}" for (layer, name), value in asked.arguments.items() if (layer, value) not in pinned
+    ]
+    left += [*given, *(f"--source {name}" for name in asked.sources)]  # no nearest has one
+    return f", without {' and '.join(left)}" if left else ""
+
+
+def _summary(plan: Plan) -> Iterator[str]:
+    if not plan.refused:
+        torch = f", torch {plan.torch}" if plan.torch else ""
+        yield f"fabric {plan.fabric.value}, plugin {plan.plugin or 'none'}{torch}"
+    if plan.site is None or plan.site.is_any:
+        yield "no machine is named, so neither its driver nor its network was judged: --site lumi"
+
+
+def _chosen(plan: Plan) -> Table:
+    rows = [("base", plan.base.name, plan.base.status)]
+    rows += [(c.layer.name, c.version or "", c.status) for c in (plan.stack.layers if plan.stack else ())]
+    return Table(("what", "which", "status"), tuple(map(Row, rows)), LEGEND, what="layers")
+
+
+def _against(rule: RuleResult) -> str:
+    """Return what a rule that does not hold says: both sides where they are two numbers, and why."""
+    is_doubt_of_layer = rule.id == "layers" and rule.outcome is RuleOutcome.UNKNOWN
+    is_compared = rule.have not in {rule.sides, "none"} and not is_doubt_of_layer
+    parts = [rule.sides] if is_compared or not rule.because else []
+    return _WORDS.get(rule.outcome, "") + ": ".join([*parts, *filter(None, [rule.because])])
+
+
+def _rule(rule: RuleResult) -> Item:
+    severity = _SEVERITIES[rule.outcome]
+    if rule.outcome is not RuleOutcome.OK:
+        return Item(severity, _against(rule), tag=rule.id, source=rule.source)
+    return Item(severity, rule.have, tag=rule.id, why=(rule.because,) if rule.because else (), source=rule.source)
+
+
+def _of_jobs(plan: Plan) -> Iterator[Section]:
+    """Yield how far it was tried, and what jobs with such an image want."""
+    layers = plan.stack.layers if plan.stack else ()
+    rows = [(plan.base, None, plan.base.status), *((chosen.layer, chosen.version, chosen.status) for chosen in layers)]
+    if note := never_built(rows):
+        yield Section("How far it was tried", (Paragraph(note, Severity.UNKNOWN),), is_headed=False)
+    if plan.environment and plan.site is not None:
+        exports = tuple(f"export {item.name}={item.value}{when_of(item)}" for item in plan.environment)
+        because = tuple((item.name, f"{item.because} ({item.source})") for item in plan.environment)
+        yield Section(f"For jobs on {plan.site.name}", (Lines(exports, "variables"), Facts(because)), Shown.VERBOSE)
+
+
+def _bases(plans: Sequence[Plan]) -> tuple[Facts, ...]:
+    return (Facts(tuple((plan.base.name, outcome_of(plan)) for plan in plans)),) if plans else ()
+
+
+def _released(layer: LockedLayer) -> str:
+    return f"{layer.layer.name} {layer.release.version}" if layer.release else layer.layer.name
+
+
+def _made_of(layer: LockedLayer) -> Iterator[str]:
+    """Yield the arguments, sources and packages of a layer."""
+    yield from (f"{name}={shlex.quote(value)}" for name, value in layer.arguments.items() if value)
+    for source in layer.sources:
+        yield source.location
+        digest = f"sha256 {source.sha256} " if source.sha256 else ""
+        if told := f"{digest}{f'({source.note})' if source.note else ''}".rstrip():
+            yield told
+    yield from layer.release.wheels if layer.release else ()
+    if layer.wheels:
+        yield f"{count(len(layer.wheels), 'Python distribution')}, each by its sha256"
