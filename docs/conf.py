@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.report.schema import names, schema_of
+from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.schema import schema_of
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -41,7 +42,7 @@ def write_schemas(app: Sphinx, _: Exception | None) -> None:
     """Put the JSON Schemas beside the page that describes them."""
     folder = Path(app.outdir, "reference", "schemas")
     folder.mkdir(exist_ok=True)
-    for name in names():
+    for name in KINDS:
         (folder / f"{name}.json").write_text(json.dumps(schema_of(name), indent=2))
 
 

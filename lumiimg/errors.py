@@ -88,7 +88,7 @@ def shortened(text: str, most: int = LONG) -> str:
 def printable(text: str) -> str:
     """Return `text` as it may go out, whoever made it: one line, and no secret in it.
 
-    All that is printed passes here; JSON, which keeps its lines, passes `json_text` of report/schema.py.
+    All that is printed passes here; JSON, which keeps its lines, passes `json_text` of report/json_output.py.
     """
     return one_line(hidden(text, secrets_here()))
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.ledger import Reach, Trial, content_of
+from lumiimg.catalog.ledger import Trial, content_of
 from lumiimg.errors import LumiimgError, one_line
 from lumiimg.resolve.lock import wants_python
 from lumiimg.wording import count
@@ -37,6 +37,7 @@ from tools.rehearsal.server import Shelves, serve
 from tools.rehearsal.wheels import stand_in_wheels
 
 if TYPE_CHECKING:
+    from lumiimg.catalog.layers import Reach
     from lumiimg.resolve.plan import Plan
 
 FOLDER = Path("build/rehearse")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lumiimg.report.schema import kind_of, names, schema_of
+from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.schema import schema_of
 from tools.reference import cell
 
 _HEAD = """\
@@ -55,19 +56,19 @@ the keys of inner objects and the words of closed sets. Each heading is followed
 
 
 def page() -> Iterator[str]:
-    others = [f"`{name}` is at {kind_of(name).number}" for name in names() if kind_of(name).number != 1]
+    others = [f"`{name}` is at {kind.number}" for name, kind in KINDS.items() if kind.number != 1]
     yield _HEAD.format(numbers=f"{', '.join(others)}, all others at 1." if others else "All are at 1.")
-    for name in names():
+    for name, kind in KINDS.items():
         schema = schema_of(name)
         command = cell(schema["title"]).replace("lumiimg ", "").replace(" --json", "")
         printed_by = command if command.startswith("/") else f"`{command}`"
         yield f"\n## {name}\n\n{printed_by}: {cell(schema['description'])}\n"
         for key, inner in schema["properties"].items():
-            if key != kind_of(name).number_key:
-                marks, kind = _type(inner)
+            if key != kind.number_key:
+                marks, of = _type(inner)
                 absent = "" if key in schema["required"] else "*"
                 said = cell(inner.get("description", "")).rstrip(".")
-                yield f"- `{key}{marks}{absent}`{kind and f' {kind}'}{said and f': {said}'}"
+                yield f"- `{key}{marks}{absent}`{of and f' {of}'}{said and f': {said}'}"
 
 
 def _type(schema: dict[str, Any]) -> tuple[str, str]:

@@ -59,15 +59,22 @@ class BuiltImage:
     """A finished image."""
 
     image: Path
+    """The file."""
     key: str
+    """The image's number: of all that it was made from, sha256 in hexadecimal."""
     size_bytes: int
+    """Of the file."""
     seconds: float
     reused_steps: int
+    """Of these, taken from the cache."""
     steps: int
+    """Of the build."""
     way: str
+    """Which of the ways to build it was."""
     is_new: bool
-    """Whether it was written; else it was there already."""
+    """False: the file was this image already, and nothing was built."""
     stages: tuple[BuildStage, ...] = ()
+    """What it took, part by part."""
 
 
 def write_definitions(

@@ -24,7 +24,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,11 +78,15 @@ class CacheEntry:
     """One result."""
 
     key: _Sha256
+    """Of all that it was made from, sha256 in hexadecimal."""
     data: Path
+    """Where what it changed is kept."""
     sha256: _Sha256
     """Of its data: what the content keys of layers above are made of."""
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    """Of that file."""
     layers: tuple[str, ...]
+    """Of the catalogue, that it holds."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]
     """What it took to build."""
     below: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
@@ -217,7 +220,7 @@ class LayerCache:
         except (OSError, ValueError, KeyError):
             return None
 
-    @contextmanager
+    @contextlib.contextmanager
     def making(self, key: CacheKey, on_wait: Callable[[str], None]) -> Iterator[Path]:
         """Yield a new folder for a result, while nobody else builds the same; `on_wait` gets who does.
 
@@ -277,7 +280,7 @@ class LayerCache:
         self._contents.mkdir(parents=True, exist_ok=True)
         write_text(self._contents / content_key, key)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _locked(self, digest: str, on_wait: Callable[[str], None]) -> Iterator[None]:
         lock = self._locks / digest
         seen: tuple[_Holder | None, float] = (None, time.monotonic())
@@ -473,9 +476,7 @@ def _write_owner(place: int, word: str, beat: int) -> None:
     owner = {**asdict(this_process()), "job": os.environ.get("SLURM_JOB_ID"), "word": word, "beat": beat}
     partial = f"{word}.partial"
     with contextlib.suppress(OSError):  # the result is written by rename all the same
-        with open(
-            partial, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, dir_fd=place)
-        ) as file:
+        with open(partial, "w", opener=lambda path, flags: os.open(path, flags, dir_fd=place)) as file:
             json.dump(owner, file)
         os.replace(partial, "owner.json", src_dir_fd=place, dst_dir_fd=place)
 

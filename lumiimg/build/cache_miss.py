@@ -31,12 +31,20 @@ class CacheLookup:
     """The answer for one layer."""
 
     layers: tuple[str, ...]
+    """Of the catalogue, that the step makes."""
     entry: CacheEntry | None
     """The result, where it is there."""
     nearest: CacheEntry | None = None
+    """Where there is none: the entry that is most like it."""
     differences: tuple[Difference, ...] = ()
+    """In the order of the key."""
     base: CacheEntry | None = None
     """What all of it stands on, where that is there."""
+
+    @property
+    def hit(self) -> bool:
+        """Whether it is in the cache."""
+        return self.entry is not None
 
 
 def why(cache: LayerCache, keys: Sequence[CacheKey], layers: tuple[str, ...], content: str) -> CacheLookup:

@@ -44,13 +44,17 @@ class Recipe:
     """A base with layers, and the arguments that differ from the layers' own."""
 
     name: str
+    """In the catalogue."""
     summary: str
+    """One sentence."""
     base: str
+    """As for --base."""
     add: tuple[str, ...]
+    """As for --add."""
     arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Value by (layer, argument)."""
     site: str | None = None
-    """The machine that it is for."""
+    """As for --site; null where it names none."""
     fabric: str | None = None
     """One of FABRICS; None: as the base and the machine allow."""
 

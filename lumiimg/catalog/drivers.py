@@ -59,9 +59,9 @@ class SiteDriver:
     """The GPU driver of the nodes, and the user space that it serves."""
 
     name: str
-    """`amdgpu 6.3.60300`."""
+    """With its version."""
     rocm: Need | None
-    """The releases of ROCm that run on it; None where that is not known of the driver."""
+    """Releases of ROCm that it serves: `rocm>=6.1,<7.1`."""
     doubtful: Need | None
     """Of these, the releases that are known to give trouble."""
     trouble: str
@@ -69,8 +69,11 @@ class SiteDriver:
     rank: Rank
     """Of this; that of a node's snapshot is `measured`."""
     evidence: tuple[DriverEvidence, ...]
+    """What runs on the nodes, whatever their driver is."""
     source: str
+    """Where that is from."""
     date: dt.date
+    """When that was looked up, ISO 8601."""
     version: str | None = None
     """By AMD's number, or that of its kernel module: `6.3.60300`, `6.16.13`."""
     kernel: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
+Status = Reach | Literal["read", "derived", "unlisted"]
+"""How far something was tried (ledger.py), or how what is known of it was found."""
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -47,7 +50,9 @@ class Argument:
 
     name: str
     default: str
+    """Value where none is given."""
     help: str
+    """What it does."""
     pattern: re.Pattern[str] | None
 
 
@@ -57,10 +62,11 @@ class LayerSource:
 
     name: str
     url: str
+    """Where it is fetched; may hold the layer's arguments."""
     file: str
     key: str
     sha256: Mapping[str, str]
-    """Digest by key, in hexadecimal."""
+    """In hexadecimal, by the version that it is of."""
     optional: bool = False
     """Whether it has no address, and is there only where the user gives it."""
     requirements: tuple[str, ...] = ()
@@ -92,7 +98,7 @@ class Variant:
     summary: str
     has: Mapping[str, str]
     bootstrap: Bootstrap
-    status: str = "documented"
+    status: Status = "documented"
     """How far it was tried (ledger.py)."""
 
 
@@ -101,7 +107,9 @@ class Release:
     """One version of what a layer puts in, with what only this version needs and has."""
 
     version: str
+    """Of it."""
     requires: tuple[Need, ...]
+    """What must be below it. As `name>=1.2`."""
     has: Mapping[str, str]
     arguments: Mapping[str, str]
     """Values of the layer's arguments that belong to it."""
@@ -110,8 +118,9 @@ class Release:
     indexes: tuple[str, ...]
     """Where they are looked for, each project in the first that has it; none: where their requirements are."""
     source: str
+    """What was read."""
     date: dt.date | None = None
-    """When it came out: what it requires is taken as of then."""
+    """When it was uploaded, ISO 8601; null where the index does not say."""
     without: tuple[str, ...] = ()
     """Python distributions that are left out, whoever requires them."""
     unused: tuple[str, ...] = ()
@@ -121,13 +130,13 @@ class Release:
     gpus: tuple[str, ...] = ()
     """What its source has code for, where that is known."""
     read: dt.date | None = None
-    """When it was read from a package index; None: a person wrote it down."""
+    """The day on which it was read, ISO 8601."""
     derived: str | None = None
     """The release whose facts were taken for it, as its own could not be read."""
     doubts: tuple[str, ...] = ()
     """What was seen against it when it was read, each a clause."""
-    status: str = "documented"
-    """How far it was tried (ledger.py); of one that nobody wrote down `read` or `derived`."""
+    status: Status = "documented"
+    """How far this release was tried."""
 
     @property
     def is_unlisted(self) -> bool:
@@ -155,17 +164,25 @@ class Layer:
     """A base (it has bootstraps) or a layer (it has none)."""
 
     name: str
+    """Name in the catalogue, or the image."""
     folder: Path
+    """Where its files are."""
     summary: str
+    """One sentence."""
     source: str
+    """Where its recipe comes from."""
     date: dt.date
-    status: str = "documented"
-    """How far it was tried (ledger.py)."""
+    """When that was looked up, ISO 8601."""
+    status: Status = "documented"
+    """How far it was tried; of several releases, the one that got furthest."""
     requires: tuple[Need, ...] = ()
+    """What must be below it. As `name>=1.2`."""
     provides: tuple[str, ...] = ()
+    """Components that it brings without a version."""
     has: Mapping[str, str] = field(default_factory=dict)
     """Versions of components that it brings, by component; `{NAME}` stands for an argument."""
     conflicts: tuple[str, ...] = ()
+    """Layers that it cannot be built with."""
     releases: tuple[Release, ...] = ()
     """The one to prefer first; empty where there is only the one that the arguments name."""
     unlisted: Unlisted | None = None
@@ -175,6 +192,7 @@ class Layer:
     packages: tuple[str, ...] = ()
     """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
     arguments: Mapping[str, Argument] = field(default_factory=dict)
+    """By name (`--arg LAYER.NAME=VALUE`)."""
     sources: tuple[LayerSource, ...] = ()
     set_environment: Mapping[str, str] = field(default_factory=dict)
     prepend_environment: Mapping[str, str] = field(default_factory=dict)
@@ -301,7 +319,7 @@ def own_values(layer: Layer, release: Release | None) -> dict[str, str]:
     return {name: value for name, value in values.items() if name in layer.arguments}
 
 
-def _untried(table: Table) -> str:
+def _untried(table: Table) -> Reach:
     """Return the status of what was just read; a file of 0.1.0 has a word of its own there, which says nothing now."""
     table.optional_string("status")
     return "documented"

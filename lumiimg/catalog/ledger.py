@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from lumiimg.catalog.layers import Layer, Release, own_values
+from lumiimg.catalog.layers import Layer, Reach, Release, own_values
 from lumiimg.catalog.templates import expand
 from lumiimg.catalog.toml_table import Table, read_limited, read_toml
 
 LEDGER = Path(__file__).with_suffix(".toml")
-Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
 REACHES: tuple[Reach, ...] = get_args(Reach)
 """In their order. `documented` has no entry: it is what is known of any row."""
 CONTENT = re.compile(r"[0-9a-f]{16}")
@@ -118,7 +117,7 @@ def _order(reach: str) -> int:
     return [*map(str, REACHES)].index(reach)
 
 
-def _status(layer: Layer, release: Release | None) -> str:
+def _status(layer: Layer, release: Release | None) -> Reach:
     return max((trial.reach for trial in trials_of(layer, release)), key=_order, default=REACHES[0])
 
 

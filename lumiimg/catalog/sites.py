@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.catalogue import find_file
 from lumiimg.catalog.drivers import SiteDriver, read_driver
@@ -99,18 +99,19 @@ class SitePartition:
     """A queue of the site's scheduler for nodes with GPUs."""
 
     name: str
+    """Of the scheduler."""
     nodes: int
-    """That a job can have at most."""
+    """The most that one job may have."""
     least_nodes: int
-    """That a job must have."""
+    """The fewest that one job may have."""
     hours: float
-    """That a job can take at most."""
+    """The longest that one job may run."""
     steps: tuple[TimeLimit, ...]
-    """By the number of nodes, where the hours depend on it."""
+    """Longest times by the number of nodes, where they differ."""
     whole_nodes: bool
     """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
     debug: bool
-    """Whether it is for short tests: it is taken only by its name."""
+    """Whether it is for tests."""
     source: str
 
     def hours_for(self, nodes: int) -> float:
@@ -170,11 +171,13 @@ class SiteVariable:
     """A variable of the environment for jobs there, and why."""
 
     name: str
+    """Of the variable."""
     value: str
-    """As a shell reads it: it may name variables of the job."""
+    """As a shell reads it; may name other variables."""
     given: tuple[Need, ...] = ()
-    """What the image must have for it."""
+    """Only where the image has these. As `name>=1.2`."""
     unless: tuple[Need, ...] = ()
+    """Not where the image has these. As `name>=1.2`."""
     nodes: Jobs = Jobs.ANY
     """For which jobs it is."""
     ranks: bool = False
@@ -182,7 +185,9 @@ class SiteVariable:
     folder: str | None = None
     """To be made before the program starts, as a shell reads it."""
     because: str
+    """Why, a sentence."""
     source: str
+    """Where that is from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +239,12 @@ class MeasuredEffect(StrEnum):
     HARMFUL = "harmful"
 
 
-_STATUS = {"documented": "documented", "run": "run", "unproved": "documented", "proved": "run"}
+_STATUS: Mapping[str, Literal["documented", "run"]] = {
+    "documented": "documented",
+    "run": "run",
+    "unproved": "documented",
+    "proved": "run",
+}
 """The words of a file, the last two those of 0.1.0, and what they mean."""
 
 
@@ -243,26 +253,32 @@ class Site:
     """One machine."""
 
     name: str
+    """As for --site."""
     title: str
-    status: str | None
-    """`documented`: written down from what others publish; `run`: something ran there; None: not stated."""
+    """For a person."""
+    status: Literal["documented", "run"] | None
+    """`documented`: written down from what others publish; `run`: something ran there; null where it is not stated."""
     arch: str | None
-    """Of its GPUs, as compilers name it: `gfx90a`; None where it is not AMD's."""
+    """Of its GPUs, as compilers name it: `gfx90a`; null where it is not AMD's."""
     vendor: str | None
     """Who makes its GPUs, where that is not AMD."""
     processors: str | None
-    """Of its nodes, as `uname -m` says; None where it is not known."""
+    """Of its nodes, as `uname -m` says; null where it is not known."""
     identity: SiteIdentity | None
-    """None where nothing certain is known."""
+    """By what the machine is known; null where nothing certain is known."""
     driver: SiteDriver | None
-    """None where the project does not know it."""
+    """The GPU driver of the nodes; null where it is not known."""
     fabric: SiteFabric | None
+    """The fast network; null where it is not known."""
     scheduler: str | None
+    """`Slurm`, `PBS`."""
     engine: str | None
     """The container engine of the nodes."""
     binds: tuple[SiteBind, ...]
+    """File systems and devices to bind."""
     bandwidths: tuple[SiteBandwidth, ...]
     partitions: tuple[SitePartition, ...]
+    """Partitions with GPUs."""
     binding: SiteBinding | None
     mpi: SiteMpi | None
     caches: str | None
@@ -271,13 +287,19 @@ class Site:
     scratch: str | None
     """A folder of a user that all nodes see and that has room for models, as a shell of a job reads it."""
     variables: tuple[SiteVariable, ...]
+    """Variables that jobs want."""
     modules: tuple[SiteModule, ...]
+    """Modules that jobs want."""
     options: tuple[SiteOption, ...]
+    """Options of the scheduler that jobs want."""
     annotations: tuple[SiteAnnotation, ...]
+    """Annotations for the Container Engine."""
     domain: str | None
-    """What follows a node's short name, where ranks shall meet over the fast network; None: the name does as it is."""
+    """What follows a node's short name, where ranks shall meet over the fast network; null: the name does as it is."""
     measured: tuple[MeasuredVariable, ...]
+    """Variables that were tried there, and did nothing, or harm."""
     advice: tuple[SiteAdvice, ...]
+    """What else to know."""
     source: str
     date: dt.date
 

@@ -69,22 +69,27 @@ class CheckReport:
     """The result of `lumiimg check`."""
 
     image: str
+    """As it was named."""
     answer: Answer
+    """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
     sentence: str
     """The answer for a person."""
     level: Level
     """The highest level that was taken."""
     levels: LevelsTaken
+    """What became of each level: `done`, or why it was not taken."""
     path: FabricPath
+    """The path that a collective's bytes take."""
     steps: tuple[Step, ...]
     """The path, with what is known of each of its steps."""
     findings: tuple[Finding, ...]
+    """What was found, as it bears on the answer."""
     runs: tuple[ProbeRun, ...] = ()
-    """What the probes printed of themselves."""
+    """What the probes said; empty below level `probe`."""
     collective: CollectiveOutcome | None = None
     """What the collective of level run came to."""
     gpu: GpuAccount | None = None
-    """What the GPU of the site makes of its code; None without a site, or where that has none of AMD's."""
+    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
     advice: Advice = NO_ADVICE
     """Why, and what to do."""
 

@@ -58,15 +58,20 @@ class ImageDrift:
     """One image, before and now."""
 
     image: str
+    """As it was named."""
     fate: Fate
+    """What becomes of it."""
     before: Boundary
+    """With the older snapshot."""
     now: Boundary
+    """With the newer snapshot and new binds."""
     saved: ManifestCheck
     lacks: tuple[str, ...]
     """What its engine needs bound now, and did not before: device files that it hides."""
     driver: tuple[RuleResult, ...]
     """What a GPU driver that changed makes of its ROCm."""
     notes: tuple[str, ...]
+    """What was not seen."""
 
     @property
     def refused(self) -> tuple[Rule, ...]:

@@ -91,11 +91,12 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
 
     if arguments.dry_run:
         from lumiimg.cli.output import Output
+        from lumiimg.report.json_builds import BuildPlan, Stack
         from lumiimg.report.views.request import plan_document
 
         chain = write_chain(lock)
-        own = {"plan": lock, "definitions": chain}
-        return Output.of(arguments).deliver(plan_document(lock, chain), "build-plan", None, ExitCode.GOOD, own)
+        value = BuildPlan(Stack(lock), tuple(chain))
+        return Output.of(arguments).deliver(plan_document(lock, chain), "build-plan", value, ExitCode.GOOD)
     if lock.bootstrap.image is not None:
         lock.bootstrap.image.refuse_unproved()
     why = vars(arguments).get("why")

@@ -92,7 +92,7 @@ def _on_nodes(arguments: argparse.Namespace, output: Output) -> int:
     from lumiimg.cluster.nodes.slurm import find_allocation
     from lumiimg.files import write_text
     from lumiimg.findings import Level
-    from lumiimg.report.schema import json_text
+    from lumiimg.report.json_output import json_text
     from lumiimg.report.views.check import nodes_document
 
     if arguments.level == "static":

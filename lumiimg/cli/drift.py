@@ -21,7 +21,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.host.drift import compare
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
-    from lumiimg.report.drift import Words, json_keys, print_drift
+    from lumiimg.report.drift import Words, json_parts, print_drift
     from lumiimg.report.views.images import of_error
 
     inputs.refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         write_text(arguments.html, drift_page(drift, images, answer, words, unread))
     if arguments.json:
-        print_json("drift", drift, **json_keys(drift, images, answer, words, unread))
+        print_json("drift", **json_parts(drift, images, answer, words, unread))
     shown = {"verbose": arguments.verbose, "quiet": arguments.quiet, "stderr": arguments.json}
     print_drift(drift, images, answer, words, unread, **shown)
     return ExitCode.BAD_INPUT if unread and answer is not Outcome.REFUSED else answer.exit_code

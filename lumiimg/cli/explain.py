@@ -44,17 +44,15 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 def _image(arguments: argparse.Namespace) -> int:
     from lumiimg.cli.output import Output
-    from lumiimg.report.boundary import json_keys
+    from lumiimg.report.json_images import ExplainedImage
     from lumiimg.report.views.compatibility import compatibility_document
 
     boundary = _studier(arguments)(arguments.images[0])
-    document = compatibility_document(boundary)
-    code = boundary.decision.exit_code
-    return Output.of(arguments).deliver(document, "explain-image", boundary, code, json_keys(boundary))
+    document, code = compatibility_document(boundary), boundary.decision.exit_code
+    return Output.of(arguments).deliver(document, "explain-image", ExplainedImage(boundary), code)
 
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:
-    from lumiimg.report.boundary import json_keys
     from lumiimg.report.console import print_json_line
     from lumiimg.report.views.images import ImageAnswer, of_boundary
 
@@ -63,7 +61,7 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
     def answer(image: Path) -> ImageAnswer:
         boundary = study(image)
         if arguments.json:
-            print_json_line("explain-image", boundary, **json_keys(boundary))
+            print_json_line("explain-image", of=boundary)
         return of_boundary(boundary)
 
     return output.each("explain", arguments.images, answer)
@@ -84,7 +82,8 @@ def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:
 
 
 def _request(arguments: argparse.Namespace, output: Output) -> int:
-    from lumiimg.report.views.request import json_keys, request_document
+    from lumiimg.report.json_builds import ExplainedRequest
+    from lumiimg.report.views.request import request_document
 
     request, plan = planned(arguments)
     if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
@@ -92,12 +91,13 @@ def _request(arguments: argparse.Namespace, output: Output) -> int:
 
         plan = with_taken(plan, plan.lock, sources_of(arguments), request.until)
     code = ExitCode.NO if plan.refused else ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
-    return output.deliver(request_document(plan), "explain-request", plan, code, json_keys(plan))
+    return output.deliver(request_document(plan), "explain-request", ExplainedRequest(plan), code)
 
 
 def _bases(arguments: argparse.Namespace, output: Output) -> int:
     """Report on which bases of the catalogue the layers can be put that are asked for."""
     from lumiimg.catalog.catalogue import open_catalogue
+    from lumiimg.report.json_builds import PossibleBase, PossibleBases
     from lumiimg.report.views.request import bases_document
     from lumiimg.resolve.decide import working
     from lumiimg.resolve.plan import outcome_of
@@ -108,6 +108,6 @@ def _bases(arguments: argparse.Namespace, output: Output) -> int:
     plans, others = working(request, ground)
     free = [] if plans else working(replace(request.plainly(), add=request.unpinned), ground)[0]
     document = bases_document(plans, request, ground.site, others=others, free=free)
-    bases = [{"base": plan.base.name, "doubts": plan.is_doubtful, "answer": outcome_of(plan)} for plan in plans]
+    bases = tuple(PossibleBase(plan.base.name, plan.is_doubtful, outcome_of(plan)) for plan in plans)
     code = ExitCode.GOOD if plans else ExitCode.NO
-    return output.deliver(document, "explain-bases", None, code, {"bases": bases})
+    return output.deliver(document, "explain-bases", PossibleBases(bases), code)

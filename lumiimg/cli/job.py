@@ -32,7 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.job.plan import by_carried, loading, plan_job
     from lumiimg.files import write_text
     from lumiimg.report.console import print_json
-    from lumiimg.report.job import explain_job, json_keys, print_job
+    from lumiimg.report.job import explain_job, print_job
     from lumiimg.report.text import show_items
     from lumiimg.report.views.compatibility import doubts
 
@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = plan_job(request, stack, _as_seen(site, snapshot), manifest)
     script = _script(plan, arguments)
     if arguments.json:
-        print_json("job", plan, **json_keys(plan), script=script)
+        print_json("job", plan=plan, script=script)
     if arguments.explain:
         explain_job(plan, stderr=arguments.json)
         return ExitCode.GOOD

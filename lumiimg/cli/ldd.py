@@ -33,8 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
         doubts += dict.fromkeys(doubt for listing in listings.values() for doubt in listing.doubts)
     doubts += (f"not everybody can load all of this: {path} is closed to others" for path in closed)
     if arguments.json:
-        unknown = {"by_kernel": by_kernel, "undecided": undecided, "notes": doubts}
-        print_json("ldd", files=outcomes, **{key: value for key, value in unknown.items() if value})
+        print_json("ldd", files=outcomes, by_kernel=by_kernel, undecided=undecided or "", notes=doubts)
     print_ldd(
         outcomes, by_kernel, undecided, doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json
     )

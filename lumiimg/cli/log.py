@@ -28,7 +28,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
     from lumiimg.check.run.job_paths import job_paths
     from lumiimg.cli.output import Output
-    from lumiimg.report.views.log import log_document
+    from lumiimg.report.json_images import LogAnswer
+    from lumiimg.report.views.log import advice_of, log_document
 
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
@@ -48,12 +49,8 @@ def execute(arguments: argparse.Namespace) -> int:
     measured = bandwidth_findings(report, site)
     answer = answer_of_job(report, measured)
     document = log_document(arguments.paths, report, job_paths(report), measured, image, answer, site)
-    value = None
-    if output.json:
-        from lumiimg.report.log import json_keys
-
-        value = json_keys(report, measured, image, answer)
-    return output.deliver(document, "log", report, answer, own=value or {})
+    value = LogAnswer(report, answer, advice_of(report), tuple(measured), image)
+    return output.deliver(document, "log", value, answer)
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
@@ -123,15 +120,12 @@ def _follow(names: list[str]) -> LogReader:
 def _list_signatures(arguments: argparse.Namespace) -> int:
     from lumiimg.cli.output import Output
     from lumiimg.nccl.vocabulary import vocabulary
-    from lumiimg.report.console import print_json
+    from lumiimg.report.json_images import KnownMessages
     from lumiimg.report.views.log import signatures_document
 
-    output, known = Output.of(arguments), vocabulary()
-    if output.json:
-        signatures, return_codes = tuple(known.signatures.values()), tuple(known.return_codes.values())
-        print_json("signatures", signatures=signatures, return_codes=return_codes)
-    output.show(signatures_document(known))
-    return ExitCode.GOOD
+    known = vocabulary()
+    value = KnownMessages(tuple(known.signatures.values()), tuple(known.return_codes.values()))
+    return Output.of(arguments).deliver(signatures_document(known), "signatures", value, ExitCode.GOOD)
 
 
 def _warn(text: str) -> None:

@@ -13,8 +13,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.cluster.module.folder import write_module
     from lumiimg.cluster.module.plan import plan_module
     from lumiimg.fabric.path import Fabric
-    from lumiimg.report.console import print_json
-    from lumiimg.report.module import json_keys, print_module
+    from lumiimg.report.module import print_json_of, print_module
     from lumiimg.report.text import show, show_items
     from lumiimg.report.views.compatibility import doubts, refusals_document
 
@@ -27,7 +26,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return module.boundary.decision.exit_code
     write_module(module, arguments.output, force=arguments.force)
     if arguments.json:
-        print_json("module", module, **json_keys(module, arguments.output))
+        print_json_of(module, arguments.output)
     print_module(module, arguments.output, quiet=arguments.quiet, stderr=arguments.json)
     if module.boundary is not None:
         show_items(doubts(module.boundary), stderr=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lumiimg.cli.inputs import refuse_places
@@ -15,13 +14,12 @@ from lumiimg.report.text import show
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from lumiimg.report.document import Document
     from lumiimg.report.views.images import ImageAnswer
 
-NO_KEYS: Mapping[str, object] = MappingProxyType({})
 _SOON_S = 5.0
 """Between two lines that say how far it is."""
 
@@ -55,15 +53,13 @@ class Output:
             junit=junit,
         )
 
-    def deliver(
-        self, document: Document, kind: str, value: object, code: ExitCode, own: Mapping[str, object] = NO_KEYS
-    ) -> ExitCode:
+    def deliver(self, document: Document, kind: str, value: object, code: ExitCode) -> ExitCode:
         """Write an answer to all places that were asked for, as JSON of its kind; return the exit code."""
         self.write_files(document)
         if self.json:
             from lumiimg.report.console import print_json  # of use to those alone that want it
 
-            print_json(kind, value, **own)
+            print_json(kind, value)
         self.show(document)
         return code
 

@@ -6,42 +6,40 @@ import argparse
 import difflib
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from lumiimg.errors import BadInputError, ExitCode
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.report import schema
+    from lumiimg.report.json_kinds import KINDS
+    from lumiimg.report.json_output import strict_json
+    from lumiimg.report.schema import schema_of
 
-    names = schema.names()
     if arguments.name is None:
-        _list(names, as_json=arguments.json)
+        _list(as_json=arguments.json)
         return ExitCode.GOOD
-    if arguments.name not in names:
-        raise BadInputError(f"there is no schema {arguments.name!r}", hint=_hint(arguments.name, names))
-    sys.stdout.write(f"{schema.strict_json(schema.schema_of(arguments.name))}\n")
+    if arguments.name not in KINDS:
+        raise BadInputError(f"there is no schema {arguments.name!r}", hint=_hint(arguments.name, KINDS))
+    sys.stdout.write(f"{strict_json(schema_of(arguments.name))}\n")
     return ExitCode.GOOD
 
 
-def _list(names: Sequence[str], *, as_json: bool) -> None:
+def _list(*, as_json: bool) -> None:
     from lumiimg.report.console import print_json
-    from lumiimg.report.schema import kind_of
+    from lumiimg.report.json_builds import SchemaEntry
+    from lumiimg.report.json_kinds import KINDS
 
-    kinds = {name: kind_of(name) for name in names}
+    listed = [SchemaEntry(name, kind.number, kind.printed_by, kind.summary) for name, kind in KINDS.items()]
     if as_json:
-        listed = [
-            {"name": name, "number": kind.number, "of": kind.printed_by, "summary": kind.__doc__}
-            for name, kind in kinds.items()
-        ]
         print_json("schemas", schemas=listed)
         return
-    for name, kind in kinds.items():
-        print(textwrap.fill(kind.__doc__ or "", 80, initial_indent=f"{name:<19}", subsequent_indent=" " * 19))
+    for kind in listed:
+        print(textwrap.fill(kind.summary, 80, initial_indent=f"{kind.name:<19}", subsequent_indent=" " * 19))
     print("\none of them: lumiimg schema NAME    as tables: docs/reference/json.md")
 
 
-def _hint(name: str, names: Sequence[str]) -> str:
+def _hint(name: str, names: Collection[str]) -> str:
     word = name.partition("-")[0]
     near = [known for known in names if known.partition("-")[0] == word]
     near = near or difflib.get_close_matches(name, names, n=3, cutoff=0.6)

@@ -147,7 +147,7 @@ def _told(
     from lumiimg.cluster.trial.table import answer_of, report_of
     from lumiimg.files import write_text
     from lumiimg.report.console import print_json
-    from lumiimg.report.schema import json_text
+    from lumiimg.report.json_output import json_text
     from lumiimg.report.trial import print_trial
 
     report = report_of(folder, plan, os.environ)

@@ -14,7 +14,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from lumiimg.build.venv import make_venv, plan_venv
     from lumiimg.catalog.catalogue import open_catalogue
     from lumiimg.report.console import print_json
-    from lumiimg.report.venv import json_keys, print_venv
+    from lumiimg.report.venv import print_venv
     from lumiimg.resolve.own_requirements import read_own
     from lumiimg.secret import hidden
 
@@ -30,7 +30,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = plan_venv(arguments.image, own, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
     record = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
     if arguments.json:
-        print_json("venv", record, **json_keys(output))
+        print_json("venv", record=record, path=output.absolute())
     print_venv(record, arguments.image, output, plan.doubt, quiet=arguments.quiet, stderr=arguments.json)
     return ExitCode.GOOD
 

@@ -101,9 +101,9 @@ class Definition:
     """One definition file and what it needs beside it."""
 
     name: str
-    """Without extension: `02-netprobe`, or `flat`."""
+    """Of the file, without `.def`."""
     layers: tuple[str, ...]
-    """Names of the layers that it adds, for people."""
+    """Of the catalogue, that it makes."""
     parent: str | None
     """Name of the definition whose image it starts from; None if it bootstraps."""
     sections: Sections
@@ -123,6 +123,7 @@ class Definition:
 
     @property
     def text(self) -> str:
+        """The file itself."""
         return self.sections.text
 
     @property

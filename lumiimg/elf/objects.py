@@ -95,11 +95,13 @@ class LoadOutcome:
     """Newly loaded, in the order of the loader's list (breadth first)."""
     missing: tuple[MissingLibrary, ...] = ()
     missing_versions: tuple[MissingVersion, ...] = ()
+    """Symbol versions that are not there."""
     errors: tuple[str, ...] = ()
-    """Each of these alone keeps the program from starting, or makes dlopen fail."""
+    """In ld.so's words: why it would not start."""
     warnings: tuple[str, ...] = ()
+    """In ld.so's words: what it would print and go on."""
     closure: dict[str, str | None] = field(default_factory=dict)
-    """Each name that the objects need to the path that serves it, None where nothing does."""
+    """Needed name to path in the image, as ld.so prints them; null where nothing serves it."""
 
     @property
     def ok(self) -> bool:

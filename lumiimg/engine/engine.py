@@ -54,8 +54,11 @@ class Engine:
     """A container engine that answered."""
 
     path: Path
+    """Of the program."""
     kind: EngineKind
+    """Which family; SingularityCE is `singularity`."""
     version: str
+    """As it says itself: `1.4.2`."""
     build_flags: frozenset[str]
     """Long options that its `build` knows, with the dashes."""
 

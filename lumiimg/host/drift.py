@@ -39,9 +39,11 @@ class Drift:
     """Two snapshots side by side."""
 
     before: Snapshot
+    """The older snapshot."""
     now: Snapshot
+    """The newer snapshot, or this machine."""
     kinds: tuple[NodeChange, ...]
-    """In what the nodes are of different kinds; then there are no changes."""
+    """What shows that these are nodes of different kinds, and no drift."""
     changes: tuple[NodeChange, ...]
     """In the order in which they bear on images."""
     notes: tuple[str, ...]

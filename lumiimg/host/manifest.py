@@ -16,11 +16,15 @@ class Bind:
     """One file or folder of the host in the container."""
 
     source: str
+    """On the host."""
     target: str
+    """In the container."""
     reason: str
+    """Why, a sentence."""
     chain: tuple[str, ...] = ()
     """Names from the program to this library, each needed by the one before."""
     read_only: bool = False
+    """Whether it cannot be written in the container."""
     of_image: bool = False
     """Whether the source is a squashfs file, of which what it holds is bound."""
 
@@ -31,7 +35,9 @@ class Variable:
 
     name: str
     value: str
+    """To set."""
     reason: str
+    """Why, a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,11 @@ class Refusal:
     library: str
     """Path of the library that cannot be loaded, and whose it is."""
     need: str
+    """What it needs: a version, a name."""
     have: str
+    """What there is instead."""
     chain: tuple[str, ...]
+    """Names from the program to this library, each needed by the one before."""
     words: str
     """What shows it: ld.so's own words, where it would print any."""
     of_host: bool = False
@@ -60,7 +69,7 @@ class Loaded:
 
     object: LoadedObject
     host_path: str | None
-    """Where it lies on the host; None for a file of the image."""
+    """Where it lies on the host; null for a file of the image."""
 
     @property
     def name(self) -> str:
@@ -78,7 +87,9 @@ class BindManifest:
     """The answer for one image and one machine."""
 
     fabric: Fabric
+    """Where the fabric's libraries come from; `none`: no set of binds loads."""
     binds: tuple[Bind, ...] = ()
+    """What is to be bound."""
     variables: tuple[Variable, ...] = ()
     loaded: tuple[Loaded, ...] = ()
     """What the loader would have in the process of RCCL and its plugin, in its order; as far as the last attempt came,

@@ -204,10 +204,13 @@ class VerdictGroup:
     """Nodes whose ranks all came to the same."""
 
     verdict: Verdict
+    """Of these nodes."""
     network: str | None
+    """As the library names it: `AWS Libfabric`, `Socket`."""
     provider: str | None
+    """Of libfabric: `cxi`."""
     cause: str | None
-    """Id of the likeliest cause on these nodes; None where none was seen there."""
+    """Id of the likeliest cause on these nodes; null where none was seen there."""
     confidence: Confidence
     """That of the least sure of their ranks."""
     nodes: tuple[str, ...]
@@ -243,13 +246,13 @@ class Transport:
     """How the network was used; None, or nothing, where the log does not tell or ranks differ."""
 
     gdr: bool | None
-    """Whether the NIC reads GPU memory (GPUDirect RDMA)."""
+    """Whether the NIC reads GPU memory (GPUDirect RDMA); null where the log does not say, or ranks differ."""
     pxn: bool | None
-    """Whether ranks send through the NIC of a neighbour's GPU (NCCL's PXN)."""
+    """Whether ranks send through the NIC of a neighbour's GPU (NCCL's PXN). Null as above."""
     protocol: str | None
     """Of the OFI plugin: `SENDRECV`, `RDMA`."""
     nics: int | None
-    """That the plugin found."""
+    """NICs that the plugin found."""
     interfaces: tuple[str, ...]
     """Network interfaces of NET/Socket, in its order: `hsn0`, `nmn0`."""
     bootstrap: tuple[str, ...]
@@ -311,19 +314,22 @@ class LogReport:
     """The answer about one log (or a set of files of one job)."""
 
     verdict: Verdict
+    """Which network, or why the plugin gave none; `lumiimg log --signatures` has what is behind it."""
     confidence: Confidence
+    """How well the log supports the verdict."""
     proof: tuple[Evidence, ...]
     """The lines that decide the verdict, strongest first."""
     ranks: tuple[RankResult, ...]
     nodes: tuple[VerdictGroup, ...]
     """The largest group first."""
     told: Told
+    """How much of the job the log speaks of."""
     runs_before: tuple[RunBefore, ...]
     """Other runs in the log, of the same job or of others; the answer is about the last one."""
     first_line: int
     """Where the run begins that the answer is about; 1 where it is the only one."""
     excerpt: bool
-    """Whether no line that decides the verdict names its process: somebody took that out, or wrote the lines."""
+    """Whether no line that decides the verdict names its process: such lines prove nothing alone."""
     single_node: bool
     """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
     failed_running: bool
@@ -333,24 +339,28 @@ class LogReport:
     ended: Death | None
     """What ended the job, where it was not the network; null where the log does not show it."""
     end_unclear: bool
-    """Whether an error so near the end of the log, or a call of the library that failed or did not end, may have ended
-    the job."""
+    """Whether an error stands so near the end of the log that it may have ended the job; then no answer is `good`."""
     stall: Stall | None
     """With which ranks a stall began; null where none is seen, or the log does not show it."""
     progress: tuple[RankProgress, ...]
     """How far each rank came, where there are dumps of PyTorch's flight recorder."""
     differing: tuple[DifferentValue, ...]
-    """Values of variables that are not the same in all processes."""
+    """Values of variables of NCCL, libfabric and the loader that are not the same in all processes."""
     channels: tuple[Channels, ...]
     """How ranks were connected, the most frequent way first."""
     communicators: tuple[Communicator, ...]
+    """In the order of the log."""
     library: LoggedLibrary | None
+    """The collective library; null where it does not name itself."""
     plugin: LoggedLibrary | None
+    """The net plugin; null where none names itself."""
     provider: str | None
+    """Of libfabric: `cxi`; null where the log does not say, or ranks differ."""
     transport: Transport
     environment: tuple[tuple[str, str], ...]
     """Variables of NCCL, Slurm and Slingshot that the log shows, each with its (first) value."""
     measurements: tuple[Measurement, ...]
+    """Tables of benchmarks in the log."""
     causes: tuple[Cause, ...]
     """Most likely first."""
 

@@ -10,7 +10,7 @@ from lumiimg.cluster.module.plan import NOTHING_BOUND
 from lumiimg.errors import printable
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import BindManifest
-from lumiimg.report import schema
+from lumiimg.report import json_output
 from lumiimg.report.views.compatibility import doubts
 
 if TYPE_CHECKING:
@@ -62,13 +62,12 @@ def _singularity(_: Boundary, manifest: BindManifest, __: Snapshot) -> str:
 
 def _json(boundary: Boundary, manifest: BindManifest, _: Snapshot) -> str:
     binds = manifest.fabric is not Fabric.NONE
-    text = schema.json_text(
+    text = json_output.json_text(
         "bind",
-        manifest,
         image=boundary.image,
         host=boundary.host,
         decision="ok" if binds else boundary.decision,
-        environment={variable.name: variable for variable in manifest.variables},
+        manifest=manifest,
         doubts=[doubt.text for doubt in doubts(boundary)] if binds else [],
     )
     return text + "\n"

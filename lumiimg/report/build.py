@@ -18,6 +18,7 @@ from lumiimg.report.console import (
     verbatim,
 )
 from lumiimg.report.image import print_differences
+from lumiimg.report.json_builds import Stack
 from lumiimg.report.reach import never_built
 from lumiimg.resolve.request import Request, words_of
 from lumiimg.resolve.rules import RuleOutcome
@@ -101,8 +102,10 @@ def print_built(
 ) -> None:
     """Say what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
     if as_json:
-        own = {"seconds": round(built.seconds, 3), "engine": engine, "plan": lock, "differences": differences}
-        print_json("build" if lock else "rebuild", built, **own)
+        if lock is None:
+            print_json("rebuild", built=built, engine=engine, differences=differences)
+        else:
+            print_json("build", built=built, engine=engine, plan=Stack(lock))
         return
     out = console(quiet=quiet)
     name = str(built.image)

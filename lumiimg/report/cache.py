@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from lumiimg.report.console import Console, console, detail, headline, print_json, proposal, say, verbatim
+from lumiimg.report.json_builds import CacheFault
 from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def print_entries(
 def print_why(answer: CacheLookup, below: str | None, *, as_json: bool, quiet: bool = False) -> None:
     """Print why a layer is not in the cache, or that it is."""
     if as_json:
-        print_json("why", answer, hit=answer.entry is not None)
+        print_json("why", answer)
         return
     out = console(quiet=quiet)
     _print_lookup(out, answer, below)
@@ -88,8 +89,7 @@ def _print_lookup(out: Console, answer: CacheLookup, below: str | None) -> None:
 def print_faults(faults: Sequence[tuple[str, str]], checked: int, *, as_json: bool, quiet: bool = False) -> None:
     """Print which entries are not what they were."""
     if as_json:
-        found = [{"key": key, "fault": fault} for key, fault in faults]
-        print_json("cache-verify", checked=checked, faults=found)
+        print_json("cache-verify", checked=checked, faults=[CacheFault(*fault) for fault in faults])
         return
     out = console(quiet=quiet)
     headline(out, f"{count(checked, 'layer')} read; {count(len(faults), 'fault')}", "problem" if faults else "ok")

@@ -12,6 +12,7 @@ from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import printable
 from lumiimg.report.console import Console, console, fact, heading, headline, print_json, proposal, say
+from lumiimg.report.json_builds import CatalogueEntry
 from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count
 
@@ -27,44 +28,44 @@ _WIDEST = 26
 
 def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json: bool) -> None:
     """Print every base, layer, recipe and site; what cannot be read is listed with its fault."""
-    entries: list[tuple[str, str, str, str, str | None]] = []
+    entries: list[CatalogueEntry] = []
     for name in catalogue.layer_names():
         try:
             layer = catalogue.entry(name)
-            kind = "base" if layer.is_base else "layer"
-            entries.append((kind, name, layer.status, layer.summary, _age_of_images(layer)))
+            of = layer.status, layer.summary, _age_of_images(layer)
+            entries.append(CatalogueEntry("base" if layer.is_base else "layer", name, *of))
         except CatalogError as error:
-            entries.append(("broken", name, "broken", str(error), None))
+            entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
     for name in catalogue.recipe_names():
         try:
             recipe = catalogue.recipe(name)
-            entries.append(("recipe", name, "", f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})", None))
+            summary = f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})"
+            entries.append(CatalogueEntry("recipe", name, "", summary, None))
         except CatalogError as error:
-            entries.append(("broken", name, "broken", str(error), None))
+            entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
     for name in site_names(environment):
         try:
             site = find_site(name, environment)
-            entries.append(("site", name, site.status or "", site.title, _age_of_site(site)))
+            entries.append(CatalogueEntry("site", name, site.status or "", site.title, _age_of_site(site)))
         except CatalogError as error:
-            entries.append(("broken", name, "broken", str(error), None))
+            entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
     if as_json:
-        keys = ("kind", "name", "status", "summary", "old")
-        print_json("list", entries=[dict(zip(keys, entry, strict=True)) for entry in entries])
+        print_json("list", entries=entries)
         return
     out = console()
-    kinds = {kind: [entry for entry in entries if entry[0] == kind] for kind in ("base", "layer", "recipe", "site")}
+    kinds = {kind: [entry for entry in entries if entry.kind == kind] for kind in ("base", "layer", "recipe", "site")}
     headline(out, ", ".join(count(len(found), kind) for kind, found in kinds.items()))
-    width = max((len(name) for _, name, *_ in entries if len(name) <= _WIDEST), default=0)
+    width = max((len(entry.name) for entry in entries if len(entry.name) <= _WIDEST), default=0)
     for kind in (*kinds, "broken"):
-        rows = [entry for entry in entries if entry[0] == kind]
+        rows = [entry for entry in entries if entry.kind == kind]
         if not rows:
             continue
         heading(out, kind if kind == "broken" else f"{kind}s")
-        for _, name, status, summary, old in rows:
-            first = f"  {printable(name):<{width}}  {status:<10}  "
-            say(out, summary, first=first, rest=" " * (width + 16))
-            if old:
-                say(out, old, first=" " * (width + 16), rest=" " * (width + 16), style="yellow")
+        for entry in rows:
+            first = f"  {printable(entry.name):<{width}}  {entry.status:<10}  "
+            say(out, entry.summary, first=first, rest=" " * (width + 16))
+            if entry.old:
+                say(out, entry.old, first=" " * (width + 16), rest=" " * (width + 16), style="yellow")
     out.print()
     say(out, LEGEND, style="dim")
     proposal(out, "lumiimg show NAME", word="more of one")
@@ -88,8 +89,7 @@ def _age_of_images(layer: Layer) -> str | None:
 
 def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        given = {f"{layer}.{name}": value for (layer, name), value in recipe.arguments.items()}
-        print_json("show-recipe", recipe, fabric=recipe.fabric or "auto", arguments=given)
+        print_json("show-recipe", recipe=recipe)
         return
     out = console()
     headline(out, f"{recipe.name} (recipe): {recipe.summary}")
@@ -111,14 +111,7 @@ def print_entry(layer: Layer, *, as_json: bool, read: Sequence[Release] = ()) ->
     """
     if as_json:
         print_json(
-            "show-layer",
-            layer,
-            kind="base" if layer.is_base else "layer",
-            images=layer.named.known if layer.named else (),
-            sources={source.name: source for source in layer.sources},
-            environment={"set": layer.set_environment, "prepend": layer.prepend_environment},
-            read=read,
-            trials=[trial for row in rows_of(layer) for trial in trials_of(*row)],
+            "show-layer", layer=layer, read=read, trials=[one for row in rows_of(layer) for one in trials_of(*row)]
         )
         return
     kind = "family of bases" if layer.variants else "base" if layer.is_base else "layer"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.definition.docker.dockerfile import text_of
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.errors import printable
 from lumiimg.report.console import STYLES, Console, console, cut, heading, headline, marked, print_json, proposal, say
+from lumiimg.report.json_builds import DraftArgument
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _LINES = 12
 def print_draft(draft: Draft, folder: Path | None, *, as_json: bool) -> None:
     """Print what the Dockerfile does, what is here already, and what a person must see to."""
     if as_json:
-        print_json("draft", draft.path, **_json_keys(draft), folder=folder)
+        _print_json(draft, folder)
         return
     out = console()
     if folder is not None:
@@ -165,26 +166,11 @@ def _written(out: Console, draft: Draft, folder: Path) -> None:
     proposal(out, command)
 
 
-def _json_keys(draft: Draft) -> dict[str, Any]:
-    """Return the keys of the JSON beside the attributes of the path through the Dockerfile."""
-    path, found = draft.path, draft.recognised
-    return {
-        "file": path.dockerfile.path,
-        "sha256": path.dockerfile.sha256,
-        "target": path.stages[-1].label,
-        "base": found.base,
-        "arguments": [
-            {
-                "name": declared.name,
-                "value": None if declared.value is None else text_of(declared.value),
-                "line": declared.line,
-                "used": declared.used,
-            }
-            for declared in path.arguments
-        ],
-        "environment": {name: text_of(value) for name, value in path.environment.items()},
-        "layers": found.known,
-        "architectures": found.architectures,
-        "left_out": draft.left_out,
-        "notes": draft.environment.notes,
-    }
+def _print_json(draft: Draft, folder: Path | None) -> None:
+    path = draft.path
+    arguments = [
+        DraftArgument(one.name, None if one.value is None else text_of(one.value), one.line, one.used)
+        for one in path.arguments
+    ]
+    environment = {name: text_of(value) for name, value in path.environment.items()}
+    print_json("draft", draft=draft, arguments=arguments, environment=environment, folder=folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
@@ -24,6 +24,7 @@ from lumiimg.report.console import (
     screen,
 )
 from lumiimg.report.images import print_groups
+from lumiimg.report.json_images import DriftOfImage
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -72,35 +73,14 @@ class Words:
         return self.now or "now.json"
 
 
-def json_keys(
+def json_parts(
     drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words, unread: Sequence[ImageAnswer] = ()
-) -> dict[str, Any]:
-    """Return the keys of the JSON beside the attributes of the drift."""
-    return {
-        "answer": {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[whole(answer, unread)],
-        "sentence": sentence_of(drift, images, answer, unread),
-        "images": [_image_data(image, words) for image in images],
-        "unread": [{"image": one.image, "why": one.sentence} for one in unread],
-    }
-
-
-def _image_data(image: ImageDrift, words: Words) -> dict[str, Any]:
-    return {
-        "image": image.image,
-        "fate": image.fate,
-        "before": image.before,
-        "now": image.now,
-        "saved_binds": {
-            "hold": image.saved.holds and not image.lacks,
-            "gone": image.saved.gone,
-            "lack": image.lacks,
-            "refusal": image.saved.refusal,
-        },
-        "refused": image.refused,
-        "driver": image.driver,
-        "notes": image.notes,
-        "remedies": tuple(remedies_of(image, words.snapshot, words.site)),
-    }
+) -> dict[str, object]:
+    """Return what the JSON is made of."""
+    word = {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[whole(answer, unread)]
+    of_images = [DriftOfImage(image, tuple(remedies_of(image, words.snapshot, words.site))) for image in images]
+    told = sentence_of(drift, images, answer, unread)
+    return {"answer": word, "sentence": told, "drift": drift, "images": of_images, "unread": unread}
 
 
 def print_drift(

@@ -32,7 +32,7 @@ _WORDS = {
 def print_gpu_code(image: str, code: GpuCode, gpu: GpuTarget | None, *, as_json: bool) -> None:
     """Print for which GPUs an image has code, and whether `gpu` takes it."""
     if as_json:
-        print_json("show-gpu", code, image=image, gpu=gpu)
+        print_json("show-gpu", image=image, gpu=gpu, code=code)
         return
     out = console()
     headline(out, f"{image}: {_answer(code, gpu)}", "unknown" if code.unreadable else "info")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.topology import RankCores, Topology, picture, ranges
 from lumiimg.report.console import INDENT, Console, console, detail, headline, proposal, say, verbatim
@@ -14,20 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.cluster.job.plan import JobPlan
-
-
-def json_keys(plan: JobPlan) -> dict[str, Any]:
-    """Return the keys of the JSON that are not attributes of the job."""
-    topology = plan.topology
-    return {
-        "site": plan.site.name,
-        "framework": plan.framework.name,
-        "launch": "torchrun" if plan.torchrun else "ray" if plan.ray else plan.starter,
-        "binding": {
-            "because": plan.binding,
-            "ranks": [{**asdict(place), "mask": topology.mask(place)} for place in topology.places] if topology else [],
-        },
-    }
 
 
 def print_job(plan: JobPlan, written: Path | None) -> None:

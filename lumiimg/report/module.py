@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from lumiimg.cluster.module.folder import module_files
 from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
-from lumiimg.report.console import INDENT, Console, console, headline, marked, say, verbatim
+from lumiimg.report.console import INDENT, Console, console, headline, marked, print_json, say, verbatim
+from lumiimg.report.json_images import ModuleFiles
 from lumiimg.wording import count
 
 
-def json_keys(module: ImageModule, folder: Path) -> dict[str, Any]:
-    """Return the keys of the JSON beside the attributes of the module."""
+def print_json_of(module: ImageModule, folder: Path) -> None:
+    """Print what was written for machines."""
     for_tcl, for_lmod = module_files(module, folder)
-    return {
-        "use": folder.absolute() / "modulefiles",
-        "files": {"lmod": for_lmod, "tcl": for_tcl, "wrappers": module.home / "bin"},
-        "wrappers": {program.name: program.path for program in module.programs},
-        "fabric": module.boundary and module.boundary.fabric,
-        "container_environment": {item.name: item.value for item in module.container_variables},
-    }
+    files = ModuleFiles(for_lmod, for_tcl, module.home / "bin")
+    print_json("module", of=module, use=folder.absolute() / "modulefiles", files=files)
 
 
 def print_module(module: ImageModule, folder: Path, *, quiet: bool = False, stderr: bool = False) -> None:

@@ -1,194 +1,175 @@
-"""The JSON that commands print, and its JSON Schemas (2020-12), both made from the types in `report/outputs/`.
+"""The JSON Schemas (2020-12) of what commands print, made from the types that json_kinds.py names.
 
-A value is printed by its attributes: those of a shape are looked up by name on what the rooms below return, and are
-checked on the way. So a kind is declared once, with its number. docs/reference/json.md says what a number promises.
+A key has the type of its field, or of its property; its description is the docstring of that.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
+import datetime as dt
 import importlib
 import inspect
 import itertools
-import json
-import re
-import textwrap
-from collections.abc import Iterator, Mapping
+import sys
+import types
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache, partial
-from typing import Any, get_args, get_type_hints
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import msgspec
+from lumiimg.report.json_kinds import AS_TEXT, KINDS
+from lumiimg.report.json_output import Keys, fields_of, keys_in
 
-from lumiimg.report.outputs.shape import Output, Text
-from lumiimg.secret import HIDDEN, hidden, is_secret_name, secrets_here
-
-_MODULES = {
-    "build": "adapt build build-definitions build-plan diff-images diff-locks lock plan rebuild show-image",
-    "cache": "cache cache-removed cache-verify why",
-    "catalogue": "list schemas show-layer show-recipe show-site",
-    "check": "check check-nodes",
-    "draft": "draft",
-    "fabric": "bind bind-manifest drift explain-image host ldd",
-    "gpu": "show-gpu",
-    "job": "job module venv",
-    "log": "log signatures",
-    "machine": "bench-import doctor",
-    "request": "explain-bases explain-request",
-    "trial": "trial trial-job trial-plan",
+_PLAIN = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    types.NoneType: {"type": "null"},
+    dt.date: {"type": "string", "format": "date"},
+    Any: {},
 }
-"""Of `report/outputs/`, with the kinds that each has."""
-_AS_IT_IS = frozenset({"script"})
-"""Of a job: it is run, and says what its user said."""
-_NOT_ASCII = re.compile("[^\0-~]")
 
-
-def names() -> tuple[str, ...]:
-    """Return the names of all kinds of output, sorted."""
-    return tuple(sorted(name for kinds in _MODULES.values() for name in kinds.split()))
-
-
-def kind_of(name: str) -> type[Output]:
-    """Return the type of a kind of output."""
-    module = next(module for module, kinds in _MODULES.items() if name in kinds.split())
-    types = importlib.import_module(f"lumiimg.report.outputs.{module}")
-    kind: type[Output] = getattr(types, name.title().replace("-", ""))
-    return kind
-
-
-def json_text(name: str, source: object = None, /, **own: object) -> str:
-    """Return an output of a kind, with its number: each key is one of its `own`, else an attribute of the source."""
-    kind = kind_of(name)
-    shaped = source if kind.made_of else _shaped(kind, source, own)
-    return strict_json({kind.number_key: kind.number, **_without_secrets(msgspec.to_builtins(shaped, enc_hook=str))})
-
-
-def _without_secrets(data: dict[str, Any]) -> dict[str, Any]:
-    """Return JSON with the secrets in its texts replaced, and the variables that are called like one."""
-    plain = cache(partial(hidden, known=secrets_here()))  # names and paths stand there many times
-
-    def walk(value: Any, name: str = "") -> Any:  # noqa: ANN401 - JSON
-        if isinstance(value, str):
-            is_named = value and name.isupper() and is_secret_name(name)
-            return value if name in _AS_IT_IS else HIDDEN if is_named else plain(value)
-        if isinstance(value, dict):
-            return {plain(key): walk(inner, key) for key, inner in value.items()}
-        return [walk(inner, name) for inner in value] if isinstance(value, list | tuple) else value
-
-    return {key: walk(value, key) for key, value in data.items()}
-
-
-def _shaped(kind: type[Output], source: object, own: Mapping[str, object]) -> Output:
-    values = {
-        field.encode_name: own[field.name] if field.name in own else getattr(source, field.name)
-        for field in msgspec.structs.fields(kind)
-        if field.name in own or hasattr(source, field.name)
-    }
-    return msgspec.convert(values, kind, from_attributes=True, dec_hook=_printable)
-
-
-def _printable(kind: type, value: object) -> object:
-    """Let through what msgspec has no type of its own for (a path): it is printed as its text."""
-    if kind is Text:
-        return Text(value)
-    if not isinstance(value, kind):
-        raise TypeError(f"is a {type(value).__name__}, no {kind.__name__}")
-    return value
-
-
-def strict_json(data: Mapping[str, Any]) -> str:
-    r"""Return JSON that every parser takes and every terminal survives (RFC 8259, RFC 7493).
-
-    In ASCII: valid in whatever encoding standard output has, and no direction mark or C1 control out of a hostile file
-    reaches the terminal. A byte of a name that is not UTF-8, half a surrogate here, is spelled out in six letters
-    (`\udcff`): as an escape it would stand for no character. Raises ValueError for NaN and infinity, which no output
-    has.
-    """
-    return _NOT_ASCII.sub(_escaped, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _escaped(letter: re.Match[str]) -> str:
-    code = ord(letter[0])
-    if 0xD800 <= code < 0xE000:
-        return f"\\\\u{code:04x}"
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-    return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
-
-
-# -- schemas
+Schema = dict[str, Any]
 
 
 @cache
-def schema_of(name: str) -> dict[str, Any]:
+def schema_of(name: str) -> Schema:
     """Return the schema of a kind, which needs no other: closed, and each key with what the code says of it."""
-    kind = kind_of(name)
-    types = list(_shapes(kind.made_of or kind, set()))
-    references, shapes = msgspec.json.schema_components(types, schema_hook=lambda _: {"type": "string"})
-    of_types = [shapes[reference["$ref"].removeprefix("#/$defs/")] for reference in references]
-    for shape, of in zip(of_types, types, strict=True):
-        del shape["title"]
-        if issubclass(of, StrEnum):
-            _describe_words(shape, of)
-        else:
-            _describe_keys(shape, of, omits=kind.omits)
-    body = of_types[0]
-    shapes = {name: shape for name, shape in shapes.items() if shape is not body}
+    kind = KINDS[name]
     number = {kind.number_key: {"description": "Number of this schema.", "const": kind.number}}
-    body["properties"] = number | body["properties"] | number
-    body["required"] = list(dict.fromkeys([*number, *body["required"]]))
-    head = {
+    shared = _Shared(omits=kind.omits)
+    body = _object(kind.type, keys_in(kind.keys) or None, shared)
+    return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": kind.printed_by,
-        "description": inspect.getdoc(kind),
+        **body,
+        "description": kind.summary,
+        "properties": number | body["properties"] | number,
+        "required": list(dict.fromkeys([*number, *body["required"]])),
+        **({"$defs": shared.shapes} if shared.shapes else {}),
     }
-    return {**body, **head, **({"$defs": shapes} if shapes else {})}
 
 
-def _shapes(kind: Any, seen: set[type]) -> Iterator[type]:  # noqa: ANN401 - a type, or something that is made of types
-    """Yield each type with fields, and each closed set of words, that a type is made of; itself among them."""
-    inner = get_args(kind)
-    if isinstance(kind, type) and (issubclass(kind, msgspec.Struct | StrEnum) or dataclasses.is_dataclass(kind)):
-        if kind in seen:
-            return
-        seen.add(kind)
-        yield kind
-        inner = () if issubclass(kind, StrEnum) else tuple(get_type_hints(kind).values())
-    for part in inner:
-        yield from _shapes(part, seen)
+class _Shared:
+    """The objects and closed sets of words of one schema; each is there once, under a name."""
+
+    def __init__(self, *, omits: bool) -> None:
+        self.omits = omits
+        """Whether what has its default is left out."""
+        self.shapes: dict[str, Schema] = {}
+        self._names: dict[object, str] = {}
+
+    def reference(self, kind: type, keys: Keys | None) -> Schema:
+        """Return what stands in the place of a type of which `keys` are printed."""
+        what = kind, repr(keys)
+        if what not in self._names:
+            taken = (f"{kind.__name__}{number}" for number in itertools.count(2))
+            name = next(one for one in itertools.chain([kind.__name__], taken) if one not in self.shapes)
+            self._names[what] = name
+            self.shapes[name] = {}
+            self.shapes[name] = _words(kind) if issubclass(kind, StrEnum) else _object(kind, keys, self)
+        return {"$ref": f"#/$defs/{self._names[what]}"}
 
 
-def _describe_words(shape: dict[str, Any], kind: type[StrEnum]) -> None:
+def _schema(hint: Any, keys: Keys | None, shared: _Shared) -> Schema:  # noqa: ANN401 - a type, or what is made of some
+    """Return the schema of a type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return dict(_PLAIN[hint])
+    if origin in {Union, types.UnionType}:
+        return {"anyOf": [_schema(one, keys, shared) for one in inner]}
+    if origin is Literal:
+        return {"enum": list(inner)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _schema(inner[1], keys, shared)}
+    if origin is tuple and Ellipsis not in inner:
+        of_each = [_schema(one, keys, shared) for one in inner]
+        return {"type": "array", "prefixItems": of_each, "items": False, "minItems": len(inner), "maxItems": len(inner)}
+    if origin is not None:
+        return {"type": "array", "items": _schema(inner[0], keys, shared)}
+    if hint.__name__ not in AS_TEXT and (dataclasses.is_dataclass(hint) or issubclass(hint, StrEnum)):
+        return shared.reference(hint, keys)
+    return {"type": "string"}
+
+
+def _object(kind: type, keys: Keys | None, shared: _Shared) -> Schema:
+    """Return the schema of a type with fields, which is closed."""
+    keys = keys or fields_of(kind)
+    absent = {field.name for field in dataclasses.fields(kind) if _has_default(field)} if shared.omits else set()
+    absent |= {name for name, key in keys.items() if key.may_be_absent}
+    properties = {}
+    for name, key in keys.items():
+        hint, description = kind, ""
+        for part in key.path:
+            hint, description = _member(hint, part)
+        properties[name] = {**_schema(hint, key.keys, shared), "description": description}
+    return {
+        "type": "object",
+        "description": inspect.getdoc(kind),
+        "properties": properties,
+        "required": [name for name in keys if name not in absent],
+        "additionalProperties": False,
+    }
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def _words(kind: type[StrEnum]) -> Schema:
     docstrings = _docstrings(kind)
     words = [f"`{word.value}`: {docstrings[word.name]}" for word in kind if word.name in docstrings]
-    shape["description"] = " ".join([inspect.getdoc(kind) or "", *words])
-    shape["enum"] = [word.value for word in kind]
+    return {"description": " ".join([inspect.getdoc(kind) or "", *words]), "enum": [word.value for word in kind]}
 
 
-def _describe_keys(shape: dict[str, Any], kind: type, *, omits: bool) -> None:
-    """Close a shape and describe its keys; each is there, unless a kind `omits` what has its default."""
-    docstrings = {name: text for each in reversed(kind.__mro__[:-1]) for name, text in _docstrings(each).items()}
-    fields = {}
-    if issubclass(kind, msgspec.Struct):
-        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    for key, inner in shape["properties"].items():
-        inner.pop("default", None)
-        inner["description"] = docstrings.get(fields[key].name if key in fields else key, "")
-    if not omits:
-        shape["required"] = [
-            key for key in shape["properties"] if key not in fields or fields[key].default is not msgspec.UNSET
-        ]
-    shape["additionalProperties"] = False
+def _member(kind: Any, name: str) -> tuple[Any, str]:  # noqa: ANN401 - a type, or one that may be None
+    """Return the type, and the docstring, of a field or a property."""
+    kind = next((one for one in get_args(kind) if one is not types.NoneType), kind)
+    names = {name: each for one in kind.__mro__ for name, each in _imported_for_types(one.__module__).items()}
+    found = inspect.getattr_static(kind, name, None)
+    if isinstance(found, property):
+        return get_type_hints(found.fget, localns=names)["return"], " ".join((inspect.getdoc(found) or "").split())
+    docstrings = {name: text for one in reversed(kind.__mro__) for name, text in _docstrings(one).items()}
+    return get_type_hints(kind, localns=names)[name], docstrings.get(name, "")
 
 
-def _docstrings(kind: type) -> dict[str, str]:
+# -- what the source of a module says
+
+
+@cache
+def _source(module: str) -> ast.Module:
+    own = module.startswith("lumiimg.")
+    return ast.parse(inspect.getsource(sys.modules[module]) if own else "")
+
+
+@cache
+def _imported_for_types(module: str) -> Mapping[str, Any]:
+    """Return what a module imports for types alone, below `if TYPE_CHECKING`."""
+    blocks = (
+        node for node in _source(module).body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    )
+    found: dict[str, Any] = {}
+    for node in itertools.chain.from_iterable(block.body for block in blocks):
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            name = alias.asname or alias.name
+            with contextlib.suppress(ImportError):  # what only type checkers have
+                if isinstance(node, ast.ImportFrom):
+                    found[name] = getattr(importlib.import_module(node.module or ""), alias.name)
+                else:
+                    found[name] = importlib.import_module(alias.name)
+    return found
+
+
+@cache
+def _docstrings(kind: type) -> Mapping[str, str]:
     """Return what stands below each field, or member, of a class in its source."""
-    if not kind.__module__.startswith("lumiimg."):
-        return {}
     found: dict[str, str] = {}
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    for field, below in itertools.pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+    nodes = (node for node in _source(kind.__module__).body if isinstance(node, ast.ClassDef))
+    body = next((node.body for node in nodes if node.name == kind.__name__), [])
+    for field, below in itertools.pairwise(body):
         match field, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),

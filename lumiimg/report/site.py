@@ -21,9 +21,7 @@ def print_site(site: Site, *, as_json: bool) -> None:
     """Print what is known of a machine, each fact with its source and date."""
     questions = open_for(site.name)
     if as_json:
-        binding = site.binding
-        sparing = binding and _near(binding, sparing=True)
-        print_json("show-site", site, cores=binding and _near(binding), cores_sparing=sparing, questions=questions)
+        print_json("show-site", site=site, questions=questions)
         return
     out = console()
     headline(out, f"{site.name}: {site.title}")

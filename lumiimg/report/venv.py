@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.report.console import console, detail, headline, marked, proposal
 from lumiimg.wording import count
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from lumiimg.resolve.venv import VenvRecord
 
 _SHOWN = 12
-
-
-def json_keys(output: Path) -> dict[str, Any]:
-    """Return the keys of the JSON that are not attributes of the record."""
-    return {"path": str(output.absolute())}
 
 
 def print_venv(record: VenvRecord, image: Path, output: Path, doubt: str | None, *, quiet: bool, stderr: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from lumiimg.catalog.layers import Argument, Layer, Release, own_values
 from lumiimg.catalog.ledger import judged
@@ -11,7 +12,7 @@ from lumiimg.catalog.templates import placeholders
 
 LONGEST = 4096
 """Characters of a value: beyond 128 KiB no program starts with it among its variables."""
-UNLISTED = "unlisted"
+UNLISTED: Literal["unlisted"] = "unlisted"
 """Status of a release that the catalogue has no facts about."""
 ARCH = "ARCH"
 """The argument of layers that are compiled for a GPU."""

@@ -24,12 +24,14 @@ class LockedBootstrap:
     """A bootstrap with its addresses settled."""
 
     agent: str
+    """Of the definition file: `docker`, `localimage`, `debootstrap`, …"""
     origin: str
-    """The suite, or the image as its base names it."""
+    """Image or release, as the agent takes it."""
     mirror_url: str | None
+    """Address of the mirror, for agents that want one; else null."""
     include: tuple[str, ...]
     because: str
-    """Why this one, for the plan."""
+    """Why it comes from there."""
     image: ImageReference | None = None
     """Where it is in a registry, or in the mirror of one."""
     sha256: str | None = None

@@ -34,7 +34,7 @@ class CodeBundles:
     """Bundles of one file that have code for the same targets."""
 
     targets: tuple[GpuTarget, ...]
-    """As compilers name them, sorted."""
+    """As compilers name them: `gfx90a`, `gfx90a:sramecc+:xnack-`, `gfx9-4-generic`."""
     count: int
     """Bundles of the file, or kernel files of the folder."""
 
@@ -72,7 +72,7 @@ class GpuCode:
     files: tuple[CodeFile, ...]
     """By component and path."""
     unreadable: tuple[UnreadableCode, ...]
-    """By path."""
+    """Files whose GPU code cannot be read, by path."""
 
     def judged(self, gpu: GpuTarget) -> GpuCode:
         """Return the same, with whether a GPU takes each."""

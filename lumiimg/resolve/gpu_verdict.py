@@ -58,7 +58,7 @@ class GpuVerdict:
     processors: tuple[str, ...]
     """That it has code for."""
     paths: tuple[str, ...]
-    """In the image: the places that count."""
+    """In the image: the places that count, those that a job loads where that is known."""
     without: str
     """What happens on a GPU that takes none of its code."""
     why: str | None = None

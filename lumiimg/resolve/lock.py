@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.catalog.layers import Layer, Release, Status
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
@@ -34,13 +34,14 @@ class LockedSource:
     """An archive that a layer is built from: where from, and what it must be."""
 
     name: str
+    """In the layer."""
     variable: str
     file: str
-    """Its name in the build, safe in a definition file."""
+    """Its name beside the definition."""
     sha256: str | None
-    """None until it is downloaded, where nobody has published a digest (pin.py)."""
+    """In hexadecimal; null as long as nobody has published or measured it."""
     location: str
-    """An http(s) URL or an absolute path."""
+    """Address, or path of a file that was given."""
     note: str = ""
     """What a person should know of where the digest is from."""
     version: str = ""
@@ -58,19 +59,23 @@ class LockedLayer:
 
     layer: Layer
     arguments: Mapping[str, str]
+    """Values by the argument's name."""
     sources: tuple[LockedSource, ...]
+    """Files that the layer is made of."""
     release: Release | None = None
     wheels: tuple[LockedSource, ...] = ()
     """Python distributions, those that it names and all that they require; `name` and `version` tell which."""
 
     @property
     def name(self) -> str:
-        """Of the layer."""
+        """In the catalogue."""
         return self.layer.name
 
     @property
-    def status(self) -> str:
-        """How far it was tried, as `Chosen.status` is."""
+    def status(self) -> Status:
+        """How far it was tried. Of a release that no row has: `read` from a package index, `derived` from the nearest
+        row, or `unlisted`, with no facts about it.
+        """
         if sources_named_otherwise(self.layer, self.release, self.arguments):
             return "documented"
         return self.release.status if self.release else self.layer.status
@@ -91,10 +96,13 @@ class Lock:
     """A base and its layers, in the order in which they are built."""
 
     bootstrap: LockedBootstrap
+    """Where the base comes from."""
     base: LockedLayer
     layers: tuple[LockedLayer, ...]
     fabric: Fabric = Fabric.NONE
+    """Where it gets libfabric with the cxi provider from."""
     site: str | None = None
+    """The machine that it is for; null: none was named."""
     python: PythonTarget | None = None
     """None where the base's Python, or its C library, is not known."""
     rules: tuple[RuleResult, ...] = ()

@@ -57,7 +57,9 @@ class Plan:
     stack: Stack | None
     """None where it is refused."""
     fabric: Fabric
+    """Where the image gets libfabric with the cxi provider from; `none`: no site is named, or it has none."""
     rules: tuple[RuleResult, ...]
+    """All that were applied."""
     nearest: Plan | None = None
     environment: tuple[SiteVariable, ...] = ()
     """Variables of the site that jobs with such an image want."""
@@ -84,12 +86,13 @@ class Plan:
 
     @property
     def plugin(self) -> str | None:
-        """The layer, or the base, that brings the net plugin."""
+        """Net plugin, with its version; null where there is none."""
         offer = self.stack.offers.get(PLUGIN_COMPONENT) if self.stack else None
         return offer.by if offer else None
 
     @property
     def torch(self) -> str | None:
+        """Version with the local part: `2.7.1+rocm6.2.4`; null where there is none."""
         return self.stack.version("torch") if self.stack else None
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
-from lumiimg.catalog.layers import KnownTrouble, Layer, Release
+from lumiimg.catalog.layers import KnownTrouble, Layer, Release, Status
 from lumiimg.catalog.needs import Need
 from lumiimg.catalog.templates import expand, placeholders
 from lumiimg.errors import BadInputError
@@ -63,11 +63,11 @@ class Chosen:
 
     @property
     def version(self) -> str | None:
-        """Of what it puts in, where it has releases."""
+        """Of the release that was chosen; null for a layer without releases."""
         return self.release.version if self.release else None
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """How far it was tried: a word of `ledger.REACHES`, or `read`, `derived`, `unlisted`.
 
         Nothing is known of other sources.

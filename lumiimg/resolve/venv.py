@@ -58,12 +58,13 @@ class VenvRecord:
     image: str
     """Path of the image then."""
     image_mark: str | None
-    """Of the image (`mark_of`); None of a folder."""
+    """Short name of the image's content, as it is in the environment; null for a folder."""
     python: str
-    """`3.12`: its packages are for no other."""
+    """Of the image: `3.12`."""
     torch: str | None
-    """Of the image; None where it has none."""
+    """Of the image, which stays; null where it has none."""
     requirements: tuple[str, ...] = ()
+    """That were asked for, as in PEP 508."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Versions of what was put in, by name."""
 

@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 import pytest
 from jsonschema import Draft202012Validator
 
-from lumiimg.report.schema import names, schema_of
+from lumiimg.report import json_output
+from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.schema import schema_of
 
 WRITERS = {
     "lumiimg.host.snapshot_file.to_text": "host",
@@ -33,7 +35,7 @@ def validated(text: str | bytes, name: str) -> Any:
 def told_by(command: str, text: str) -> Any:
     """Return what `lumiimg COMMAND … --json` printed, which must be of a schema of this command."""
     data = strictly_read(text)
-    kinds = [name for name in names() if f"lumiimg {command} " in whole(name)["title"]]
+    kinds = [name for name in KINDS if f"lumiimg {command} " in whole(name)["title"]]
     faults = {name: fault(data, name) for name in kinds}
     if all(faults.values()):
         pytest.fail(f"lumiimg {command} --json is of no schema: {faults or 'there is none'}")
@@ -66,16 +68,15 @@ def validator(name: str) -> Draft202012Validator:
 @contextmanager
 def outputs_validated() -> Iterator[None]:
     """Hold against its schema whatever is printed as JSON in this process."""
-    schema = importlib.import_module("lumiimg.report.schema")
-    json_text = schema.json_text
+    json_text = json_output.json_text
 
-    def checked_output(name: str, source: object = None, /, **own: object) -> str:
-        text: str = json_text(name, source, **own)
+    def checked_output(name: str, value: object = None, /, **parts: object) -> str:
+        text: str = json_text(name, value, **parts)
         validated(text, name)
         return text
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema, "json_text", checked_output)
+        patch.setattr(json_output, "json_text", checked_output)
         for path, name in WRITERS.items():
             module, _, function = path.rpartition(".")
             patch.setattr(path, _checked(getattr(importlib.import_module(module), function), name))

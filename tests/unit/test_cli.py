@@ -31,7 +31,7 @@ def test_what_starts_often_imports_nothing_heavy() -> None:
     log = str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")
     helps = [("--help",), *((name, "--help") for name in COMMANDS)]
     recipe = ("build", "--recipe", "demo", "--dry-run")
-    for argv, loaded in loaded_after_each([*helps, ("log", log), recipe]).items():
+    for argv, loaded in loaded_after_each([*helps, ("log", log), ("log", log, "--json"), recipe]).items():
         assert "lumiimg.cli.main" in loaded, argv
         # the versions of a catalogue are compared by packaging
         assert not loaded & (set(HEAVY) - ({"packaging"} if argv == recipe else set())), argv
@@ -39,7 +39,7 @@ def test_what_starts_often_imports_nothing_heavy() -> None:
 
 def test_help_imports_no_room_and_a_log_neither_engines_nor_images() -> None:
     log = str(FIXTURES / "nccl" / "rccl-2.13.4-plugin-absent.log")
-    for argv, loaded in loaded_after_each([("--help",), ("--version",), ("log", log)]).items():
+    for argv, loaded in loaded_after_each([("--help",), ("--version",), ("log", log), ("log", log, "--json")]).items():
         rooms = {name.split(".")[1] for name in loaded if name.startswith("lumiimg.")}
         assert not rooms & {"build", "cluster", "definition", "elf", "engine", "host", "image", "resolve"}, argv
         assert argv[0] == "log" or rooms <= {"cli", "errors", "secret"}, argv

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog import ledger
-from lumiimg.catalog.layers import Layer, Release, read_layer
-from lumiimg.catalog.ledger import LEDGER, Reach, Trial, content_of, read_ledger
+from lumiimg.catalog.layers import Layer, Reach, Release, read_layer
+from lumiimg.catalog.ledger import LEDGER, Trial, content_of, read_ledger
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import LAYER, SITE, MakeLayer

@@ -46,8 +46,10 @@ from lumiimg.nccl.reader import read_lines
 from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
 from lumiimg.report.console import print_json
+from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.json_output import strict_json
 from lumiimg.report.machine import print_doctor
-from lumiimg.report.schema import kind_of, names, schema_of, strict_json
+from lumiimg.report.schema import schema_of
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -186,7 +188,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: print_json(
-        "venv", VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder
+        "venv", record=VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder
     ),
     "trial-job": lambda _: print_json("trial-job", job="7", state="PENDING", command=None),
     "trial": lambda at: _trial(at.folder / "trial"),
@@ -204,7 +206,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def test_each_kind_of_output_is_printed_here() -> None:
     assert not COMMANDS.keys() & PRINTED.keys()
-    assert {*COMMANDS, *(told.partition(" ")[0] for told in PRINTED)} == set(names())
+    assert {*COMMANDS, *(told.partition(" ")[0] for told in PRINTED)} == set(KINDS)
 
 
 @pytest.mark.parametrize("told", [*COMMANDS, *PRINTED])
@@ -223,7 +225,7 @@ def test_what_is_printed_is_of_its_schema_and_a_key_that_it_does_not_name_is_a_f
         cut = words.index("--") if "--" in words else len(words)
         main([*words[:cut], "--json", *words[cut:]])
     data = validated(capsys.readouterr().out, name)
-    assert kind_of(name).number in {data.get("schema"), data.get("format")}
+    assert KINDS[name].number in {data.get("schema"), data.get("format")}
     assert fault({**data, "grown": 1}, name)
     for key in data:
         optional = key not in schema_of(name)["required"]
@@ -248,7 +250,7 @@ def parts(schema: object, *above: str) -> Iterator[tuple[tuple[str, ...], dict[s
 
 
 def test_each_key_is_described_and_each_object_closed() -> None:
-    for name, above, part in ((kind, *part) for kind in names() for part in parts(schema_of(kind))):
+    for name, above, part in ((kind, *part) for kind in KINDS for part in parts(schema_of(kind))):
         if part.get("type") == "object" and (name, *above) not in OPEN:
             assert "additionalProperties" in part, f"{name} {above}: anything may come"
             assert part["additionalProperties"] not in (True, {}), f"{name} {above}: anything may come"
@@ -258,7 +260,7 @@ def test_each_key_is_described_and_each_object_closed() -> None:
 
 @pytest.mark.usefixtures("clean_home")
 def test_a_schema_that_is_printed_needs_no_other_file(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in names():
+    for name in KINDS:
         assert main(["schema", name]) == 0
         out = capsys.readouterr().out
         assert out.isascii()

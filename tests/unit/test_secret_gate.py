@@ -23,7 +23,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
-from lumiimg.report import console, schema
+from lumiimg.report import console, json_output
 from lumiimg.report.html import page
 from lumiimg.report.junit import Case, to_junit
 from lumiimg.report.progress import LineProgress
@@ -93,7 +93,7 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
         make_parser().error(text)
     yield "terminal", "".join(capsys.readouterr())
     value = {"a": [{"b": text, text: ""}], "environment": {"DB_PASS": "".join(WORDS)}}
-    yield "JSON", schema.strict_json(schema._without_secrets(value))
+    yield "JSON", json_output.strict_json(json_output._builtins(value, None, "", hidden))
     section = page.Section(text, [page.element("p", text, text, title=text), *page.lines([text], 5, text)])
     yield "page", page.page(text, text, "ok", text, [text], [section])
     yield "JUnit", to_junit("x", [Case(text, code, text, (text,)) for code in (ExitCode.GOOD, ExitCode.NO)])
@@ -290,7 +290,7 @@ AS_IT_IS = {
     "report/bind.py": "binds and variables, to be evaluated",
 }
 """Results that other programs read: they are the same on standard output and in a file."""
-GATED = ("printable(", "schema.json_text(", "count(", "error", "told", "ground.no_headers")
+GATED = ("printable(", "json_output.json_text(", "count(", "error", "told", "ground.no_headers")
 """What the gate returns, numbers, and errors, whose text has passed it."""
 OWN = ("_PAGE", "_END", "self.prog", "answered", "nodes")
 

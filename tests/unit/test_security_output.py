@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import lumiimg.report
@@ -24,7 +23,7 @@ from lumiimg.errors import LumiimgError
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
-from lumiimg.report import schema
+from lumiimg.report import json_output
 from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -191,10 +190,13 @@ def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
     reports: Reports, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
     monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
-    shaped = schema._shaped
-    monkeypatch.setattr(
-        schema, "_shaped", lambda *values: poisoned(msgspec.to_builtins(shaped(*values), enc_hook=str), reports.behind)
-    )
+    builtins = json_output._builtins
+
+    def poisoned_text(value: object, keys: json_output.Keys | None, name: str, plain: Callable[[str], str]) -> object:
+        """Put a secret behind each text that stands in JSON."""
+        return builtins(f"{value}{reports.behind}" if isinstance(value, str) else value, keys, name, plain)
+
+    monkeypatch.setattr(json_output, "_builtins", poisoned_text)
     shown = 0
     for position, words in enumerate(COMMANDS):
         if not EVERYTHING and position % 2 == as_json:

@@ -55,7 +55,7 @@ from lumiimg.host.scan import scan_host
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.nccl.report import Confidence, Measurement, Verdict
-from lumiimg.report.schema import json_text
+from lumiimg.report.json_output import json_text
 from tests.shared import fabric_builder
 from tests.shared.programs import examples
 from tests.shared.validation import validated

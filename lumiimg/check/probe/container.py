@@ -55,8 +55,11 @@ class ProbeRun:
     """What one program in the container printed, and how it ended."""
 
     name: str
+    """Of the probe."""
     exit_code: int
+    """Of the program; negative: the number of the signal that ended it."""
     timed_out: bool
+    """Whether it was ended because its time was over."""
     output: str
     events: tuple[Event, ...] = field(default=())
 
@@ -67,7 +70,7 @@ class ProbeRun:
 
     @property
     def event_words(self) -> tuple[dict[str, str], ...]:
-        """Each event as it is printed: its topic among its values."""
+        """In its order. Topics and words are internal and may change at any time."""
         return tuple({"topic": event.topic, **event.values} for event in self.events)
 
     def first(self, topic: str) -> Mapping[str, str] | None:

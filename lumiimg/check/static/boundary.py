@@ -54,22 +54,27 @@ class Boundary:
     """The account of one image, on one machine or without any."""
 
     image: str
+    """As it was named."""
     host: str | None
+    """Node of the snapshot; null without one."""
     static: StaticResult
     glibc: str | None
     host_glibc: str | None
     torch: str | None
+    """Its version with the local part; null where there is none."""
     manifest: BindManifest | None
     """None without a host, or without a process to look at."""
     loaded: tuple[Loaded, ...]
+    """The process, in the loader's order."""
     missing: tuple[str, ...]
-    """Without a host: names that the image does not have."""
+    """Names that nothing serves."""
     rules: tuple[Rule, ...]
+    """All comparisons."""
     margins: tuple[Margin, ...]
     carried: CarriedAccount
     """The bind manifest of the image itself, beside what was found."""
     gpu: GpuAccount | None = None
-    """What the GPU of the machine makes of its code; None where no machine is named, or it has none of AMD's."""
+    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
     machine: tuple[str, ...] | None = None
     """The options that name the machine, for commands; None: these are for no machine and image in particular."""
 
@@ -88,7 +93,7 @@ class Boundary:
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
-        """What to do; nothing where nothing is wrong."""
+        """What to do, a command or a sentence each."""
         refused = {rule.id for rule in self.rules if rule.outcome is Outcome.REFUSED}
         findings = {rule.id for rule in self.rules if rule.is_finding}
         found: list[Remedy] = []

@@ -59,11 +59,17 @@ class Rule:
     """One comparison of what a side needs with what the other has."""
 
     id: str
+    """Of the rule."""
     outcome: Outcome
+    """What it says: `warning` is a known doubt, `unknown` lacks a fact that would decide it."""
     need: str
+    """What is needed."""
     have: str
+    """What there is."""
     because: str
+    """Why that follows, a sentence; empty where no more is known."""
     source: str
+    """Where the rule, or its numbers, come from."""
     is_finding: bool = False
     """Whether `have` is the sentence of a finding, which stands alone."""
 

@@ -47,7 +47,7 @@ class GpuAccount:
     gpu: str
     """As a process of a job finds it: `gfx90a:sramecc+:xnack-`."""
     machine: str
-    """Whose GPU it is."""
+    """The site, or the node that was seen, whose GPU it is."""
     parts: tuple[GpuVerdict, ...]
     """By component, those first that each job calls."""
     taken_for: str | None = None

@@ -48,6 +48,7 @@ class Framework:
     """One way to start a program."""
 
     name: str
+    """As for --framework."""
     title: str
     tasks: Literal["gpu", "node"]
     """For what the scheduler starts a task."""

@@ -58,11 +58,15 @@ class JobSetting:
     """A variable, and why."""
 
     name: str
+    """Of it."""
     value: str
-    """It may name other variables, `$USER`, unless it is `literal`."""
+    """As a shell reads it."""
     because: str
+    """Why."""
     source: str
+    """Where that is from."""
     scope: SettingScope
+    """Where it gets its value."""
     folder: str | None = None
     """To be made first."""
     literal: bool = False
@@ -83,16 +87,19 @@ class JobPlan:
     """One job."""
 
     image: str
+    """As it was named."""
     site: Site
     shape: Shape
+    """What the scheduler is asked for."""
     framework: Framework
     chosen: str
     torchrun: bool
     command: tuple[str, ...]
+    """That the job runs, word by word."""
     tasks: int
     """That the scheduler starts on each node."""
     ranks: int
-    """On each node, whoever starts them."""
+    """Whoever starts them."""
     topology: Topology | None
     binding: str
     """Why they are bound, or not."""
@@ -103,9 +110,13 @@ class JobPlan:
     request_gpus: int
     """That are asked for on each node, which may be more than are used."""
     mpi: JobOption | None
+    """How the launcher speaks with MPI; null where it is not said."""
     settings: tuple[JobSetting, ...]
+    """In the order in which they are set."""
     binds: tuple[Bind, ...]
+    """What is bound."""
     notes: tuple[str, ...]
+    """What whoever submits it should know."""
     connects_itself: bool = False
     """Whether vLLM connects the nodes by itself, without Ray."""
     serving: ServingPlace | None = None

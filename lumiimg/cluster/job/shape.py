@@ -53,14 +53,19 @@ class Shape:
     """What a scheduler is asked for."""
 
     nodes: int
+    """Of the job."""
     gpus: int
     """Of each node, that the program uses."""
     node_gpus: int | None
     """That a node has; None where the site's file does not say."""
     partition: str | None
+    """Null: the scheduler chooses."""
     account: str | None
+    """Null: none was named."""
     time_s: int
+    """Limit, in seconds."""
     whole_nodes: bool
+    """Whether the job has its nodes for itself."""
     because: str
     """Why this partition; empty where the scheduler chooses."""
 

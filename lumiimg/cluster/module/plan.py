@@ -65,14 +65,19 @@ class JobVariable:
     """A variable of the site for jobs with this image."""
 
     name: str
+    """Of it."""
     value: str
     """As a shell reads it."""
     because: str
+    """Why it is wanted."""
     source: str
+    """Where that is from."""
     when: When
+    """Who sets it."""
     folder: str | None
     """To be made first, as a shell reads it."""
     left_out: str | None = None
+    """Why nobody does; null where somebody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +91,17 @@ class ImageModule:
     home: Path
     """The folder of the wrappers."""
     title: str
+    """For a person."""
     engine: str
     """What the variables of the machine's engine begin with."""
     boundary: Boundary | None
     """None without a snapshot of a host."""
     binds: tuple[Bind, ...]
+    """What is bound."""
     container_variables: tuple[Variable, ...]
     """Set in the container only, over what it has itself."""
     job_variables: tuple[JobVariable, ...]
+    """Variables that jobs on the site want."""
     caches: str | None
     """A folder of one job on its node, in which some of these variables are; None where none is."""
     programs: tuple[Program, ...]
@@ -102,12 +110,14 @@ class ImageModule:
     """A Python environment that is bound."""
     shell: str | None
     origin: tuple[str, ...]
+    """What the module was made from: image, snapshot, site."""
     notes: tuple[str, ...]
+    """What it does not do."""
     taken: str | None
 
     @property
     def full_name(self) -> str:
-        """What `module load` takes."""
+        """`NAME/VERSION`."""
         return f"{self.name}/{self.version}"
 
     @property

@@ -64,6 +64,7 @@ class Instruction:
     """One instruction, its continuation lines put together."""
 
     line: int
+    """Counted from 1."""
     keyword: str
     """In capitals."""
     pieces: tuple[str, ...]
@@ -92,6 +93,7 @@ class Stage:
 
     index: int
     line: int
+    """Of its FROM, counted from 1."""
     name: str | None
     image: str
     """As it is written: variables and all."""
@@ -101,7 +103,7 @@ class Stage:
 
     @property
     def label(self) -> str:
-        """The name that a person, or `--target`, uses."""
+        """Its name, else its number."""
         return self.name or str(self.index)
 
 
@@ -110,7 +112,9 @@ class Dockerfile:
     """All of a Dockerfile."""
 
     path: str
+    """As it was named."""
     sha256: str
+    """Of the file, in hexadecimal."""
     arguments: tuple[Instruction, ...]
     """ARG before the first FROM."""
     stages: tuple[Stage, ...]

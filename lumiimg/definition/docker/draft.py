@@ -39,6 +39,7 @@ class DraftEnvironment:
     """Values with `{NAME}` for an argument, as layer.toml has them."""
     prepend: Mapping[str, str]
     notes: tuple[str, ...]
+    """What else was not carried over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Draft:
     recognised: Recognised
     environment: DraftEnvironment
     left_out: tuple[LeftOut, ...]
+    """In the order of the file."""
     body: str
     """Of post.sh."""
 

@@ -55,9 +55,9 @@ class Base:
     """The image that the target starts from, as the catalogue knows it."""
 
     image: str
-    """As an engine is given it: `docker.io/rocm/pytorch:latest`."""
+    """As FROM names it."""
     name: str | None
-    """Of the base in the catalogue that is this image."""
+    """In the catalogue; null where it has none."""
     near: tuple[str, ...]
     """Bases that are other tags of the same repository, the nearest version first."""
     has: frozenset[str] = frozenset()
@@ -92,13 +92,15 @@ class Architectures:
     """A variable that says for which GPUs something is compiled."""
 
     name: str
+    """Of it."""
     line: int
+    """Counted from 1."""
     gpus: tuple[str, ...]
     """Empty where it is what the base image has."""
 
     @property
     def has_gfx90a(self) -> bool | None:
-        """Whether LUMI's MI250X is among them; None where that is the base's to say."""
+        """Whether LUMI's MI250X is among them; null where that is the base's to say."""
         return GPU in self.gpus if self.gpus else None
 
 
@@ -107,8 +109,11 @@ class Recognised:
     """All that the catalogue says about a Dockerfile."""
 
     base: Base | None
+    """The image that the first stage stands on; null for scratch."""
     known: tuple[KnownSoftware, ...]
+    """What was recognised."""
     architectures: tuple[Architectures, ...]
+    """In the order of the file."""
 
     @property
     def layers(self) -> tuple[str, ...]:

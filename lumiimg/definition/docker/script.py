@@ -70,8 +70,11 @@ class LeftOut:
     """Something of a step that the draft does not do."""
 
     line: int
+    """Counted from 1."""
     keyword: str
+    """`ENTRYPOINT`, …"""
     what: str
+    """What becomes of it."""
     ends_build: bool
     """Whether the draft ends there until somebody has seen to it."""
     is_secret: bool

@@ -82,8 +82,9 @@ class BuildPath:
     base: str | None
     """The image, its variables replaced; None for `scratch`."""
     platform: str | None
-    """What FROM --platform asks for."""
+    """That FROM asks for; null where it asks for none."""
     steps: tuple[DockerStep, ...]
+    """From the base to the target."""
     arguments: tuple[Declared, ...]
     environment: Mapping[str, Value]
     decided: frozenset[str]

@@ -47,10 +47,11 @@ class UnpackedImage:
     """One file system of an image, or a layer of one."""
 
     key: str
-    """The name of its folder: a digest of which file it was, and when that was written. Of a layer: its digest."""
+    """A digest of which file it was, and when that was written; of a layer, the hexadecimal digits of its digest."""
     image: str
-    """Path of the file; it may be gone, or another by now. Empty where what was unpacked is damaged."""
+    """Path of that file; of a layer, words that name its digest."""
     size_bytes: int
+    """Of its files."""
     used_ns: int
     """When it was used the last time, in nanoseconds since 1970."""
 

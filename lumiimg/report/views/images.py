@@ -37,8 +37,10 @@ class ImageAnswer:
     """What came of one of several images."""
 
     image: str
+    """As it was named."""
     exit_code: ExitCode
     sentence: str
+    """What is wrong with it."""
     advice: Advice = NO_ADVICE
     """Why, and what to do."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lumiimg.findings import Advice, Severity
 from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Shown, Table
@@ -29,21 +29,6 @@ _SEVERITIES = {
 }
 _WORDS = {RuleOutcome.WARNING: "warning: ", RuleOutcome.UNKNOWN: "not known: "}
 _WORST_FIRST = list(RuleOutcome)[::-1]
-
-
-def json_keys(plan: Plan) -> dict[str, Any]:
-    """Return the keys of the JSON beside the attributes of the plan."""
-    nearest = plan.nearest and plan.nearest.asked
-    return {
-        "decision": "refused" if plan.refused else "ok",
-        "nearest": nearest and {"base": nearest.base, "add": nearest.add, "fabric": nearest.fabric or "auto"},
-        "base": plan.base.name,
-        "layers": [
-            {"name": chosen.layer.name, "version": chosen.version, "status": chosen.status}
-            for chosen in (plan.stack.layers if plan.stack else ())
-        ],
-        "environment": () if plan.refused else plan.environment,
-    }
 
 
 def request_document(plan: Plan) -> Document:

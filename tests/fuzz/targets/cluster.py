@@ -10,7 +10,7 @@ from lumiimg.cluster.trial.folder import PLAN, TrialFolder
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import Claim, TrialPlan, TrialStep
 from lumiimg.errors import UndecidedError
-from lumiimg.report.schema import json_text
+from lumiimg.report.json_output import json_text
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import answering, parts, scratch, text_of, written
 

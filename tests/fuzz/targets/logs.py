@@ -22,10 +22,10 @@ from lumiimg.nccl.lines import messages, probe_event
 from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
-from lumiimg.report.log import json_keys
-from lumiimg.report.schema import json_text
+from lumiimg.report.json_images import LogAnswer
+from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
-from lumiimg.report.views.log import log_document
+from lumiimg.report.views.log import advice_of, log_document
 from lumiimg.resolve import closure, uv
 from lumiimg.resolve.closure import CudaError
 from lumiimg.resolve.network import mirrors
@@ -66,7 +66,7 @@ def _log(data: bytes) -> str:
     for block in filter(None, (data[:cut], data[cut:].removesuffix(b"\n") + b"\n", data[cut:])):
         reader.feed("job.out", block)
     report = reader.report()
-    json_text("log", report, **json_keys(report, (), None, report.answer))
+    json_text("log", LogAnswer(report, report.answer, advice_of(report), (), None))
     assert all(evidence.text.isprintable() for evidence in report.proof)
     return printed(show, log_document(["log"], report, (), (), None, report.answer), verbose=True)
 

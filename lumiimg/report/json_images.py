@@ -1,0 +1,403 @@
+"""What is printed as JSON of images, machines and jobs, beyond a single value of a room.
+
+Docstrings are the descriptions in the schema. Modules of rooms are imported for the types alone: printing one
+kind loads no room that its command has no use for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from lumiimg.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.build.capabilities import CapabilityTrial
+    from lumiimg.build.disk_space import FreeSpace
+    from lumiimg.check.drift import ImageDrift
+    from lumiimg.check.run.job_log import ImageOfJob
+    from lumiimg.check.startup import Startup
+    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.comparisons import Outcome
+    from lumiimg.cluster.job.plan import JobPlan
+    from lumiimg.cluster.module.plan import ImageModule
+    from lumiimg.elf.objects import LoadOutcome
+    from lumiimg.engine.engine import Engine
+    from lumiimg.fabric.path import Fabric
+    from lumiimg.findings import Advice, Finding
+    from lumiimg.gpu.target import GpuTarget
+    from lumiimg.host.carried_manifest import CarriedManifest
+    from lumiimg.host.drift import Drift
+    from lumiimg.host.manifest import BindManifest, Refusal, Variable
+    from lumiimg.image.compare import FileDifference
+    from lumiimg.nccl.report import LogReport, RankUse
+    from lumiimg.nccl.vocabulary import ReturnCode, Signature
+    from lumiimg.report.views.images import ImageAnswer
+    from lumiimg.resolve.gpu_code import GpuCode
+    from lumiimg.resolve.venv import VenvRecord
+
+# -- images
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDiff:
+    """In which files two images differ."""
+
+    files: tuple[FileDifference, ...]
+    """By path; empty where there is no difference."""
+    compared: tuple[str, ...]
+    """What was compared of each file, as both images have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownImage:
+    """What an image says of how it was made."""
+
+    image: Path
+    """As it was named."""
+    plan: dict[str, Any] | None
+    """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes. Null where it has none: an
+    engine built it from definition files."""
+    sbom: dict[str, Any] | None
+    """Bill of materials, as it stands in the image: CycloneDX 1.6 where lumiimg wrote it; null where it has none."""
+    bind_manifest: CarriedManifest | None
+    """What it wants of a machine's fabric; null where it carries no manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageGpuCode:
+    """For which GPUs an image has code."""
+
+    image: str
+    """As it was named."""
+    gpu: GpuTarget | None
+    """The GPU of --site, in the modes that a process finds that sets nothing; null without --site."""
+    code: GpuCode
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Which libraries files of an image would load, and what is missing."""
+
+    files: dict[str, LoadOutcome]
+    """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
+    by_kernel: dict[str, LoadOutcome]
+    """What a program loads that is started by its name, where that is something else; the key is there only then."""
+    undecided: str
+    """Why there is no answer; the key is there only then."""
+    notes: tuple[str, ...]
+    """What was not seen; the key is there only then."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundImage:
+    """The least list of binds and variables for an image on a machine, or why there is none."""
+
+    image: str
+    """As it was named."""
+    host: str
+    """Node of the snapshot."""
+    decision: Outcome
+    """About the binds: `ok`, each library that is opened is found, in versions that fit."""
+    manifest: BindManifest
+    doubts: tuple[str, ...]
+    """What stands, or may stand, against RCCL's using what is bound; then `explain` does not say `ok`."""
+
+    @property
+    def environment(self) -> dict[str, Variable]:
+        """Variables to set for the container, by name."""
+        return {variable.name: variable for variable in self.manifest.variables}
+
+
+@dataclass(frozen=True, slots=True)
+class GlibcVersions:
+    """Versions of the C library."""
+
+    image: str | None
+    """The image's; null where it is not known."""
+    host: str | None
+    """The host's; null where it is not known, or there is no snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideMargin:
+    """Of one family of versions between two libraries."""
+
+    library: str
+    """Name of the one that needs."""
+    library_of: Literal["host", "image"]
+    """Whose it is."""
+    provider: str
+    """Name of the one that it is needed of."""
+    provider_of: Literal["host", "image"]
+    """Whose that is."""
+    need: str
+    """The newest that is needed: `GLIBC_2.34`."""
+    have: str
+    """The newest that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedImage:
+    """What comes from where in the process of RCCL and its plugin, which versions meet, what margin is left."""
+
+    of: Boundary
+    nearest: None = None
+    """Always null: of a request, see explain-request."""
+
+    @property
+    def glibc(self) -> GlibcVersions:
+        """Versions of the C library."""
+        return GlibcVersions(self.of.glibc, self.of.host_glibc)
+
+    @property
+    def margins(self) -> tuple[SideMargin, ...]:
+        """Pairs of versions that meet."""
+        return tuple(
+            SideMargin(
+                margin.library,
+                "host" if margin.of_host else "image",
+                margin.provider,
+                "host" if margin.provider_of_host else "image",
+                f"{margin.family}_{margin.need}",
+                f"{margin.family}_{margin.have}",
+            )
+            for margin in self.of.margins
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing and changes nothing."""
+        return self.of.manifest.notes if self.of.manifest else ()
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBinds:
+    """What becomes of the binds that were made with the older snapshot."""
+
+    hold: bool
+    """Whether the image starts and loads with them."""
+    gone: tuple[str, ...]
+    """Paths that they name and the host does not have any more."""
+    lack: tuple[str, ...]
+    """What must be bound now, and was not before."""
+    refusal: Refusal | None
+    """Why what is left of them does not load; null where it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftOfImage:
+    """One image."""
+
+    of: ImageDrift
+    remedies: tuple[str, ...]
+    """What to do, a command or a sentence each."""
+
+    @property
+    def saved_binds(self) -> SavedBinds:
+        """What becomes of the binds that were made with the older snapshot."""
+        saved, lacks = self.of.saved, self.of.lacks
+        return SavedBinds(saved.holds and not lacks, saved.gone, lacks, saved.refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class DriftResult:
+    """What a host update changed, and what that does to images."""
+
+    answer: Literal["fine", "breaks", "undecided"]
+    """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3, or 2 where an image cannot be read."""
+    sentence: str
+    """The answer for a person."""
+    drift: Drift
+    images: tuple[DriftOfImage, ...]
+    """Each image that was named and can be read."""
+    unread: tuple[ImageAnswer, ...]
+    """Each other one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogAnswer:
+    """Which network carried the traffic of a job, the line that proves it, the causes of what went wrong."""
+
+    report: LogReport
+    code: ExitCode
+    advice: Advice
+    """Why, and what to do first."""
+    findings: tuple[Finding, ...]
+    """What measured bandwidth and wrong results come to."""
+    image: ImageOfJob | None
+    """With --image: what the model of the image adds; else null."""
+
+    @property
+    def answer(self) -> Literal["good", "no", "undecided"]:
+        """As the exit code: `good` 0, `no` 1, `undecided` 3."""
+        return "good" if self.code is ExitCode.GOOD else "no" if self.code is ExitCode.NO else "undecided"
+
+    @property
+    def ranks(self) -> dict[str, RankUse]:
+        """By number; by number and process where several say to be the same; by process where no number is known."""
+        taken = Counter(one.rank for one in self.report.ranks)
+        return {
+            one.process
+            if one.rank is None
+            else str(one.rank)
+            if taken[one.rank] == 1
+            else f"{one.rank} {one.process}": one
+            for one in self.report.ranks
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
+        return dict(self.report.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessages:
+    """The messages of logs that are known, with their source."""
+
+    signatures: tuple[Signature, ...]
+    """Most likely cause first."""
+    return_codes: tuple[ReturnCode, ...]
+    """By their numbers."""
+
+
+# -- this machine
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorResult:
+    """What the engine can do here, and which ways to build that leaves."""
+
+    engine: Engine
+    """What was tried."""
+    trials: tuple[CapabilityTrial, ...]
+    """In the order in which they were made."""
+    strategies: dict[str, tuple[str, ...]]
+    """What stands against each way to build; empty: it works. The quickest first."""
+    room: tuple[FreeSpace, ...]
+    """Of the cache, then of temporary files."""
+    advice: Advice
+    """A build, where it can work; else what gets what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportBench:
+    """What an import asks of file systems, in calls."""
+
+    module: str
+    """That was imported."""
+    places: tuple[Startup, ...]
+    """In the order of the command line."""
+
+
+# -- jobs, modules, trials
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRank:
+    """One rank of a node."""
+
+    local_rank: int
+    """On its node, from 0."""
+    group: int
+    """Number of the group of cores."""
+    cores: tuple[int, ...]
+    """Numbers of the kernel."""
+    mask: str
+    """Of these, in hexadecimal, as wide as the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankBinding:
+    """To which cores ranks are bound."""
+
+    because: str
+    """Why they are bound, or not."""
+    ranks: tuple[BoundRank, ...]
+    """Empty where ranks are not bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobScript:
+    """A job script with its arithmetic."""
+
+    plan: JobPlan
+    script: str
+    """The script."""
+
+    @property
+    def launch(self) -> str:
+        """What starts the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
+        return "torchrun" if self.plan.torchrun else "ray" if self.plan.ray else self.plan.starter
+
+    @property
+    def binding(self) -> RankBinding:
+        """To which cores ranks are bound."""
+        topology = self.plan.topology
+        if topology is None:
+            return RankBinding(self.plan.binding, ())
+        masked = (BoundRank(one.local_rank, one.group, one.cores, topology.mask(one)) for one in topology.places)
+        return RankBinding(self.plan.binding, tuple(masked))
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFiles:
+    """What was written."""
+
+    lmod: Path
+    """Module file for Lmod."""
+    tcl: Path
+    """Module file for Tcl modules."""
+    wrappers: Path
+    """Folder of the wrappers."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenModule:
+    """The module that was written, with all that it sets."""
+
+    of: ImageModule
+    use: Path
+    """For `module use`."""
+    files: ModuleFiles
+    """What was written."""
+
+    @property
+    def wrappers(self) -> dict[str, str]:
+        """Path in the image, by the wrapper's name."""
+        return {program.name: program.path for program in self.of.programs}
+
+    @property
+    def fabric(self) -> Fabric | None:
+        """Where the fabric's libraries come from; null without a snapshot."""
+        return self.of.boundary.fabric if self.of.boundary else None
+
+    @property
+    def container_environment(self) -> dict[str, str]:
+        """Variables that are set in the container for the binds."""
+        return {item.name: item.value for item in self.of.container_variables}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenVenv:
+    """The environment over an image that was made."""
+
+    record: VenvRecord
+    path: Path
+    """Absolute path of the file, or of the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialJob:
+    """The job that does what is left of a trial."""
+
+    job: str | None
+    """Its number; null where it was not submitted."""
+    state: str | None
+    """`SUBMITTED` now, else as squeue says: `PENDING`, `RUNNING`; null where it was not submitted."""
+    command: str | None
+    """What submits it, with `--write-only`; null elsewhere."""
