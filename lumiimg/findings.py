@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,7 +57,8 @@ class Family(StrEnum):
 class Code(StrEnum):
     """What a finding is. Its text is stable: scripts read it in `--json`.
 
-    `lumiimg/check/codes.py` has what each means, which part of the fabric path it is about, and what can answer it.
+    `lumiimg/check/registry.toml` has what each means and is said with it, which part of the fabric path it is about,
+    and what can answer it.
     """
 
     IMAGE_ARCHITECTURE = "image.architecture"
@@ -178,7 +179,8 @@ def _joined(text: str, where: str | None) -> str | None:
     return ", ".join(filter(None, (text, where))) or None
 
 
-def _filled(text: str, names: Mapping[str, str]) -> str:
+def with_values(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with values in the places that have the name of one: `{image}`."""
     return _NAME.sub(lambda found: names.get(found[1], found[0]), text)
 
 
@@ -210,13 +212,13 @@ class Remedy(str):
 
     def filled(self, names: Mapping[str, str]) -> Remedy:
         """Return it with the names of this case, words of a shell, in the places that have one: `{image}`."""
-        command = None if self.command is None else _filled(self.command, names)
-        return Remedy(_filled(self.text, names), command, self.where)
+        command = None if self.command is None else with_values(self.command, names)
+        return Remedy(with_values(self.text, names), command, self.where)
 
     def concluded(self, names: Mapping[str, str]) -> Remedy:
         """Return it as it is shown: what lacks a name of this case is a sentence, and no command is proposed."""
-        own = self.filled(names)
-        return Remedy(own.filled(STAND_INS)) if any(f"{{{name}}}" in own for name in STAND_INS) else own
+        lacks = any(name in STAND_INS and name not in names for name in _NAME.findall(self))
+        return Remedy(with_values(self, {**STAND_INS, **names})) if lacks else self.filled(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,26 +268,3 @@ NO_ADVICE = Advice()
 def first_command(remedies: Iterable[Remedy]) -> str | None:
     """Return the first command of remedies."""
     return next((remedy.command for remedy in remedies if remedy.command), None)
-
-
-class FindingDetails(TypedDict, total=False):
-    """What a finding may have beside its code, severity and summary."""
-
-    where: str | None
-    evidence: tuple[str, ...]
-    chain: tuple[str, ...]
-    cause: str | None
-    remedy: tuple[Remedy, ...]
-    source: str | None
-
-
-@dataclass(slots=True)
-class Findings:
-    """Findings of one level while they are collected."""
-
-    level: Level
-    found: list[Finding] = field(default_factory=list)
-
-    def add(self, code: Code, severity: Severity, summary: str, **details: Unpack[FindingDetails]) -> None:
-        """Append a finding of this level."""
-        self.found.append(Finding(code, severity, self.level, summary, **details))

@@ -8,15 +8,15 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.codes import meanings
+from lumiimg.check.registry import finding_types
 from lumiimg.cli.commands import make_parser
-from lumiimg.findings import Code, Level, Severity
+from lumiimg.findings import Code, Level, Remedy, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lumiimg.check.codes import Meaning
+    from lumiimg.check.registry import FindingType, Reason
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lumiimg"
@@ -53,27 +53,39 @@ no weight, `unknown` is an open question, `problem` is an obstacle.
 A collective that goes over Slingshot (`run.network` with `ok`) answers every open question and outweighs every obstacle of a lower level. A probe answers a finding
 of level static if it finds the same id, or the id behind *answered by*, with `ok`. What is answered is left out, is printed as `info`, or does not
 keep the answer open any more.
+
+Below each: why it is so, what to do, and where the rule comes from, with a line for each reason that it can have. `{name}` stands for a name of the case.
 """
 
 
 def findings() -> Iterator[str]:
     yield "# Findings of `check`\n\nFor whoever reads the output of `lumiimg check`.\n"
     yield f"{WRITTEN}\n{_FINDINGS}"
-    for code, meaning in sorted(meanings().items()):
+    for code, meaning in sorted(finding_types().items()):
         grave = (f"{level} {'/'.join(found)}" for level in Level if (found := meaning.severities(level)))
         answer = _answered_by(meaning)
         notes = filter(None, (meaning.part or meaning.decided_by, *grave, answer and f"answered by {answer}"))
         yield f"- `{code}` ({'; '.join(notes)}): {cell(meaning.text)}"
+        for reason, said in {"": meaning, **meaning.reasons}.items():
+            yield from _said(reason, said)
 
 
-def _answered_by(meaning: Meaning) -> str:
+def _said(name: str, reason: Reason) -> Iterator[str]:
+    """Yield cause, remedy and source of a finding; a place that a name of the case takes is in braces."""
+    remedies = "; ".join(Remedy(**parts) for parts in reason.remedy)
+    parts = {"why": reason.cause, "do": remedies, "source": reason.source}
+    if told := ". ".join(f"{word}: {cell(text)}" for word, text in parts.items() if text):
+        yield f"  - {f'{name}: ' if name else ''}{told}"
+
+
+def _answered_by(meaning: FindingType) -> str:
     """Return what below a collective answers a finding of files that keeps an answer from being good."""
     if not {Severity.UNKNOWN, Severity.PROBLEM} & set(meaning.static):
         return ""
-    probe = meaning.replaced_by or meaning.noted_beside
+    probe = meaning.answered_by or meaning.demoted_by
     if probe is not None:
         return f"`{probe}`"
-    return "" if meaning.outlasts_probes or Severity.UNKNOWN not in meaning.static else f"`{Code.PROVIDER_CXI}`"
+    return "" if meaning.survives_probe or Severity.UNKNOWN not in meaning.static else f"`{Code.PROVIDER_CXI}`"
 
 
 def signatures() -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.check.codes import meanings
+from lumiimg.check.registry import finding_types
 from lumiimg.errors import ExitCode
 from lumiimg.findings import NO_ADVICE, Advice, Code, Family, Finding, Level, Severity
 
@@ -105,7 +105,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
     if any(finding.severity is Severity.PROBLEM for finding in findings):
         return Answer.NO
     unanswered = {finding.level for finding in findings if finding.severity is Severity.UNKNOWN}
-    beyond = any(meanings()[f.id].outlasts_probes and f.severity is Severity.UNKNOWN for f in findings)
+    beyond = any(finding_types()[f.id].survives_probe and f.severity is Severity.UNKNOWN for f in findings)
     proved = not beyond and any(f.id is Code.PROVIDER_CXI and f.severity is Severity.OK for f in findings)
     if proved and not unanswered & {Level.PROBE, Level.RUN}:
         return Answer.NO_OBSTACLE
@@ -128,7 +128,7 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
         first = next((finding for finding in problems if finding.level is Level.RUN), problems[0])
         how = "from its files alone" if level is Level.STATIC else "as it is run here"
         slow = f"NO: {how}, RCCL would use TCP sockets, several times slower than Slingshot"
-        return meanings()[first.id].no or slow
+        return finding_types()[first.id].no or slow
     if answer is Answer.NO_OBSTACLE and level is Level.RUN:
         if _ran(findings):
             return "no obstacle found at level run: a real collective went over Slingshot"
@@ -150,11 +150,11 @@ def merge_levels(
     answered = {finding.id for finding in probed}
     merged = list(probed)
     for finding in static:
-        meaning = meanings()[finding.id]
+        meaning = finding_types()[finding.id]
         open_or_bad = finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}
-        if finding.id in answered or meaning.replaced_by in seen:
+        if finding.id in answered or meaning.answered_by in seen:
             continue  # the same question, answered by a run, perhaps with what a bind (--rocm) brought
-        if open_or_bad and meaning.noted_beside in seen:
+        if open_or_bad and meaning.demoted_by in seen:
             summary = f"{finding.summary} (so say the files; as it is run here, a plugin is loaded)"
             merged.append(replace(finding, severity=Severity.INFO, summary=summary))
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.codes import Decider, meanings
+from lumiimg.check.registry import PartSource, finding_types
 from lumiimg.check.run.job_paths import part_of_verdict
 from lumiimg.elf.system import facts_at
 from lumiimg.engine.binds import binds_of
@@ -130,12 +130,12 @@ def _rank(level: Level) -> int:
 
 def _part_of(finding: Finding, verdict: str | None) -> Part | None:
     """Return the step that a finding is about; None for what is about none of them alone."""
-    meaning = meanings()[finding.id]
+    meaning = finding_types()[finding.id]
     if meaning.decided_by is None:
         return meaning.part
-    if meaning.decided_by is Decider.VERDICT:
+    if meaning.decided_by is PartSource.VERDICT:
         return part_of_verdict(verdict)
-    return _part_of_library(finding, is_of_file=meaning.decided_by is Decider.LIBRARY)
+    return _part_of_library(finding, is_of_file=meaning.decided_by is PartSource.LIBRARY)
 
 
 def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:

@@ -103,8 +103,9 @@ def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding
     """
     from lumiimg.check.context import open_for_check
     from lumiimg.check.pipeline import check_files
+    from lumiimg.check.registry import Findings
     from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables, read_variables
-    from lumiimg.findings import Findings, Level, Severity
+    from lumiimg.findings import Level, Severity
     from lumiimg.host.snapshot_file import read_snapshot
 
     snapshot = read_snapshot(host) if host else None

@@ -17,6 +17,7 @@ import pytest
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer, decide, merge_levels, sentence
 from lumiimg.check.probe.programs import ProbePrograms
+from lumiimg.check.registry import Findings
 from lumiimg.check.run.collective import (
     LOGS,
     Collective,
@@ -32,7 +33,7 @@ from lumiimg.check.static.evidence import StaticResult
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Findings, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.job_process import JobProcess
 from lumiimg.image import open_image
 from lumiimg.resolve.inventory import read_contents

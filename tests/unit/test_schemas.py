@@ -28,13 +28,14 @@ from lumiimg.build.provenance import plan_document
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.probe.container import Event, ProbeRun
+from lumiimg.check.registry import Findings
 from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.run.execution import RunResult
 from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.findings import Advice, Findings, Level
+from lumiimg.findings import Advice, Level
 from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.host.scan import scan_host

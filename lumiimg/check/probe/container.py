@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.check.registry import FindingDetails
     from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Part
-    from lumiimg.findings import FindingDetails, Remedy
     from lumiimg.nccl.report import Cause, LogReport
 
 TIMEOUT_S = 120.0
@@ -186,14 +186,13 @@ def plugin_version_in_log(runs: Iterable[ProbeRun]) -> str | None:
     return next((component.version for component in found if component is not None), None)
 
 
-def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str], otherwise: Remedy | None = None) -> FindingDetails:
-    """Return evidence, cause and remedy: of the first cause that the knowledge base has, else what helps in general."""
+def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingDetails:
+    """Return evidence, and cause, remedy and source of the first cause, if the knowledge base has one."""
     lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]
-    remedy = (otherwise,) if otherwise else ()
     if not causes:
-        return {"evidence": lines, "remedy": remedy}
+        return {"evidence": lines}
     first = causes[0]
-    return {"evidence": lines, "cause": first.summary, "remedy": first.remedy or remedy, "source": first.source}
+    return {"evidence": lines, "cause": first.summary, "remedy": first.remedy, "source": first.source}
 
 
 def ending(run: ProbeRun) -> str:

@@ -10,11 +10,12 @@ from packaging.version import Version
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, Container, ProbeRun, ending, explained, log_of, tail
 from lumiimg.check.probe.process import command_of, judge_process_of_job
+from lumiimg.check.registry import Findings
 from lumiimg.elf.objects import FoundBy
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import FabricPath, Part
-from lumiimg.fabric.rccl import Generation, Rccl, generation_of, remedy_for_old_api, version_of_code
-from lumiimg.findings import Code, Family, Findings, Level, Remedy, Severity
+from lumiimg.fabric.rccl import Generation, Rccl, generation_of, version_of_code
+from lumiimg.findings import Code, Family, Level, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.static.evidence import StaticResult
@@ -32,9 +33,6 @@ _STAGES = {
 """Exit codes of the handshake: where it stopped."""
 _SIGNAL_BASE = 128
 _LAST_SIGNAL = 192
-_WHERE_IT_COUNTS = Remedy(
-    "run the check where the job runs", "srun {rest} lumiimg check {image}", "on a node with Slingshot"
-)
 
 
 @dataclass(slots=True)
@@ -164,7 +162,6 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, in_job: str | None
             Code.RCCL_SILENT,
             Severity.INFO,
             f"RCCL {version} looks for its plugin only with a GPU: without one, no plugin line means nothing",
-            remedy=(Remedy("ask it with a stand-in for HIP", "lumiimg check {image} --simulate-gpu"),),
             source=generation.basis if generation else None,
         )
     elif run.first("uniqueid") is None:
@@ -179,11 +176,8 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, in_job: str | None
             Code.RCCL_NO_PLUGIN,
             Severity.PROBLEM,
             f"RCCL {version}, run in the container, took no plugin and uses its own transport",
+            reason="old" if generation.since < Version("2.17") else None,
             evidence=proof,
-            cause="RCCL prints this line for a plugin that is absent, and for one that cannot be loaded"
-            if generation.since < Version("2.17")
-            else None,
-            source="run of ncclGetUniqueId with NCCL_DEBUG=INFO",
         )
     return plugin
 
@@ -216,11 +210,8 @@ def _judge_handshake(
             Code.PLUGIN_CRASH,
             Severity.PROBLEM,
             f"the process died of signal {number} while the plugin was at {during}",
+            reason="sigbus" if number == "7" else None,
             evidence=tail(run),
-            cause="a file that is shorter than its header says (a broken copy) causes SIGBUS (7)"
-            if number == "7"
-            else None,
-            remedy=(Remedy("copy or build the plugin and its libraries again, and compare their checksums"),),
         )
         return
     if opened is None:
@@ -287,7 +278,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
             Code.PLUGIN_API,
             Severity.PROBLEM,
             f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}",
-            remedy=(Remedy(remedy_for_old_api()),),
+            reason="refused",
         )
         return
     using = run.first("using")
@@ -303,7 +294,7 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         stage, code = failed
         severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
         what = f"the plugin failed at {stage}{f', which proves nothing here: {excuse}' if excuse else ''}"
-        told = explained(() if excuse else causes, evidence=evidence, otherwise=_WHERE_IT_COUNTS)
+        told = explained(() if excuse else causes, evidence=evidence)
         result.findings.add(code, severity, what, **told)
     elif not _listens(run):
         what = f"the handshake {ending(run)} without having listened on every device"
@@ -325,7 +316,6 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
             **explained(
                 () if excuse else causes,
                 evidence=[line for line in lines if "rovider is" in line][-2:],
-                otherwise=_WHERE_IT_COUNTS,
             ),
         )
     else:

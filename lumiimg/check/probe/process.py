@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun, ending, tail
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.rccl import generation_of
-from lumiimg.findings import Code, FindingDetails, Findings, Remedy, Severity
+from lumiimg.findings import Code, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.check.static.evidence import StaticResult
 
 _OF_THE_LOADER = re.compile(r"cannot open shared object|undefined symbol|version `.*' not found|wrong ELF|invalid ELF")
-_WHERE = Remedy("run the check as the job runs: with its modules, binds and variables")
 
 # The words are those of `probe.h`. Any Python 3 takes it; its arguments are steps.
 _PYTHON = """\
@@ -100,12 +100,18 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
     title, failed = static.job.title, run.first("failed")
     if run.first("end") is None:
         what = f"{title} could not be tested in the container: it {ending(run)}"
-        found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, evidence=tail(run), remedy=(_WHERE,))
+        found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, evidence=tail(run))
     elif failed is not None:
         error, at = failed.get("error", ""), failed.get("step", "").replace("=", " ")
-        details: FindingDetails = {"where": static.job.program, "evidence": (error,), "remedy": (_WHERE,)}
+        details: FindingDetails = {"where": static.job.program, "evidence": (error,)}
         if _OF_THE_LOADER.search(error):
-            found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, f"{title} fails in the container, at {at}", **details)
+            found.add(
+                Code.PROGRAM_LOAD,
+                Severity.PROBLEM,
+                f"{title} fails in the container, at {at}",
+                reason="in-container",
+                **details,
+            )
         else:
             what = f"{title} could not be tested in the container: it fails at {at}"
             found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, **details)
@@ -116,8 +122,6 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
             f"{title} opens other libraries in the container than the files predict",
             where=static.job.program,
             evidence=tuple(lines[:EVIDENCE_LINES]),
-            cause="the engine binds some, or the program opens them by itself: the files' result is about those",
-            remedy=(_WHERE,),
             source="/proc/self/maps" if static.job.is_python else "ld.so(8), LD_TRACE_LOADED_OBJECTS",
         )
     else:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 
 from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ProbeRun, ending, explained, log_of, tail
+from lumiimg.check.registry import Findings
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.findings import Code, Level, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 
 DONE = "done, and a simulation (a stand-in for HIP) beside it: findings called `simulated`"
@@ -22,7 +23,6 @@ _GIVES_UP = re.compile(r"Failed to initialize any NET plugin|network .+ not foun
 _TELLING = re.compile(rf"NET/Plugin|NET/OFI|external plugin|{_NETWORK.pattern}|{_GIVES_UP.pattern}")
 # Of RCCL about a plugin whose API it takes, and of the plugin's own init.
 _TAKEN = re.compile(r"Loaded net plugin|NET/OFI")
-_SOURCE = "run of ncclCommInitRank on a stand-in for HIP, with NCCL_DEBUG=INFO"
 
 
 def judge(run: ProbeRun, version: str | None, probed: str | None, *, excuse: str | None) -> Findings:
@@ -44,19 +44,19 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, excuse: str
         what = f"{rccl} takes {plugin or 'a plugin'} and says `Using network {chosen[-1]}`"
         if plugin and probed and plugin != probed:
             what += f"; everything else here about a plugin is about {probed}"
-            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, where=plugin, evidence=shown, source=_SOURCE)
+            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, where=plugin, evidence=shown)
         else:
             what += f", on the provider {report.provider}" if report.provider else ""
-            found.add(Code.SIMULATED_NETWORK, Severity.OK, what, where=plugin, evidence=shown, source=_SOURCE)
+            found.add(Code.SIMULATED_NETWORK, Severity.OK, what, where=plugin, evidence=shown)
     elif not chosen and not any(_GIVES_UP.search(line) for line in lines):
         what = f"{rccl} did not get as far as its network: it {ending(run)}, which may be due to the stand-in"
-        found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=tail(run), source=_SOURCE)
+        found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=tail(run))
     else:
         goes_on = f"goes on with {chosen[-1]}" if chosen else "gives up"
         started = any(match and not _is_built_in(match[1]) for match in map(_STARTED.search, run.output.splitlines()))
         if taken and excuse and not started:
             what = f"{rccl} opens the plugin, whose init fails here, and {goes_on}; that proves nothing: {excuse}"
-            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=shown, source=_SOURCE)
+            found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=shown)
         else:
             does = (
                 "starts the plugin" if started else "opens the plugin, whose init fails" if taken else "takes no plugin"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.check.registry import Findings
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Code, Finding, Findings, Level, Remedy, Severity
+from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
-_RULE_OUT = (
-    Remedy("rule the network out", "export NCCL_NET=Socket"),
-    Remedy("rule GPUDirect RDMA out", "export NCCL_NET_GDR_LEVEL=0"),
-)
 
 
 def answer_of_job(report: LogReport, measured: Sequence[Finding]) -> ExitCode:
@@ -41,9 +38,8 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
                 Code.RUN_DATA_ERRORS,
                 Severity.PROBLEM,
                 f"{measured.name}: {count(measured.wrong, 'wrong result')}: the collective gives wrong data",
+                reason="benchmark",
                 where=f"{measured.file}:{measured.wrong_line}",
-                remedy=_RULE_OUT,
-                source="nccl-tests src/common.cu (#wrong, out of bounds values)",
             )
         nodes = measured.nodes or report.told.of_nodes
         reference = reference_of(measured, nodes, site)

@@ -20,7 +20,7 @@ from lumiimg.check.probe.programs import ALL_REDUCE, ProbePrograms
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.fabric.names import LIBRCCL
-from lumiimg.findings import Code, Findings, Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.nccl.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
 from lumiimg.resolve.mpi import read_by_srun
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.check.registry import Findings
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack

@@ -23,6 +23,7 @@ from lumiimg.check.probe.container import (
     tail,
 )
 from lumiimg.check.probe.programs import ALL_REDUCE
+from lumiimg.check.registry import Findings
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (
     LOGS,
@@ -39,7 +40,7 @@ from lumiimg.check.run.collective import (
 )
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import ExitCode, MissingHereError
-from lumiimg.findings import Code, Findings, Level, Remedy, Severity
+from lumiimg.findings import Code, Level, Severity
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
@@ -69,13 +70,6 @@ _NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABS
 """What goes wrong on any machine, with a NIC or without."""
 _NOT_HERE = frozenset({"nothing-crosses"})
 """What the log reader says of a job on one node: here it is the question whether a job on two would be fast."""
-_TWO_NODES = Remedy(
-    "two nodes would decide it, in a job with GPUs, or one that it submits", "lumiimg check {image} --nodes 2"
-)
-_VNI = Remedy(
-    "Slurm gives a step on one node no VNI of its own",
-    "srun --network=single_node_vni,job_vni {rest} lumiimg check {image}",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +203,6 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
         Severity.UNKNOWN,
         f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one",
         evidence=(f"imported: {mapped[other]}",) if other else (),
-        remedy=(
-            Remedy("a torch of ~/.local or PYTHONPATH comes before the image's: PYTHONNOUSERSITE=1, unset PYTHONPATH"),
-            Remedy("a library of LD_LIBRARY_PATH, LD_PRELOAD, or the engine's --rocm comes before it too"),
-        ),
     )
     return True
 
@@ -258,18 +248,15 @@ def _judge_network(
     together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
     if collective.nodes > 1 and (report.nothing_crossed or together < collective.ranks):
         what = f"{by}: the ranks did not come together (the largest communicator has {together}), so nothing is shown"
-        remedy = (
-            Remedy("MPI in the image must be started as it was built for: srun --mpi=pmi2, or --mpi=cray_shasta"),
-        )
         found.add(
-            Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=remedy if collective.needs_mpi else ()
+            Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="mpi" if collective.needs_mpi else None, evidence=proof
         )
     elif report.verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY} and collective.nodes == 1:
         what = f"{by}: the log does not say which network RCCL selected"
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
     elif report.verdict in FAST and collective.nodes == 1:
         what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
-        found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof, remedy=(_TWO_NODES,))
+        found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof)
     elif report.verdict in FAST and (missing := _missing(result, ended)):
         what = f"{by}: {network} was selected; it is not proved that it carried all traffic: {missing}"
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
@@ -281,11 +268,11 @@ def _judge_network(
     elif collective.nodes == 1 and any(cause.id in _NO_VNI for cause in causes):
         what = f"{by}: RCCL fell back to {network}: no VNI on the NIC in this step; that proves nothing about the image"
         told = explained(causes, evidence=proof)
-        told["remedy"] = (_VNI, _TWO_NODES)
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **told)
+        told["remedy"] = ()
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="no-vni", **told)
     elif excuse:
         what = f"{by}: RCCL took {network}; that proves nothing here: {excuse}"
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof, remedy=(_TWO_NODES,))
+        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
     else:
         would = (
             "carried the traffic" if collective.nodes > 1 else "is what RCCL took, and would carry that of two nodes"

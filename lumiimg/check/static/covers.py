@@ -11,19 +11,18 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import RCCL_OR_PLUGIN
-from lumiimg.findings import Code, Finding, Findings, Remedy, Severity
+from lumiimg.findings import Code, Finding, Severity
 from lumiimg.host.engine_mounts import hidden_files, may_be_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lumiimg.check.registry import Findings
     from lumiimg.elf.loader import Process
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image
 
 _SHOWN = 8
-_REMEDY = (Remedy("install it in a folder that is the image's alone: /opt, /usr/local"),)
-_SOURCE = "apptainer.conf, singularity.conf: mount tmp, mount home, mount dev, bind path; tried with Apptainer"
 
 
 def judge_covered(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
@@ -37,8 +36,6 @@ def judge_covered(image: Image, job: JobProcess, process: Process, found: Findin
             where=below[0],
             evidence=tuple(below[:_SHOWN]),
             cause=cover.by,
-            remedy=_REMEDY,
-            source=_SOURCE,
         )
 
 
@@ -49,11 +46,10 @@ def judge_hidden_program(image: Image, program: str, found: Findings) -> None:
         Code.PROGRAM_LOAD,
         Severity.PROBLEM,
         f"{program} is in the image but not in the container: a job cannot start it",
+        reason="covered",
         where=program,
         evidence=(real,),
         cause=next((cover.by for cover in image.covers if cover.hides(real)), None),
-        remedy=_REMEDY,
-        source=_SOURCE,
     )
 
 
@@ -63,4 +59,4 @@ def note_hidden(image: Image, findings: Iterable[Finding], found: Findings) -> N
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
     for cover, path in islice(hidden_files(image, wanted), _SHOWN):
         what = f"{path} is in the image, and is not there in the container"
-        found.add(Code.IMAGE_COVERED, Severity.INFO, what, where=path, cause=cover.by, remedy=_REMEDY, source=_SOURCE)
+        found.add(Code.IMAGE_COVERED, Severity.INFO, what, where=path, cause=cover.by)

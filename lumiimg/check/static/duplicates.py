@@ -20,11 +20,12 @@ from lumiimg.elf.objects import second_copies
 from lumiimg.elf.undefined import interposed
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
-from lumiimg.findings import Code, Findings, Remedy, Severity
+from lumiimg.findings import Code, Remedy, Severity
 from lumiimg.host.scan_facts import known
 from lumiimg.image.permissions import barred
 
 if TYPE_CHECKING:
+    from lumiimg.check.registry import Findings
     from lumiimg.elf.loader import Process
     from lumiimg.image import RootFileSystem
 
@@ -45,8 +46,6 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             Severity.UNKNOWN,
             f"{len(paths)} copies of {stem} are in one process: symbols without versions may be mixed",
             evidence=paths,
-            remedy=(Remedy("keep one of them in the image, or rebuild what needs the other"),),
-            source="glibc elf/dl-lookup.c",
         )
     _judge_c_library(root, process, found)
     _judge_interposed(root, process, found)
@@ -58,8 +57,6 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             "a library of the fabric path is cut off: it loads, and reading the missing part is fatal (SIGBUS)",
             where=cut[0].path,
             evidence=tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut),
-            remedy=(Remedy("copy the file, or build the image, again"),),
-            source="mmap(2): a page behind the end of the file is SIGBUS",
         )
     closed = dict(barred(root, (process.settings.absolute(loaded.path) for loaded in process.objects)))
     if closed:
@@ -70,9 +67,7 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             f"not everybody can read {first}: others cannot load it",
             where=first,
             evidence=tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles),
-            cause="file modes also apply in a container; the owner of the files, and --fakeroot, can read them",
             remedy=tuple(Remedy(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)") for path in obstacles),
-            source="open(2) EACCES; glibc elf/dl-load.c; measured with Apptainer, squashfs and folder",
         )
     mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().places.own_folders))
     leaks = [
@@ -87,8 +82,6 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
             Severity.UNKNOWN,
             "a library of the fabric path searches a folder that engines mount from the host, and loads from there",
             evidence=tuple(leaks[:_SHOWN]),
-            remedy=(Remedy("patchelf --remove-rpath FILE in the image's %post, or build it in a folder of its own"),),
-            source="ld.so(8), RUNPATH comes before the cache; apptainer.conf, mount home and mount tmp",
         )
 
 
@@ -108,13 +101,6 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
                     f"{user.path} takes {function} from {first.path}, and not from {provider.path}",
                     where=first.path,
                     chain=first.chain,
-                    cause="it came with the start, or was opened for all: what it does instead is not known",
-                    remedy=(
-                        Remedy(
-                            "take it off LD_PRELOAD; or see what happens with it", "lumiimg check {image} --level probe"
-                        ),
-                    ),
-                    source="ld.so(8), LD_PRELOAD; glibc elf/dl-lookup.c",
                 )
                 return
 
@@ -129,15 +115,4 @@ def _judge_c_library(root: RootFileSystem, process: Process, found: Findings) ->
         what += " at its start"
     else:
         severity, what = Severity.UNKNOWN, f"{mixed.part} is not of the build of the C library of its process"
-    found.add(
-        Code.LOADER_OTHER_BUILD,
-        severity,
-        what,
-        where=mixed.part,
-        evidence=mixed.evidence,
-        cause="the parts of a C library share data that is private to a build, and ld.so does not compare them",
-        remedy=(
-            Remedy("take the folder of the second C library off LD_LIBRARY_PATH, or out of the image or the binds"),
-        ),
-        source="glibc elf/rtld.c, sysdeps/generic/ldsodefs.h: struct rtld_global is private to a build",
-    )
+    found.add(Code.LOADER_OTHER_BUILD, severity, what, where=mixed.part, evidence=mixed.evidence)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.check.registry import Findings
 from lumiimg.check.static.covers import judge_covered, judge_hidden_program, note_hidden
 from lumiimg.check.static.duplicates import judge_process
 from lumiimg.check.static.evidence import StaticResult, files_of
@@ -21,12 +22,11 @@ from lumiimg.check.static.variables import doubted, judge_binds, judge_no_plugin
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
-from lumiimg.findings import Code, Finding, Findings, Level, Remedy, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.container_view import see_inside
 from lumiimg.host.job_process import JobProcess, JobProcesses, jobs_of
 from lumiimg.host.ldd import refusal
 from lumiimg.host.rccl_process import job_of_library, rccl_files
-from lumiimg.wording import word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,21 +47,9 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
     """
     found = Findings(Level.STATIC)
     for warning in image.warnings:
-        found.add(
-            Code.IMAGE_PARTLY_READ,
-            Severity.UNKNOWN,
-            warning,
-            remedy=(
-                Remedy("see what it comes to in a job", "lumiimg check {image} --level run", "on nodes with GPUs"),
-            ),
-        )
+        found.add(Code.IMAGE_PARTLY_READ, Severity.UNKNOWN, warning)
     if (musl := refusal(image.root)) is not None:
-        found.add(
-            Code.IMAGE_MUSL,
-            Severity.UNKNOWN,
-            musl,
-            remedy=(Remedy("use a base with glibc: RCCL and the host's fabric libraries are built for it"),),
-        )
+        found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)
         return StaticResult(findings=tuple(found.found))
     files = rccl_files(image.root)
     jobs = jobs_of(image, environment, program)
@@ -82,8 +70,9 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
                 Code.RCCL_SEVERAL,
                 Severity.INFO,
                 f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}",
+                reason="other",
+                names={"path": result.path.rccl},
                 where=result.path.rccl,
-                remedy=(Remedy("see what that one loads", f"lumiimg ldd {{image}} {word(result.path.rccl)}"),),
             )
     note_hidden(image, results[worst].findings, found)
     return replace(results[worst], findings=(*found.found, *results[worst].findings))
@@ -106,7 +95,6 @@ def _note_program(
         Severity.UNKNOWN if jobs.is_open else Severity.INFO,
         jobs.note or "",
         evidence=tuple(f"if it is this one: {finding.summary}" for finding in against),
-        remedy=(Remedy("name what your jobs start, as it is in the container: --program PATH"),),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Code, Finding, FindingDetails, Findings, Level, Remedy, Severity
+from lumiimg.check.registry import FindingDetails, Findings
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.host.container_view import variable_of
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 _SHOWN = 8
-_RULE = "LLVM AMDGPUUsage, target ID; ROCm clr, isCodeObjectCompatibleWithDevice (lumiimg/gpu/targets.toml, roles.toml)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,13 @@ def findings_of(account: GpuAccount | None, owner: GpuOwner | None) -> tuple[Fin
                 Code.GPU_CODE,
                 Severity.PROBLEM,
                 f"{OVERRIDE} makes the runtime treat {owner.processor}, {owner.name}'s GPU, as {account.taken_for}",
-                cause="it loads code that the GPU cannot run: kernels fail, or give wrong results",
-                remedy=(Remedy(command=f"env -u {OVERRIDE} {{program}}", where="in the container"),),
-                source="ROCr, HSA_OVERRIDE_GFX_VERSION (runtime/hsa-runtime/core/runtime/amd_gpu_agent.cpp)",
+                reason="override",
             )
         _judge_needed([part for part in account.parts if part.needed], owner, found)
         for part in account.parts:
             if not part.needed and part.fit is not GpuFit.RUNS:
                 summary = f"{part.component} {_lacks(part, owner)}"
-                found.add(
-                    Code.GPU_BESIDE, Severity.INFO, summary, where=part.paths[0], cause=part.without, source=_RULE
-                )
+                found.add(Code.GPU_BESIDE, Severity.INFO, summary, where=part.paths[0], cause=part.without)
     return tuple(found.found)
 
 
@@ -113,26 +109,23 @@ def _judge_needed(parts: Sequence[GpuVerdict], owner: GpuOwner, found: Findings)
     """Judge what each job calls: a finding for each kind of answer."""
     gpu = f"{owner.processor}, the GPU of {owner.name}"
     if none := _of(parts, GpuFit.NO):
-        what = f"take an image, or a release, that is built for {owner.processor}; the nearest that works"
-        remedy = (Remedy(what, "lumiimg explain --base {base} --site {site}"),)
-        summary = f"no code for {gpu}: {_named(none)}"
-        found.add(Code.GPU_CODE, Severity.PROBLEM, summary, **_details(none, remedy))
+        summary, of = f"no code for {gpu}: {_named(none)}", {"processor": owner.processor}
+        found.add(Code.GPU_CODE, Severity.PROBLEM, summary, reason="none", names=of, **_details(none))
     if retried := _of(parts, GpuFit.XNACK):
         summary = f"code for {owner.processor} with xnack alone, which runs only with {XNACK}=1: {_named(retried)}"
-        remedy = (Remedy(command=f"export {XNACK}=1", where="in the job"),)
-        found.add(Code.GPU_XNACK, Severity.PROBLEM, summary, **_details(retried, remedy))
+        found.add(Code.GPU_XNACK, Severity.PROBLEM, summary, **_details(retried))
     for part in _of(parts, GpuFit.UNKNOWN):
         summary = f"{part.component}: whether it has code for {gpu}, is not known"
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary, where=part.paths[0], cause=part.why, source=_RULE)
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary, where=part.paths[0], cause=part.why)
     for part in _of(parts, GpuFit.PART):
-        summary, cause = f"{part.component} {_lacks(part, owner)}", "kernels of the rest fail when they are called"
-        found.add(Code.GPU_CODE, Severity.INFO, summary, where=part.paths[0], cause=cause, source=_RULE)
+        summary = f"{part.component} {_lacks(part, owner)}"
+        found.add(Code.GPU_CODE, Severity.INFO, summary, reason="part", where=part.paths[0])
     if runs := _of(parts, GpuFit.RUNS):
         names = ", ".join(part.component for part in runs)
-        found.add(Code.GPU_CODE, Severity.OK, f"code for {gpu}: {names}", source=_RULE)
+        found.add(Code.GPU_CODE, Severity.OK, f"code for {gpu}: {names}")
     if not parts:
         summary = f"whether its jobs find code for {gpu}, is not known: no component that they need was found with any"
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary, source=_RULE)
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary)
 
 
 def _of(parts: Iterable[GpuVerdict], fit: GpuFit) -> list[GpuVerdict]:
@@ -143,10 +136,10 @@ def _named(parts: Iterable[GpuVerdict]) -> str:
     return ", ".join(f"{part.component} ({part.has})" for part in parts)
 
 
-def _details(parts: Sequence[GpuVerdict], remedy: tuple[Remedy, ...]) -> FindingDetails:
+def _details(parts: Sequence[GpuVerdict]) -> FindingDetails:
     lines = tuple(f"{part.component}: {part.paths[0]}" for part in parts[:_SHOWN])
     causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:_SHOWN])
-    return {"where": parts[0].paths[0], "evidence": lines, "cause": causes, "remedy": remedy, "source": _RULE}
+    return {"where": parts[0].paths[0], "evidence": lines, "cause": causes}
 
 
 def _lacks(part: GpuVerdict, owner: GpuOwner) -> str:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.path import Part
-from lumiimg.findings import Code, Findings, Remedy, Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.job_process import rccl_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lumiimg.check.registry import Findings
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject
 
@@ -50,9 +51,6 @@ def judge_hip(process: Process, found: Findings) -> None:
         where=runtimes[-1].path,
         evidence=tuple(_lines(users, runtimes))[:_SHOWN],
         chain=runtimes[-1].chain,
-        cause="libraries built for two releases of ROCm are mixed",
-        remedy=(Remedy("build the plugin, and take RCCL and the framework, for one release of ROCm"),),
-        source="HIP: hipPointerGetAttributes knows what its own runtime has allocated; glibc elf/dl-lookup.c",
     )
 
 

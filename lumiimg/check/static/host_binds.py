@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.check.registry import Findings
 from lumiimg.check.static.duplicates import judge_process
 from lumiimg.check.static.evidence import StaticResult, files_of
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Code, Family, Findings, Level, Remedy, Severity
+from lumiimg.findings import Code, Family, Level, Remedy, Severity
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def with_host(static: StaticResult, manifest: BindManifest, *, host: str) -> Sta
             Severity.OK,
             f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load",
             evidence=tuple(f"{bind.source} at {bind.target}" for bind in libraries),
-            source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
         )
     for note in manifest.notes:
         found.add(Code.BIND_NOTE, Severity.INFO, note)
@@ -74,7 +74,6 @@ def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticR
         evidence=tuple(refusal.words for refusal in manifest.refusals),
         chain=telling.chain,
         remedy=tuple(remedies(manifest.refusals)),
-        source="glibc elf/dl-load.c, elf/dl-version.c, modelled",
     )
     return replace(static, findings=tuple(found.found))
 

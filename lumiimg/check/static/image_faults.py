@@ -9,16 +9,16 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from lumiimg.check.registry import Findings
 from lumiimg.check.static.python_faults import asked_by, judge_python, offered_by
 from lumiimg.elf.loader import Process
 from lumiimg.errors import BadInputError
-from lumiimg.findings import Code, Finding, Findings, Level, Remedy, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.container_view import see_inside, variable_of
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image.programs import search_path
 from lumiimg.image.tree import FileKind
 from lumiimg.toml import own_table
-from lumiimg.wording import word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,14 +63,8 @@ def _judge_caches(image: Image, environment: Mapping[str, str], facts: Mapping[s
             Code.IMAGE_CACHES_IN_HOME,
             Severity.INFO,
             f"the image puts caches into a home: {homes[0]}",
+            names={"variable": homes[0].partition("=")[0]},
             evidence=tuple(homes[:_SHOWN]),
-            cause="all ranks of all nodes write there at once, on a file system with a small quota",
-            remedy=(
-                Remedy(
-                    command=f"export {homes[0].partition('=')[0]}=/tmp/$USER-$SLURM_JOB_ID/cache", where="in the job"
-                ),
-            ),
-            source=facts["source"],
         )
 
 
@@ -87,11 +81,9 @@ def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> Non
                 Code.IMAGE_SHADOWED_TOOL,
                 Severity.INFO,
                 f"{name} is on PATH {len(real)} times: a job gets {first}",
+                names={"other": others[0]},
                 where=first,
                 evidence=tuple(others[:_SHOWN]),
-                cause="it reports the libraries that it was built with, not those that RCCL's plugin gets",
-                remedy=(Remedy(f"use the full path of the one that you want: {others[0]}"),),
-                source=facts["source"],
             )
 
 
@@ -116,15 +108,8 @@ def _judge_entrypoint(image: Image, facts: Mapping[str, Any], found: Findings) -
             Code.IMAGE_ENTRYPOINT,
             Severity.INFO,
             f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it",
+            names={"variable": sets[0], "path": path},
             where=path,
-            cause="engines run an entrypoint only by `run`; a job that starts a program by `exec` does not get it",
-            remedy=(
-                Remedy(
-                    f"start the program through it; or set {sets[0]} in the job",
-                    f"{{rest}} exec {{image}} {word(path)} {{program}}",
-                ),
-            ),
-            source=facts["source"],
         )
 
 
@@ -138,9 +123,6 @@ def _judge_scripts(image: Image, found: Findings) -> None:
             f"{copying[0]} copies ROCR_VISIBLE_DEVICES into HIP_VISIBLE_DEVICES",
             where=copying[0],
             evidence=tuple(copying[1:_SHOWN]),
-            cause="HIP counts those that ROCr left: in a job with GPUs 4 to 7 of a node, HIP finds none",
-            remedy=(Remedy(command="unset HIP_VISIBLE_DEVICES", where="in the job, behind that script"),),
-            source="ROCm docs, GPU isolation; LAIFS issue 13",
         )
 
 
@@ -200,11 +182,9 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
             Code.IMAGE_TWO_MPI,
             Severity.INFO,
             f"mpi4py and {job.framework} bring two libraries of one name: {' and '.join(sorted(got))}{dies}",
+            names={"framework": str(job.framework)},
             where=module,
             evidence=tuple(line for first in dying for line in errors[first])[:_SHOWN],
-            cause="the loader knows libraries by their soname: the one that is loaded first serves both",
-            remedy=(Remedy(f"import {job.framework} before mpi4py, or take one of the two out of the search path"),),
-            source="glibc elf/dl-load.c, _dl_map_object: a soname that is loaded is not searched again",
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.static.commands import ON_NODE, SCAN
+from lumiimg.check.registry import Findings
 from lumiimg.elf.system import facts_at, loader_of
-from lumiimg.findings import Code, Findings, Level, Remedy, Severity
+from lumiimg.findings import Code, Level, Severity
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.resolve.driver_rule import driver_window, window_on_node
 from lumiimg.resolve.inventory import read_contents
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 _OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Architectures as images name them, and as `uname -m` does."""
-_BASE = Remedy("start from a base with a ROCm that the driver supports: `lumiimg list`")
-_SCAN = Remedy("see which driver the nodes have; then --host host.json", SCAN, ON_NODE)
-_RUN = Remedy("see whether it runs", "lumiimg check {image} --level run", "in a job with GPUs")
 _OF_ROCM = "x86_64"
 """Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
 
@@ -35,28 +32,17 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
     found = Findings(Level.STATIC, list(static.findings))
     lacking = wrong_processors(image, (static.job.program,) if static.job else (), snapshot, site)
     if lacking is not None:
-        found.add(
-            Code.IMAGE_ARCHITECTURE,
-            Severity.PROBLEM,
-            lacking,
-            cause="the kernel starts programs for its own processors only",
-            remedy=(Remedy("build or pull the image for the processors of the machine (podman pull --platform)"),),
-            source="execve(2), ENOEXEC; engines refuse a SIF of another architecture before that",
-        )
+        found.add(Code.IMAGE_ARCHITECTURE, Severity.PROBLEM, lacking)
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
     for rule in _driver(image, snapshot, site):
+        what = f"{rule.have}: {rule.because}"
         if rule.outcome is RuleOutcome.OK:
-            found.add(Code.IMAGE_DRIVER, Severity.INFO, f"{rule.have}: {rule.because}", source=rule.source)
+            found.add(Code.IMAGE_DRIVER, Severity.INFO, what, source=rule.source)
             continue
-        severity = Severity.PROBLEM if rule.outcome is RuleOutcome.REFUSED else Severity.UNKNOWN
-        found.add(
-            Code.IMAGE_DRIVER,
-            severity,
-            f"{rule.have}: {rule.because}",
-            cause=f"needed: {rule.need}",
-            remedy=(_BASE if rule.outcome is RuleOutcome.REFUSED else _RUN if is_seen else _SCAN,),
-            source=rule.source,
-        )
+        severity, reason = Severity.UNKNOWN, "seen" if is_seen else "not-seen"
+        if rule.outcome is RuleOutcome.REFUSED:
+            severity, reason = Severity.PROBLEM, "refused"
+        found.add(Code.IMAGE_DRIVER, severity, what, reason=reason, cause=f"needed: {rule.need}", source=rule.source)
     return replace(static, findings=tuple(found.found))
 
 

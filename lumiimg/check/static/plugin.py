@@ -7,18 +7,17 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lumiimg.check.static.plugin_search import RULE_SOURCE
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.undefined import UndefinedSymbols, undefined_in
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api, part_of
-from lumiimg.fabric.provider import HSA, PROVIDER_PATH, cxi_provider, lack_of_rocr
-from lumiimg.fabric.rccl import remedy_for_old_api
-from lumiimg.findings import Code, Findings, Remedy, Severity
+from lumiimg.fabric.provider import HSA, cxi_provider, lack_of_rocr
+from lumiimg.findings import Code, Remedy, Severity
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
+    from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
@@ -42,12 +41,8 @@ def judge_plugin(
         _judge_provider(root, process, plugin, libfabric, static.provider_path, found)
     elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in found.found):
         what = f"{plugin.path} does not use libfabric: it is not the OFI plugin"
-        found.add(
-            Code.PROVIDER_NO_LIBFABRIC,
-            Severity.UNKNOWN,
-            f"{what}, and it is not known here whether it can use Slingshot",
-            where=plugin.path,
-        )
+        what += ", and it is not known here whether it can use Slingshot"
+        found.add(Code.PROVIDER_NO_LIBFABRIC, Severity.UNKNOWN, what, where=plugin.path)
     path = replace(
         static.path,
         plugin=plugin.path,
@@ -61,49 +56,23 @@ def judge_plugin(
 def _judge_load(
     root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject, found: Findings
 ) -> None:
-    symbols = UndefinedSymbols() if outcome.errors else undefined_in(root, process, outcome.objects)
-    undefined = symbols.lines
+    path, symbols = plugin.path, UndefinedSymbols() if outcome.errors else undefined_in(root, process, outcome.objects)
+    undefined = symbols.lines[:8]
     if outcome.errors:
         _judge_errors(plugin, outcome, found)
     elif undefined and symbols.is_sure:
-        found.add(
-            Code.PLUGIN_LOADS,
-            Severity.PROBLEM,
-            f"{plugin.path} cannot be loaded: nothing that it sees defines {symbols.found[0].symbol.name}",
-            where=plugin.path,
-            evidence=undefined[:8],
-            cause="RCCL opens its plugin with RTLD_NOW: every symbol must be defined at once",
-            remedy=(Remedy("build the plugin again, with all its libraries on the linker's command line"),),
-            source="glibc elf/dl-reloc.c; RCCL src/net.cc",
-        )
+        what = f"{path} cannot be loaded: nothing that it sees defines {symbols.found[0].symbol.name}"
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="undefined", where=path, evidence=undefined)
     else:
-        found.add(
-            Code.PLUGIN_LOADS,
-            Severity.OK,
-            f"{plugin.path} and all that it needs would be loaded",
-            where=plugin.path,
-            evidence=(f"found by: {plugin.found_by.value}",),
-        )
+        what, by = f"{path} and all that it needs would be loaded", f"found by: {plugin.found_by.value}"
+        found.add(Code.PLUGIN_LOADS, Severity.OK, what, where=path, evidence=(by,))
     _judge_called_later(root, outcome, process, plugin, found)
     if symbols.unread:
-        found.add(
-            Code.PLUGIN_SYMBOLS,
-            Severity.UNKNOWN,
-            f"it is not known whether all symbols of the plugin are defined: {symbols.unread}",
-            where=plugin.path,
-            remedy=(Remedy("fetch or build the image again"),),
-            source="glibc elf/dl-reloc.c",
-        )
+        what = f"it is not known whether all symbols of the plugin are defined: {symbols.unread}"
+        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, what, reason="unread", where=path)
     if undefined and not symbols.is_sure:
-        found.add(
-            Code.PLUGIN_SYMBOLS,
-            Severity.UNKNOWN,
-            "nothing of the image defines symbols of the plugin; whether the host's libraries do is not recorded",
-            where=plugin.path,
-            evidence=undefined[:8],
-            remedy=(Remedy("build the plugin again, with all its libraries on the linker's command line"),),
-            source="glibc elf/dl-reloc.c; RCCL src/net.cc",
-        )
+        what = "nothing of the image defines symbols of the plugin; whether the host's libraries do is not recorded"
+        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, what, reason="undefined", where=path, evidence=undefined)
 
 
 def _judge_called_later(
@@ -114,21 +83,10 @@ def _judge_called_later(
     there = [each for each in fabric if each not in outcome.objects]
     lacking = undefined_in(root, process, there) if there and not outcome.errors else UndefinedSymbols()
     if lacking.found and lacking.is_sure:
-        first = lacking.found[0]
-        found.add(
-            Code.PLUGIN_SYMBOLS,
-            Severity.UNKNOWN,
-            f"{first.loaded.path} came with the start, and nothing that it sees defines {first.symbol.name}: "
-            "the process ends where that is called",
-            where=first.loaded.path,
-            evidence=lacking.lines[:8],
-            remedy=(
-                Remedy(
-                    "take the plugin and its libraries off LD_PRELOAD: RCCL opens them, and reports what is missing"
-                ),
-            ),
-            source="glibc elf/dl-runtime.c",
-        )
+        file, name, lines = lacking.found[0].loaded.path, lacking.found[0].symbol.name, lacking.lines[:8]
+        what = f"{file} came with the start, and nothing that it sees defines {name}: the process ends where that is "
+        what += "called"
+        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, what, reason="called-later", where=file, evidence=lines)
 
 
 @cache
@@ -144,34 +102,15 @@ def lacks_of_host(outcome: LoadOutcome) -> tuple[str, ...]:
 
 
 def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -> None:
-    from_host = lacks_of_host(outcome)
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
-    if from_host:
-        found.add(
-            Code.PLUGIN_NEEDS_HOST,
-            Severity.UNKNOWN,
-            f"the plugin needs {', '.join(from_host)}, which the image does not have: it must come from the host",
-            where=plugin.path,
-            evidence=outcome.errors[:8],
-            chain=chain,
-            remedy=(
-                Remedy(
-                    "run the check on the machine, with the binds of your jobs", "lumiimg check {image} --level probe"
-                ),
-            ),
-            source="glibc elf/dl-load.c",
-        )
+    details: FindingDetails = {"where": plugin.path, "evidence": outcome.errors[:8], "chain": chain}
+    if names := lacks_of_host(outcome):
+        what = f"the plugin needs {', '.join(names)}, which the image does not have: it must come from the host"
+        found.add(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, what, **details)
     else:
+        details["remedy"] = tuple(dict.fromkeys(map(_remedy_for, outcome.errors)))
         found.add(
-            Code.PLUGIN_LOADS,
-            Severity.PROBLEM,
-            f"{plugin.path} cannot be loaded",
-            where=plugin.path,
-            evidence=outcome.errors[:8],
-            chain=chain,
-            cause="RCCL treats a plugin that cannot be loaded as missing, and goes on over TCP",
-            remedy=tuple(dict.fromkeys(_remedy_for(error) for error in outcome.errors)),
-            source="glibc elf/dl-load.c, elf/dl-version.c",
+            Code.PLUGIN_LOADS, Severity.PROBLEM, f"{plugin.path} cannot be loaded", reason="not-loaded", **details
         )
 
 
@@ -203,34 +142,25 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, fou
     if taken is not None:
         found.add(Code.PLUGIN_API, Severity.OK, f"the plugin exports net API {shown}; this RCCL takes v{taken}")
     elif path.accepts:
-        found.add(
-            Code.PLUGIN_API,
-            Severity.PROBLEM,
-            f"the plugin exports net API {shown}; RCCL {path.rccl_version or ''} takes only "
-            f"v{', v'.join(map(str, path.accepts))}",
-            where=plugin.path,
-            cause="aws-ofi-rccl exports v5 only, which RCCL dropped in 2.26 (ROCm 7.0)" if exported == (5,) else None,
-            remedy=(Remedy(remedy_for_old_api()),),
-            source=RULE_SOURCE,
-        )
+        accepted = ", ".join(f"v{version}" for version in path.accepts)
+        what = f"the plugin exports net API {shown}; RCCL {path.rccl_version or ''} takes only {accepted}"
+        reason = "only-v5" if exported == (5,) else "refused"
+        found.add(Code.PLUGIN_API, Severity.PROBLEM, what, reason=reason, where=plugin.path)
     return taken
 
 
 def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:
     if (why := lack_of_rocr(process, root)) is None:
         return
-    remedy = Remedy("build libfabric with --with-rocr=/opt/rocm: the layer fabric-bundled does")
-    if HSA in why and (runtime := process.find(f"{HSA}.1")) is not None:
-        remedy = Remedy(f"ln -s {HSA}.1 {shlex.quote(runtime.path.rpartition('/')[0])}/{HSA}   (in the image's %post)")
-    found.add(
-        Code.PROVIDER_NO_GPU_MEMORY,
-        Severity.UNKNOWN,
-        f"{libfabric.path} does not know GPU memory: {why}",
-        where=libfabric.path,
-        cause="RCCL's traffic goes through host memory, if the plugin accepts this libfabric at all",
-        remedy=(remedy,),
-        source="libfabric configure.ac, src/hmem_rocr.c",
-    )
+    what, where = f"{libfabric.path} does not know GPU memory: {why}", libfabric.path
+    runtime = process.find(f"{HSA}.1") if HSA in why else None
+    if runtime is None:
+        found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, where=where)
+    else:
+        link = shlex.quote(f"{runtime.path.rpartition('/')[0]}/{HSA}")
+        found.add(
+            Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, reason="no-link", names={"link": link}, where=where
+        )
 
 
 def _judge_provider(
@@ -254,17 +184,8 @@ def _judge_provider(
             Severity.UNKNOWN,
             f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is there a {PROVIDER_FILE} that "
             "loads, where it looks for one): alone, it would use TCP",
+            reason="elsewhere" if provider_path else None,
+            names={"path": provider_path or ""},
             where=libfabric.path,
             chain=(plugin.path, libfabric.path),
-            cause=f"{PROVIDER_PATH}={provider_path}: it looks there, and not in its own folder"
-            if provider_path
-            else None,
-            remedy=(
-                Remedy(
-                    "use the host's libfabric",
-                    "lumiimg host scan -o host.json && lumiimg explain {image} --host host.json",
-                ),
-                Remedy("or build libcxi and libfabric with cxi in the image"),
-            ),
-            source="libfabric prov/cxi/configure.m4: the built-in provider links libcxi; src/fabric.c ofi_load_dl_prov",
         )

@@ -13,10 +13,11 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PLUGIN_FILES, part_of
 from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
-from lumiimg.findings import Code, Findings, Remedy, Severity
+from lumiimg.findings import Code, Remedy, Severity
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 
 if TYPE_CHECKING:
+    from lumiimg.check.registry import Findings
     from lumiimg.check.static.variables import Variables
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 _LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
 _SUFFIXED = re.compile(r"lib[nr]ccl-net-(.+)\.so")
 _OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_NET_PLUGIN")
-RULE_SOURCE = "RCCL src/net.cc, src/plugin/plugin_open.cc; glibc elf/dl-load.c"
 
 
 def load_plugin(
@@ -57,88 +57,43 @@ def load_plugin(
             broken = name, outcome  # RCCL goes on with the next name
     if broken is not None:
         name, outcome = broken
-        found.add(
-            Code.PLUGIN_LOADS,
-            Severity.PROBLEM,
-            f"{name} is found, but is not a library that can be loaded",
-            evidence=outcome.errors[:4],
-            remedy=(
-                Remedy(
-                    "build or copy the plugin again; a text file of three lines is a git-lfs pointer, not the library"
-                ),
-            ),
-            source=RULE_SOURCE,
-        )
+        what, lines = f"{name} is found, but is not a library that can be loaded", outcome.errors[:4]
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="not-a-library", evidence=lines)
         return outcome
-    elsewhere = [file for file in files if part_of(file) is Part.PLUGIN]
-    dangling = [file for file in elsewhere if not image.root.exists(file)]
-    dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
-    elsewhere = [file for file in elsewhere if file not in dangling]
-    same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
-    passed_over = next((why for file in same_name if (why := _passed_over(image, process, file))), None)
     is_open = _hides_a_search(image)
     severity = Severity.UNKNOWN if is_open else Severity.PROBLEM
     so_far = ", as far as the image is seen" if is_open else ""
+    lines = tuple(absent[:4])
+    plugins = [file for file in files if part_of(file) is Part.PLUGIN]
+    dangling = [file for file in plugins if not image.root.exists(file)]
+    dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
+    elsewhere = [file for file in plugins if file not in dangling]
+    same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
+    passed_over = next((why for file in same_name if (why := _passed_over(image, process, file))), None)
     if dangling and not same_name:
-        found.add(
-            Code.PLUGIN_DANGLING,
-            severity,
-            f"{dangling[0]} is a link to {image.root.readlink(dangling[0])}, which is not in the image{so_far}",
-            where=dangling[0],
-            evidence=tuple(absent[:4]),
-            cause="a link into a folder of the host leads somewhere only where that folder is bound",
-            remedy=(Remedy("put the file itself into the image"),),
-            source=RULE_SOURCE,
-        )
+        first, target = dangling[0], image.root.readlink(dangling[0])
+        what = f"{first} is a link to {target}, which is not in the image{so_far}"
+        found.add(Code.PLUGIN_DANGLING, severity, what, where=first, evidence=lines)
     elif passed_over is not None:
-        found.add(
-            Code.PLUGIN_LOADS,
-            Severity.PROBLEM,
-            f"{same_name[0]} is passed over by the loader: {passed_over}",
-            where=same_name[0],
-            evidence=tuple(absent[:4]),
-            remedy=(Remedy("build or copy the plugin again, for this machine, readable for everybody"),),
-            source=RULE_SOURCE,
-        )
+        first = same_name[0]
+        what = f"{first} is passed over by the loader: {passed_over}"
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="passed-over", where=first, evidence=lines)
     elif same_name:
-        folder = same_name[0].rpartition("/")[0]
-        found.add(
-            Code.PLUGIN_NOT_ON_PATH,
-            severity,
-            f"{same_name[0]} is in the image, but not where the loader looks{so_far}",
-            where=same_name[0],
-            evidence=tuple(absent[:4]),
-            cause=f"LD_LIBRARY_PATH in the image is {process.settings.library_path}; {folder} is not in it, "
-            "nor in the loader's cache",
-            remedy=(Remedy(command=f"export SINGULARITYENV_LD_LIBRARY_PATH={_prepended(folder, process.settings)}"),),
-            source=RULE_SOURCE,
-        )
+        first, folder = same_name[0], same_name[0].rpartition("/")[0]
+        searched, wanted = str(process.settings.library_path), _prepended(folder, process.settings)
+        what = f"{first} is in the image, but not where the loader looks{so_far}"
+        values = {"searched": searched, "folder": folder, "wanted": wanted}
+        found.add(Code.PLUGIN_NOT_ON_PATH, severity, what, names=values, where=first, evidence=lines)
     elif elsewhere:
-        found.add(
-            Code.PLUGIN_OTHER_NAME,
-            severity,
-            f"this RCCL looks for {' or '.join(names)}; the image has {elsewhere[0]}{so_far}",
-            where=elsewhere[0],
-            evidence=tuple(absent[:4]),
-            cause="NCCL_NET_PLUGIN asks for another name; up to RCCL 2.20 it is a part of the name only, never a path"
-            if path.named_by
-            else "the name that RCCL looks for changed with ROCm 7.1, and back after 7.2"
-            if elsewhere[0].rpartition("/")[2] in PLUGIN_FILES
-            else "without NCCL_NET_PLUGIN, RCCL asks for no name with a suffix",
-            remedy=_remedies_for_a_name(variables, process, elsewhere[0], path, library),
-            source=RULE_SOURCE,
-        )
+        first = elsewhere[0]
+        what = f"this RCCL looks for {' or '.join(names)}; the image has {first}{so_far}"
+        reason = "renamed" if first.rpartition("/")[2] in PLUGIN_FILES else "suffixed"
+        reason = "named" if path.named_by else reason
+        ways = _remedies_for_a_name(variables, process, first, path, library)
+        found.add(Code.PLUGIN_OTHER_NAME, severity, what, reason=reason, where=first, evidence=lines, remedy=ways)
     else:
-        found.add(
-            Code.PLUGIN_ABSENT,
-            severity,
-            f"no net plugin: nothing called {' or '.join(names)} is in the image{so_far}",
-            evidence=tuple(absent[:4]),
-            chain=(rccl.path, names[0]),
-            cause="without a plugin RCCL has InfiniBand verbs, which Slingshot 11 does not speak, and TCP sockets",
-            remedy=(Remedy("build a plugin into the image: `lumiimg list` shows the layers that do"),),
-            source=RULE_SOURCE,
-        )
+        what = f"no net plugin: nothing called {' or '.join(names)} is in the image{so_far}"
+        found.add(Code.PLUGIN_ABSENT, severity, what, evidence=lines, chain=(rccl.path, names[0]))
     return None
 
 
@@ -195,4 +150,4 @@ def _beside(path: str, name: str) -> str:
 def _prepended(folder: str, settings: LoaderSettings) -> str:
     """Return LD_LIBRARY_PATH with a folder in front: what the engine is given replaces what the image says."""
     rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
-    return shlex.quote(":".join([folder, *rest]))
+    return ":".join([folder, *rest])

@@ -12,13 +12,14 @@ from packaging.utils import canonicalize_name
 from lumiimg.elf.facts import exported_symbols, undefined_symbols
 from lumiimg.elf.system import facts_at
 from lumiimg.errors import BadInputError
-from lumiimg.findings import Code, Findings, Remedy, Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.host.root_queries import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from lumiimg.check.registry import Findings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
 
@@ -40,18 +41,18 @@ def judge_python(image: Image, job: JobProcess | None, facts: Mapping[str, Any],
     names = names_in(root, folder)
     infos = filter(None, map(_DIST_INFO.fullmatch, names))
     versions: dict[str, str] = {canonicalize_name(info[1]): info[2] for info in infos}
-    _judge_cuda(versions, folder, facts, found)
+    _judge_cuda(versions, folder, found)
     modules = list(islice(_modules(root, folder), _MOST_MODULES))
     _judge_torch(root, folder, modules, facts, found)
     if "numpy" in versions and _major(versions["numpy"]) >= 2:
-        _judge_numpy(root, modules, versions["numpy"], facts, found)
+        _judge_numpy(root, modules, versions["numpy"], found)
 
 
 def _major(version: str) -> int:
     return int(version.partition(".")[0]) if version.partition(".")[0].isdecimal() else 0
 
 
-def _judge_cuda(versions: Mapping[str, str], folder: str, facts: Mapping[str, Any], found: Findings) -> None:
+def _judge_cuda(versions: Mapping[str, str], folder: str, found: Findings) -> None:
     wrong = sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of))
     if wrong:
         found.add(
@@ -60,11 +61,6 @@ def _judge_cuda(versions: Mapping[str, str], folder: str, facts: Mapping[str, An
             f"packages for NVIDIA's GPUs are among those for ROCm: {', '.join(wrong[:3])}",
             where=folder,
             evidence=tuple(wrong[:_SHOWN]),
-            cause="a requirement brought them from the general index: they take gigabytes, and some replace ROCm's own",
-            remedy=(
-                Remedy("install with the image's torch as a constraint: pip install -c <(pip freeze | grep ^torch) …"),
-            ),
-            source=facts["source"],
         )
 
 
@@ -77,11 +73,7 @@ def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
 
 
 def _judge_torch(
-    root: RootFileSystem,
-    folder: str,
-    modules: list[str],
-    facts: Mapping[str, Any],
-    found: Findings,
+    root: RootFileSystem, folder: str, modules: list[str], facts: Mapping[str, Any], found: Findings
 ) -> None:
     lines: list[str] = []
     where = None
@@ -104,19 +96,10 @@ def _judge_torch(
             f"built for another torch: {lines[0]}",
             where=where,
             evidence=tuple(lines[:_SHOWN]),
-            cause="torch has no stable binary interface between releases: the import fails with the missing symbol",
-            remedy=(Remedy("build it again with the torch of the image, or take the release that belongs to it"),),
-            source=facts["source"],
         )
 
 
-def _judge_numpy(
-    root: RootFileSystem,
-    modules: list[str],
-    version: str,
-    facts: Mapping[str, Any],
-    found: Findings,
-) -> None:
+def _judge_numpy(root: RootFileSystem, modules: list[str], version: str, found: Findings) -> None:
     lines: list[str] = []
     left = _MOST_READ_BYTES
     for path in modules:
@@ -134,9 +117,6 @@ def _judge_numpy(
             Severity.INFO,
             f"for NumPy 1, but the image has NumPy {version}: {lines[0]}",
             evidence=tuple(lines[:_SHOWN]),
-            cause="a module that was compiled with NumPy 1 cannot run with NumPy 2: its import fails",
-            remedy=(Remedy("pip install 'numpy<2', or a release of the module for NumPy 2"),),
-            source=facts["source"],
         )
 
 

@@ -9,11 +9,12 @@ from lumiimg.check.static.plugin import lacks_of_host
 from lumiimg.check.static.symbols import judge_symbols
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.rccl import Rccl, read_rccl
-from lumiimg.findings import Code, FindingDetails, Findings, Remedy, Severity
+from lumiimg.findings import Code, Remedy, Severity
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import rccl_candidates
 
 if TYPE_CHECKING:
+    from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image, RootFileSystem
@@ -33,25 +34,16 @@ def load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: li
             f"the {job.title} is built for CUDA: it uses no RCCL",
             where=cuda,
             evidence=tuple(candidates[:4]),
-            cause="PyPI's own wheels of torch are for CUDA; those for ROCm are in PyTorch's index",
-            remedy=(Remedy("install the wheel for the ROCm of the image: `lumiimg list` shows the layer pytorch"),),
         )
     elif not candidates:
-        found.add(
-            Code.RCCL_ABSENT,
-            Severity.PROBLEM,
-            "no librccl.so was found in the image",
-            cause="the check is about RCCL: an image without it cannot use the fabric through it",
-            remedy=(Remedy("start from a base with ROCm: `lumiimg list`"),),
-        )
+        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, "no librccl.so was found in the image", reason="image")
     elif begun.rccl is None:
         found.add(
             Code.RCCL_ABSENT,
             Severity.PROBLEM,
             f"{job.title} has no RCCL in its process; {candidates[0]} is in the image",
+            reason="process",
             where=candidates[0],
-            cause="its libraries neither need one nor find one by name",
-            remedy=(Remedy("name the program that your jobs start: --program PATH"),),
         )
     else:
         rccl = begun.rccl
@@ -84,14 +76,20 @@ def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> No
     }
     if job.is_program and (names := lacks_of_host(outcome)):
         what = f"{job.title} needs {', '.join(names)} at its start, which must come from the host"
-        found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, what, **details)
+        found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, what, reason="libraries", **details)
     elif job.framework is not None:
         what = f"`import {job.framework}` of {job.program} fails"
-        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, **details)
+        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, reason="libraries", **details)
     elif job.is_program:
-        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL", **details)
+        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL", reason="libraries", **details)
     else:
-        found.add(Code.RCCL_LOAD, Severity.PROBLEM, f"{job.program} cannot be loaded in this image", **details)
+        found.add(
+            Code.RCCL_LOAD,
+            Severity.PROBLEM,
+            f"{job.program} cannot be loaded in this image",
+            reason="libraries",
+            **details,
+        )
 
 
 def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
@@ -127,8 +125,8 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
             Code.RCCL_UNKNOWN,
             Severity.UNKNOWN,
             f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})",
+            reason="files",
             where=rccl.path,
-            remedy=(Remedy("ask the library itself", "lumiimg check {image} --level probe"),),
         )
     else:
         found.add(

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.scopes import root_of
 from lumiimg.elf.undefined import undefined_in
-from lumiimg.findings import Code, Findings, Remedy, Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.image.permissions import set_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lumiimg.check.registry import Findings
     from lumiimg.host.job_process import Begun, JobProcess
     from lumiimg.image import RootFileSystem
 
@@ -44,9 +45,8 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
             Code.PROGRAM_LOAD,
             Severity.UNKNOWN,
             f"it is not known whether all symbols of {job.title} are defined: {symbols.unread}",
+            reason="unread",
             where=job.program,
-            remedy=(Remedy("fetch or build the image again"),),
-            source="glibc elf/dl-reloc.c",
         )
     if not symbols.found or not symbols.is_sure:
         return begun
@@ -56,10 +56,9 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
             Code.RCCL_LOAD,
             Severity.PROBLEM,
             f"{rccl.path} cannot be used: nothing that it sees defines {first.symbol.name}",
+            reason="undefined",
             where=rccl.path,
             evidence=symbols.lines[:_SHOWN],
-            remedy=(Remedy("take the RCCL and the HIP runtime of one ROCm release"),),
-            source="glibc elf/dl-reloc.c, elf/dl-runtime.c",
         )
         return begun
     what, opened = f"{job.program} cannot start", root_of(first.loaded)
@@ -69,12 +68,10 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
         Code.PROGRAM_LOAD,
         Severity.PROBLEM,
         f"{what}: nothing that {first.loaded.path} sees defines {first.symbol.name}",
+        reason="undefined",
         where=first.loaded.path,
         evidence=symbols.lines[:_SHOWN],
         chain=first.loaded.chain,
-        cause="data symbols are resolved when a file is loaded, and Python resolves all at once: a missing one ends it",
-        remedy=(Remedy("install the libraries of one release, which were built with each other"),),
-        source="glibc elf/dl-reloc.c",
     )
     return replace(begun, rccl=None)
 
@@ -88,10 +85,4 @@ def judge_not_modelled(
         f"{path} is {word}: where that counts, the loader ignores LD_LIBRARY_PATH" for path, word in programs.items()
     ]
     for line in (*doubts, *lines):
-        found.add(
-            Code.LOADER_NOT_MODELLED,
-            Severity.UNKNOWN,
-            line,
-            remedy=(Remedy("start the program as jobs do", "lumiimg check {image} --level probe"),),
-            source="ld.so(8), secure-execution mode; glibc manual, Tunables",
-        )
+        found.add(Code.LOADER_NOT_MODELLED, Severity.UNKNOWN, line)

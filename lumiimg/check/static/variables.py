@@ -14,7 +14,7 @@ from lumiimg.engine.binds import binds_of
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, read_conf
-from lumiimg.findings import Code, Finding, Findings, Remedy, Severity
+from lumiimg.findings import Code, Finding, Remedy, Severity
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK
@@ -22,6 +22,7 @@ from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from lumiimg.check.registry import Findings
     from lumiimg.elf.loader import Process
     from lumiimg.fabric.path import FabricPath
     from lumiimg.image import Image, RootFileSystem
@@ -134,7 +135,6 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
                 Severity.UNKNOWN,
                 f"{name} puts files of the host over files that the loader or RCCL reads; only the host shows them",
                 evidence=tuple(over[:8]),
-                remedy=(Remedy("run with it; `lumiimg ldd --bind` models it", "lumiimg check {image} --level probe"),),
             )
 
 
@@ -153,7 +153,6 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
             Severity.PROBLEM,
             f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi",
             remedy=(variables.set_to("FI_PROVIDER", "cxi"),),
-            source="fabric(7), FI_PROVIDER",
         )
     named = variables.get(_CONF_VARIABLE) if _takes_a_name(path.rccl_version) else None
     if named or variables.unread:
@@ -163,8 +162,6 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
             f"RCCL also takes variables from {named or CONF}, and they are not known here",
             where=named or CONF,
             cause=None if named else variables.unread,
-            remedy=(Remedy("run RCCL with it", "lumiimg check {image} --level probe"),),
-            source="RCCL src/misc/param.cc initEnv; NCCL_CONF_FILE: from NCCL 2.23.4 on, and in RCCL 2.27.7",
         )
 
 
@@ -175,9 +172,8 @@ def judge_no_plugin_wanted(variables: Variables, path: FabricPath, found: Findin
             Code.PLUGIN_OTHER_NAME,
             Severity.PROBLEM,
             f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL {path.rccl_version} open no net plugin at all",
-            cause="from RCCL 2.27 on it is a list of plugins, and a plugin without a name opens nothing",
+            reason="no-name",
             remedy=(variables.without(PLUGIN_VARIABLE),),
-            source="NCCL src/plugin/net.cc, initPluginLibsOnceFunc",
         )
 
 
@@ -190,8 +186,8 @@ def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings) -
             Severity.PROBLEM,
             f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL look for {' or '.join(path.plugin_files)} alone, which it "
             "does not find in the image; no layer puts in a plugin of that name",
+            reason="no-layer",
             remedy=(variables.without(PLUGIN_VARIABLE),),
-            source=_NET_SOURCE,
         )
 
 
@@ -214,7 +210,6 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
             Severity.PROBLEM,
             f"{shown} makes RCCL use {takes}, whatever plugin there is",
             remedy=(remedy, *([Remedy("on one node alone it may stay")] if family == "socket" else ())),
-            source=_NET_SOURCE,
         )
     elif plugin is None and family == "ofi":
         pass  # that there is no plugin is a finding of its own
@@ -223,10 +218,9 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
             Code.NETWORK_FORCED,
             Severity.UNKNOWN,
             f"{shown} names a network, and {plugin or 'the image'} has none of that name",
+            reason="not-called-so",
             where=plugin,
-            cause="RCCL then has no other network: a job fails in its first communicator",
             remedy=(remedy,),
-            source=_NET_SOURCE,
         )
 
 

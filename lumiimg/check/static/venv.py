@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.findings import Code, Findings, Level, Severity
+from lumiimg.check.registry import Findings
+from lumiimg.findings import Code, Level, Severity
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.venv import Venv, VenvFault, faults_of, made_again
 
@@ -16,23 +17,23 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
 
 
+_FOUND = {
+    VenvFault.OTHER_PYTHON: (Code.PROGRAM_VENV_PYTHON, Severity.PROBLEM, None),
+    VenvFault.OWN_TORCH: (Code.PROGRAM_VENV_TORCH, Severity.PROBLEM, "own"),
+    VenvFault.OWN_PART: (Code.PROGRAM_VENV_TORCH, Severity.UNKNOWN, "part"),
+    VenvFault.OTHER_IMAGE: (Code.PROGRAM_VENV_IMAGE, Severity.UNKNOWN, None),
+    VenvFault.NOT_KNOWN: (Code.PROGRAM_VENV_IMAGE, Severity.UNKNOWN, None),
+}
+
+
 def with_faults_of_venv(boundary: Boundary, venv: Venv | None, path: Path, image: Image) -> Boundary:
     """Return what files say, with what stands against an environment over an image; `image` is without it."""
     if venv is None:
         return boundary
-    found, where, again = Findings(Level.STATIC), str(venv.path), (made_again(venv, path),)
+    found = Findings(Level.STATIC)
     for fault, sentence in faults_of(venv, path, read_contents(image).has):
-        if fault is VenvFault.OTHER_PYTHON:
-            why = "packages lie in a folder of their Python, where no other looks; its `python` may lead nowhere"
-            found.add(Code.PROGRAM_VENV_PYTHON, Severity.PROBLEM, sentence, where=where, cause=why, remedy=again)
-        elif fault is VenvFault.OWN_TORCH:
-            why = "a job loads that torch, with its RCCL or CUDA, and not what the image was built with"
-            found.add(Code.PROGRAM_VENV_TORCH, Severity.PROBLEM, sentence, where=where, cause=why, remedy=again)
-        elif fault is VenvFault.OWN_PART:
-            why = "it is imported instead of what belongs to the image's torch: kernels may fail to compile or to load"
-            found.add(Code.PROGRAM_VENV_TORCH, Severity.UNKNOWN, sentence, where=where, cause=why, remedy=again)
-        else:
-            why = "packages are chosen beside what one image has; compiled ones may not load with another"
-            found.add(Code.PROGRAM_VENV_IMAGE, Severity.UNKNOWN, sentence, where=where, cause=why, remedy=again)
+        code, severity, reason = _FOUND[fault]
+        again = (made_again(venv, path),)
+        found.add(code, severity, sentence, reason=reason, where=str(venv.path), remedy=again)
     static = boundary.static
     return replace(boundary, static=replace(static, findings=(*found.found, *static.findings)))

@@ -1,0 +1,135 @@
+"""The registry of findings: what each code means, which part of the fabric path it is about, and what is said with it.
+
+A finding of files may be answered by a probe, and every finding below level run by a collective that goes over
+Slingshot (`answer.py`). The table is `registry.toml`, from which docs/reference/findings.md is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import TypedDict, Unpack
+
+from lumiimg.fabric.path import Part  # noqa: TC001 - msgspec reads the types of the fields
+from lumiimg.findings import Code, Finding, Level, Remedy, Severity, with_values
+from lumiimg.toml import own_table
+from lumiimg.wording import word
+
+
+class PartSource(StrEnum):
+    """What decides which part of the path a finding is about, where its code alone does not."""
+
+    CHAIN = "the last library of its chain"
+    LIBRARY = "the library that it names"
+    VERDICT = "the network that the collective took"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What is said with a finding; each text may hold `{name}`."""
+
+    cause: str | None = None
+    """Why it is so."""
+    remedy: tuple[Mapping[str, str], ...] = ()
+    """What to do: the parts of each remedy."""
+    source: str | None = None
+    """Where the rule comes from."""
+
+    def remedies(self, names: Mapping[str, str]) -> tuple[Remedy, ...]:
+        """Return what to do, with names in it: in a command they are words of a shell."""
+        return tuple(_made(names, **parts) for parts in self.remedy)
+
+
+def _made(names: Mapping[str, str], text: str = "", command: str | None = None, where: str | None = None) -> Remedy:
+    words = {name: word(value) for name, value in names.items()}
+    # what looks like a place for a name of the case is put into no command: that name would end its quotes
+    if command is not None and any("{" in value and f"{{{name}}}" in command for name, value in words.items()):
+        command = None
+    return Remedy(with_values(text, names), with_values(command, words) if command else None, where)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingType(Reason):
+    """What lumiimg knows of a code."""
+
+    text: str = ""
+    """One sentence, for the page."""
+    part: Part | None = None
+    """The part of the path that breaks, or is not known, by such a finding; None where it is about no single one."""
+    decided_by: PartSource | None = None
+    static: tuple[Severity, ...] = ()
+    """The severities that it has at level static; empty where it is not found there."""
+    probe: tuple[Severity, ...] = ()
+    run: tuple[Severity, ...] = ()
+    no: str | None = None
+    """The sentence of an answer whose first problem it is; None where the sentence about TCP sockets fits."""
+    answered_by: Code | None = None
+    """The good finding of a probe that takes the place of this one of files."""
+    demoted_by: Code | None = None
+    """The good finding of a probe beside which an obstacle or open question of files is only a note."""
+    survives_probe: bool = False
+    """Whether, as an open question, it stays open when cxi listens: RCCL may go past a plugin that works."""
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    """What is said where it is found for one of several reasons, in place of what the code says."""
+
+    def severities(self, level: Level) -> tuple[Severity, ...]:
+        """Return the severities that it has at a level."""
+        return {Level.STATIC: self.static, Level.PROBE: self.probe, Level.RUN: self.run}[level]
+
+
+@cache
+def finding_types() -> dict[Code, FindingType]:
+    """Return the table."""
+    import msgspec
+
+    return msgspec.convert(own_table(__package__, "registry.toml"), dict[Code, FindingType])
+
+
+class FindingDetails(TypedDict, total=False):
+    """What a finding may have beside its code, severity and summary; where it has none, the registry says it."""
+
+    where: str | None
+    evidence: tuple[str, ...]
+    chain: tuple[str, ...]
+    cause: str | None
+    remedy: tuple[Remedy, ...]
+    source: str | None
+
+
+@dataclass(slots=True)
+class Findings:
+    """Findings of one level while they are collected."""
+
+    level: Level
+    found: list[Finding] = field(default_factory=list)
+
+    def add(
+        self,
+        code: Code,
+        severity: Severity,
+        summary: str,
+        *,
+        reason: str | None = None,
+        names: Mapping[str, str] | None = None,
+        **details: Unpack[FindingDetails],
+    ) -> None:
+        """Append a finding of this level; `reason` is one of its code's, `names` are for the texts of the registry."""
+        kind, values = finding_types()[code], names or {}
+        own = kind.reasons[reason] if reason is not None else kind
+        cause = details.get("cause") or own.cause or kind.cause
+        self.found.append(
+            Finding(
+                code,
+                severity,
+                self.level,
+                summary,
+                details.get("where"),
+                details.get("evidence", ()),
+                details.get("chain", ()),
+                with_values(cause, values) if cause else None,
+                details.get("remedy") or own.remedies(values) or kind.remedies(values),
+                details.get("source") or own.source or kind.source,
+            )
+        )

@@ -1,0 +1,117 @@
+"""The registry of findings: each code has its meaning, is produced as the registry says, and is written nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from lumiimg.check.registry import Findings, finding_types
+from lumiimg.check.static.commands import concluded
+from lumiimg.findings import STAND_INS, Code, Level, Severity
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "lumiimg"
+WINGS = {Level.STATIC: "static", Level.PROBE: "probe", Level.RUN: "run"}
+
+
+def attributes(node: ast.AST, owner: str) -> set[str]:
+    """Return the members of an enumeration that an expression names."""
+    return {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == owner
+    }
+
+
+DOUBTED = (Code.PROVIDER_EXCLUDED, Code.RCCL_LOAD, Code.LIBRARY_CUT_OFF, Code.PROGRAM_CUDA, Code.GPU_XNACK)
+"""Found as problems, and open where they hang on a variable that only a shell knows."""
+
+
+def pairs(table: ast.AST) -> Iterator[tuple[Code, Severity]]:
+    """Yield what the rows of a table name together."""
+    rows = [node for node in ast.walk(table) if isinstance(node, ast.Tuple)]
+    for code, severity in (p for row in rows for p in product(attributes(row, "Code"), attributes(row, "Severity"))):
+        yield Code[code], Severity[severity]
+
+
+def produced(level: Level) -> Iterator[tuple[Code, Severity]]:
+    """Yield what the code of a wing of check/ gives to findings: (code, severity)."""
+    for path in (PACKAGE / "check" / WINGS[level]).glob("*.py"):
+        module = ast.parse(path.read_text())
+        tables = [node for node in module.body if isinstance(node, ast.Assign) and attributes(node, "Code")]
+        for call in ast.walk(module):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add"):
+                continue
+            if len(call.args) < 3:
+                continue
+            if not attributes(call.args[0], "Code") and (rows := [row for table in tables for row in pairs(table)]):
+                yield from rows
+                continue
+            codes = attributes(call.args[0], "Code") or {name for table in tables for name in attributes(table, "Code")}
+            # a severity in a variable is one of these two
+            severities = attributes(call.args[1], "Severity") or {"PROBLEM", "UNKNOWN"}
+            yield from ((Code[code], Severity[severity]) for code in codes for severity in severities)
+    if level is Level.STATIC:  # what `doubted` of check/static/variables.py makes of problems
+        yield from ((code, Severity.UNKNOWN) for code in DOUBTED)
+
+
+@pytest.mark.parametrize("level", Level)
+def test_each_level_finds_what_the_registry_says_with_the_severities_that_it_says(level: Level) -> None:
+    said = {(code, severity) for code, meaning in finding_types().items() for severity in meaning.severities(level)}
+    assert said == set(produced(level))
+
+
+def test_each_code_has_one_meaning_and_is_found_at_some_level() -> None:
+    assert set(finding_types()) == set(Code)
+    for code, meaning in finding_types().items():
+        assert any(meaning.severities(level) for level in Level), code
+        assert meaning.text.endswith("."), code
+        assert (meaning.no is None) or Severity.PROBLEM in (*meaning.static, *meaning.probe, *meaning.run), code
+
+
+def test_what_answers_a_finding_is_seen_by_a_probe() -> None:
+    for code, meaning in finding_types().items():
+        for answer in filter(None, (meaning.answered_by, meaning.demoted_by)):
+            assert Severity.OK in finding_types()[answer].probe, code
+
+
+def test_every_text_of_the_registry_is_whole_and_gets_the_names_that_it_has() -> None:
+    """A place that no caller fills would be printed as it is; a reason that none gives would never be."""
+    given: dict[Code, set[str]] = {}
+    reasons: dict[Code, set[str]] = {}
+    for path in (PACKAGE / "check").rglob("*.py"):
+        module = ast.parse(path.read_text())
+        texts = {
+            node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        for code in attributes(module, "Code"):
+            given.setdefault(Code[code], set()).update(texts)
+            reasons.setdefault(Code[code], set()).update(texts)
+    for code, kind in finding_types().items():
+        assert kind.reasons.keys() <= reasons[code], code
+        for of in (kind, *kind.reasons.values()):
+            for text in (of.cause, of.source, *(part for remedy in of.remedy for part in remedy.values())):
+                assert text is None or (text and text == text.strip() and not text.endswith(".")), (code, text)
+                names = set(re.findall(r"(?<!\$)\{(\w+)\}", text or ""))
+                assert names <= given[code] | STAND_INS.keys(), (code, text)
+            assert all(remedy.keys() <= {"text", "command", "where"} for remedy in of.remedy), code
+            assert of is kind or of.cause or of.remedy or of.source, code
+
+
+@pytest.mark.threat
+def test_a_name_out_of_an_image_ends_no_quotes_of_a_command() -> None:
+    """`{image}` in the path of a plugin would be filled with the name of the image, inside quotes."""
+    for name in ("/opt/a b/x.so", "/opt/$(id)/x.so", "/opt/'; id; '/x.so", "/opt/{image}/x.so", "/opt/{path}"):
+        found = Findings(Level.STATIC)
+        found.add(Code.RCCL_SEVERAL, Severity.INFO, "two", reason="other", names={"path": name})
+        (remedy,) = concluded(found.found[0].remedy, "it's; id; ' {site}.sif", "lumi")
+        if remedy.command is not None:
+            assert shlex.split(remedy.command) == ["lumiimg", "ldd", "it's; id; ' {site}.sif", name], name
+        else:
+            assert "{" in name
