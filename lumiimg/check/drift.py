@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT
+from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.boundary import Boundary, study_open, without_ours
 from lumiimg.check.static.commands import bind_command, concluded
-from lumiimg.check.static.comparisons import Outcome, Rule
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.check.static.proposals import is_refused
@@ -74,10 +74,10 @@ class ImageDrift:
     """What was not seen."""
 
     @property
-    def refused(self) -> tuple[Rule, ...]:
+    def refused(self) -> tuple[RuleResult, ...]:
         """What stands against it now; where it did not before, only that."""
-        old = {(rule.id, rule.need) for rule in self.before.rules if rule.outcome is Outcome.REFUSED}
-        all_now = [rule for rule in self.now.rules if rule.outcome is Outcome.REFUSED]
+        old = {(rule.id, rule.need) for rule in self.before.rules if rule.outcome is RuleOutcome.REFUSED}
+        all_now = [rule for rule in self.now.rules if rule.outcome is RuleOutcome.REFUSED]
         # of several attempts, the one that the C library ends is the one that no bind can mend
         all_now.sort(key=lambda rule: rule.id != "glibc-gate")
         return tuple([rule for rule in all_now if (rule.id, rule.need) not in old] or all_now)
@@ -102,17 +102,17 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
     return ImageDrift(str(path), fate, before, now, saved, lacks, driver, tuple(_notes(drift, before, now, fate)))
 
 
-def judge(drift: Drift, images: Sequence[ImageDrift]) -> Outcome:
+def judge(drift: Drift, images: Sequence[ImageDrift]) -> Answer:
     """Return the answer: refused where something that was good is not any more; without images, where it may not be."""
     fates = {image.fate for image in images}
     if drift.kinds:
-        return Outcome.UNKNOWN
+        return Answer.UNDECIDED
     if not images:
         may_break = any(change.may_break for change in drift.changes)
-        return Outcome.UNKNOWN if drift.lost_fabric else Outcome.REFUSED if may_break else Outcome.OK
+        return Answer.UNDECIDED if drift.lost_fabric else Answer.NO if may_break else Answer.NO_OBSTACLE
     if fates & {Fate.BREAKS, Fate.STALE_BINDS}:
-        return Outcome.REFUSED
-    return Outcome.UNKNOWN if Fate.UNKNOWN in fates else Outcome.OK
+        return Answer.NO
+    return Answer.UNDECIDED if Fate.UNKNOWN in fates else Answer.NO_OBSTACLE
 
 
 def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[Remedy]:
@@ -150,17 +150,17 @@ def _saved(
 
 def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
     outcomes = {rule.outcome for rule in driver}
-    if now.decision is Outcome.REFUSED:
+    if now.answer is Answer.NO:
         # what stood against it before does not excuse libraries that could be bound, and cannot any more
         is_lost = now.fabric is Fabric.NONE and before.fabric is not Fabric.NONE
-        return Fate.BROKEN_BEFORE if before.decision is Outcome.REFUSED and not is_lost else Fate.BREAKS
+        return Fate.BROKEN_BEFORE if before.answer is Answer.NO and not is_lost else Fate.BREAKS
     if RuleOutcome.REFUSED in outcomes:
         return Fate.BREAKS
-    if is_stale and before.decision is not Outcome.REFUSED:
+    if is_stale and before.answer is not Answer.NO:
         return Fate.STALE_BINDS  # known, whatever else is not
-    if now.decision is Outcome.UNKNOWN or RuleOutcome.UNKNOWN in outcomes:
+    if now.answer is Answer.UNDECIDED or RuleOutcome.UNKNOWN in outcomes:
         return Fate.UNKNOWN
-    return Fate.MENDED if before.decision is Outcome.REFUSED else Fate.FINE
+    return Fate.MENDED if before.answer is Answer.NO else Fate.FINE
 
 
 def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResult]:
@@ -176,7 +176,7 @@ def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResul
 
 
 def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterator[str]:
-    if before.decision is Outcome.UNKNOWN and now.decision is not Outcome.UNKNOWN:
+    if before.answer is Answer.UNDECIDED and now.answer is not Answer.UNDECIDED:
         yield "what it was before is not known"
     if before.manifest is None or now.manifest is None:
         return

@@ -14,7 +14,7 @@ from lumiimg.check.run.job_paths import part_of_verdict
 from lumiimg.elf.system import facts_at
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.names import PRIVATE, newest_interface, part_of
-from lumiimg.fabric.path import FabricPath, Origin, Part, Side, State, Step
+from lumiimg.fabric.path import FabricPath, Origin, Part, Side, Step
 from lumiimg.findings import Code, Finding, Level, Severity
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def fabric_steps(
             interface = f"net API v{path.plugin_api}"
         step = Step(
             part,
-            State.UNKNOWN,
+            Severity.UNKNOWN,
             _UNSEEN[part],
             file=origin.host_path if origin and origin.host_path else file,
             side=Side.HOST if part is Part.NIC else origin.side if origin else None,
@@ -115,10 +115,10 @@ def fabric_steps(
 def _judged(step: Step, evidence: tuple[Level, str] | None, against: Finding | None, first_broken: Part | None) -> Step:
     is_outdone = evidence is not None and against is not None and _rank(evidence[0]) > _rank(against.level)
     if against is not None and (against.severity is Severity.PROBLEM or not is_outdone):
-        state = State.BROKEN if against.severity is Severity.PROBLEM else State.UNKNOWN
-        return replace(step, state=state, why=against.summary, level=against.level, remedy=against.remedy)
+        severity = Severity.PROBLEM if against.severity is Severity.PROBLEM else Severity.UNKNOWN
+        return replace(step, severity=severity, why=against.summary, level=against.level, remedy=against.remedy)
     if evidence is not None:
-        return replace(step, state=State.HOLDS, level=evidence[0], why=evidence[1])
+        return replace(step, severity=Severity.OK, level=evidence[0], why=evidence[1])
     if first_broken is not None and list(Part).index(step.part) > list(Part).index(first_broken):
         return replace(step, why="not reached: the path ends before it")
     return step

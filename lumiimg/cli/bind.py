@@ -25,6 +25,6 @@ def execute(arguments: argparse.Namespace) -> int:
     print_manifest(boundary, snapshot, arguments.format)
     if boundary.fabric is Fabric.NONE:
         show(refusals_document(boundary, "bind"), stderr=True)
-        return boundary.decision.exit_code
+        return boundary.answer.exit_code
     show_items(doubts(boundary), stderr=True)
     return ExitCode.GOOD

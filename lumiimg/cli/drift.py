@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from lumiimg.check.answer import Answer
     from lumiimg.check.drift import follow, judge
-    from lumiimg.check.static.comparisons import Outcome
     from lumiimg.host.drift import compare
     from lumiimg.host.snapshot_file import read_snapshot
     from lumiimg.report.console import print_json
@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
             if len(arguments.image) == 1:
                 raise
             unread.append(of_error(path, error))  # it does not keep the others from an answer
-    answer = judge(drift, images) if images or not unread else Outcome.UNKNOWN
+    answer = judge(drift, images) if images or not unread else Answer.UNDECIDED
     words = Words(str(arguments.now) if arguments.now else None, inputs.site_in_force(arguments))
     if arguments.html:
         from lumiimg.files import write_text
@@ -50,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json("drift", **json_parts(drift, images, answer, words, unread))
     shown = {"verbose": arguments.verbose, "quiet": arguments.quiet, "stderr": arguments.json}
     print_drift(drift, images, answer, words, unread, **shown)
-    return ExitCode.BAD_INPUT if unread and answer is not Outcome.REFUSED else answer.exit_code
+    return ExitCode.BAD_INPUT if unread and answer is not Answer.NO else answer.exit_code
 
 
 def _this_machine(before: Snapshot) -> Snapshot:

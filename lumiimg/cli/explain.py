@@ -48,7 +48,7 @@ def _image(arguments: argparse.Namespace) -> int:
     from lumiimg.report.views.compatibility import compatibility_document
 
     boundary = _studier(arguments)(arguments.images[0])
-    document, code = compatibility_document(boundary), boundary.decision.exit_code
+    document, code = compatibility_document(boundary), boundary.answer.exit_code
     return Output.of(arguments).deliver(document, "explain-image", ExplainedImage(boundary), code)
 
 

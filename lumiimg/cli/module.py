@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
         show(refusals_document(module.boundary, "module"), stderr=True)
-        return module.boundary.decision.exit_code
+        return module.boundary.answer.exit_code
     write_module(module, arguments.output, force=arguments.force)
     if arguments.json:
         print_json_of(module, arguments.output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lumiimg.findings import Level, Remedy  # noqa: TC001 - schemas are made from the types of the fields
+from lumiimg.findings import Level, Remedy, Severity  # noqa: TC001 - schemas are made from the types of the fields
 
 
 class Fabric(StrEnum):
@@ -56,16 +56,6 @@ class Part(StrEnum):
     NIC = "Slingshot NIC"
 
 
-class State(StrEnum):
-    """What is known of a step."""
-
-    HOLDS = "holds"
-    """There is evidence for it."""
-    BROKEN = "broken"
-    """There is evidence against it: the path ends in front of it."""
-    UNKNOWN = "not known"
-
-
 class Side(StrEnum):
     """Whose file it is."""
 
@@ -90,8 +80,8 @@ class Step:
 
     part: Part
     """Which step it is."""
-    state: State
-    """What is known of it."""
+    severity: Severity
+    """What is known of it: `ok`, there is evidence for it; `problem`, the path ends in front of it; else `unknown`."""
     why: str
     """The evidence, or why there is none."""
     level: Level | None = None

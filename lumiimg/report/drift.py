@@ -6,9 +6,10 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.check.answer import Answer
 from lumiimg.check.drift import Fate
 from lumiimg.check.drift import remedies as remedies_of
-from lumiimg.check.static.comparisons import Outcome
+from lumiimg.check.static.comparisons import words_of
 from lumiimg.errors import printable
 from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
 from lumiimg.report.console import (
@@ -25,6 +26,7 @@ from lumiimg.report.console import (
 )
 from lumiimg.report.images import print_groups
 from lumiimg.report.json_images import DriftOfImage
+from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -74,10 +76,10 @@ class Words:
 
 
 def json_parts(
-    drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words, unread: Sequence[ImageAnswer] = ()
+    drift: Drift, images: Sequence[ImageDrift], answer: Answer, words: Words, unread: Sequence[ImageAnswer] = ()
 ) -> dict[str, object]:
     """Return what the JSON is made of."""
-    word = {Outcome.OK: "fine", Outcome.REFUSED: "breaks", Outcome.UNKNOWN: "undecided"}[whole(answer, unread)]
+    word = {Answer.NO_OBSTACLE: "fine", Answer.NO: "breaks", Answer.UNDECIDED: "undecided"}[whole(answer, unread)]
     of_images = [DriftOfImage(image, tuple(remedies_of(image, words.snapshot, words.site))) for image in images]
     told = sentence_of(drift, images, answer, unread)
     return {"answer": word, "sentence": told, "drift": drift, "images": of_images, "unread": unread}
@@ -86,7 +88,7 @@ def json_parts(
 def print_drift(
     drift: Drift,
     images: Sequence[ImageDrift],
-    answer: Outcome,
+    answer: Answer,
     words: Words,
     unread: Sequence[ImageAnswer] = (),
     *,
@@ -118,9 +120,9 @@ def print_drift(
             say(out, "(`lumiimg host scan -o now.json`, here, writes now.json)", style="dim")
 
 
-def whole(answer: Outcome, unread: Sequence[ImageAnswer]) -> Outcome:
+def whole(answer: Answer, unread: Sequence[ImageAnswer]) -> Answer:
     """Return the answer for all images: those that cannot be read leave a yes open."""
-    return Outcome.UNKNOWN if unread and answer is Outcome.OK else answer
+    return Answer.UNDECIDED if unread and answer is Answer.NO_OBSTACLE else answer
 
 
 def nodes_of(drift: Drift) -> tuple[str, str]:
@@ -128,7 +130,7 @@ def nodes_of(drift: Drift) -> tuple[str, str]:
     return f"before: {_node(drift.before)}", f"now:    {_node(drift.now)}"
 
 
-def sentence_of(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, unread: Sequence[ImageAnswer] = ()) -> str:
+def sentence_of(drift: Drift, images: Sequence[ImageDrift], answer: Answer, unread: Sequence[ImageAnswer] = ()) -> str:
     """Return the answer for a person."""
     if unread:
         return f"{sentence_of(drift, images, answer)}; {count(len(unread), 'image')} cannot be read"
@@ -146,12 +148,12 @@ def sentence_of(drift: Drift, images: Sequence[ImageDrift], answer: Outcome, unr
         return "; ".join(parts)
     if not images and drift.lost_fabric:
         return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
-    if answer is Outcome.UNKNOWN:
+    if answer is Answer.UNDECIDED:
         unknown = sum(image.fate is Fate.UNKNOWN for image in images)
         return f"CANNOT TELL for {unknown} {of_all}"
     if not drift.changes:
         return "nothing changed in the names, versions and settings that images depend on"
-    if answer is Outcome.REFUSED:
+    if answer is Answer.NO:
         return "the host changed in what can break images: name them with --image to know"
     return "the host changed; no image breaks by it" if images else "the host changed, in nothing that breaks images"
 
@@ -248,7 +250,7 @@ def _print_group(out: Console, group: DriftGroup, *, verbose: bool) -> None:
 
 
 def _fate(image: ImageDrift) -> str:
-    if image.fate is Fate.STALE_BINDS and image.now.decision is Outcome.UNKNOWN:
+    if image.fate is Fate.STALE_BINDS and image.now.answer is Answer.UNDECIDED:
         return "THE BINDS MADE BEFORE DO NOT HOLD: new binds load, and something else is not known"
     return _SENTENCES[image.fate]
 
@@ -257,13 +259,13 @@ def _reasons(image: ImageDrift) -> Iterator[str]:
     """Yield why it is as it is: both numbers, the chain."""
     if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
         for rule in image.refused:
-            yield f"{rule}  [{rule.id}]"
+            yield f"{words_of(rule)}  [{rule.id}]"
             if rule.because:
                 yield f"  {rule.because}"
     if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
         for unknown in image.now.rules:
-            if unknown.outcome is Outcome.UNKNOWN:
-                yield f"{unknown}  [{unknown.id}]"
+            if unknown.outcome is RuleOutcome.UNKNOWN:
+                yield f"{words_of(unknown)}  [{unknown.id}]"
     for rule_of_driver in image.driver:
         if rule_of_driver.outcome.value != "ok":
             yield f"needs {rule_of_driver.need}: {rule_of_driver.have}  [{rule_of_driver.id}]"

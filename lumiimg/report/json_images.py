@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.startup import Startup
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.check.static.comparisons import Outcome
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.elf.objects import LoadOutcome
@@ -100,7 +99,7 @@ class BoundImage:
     """As it was named."""
     host: str
     """Node of the snapshot."""
-    decision: Outcome
+    decision: Literal["ok", "refused", "unknown"]
     """About the binds: `ok`, each library that is opened is found, in versions that fit."""
     manifest: BindManifest
     doubts: tuple[str, ...]

@@ -21,7 +21,6 @@ from xml.etree import ElementTree as ET
 
 from lumiimg import __version__
 from lumiimg.errors import printable
-from lumiimg.fabric.path import State
 from lumiimg.findings import Severity
 from lumiimg.report.document import Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Shown, Table, Tree
 from lumiimg.wording import count
@@ -37,7 +36,7 @@ Node = ET.Element | str
 """An element, or text."""
 MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
-_STATES = {State.HOLDS: Severity.OK, State.UNKNOWN: Severity.UNKNOWN, State.BROKEN: Severity.PROBLEM}
+_OF_STEPS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
 LIMIT, CELL_LIMIT = 2000, 20_000
 """Characters of one text, of a log whose line may have millions; of a cell, whose names of nodes are the answer."""
 ROWS, LINES, EVIDENCE = 400, 200, 20
@@ -358,7 +357,7 @@ def _meter(meter: Meter) -> ET.Element:
 def _path(path: PathSteps) -> ET.Element:
     """Return a path as boxes with edges between them; where nothing of it is known, its sentence alone."""
     whose: list[Node] = [element("strong", path.of), ": "] if path.of else []
-    if all(step.state is State.UNKNOWN for step in path.steps):
+    if all(step.severity is Severity.UNKNOWN for step in path.steps):
         return element("p", *whose, path.sentence)
     named = f"Fabric path{f' of {path.of}' if path.of else ''}"
     boxes = element("ol", *map(_box, path.steps), class_="path", aria_label=named)
@@ -366,14 +365,14 @@ def _path(path: PathSteps) -> ET.Element:
 
 
 def _box(step: Step) -> ET.Element:
-    severity = _STATES[step.state]
+    severity = step.severity
     side: list[Node] = [" ", element("span", step.side.value, class_=f"side {step.side.value}")] if step.side else []
     level = f" ({step.level.value})" if step.level else ""
     about = " · ".join(filter(None, (step.version, step.interface)))
     return element(
         "li",
         element("p", *_mark(severity), element("strong", step.title), *side),
-        element("p", f"{step.state.value}{level}", class_="state"),
+        element("p", f"{_OF_STEPS[severity]}{level}", class_="state"),
         *([element("p", about)] if about else []),
         *([element("p", element("code", step.file))] if step.file else []),
         element("p", step.why, class_="why"),

@@ -14,6 +14,7 @@ from lumiimg.catalog.age import age_of
 from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
+from lumiimg.findings import Severity
 from lumiimg.resolve.arguments import ARCH, UNLISTED, gpus_of, is_gpu, values_of
 from lumiimg.resolve.stack import Chosen, Stack, Unmet, given_in, is_met, troubles_of
 
@@ -40,6 +41,12 @@ class RuleOutcome(StrEnum):
     UNKNOWN = "unknown"
     """A fact is missing that would decide it."""
     REFUSED = "refused"
+
+    @property
+    def severity(self) -> Severity:
+        """How it bears on an answer."""
+        ends = {RuleOutcome.OK: Severity.OK, RuleOutcome.REFUSED: Severity.PROBLEM}
+        return ends.get(self, Severity.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lumiimg.fabric.path import Part, Side, State, Step
+from lumiimg.fabric.path import Part, Side, Step
 from lumiimg.findings import Advice, Level, Remedy, Severity
 from lumiimg.report.document import (
     Curve,
@@ -29,7 +29,7 @@ _LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
 STEPS = (
     Step(
         Part.RCCL,
-        State.HOLDS,
+        Severity.OK,
         "the process has this file",
         Level.STATIC,
         "/opt/rocm-6.2.4/lib/librccl.so.1.0.60204",
@@ -38,19 +38,19 @@ STEPS = (
     ),
     Step(
         Part.PLUGIN,
-        State.BROKEN,
+        Severity.PROBLEM,
         "no net plugin is on the search path: RCCL would open librccl-net.so, and there is none in "
         "/opt/rocm-6.2.4/lib, /usr/lib/x86_64-linux-gnu",
         Level.STATIC,
         interface="net API v8",
     ),
-    Step(Part.LIBFABRIC, State.HOLDS, "the host offers it", Level.STATIC, _LIBFABRIC, Side.HOST, None, "FABRIC_1.7"),
-    Step(Part.PROVIDER, State.UNKNOWN, "it is not known whether libfabric has it and selects it"),
-    Step(Part.LIBCXI, State.UNKNOWN, "none was found"),
-    Step(Part.NIC, State.UNKNOWN, "only a probe in a job step on a node with Slingshot can open it"),
+    Step(Part.LIBFABRIC, Severity.OK, "the host offers it", Level.STATIC, _LIBFABRIC, Side.HOST, None, "FABRIC_1.7"),
+    Step(Part.PROVIDER, Severity.UNKNOWN, "it is not known whether libfabric has it and selects it"),
+    Step(Part.LIBCXI, Severity.UNKNOWN, "none was found"),
+    Step(Part.NIC, Severity.UNKNOWN, "only a probe in a job step on a node with Slingshot can open it"),
 )
-GOOD_STEPS = tuple(replace(step, state=State.HOLDS, level=Level.PROBE, side=Side.HOST) for step in STEPS)
-UNSEEN = tuple(replace(step, state=State.UNKNOWN, file=None, side=None, level=None) for step in STEPS)
+GOOD_STEPS = tuple(replace(step, severity=Severity.OK, level=Level.PROBE, side=Side.HOST) for step in STEPS)
+UNSEEN = tuple(replace(step, severity=Severity.UNKNOWN, file=None, side=None, level=None) for step in STEPS)
 LEVELS = Section(
     "How far was looked",
     (

@@ -174,7 +174,7 @@ def answers(image: Path, host: Snapshot | None) -> tuple[ExitCode, ExitCode, lis
     check = checked(image, {}, host).answer.exit_code
     boundary = study(image, {}, host)
     doubts = [doubt.text for doubt in doubts_of(boundary)] if boundary.fabric is not Fabric.NONE else ["refused"]
-    return check, boundary.decision.exit_code, doubts
+    return check, boundary.answer.exit_code, doubts
 
 
 def test_each_fault_has_one_answer_whoever_is_asked(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lumiimg.check.static.boundary import Boundary, without_ours
-from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
+from lumiimg.check.static.comparisons import rules_of
 from lumiimg.check.static.evidence import StaticResult
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
@@ -19,14 +19,15 @@ from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.carried_account import CarriedAccount
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal
 from lumiimg.host.margins import margins_of
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
-OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
+OK, REFUSED, UNKNOWN = RuleOutcome.OK, RuleOutcome.REFUSED, RuleOutcome.UNKNOWN
 HOST, NOWHERE = BindManifest(Fabric.HOST), BindManifest(Fabric.NONE)
 FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True)
 
 
-def boundary(manifest: BindManifest | None, *outcomes: Outcome) -> Boundary:
-    rules = tuple(Rule("glibc-gate", outcome, "", "", "", "") for outcome in outcomes)
+def boundary(manifest: BindManifest | None, *outcomes: RuleOutcome) -> Boundary:
+    rules = tuple(RuleResult("glibc-gate", outcome, "", "", "", "") for outcome in outcomes)
     nothing = StaticResult()
     return Boundary("image.sif", None, nothing, None, None, None, manifest, (), (), rules, (), CarriedAccount(None))
 
@@ -43,10 +44,10 @@ def boundary(manifest: BindManifest | None, *outcomes: Outcome) -> Boundary:
     ],
 )
 def test_everything_has_to_load_for_a_yes(
-    manifest: BindManifest | None, outcomes: list[Outcome], decision: Outcome, code: ExitCode
+    manifest: BindManifest | None, outcomes: list[RuleOutcome], decision: RuleOutcome, code: ExitCode
 ) -> None:
-    found = boundary(manifest, *outcomes).decision
-    assert (found, found.exit_code) == (decision, code)
+    found = boundary(manifest, *outcomes)
+    assert (found.decision, found.answer.exit_code) == (decision.value, code)
 
 
 def test_a_refusal_by_the_c_library_says_what_mends_it_only_where_nothing_loads() -> None:

@@ -13,7 +13,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import lumiimg.report
-from lumiimg.fabric.path import State
 from lumiimg.findings import Advice, Remedy, Severity
 from lumiimg.report import document as kinds
 from lumiimg.report.document import (
@@ -51,7 +50,7 @@ def texts(value: Any) -> list[str]:
     if isinstance(value, Remedy):
         return [*filter(None, (value.text, value.command, value.where))]
     if isinstance(value, str):
-        return [] if isinstance(value, Severity | State) else [str(value)]
+        return [] if isinstance(value, Severity) else [str(value)]
     if isinstance(value, tuple):
         return [text for one in value for text in texts(one)]
     if is_dataclass(value):

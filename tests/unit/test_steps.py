@@ -10,7 +10,7 @@ import pytest
 from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.errors import ExitCode
-from lumiimg.fabric.path import FabricPath, Part, Side, State, Step
+from lumiimg.fabric.path import FabricPath, Part, Side, Step
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.image import open_image
 from lumiimg.nccl.job_files import read_logs
@@ -23,8 +23,8 @@ from tests.shared.pages import FABRIC, KNOWN, PROBED
 LOGS = sorted((Path(__file__).parents[1] / "fixtures" / "nccl").glob("*.log"))
 
 
-def states(steps: tuple[Step, ...]) -> dict[Part, State]:
-    return {step.part: step.state for step in steps}
+def states(steps: tuple[Step, ...]) -> dict[Part, Severity]:
+    return {step.part: step.severity for step in steps}
 
 
 def step(steps: tuple[Step, ...], part: Part) -> Step:
@@ -57,14 +57,14 @@ def test_a_file_that_a_process_has_and_the_image_has_not_is_the_hosts(tmp_path: 
 
 
 def test_a_path_that_nobody_looked_at_holds_nowhere() -> None:
-    assert set(states(fabric_steps(FabricPath(), (), {})).values()) == {State.UNKNOWN}
+    assert set(states(fabric_steps(FabricPath(), (), {})).values()) == {Severity.UNKNOWN}
     # files alone never show that a NIC was opened
-    assert states(fabric_steps(FABRIC, (), KNOWN))[Part.NIC] is State.UNKNOWN
+    assert states(fabric_steps(FABRIC, (), KNOWN))[Part.NIC] is Severity.UNKNOWN
 
 
 def test_a_plugin_that_listened_on_the_nics_makes_every_step_hold_at_the_level_of_a_probe() -> None:
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
-    assert {(one.state, one.level) for one in steps} == {(State.HOLDS, Level.PROBE)}
+    assert {(one.severity, one.level) for one in steps} == {(Severity.OK, Level.PROBE)}
     assert step(steps, Part.PLUGIN).version == "1.21.1"
     assert "level probe" in path_sentence(steps)
 
@@ -85,7 +85,7 @@ def test_a_plugin_that_listened_on_the_nics_makes_every_step_hold_at_the_level_o
 def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -> None:
     problem = Finding(Code(identity), Severity.PROBLEM, Level.PROBE, "it is so", remedy=(Remedy("do this"),))
     steps = fabric_steps(FABRIC, (problem,), KNOWN)
-    assert [one.part for one in steps if one.state is State.BROKEN] == [part]
+    assert [one.part for one in steps if one.severity is Severity.PROBLEM] == [part]
     assert step(steps, part).remedy == ("do this",)
 
 
@@ -96,14 +96,14 @@ def test_a_problem_breaks_the_step_that_it_is_about(identity: str, part: Part) -
 def test_a_collective_that_went_elsewhere_breaks_the_step_that_its_verdict_names(verdict: Verdict, part: Part) -> None:
     took = Finding(Code.RUN_NETWORK, Severity.PROBLEM, Level.RUN, "it took another network")
     steps = fabric_steps(FABRIC, (took,), KNOWN, verdict=verdict.value)
-    assert [one.part for one in steps if one.state is State.BROKEN] == [part]
+    assert [one.part for one in steps if one.severity is Severity.PROBLEM] == [part]
 
 
 def test_an_open_question_outweighs_evidence_of_its_own_level_only() -> None:
     doubt = Finding(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, Level.STATIC, "symbols are not recorded")
     files = replace(PROBED[1], level=Level.STATIC)
-    assert states(fabric_steps(FABRIC, (files, doubt), KNOWN))[Part.PLUGIN] is State.UNKNOWN
-    assert states(fabric_steps(FABRIC, (*PROBED, doubt), KNOWN))[Part.PLUGIN] is State.HOLDS
+    assert states(fabric_steps(FABRIC, (files, doubt), KNOWN))[Part.PLUGIN] is Severity.UNKNOWN
+    assert states(fabric_steps(FABRIC, (*PROBED, doubt), KNOWN))[Part.PLUGIN] is Severity.OK
 
 
 # -- of a job --
@@ -116,11 +116,11 @@ def test_the_path_of_a_log_says_what_its_verdict_says(log: Path) -> None:
         found = states(path.steps)
         verdict = report.verdict if path.group is None else report.nodes[path.group].verdict
         if report.answer is ExitCode.GOOD:
-            assert State.BROKEN not in found.values()
+            assert Severity.PROBLEM not in found.values()
         if report.answer is ExitCode.NO and path.group is None and verdict is not Verdict.MIXED:
-            assert State.BROKEN in found.values()
+            assert Severity.PROBLEM in found.values()
         if report.answer is ExitCode.UNDECIDED:
-            assert State.BROKEN not in found.values() or verdict is Verdict.OFI_OTHER
-        if found[Part.NIC] is State.HOLDS:  # only traffic proves it
+            assert Severity.PROBLEM not in found.values() or verdict is Verdict.OFI_OTHER
+        if found[Part.NIC] is Severity.OK:  # only traffic proves it
             assert verdict in FAST | {Verdict.IB}
             assert report.answer is ExitCode.GOOD or path.group is not None

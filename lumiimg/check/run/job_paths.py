@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lumiimg.errors import ExitCode
-from lumiimg.fabric.path import Part, Side, State, Step
-from lumiimg.findings import Level
+from lumiimg.fabric.path import Part, Side, Step
+from lumiimg.findings import Level, Severity
 from lumiimg.nccl.report import FAST, Cause, Confidence, LogReport, Verdict, VerdictGroup, answer_of
 
 PATHS_SHOWN = 3
@@ -126,15 +126,15 @@ def _steps(case: _Case) -> tuple[Step, ...]:
 
 
 def _step(part: Part, case: _Case) -> Step:
-    state, why = _judged(part, case)
+    severity, why = _judged(part, case)
     report = case.report
-    component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part) if state is State.HOLDS else None
-    cause = case.cause if state is State.BROKEN else None
+    component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part) if severity is Severity.OK else None
+    cause = case.cause if severity is Severity.PROBLEM else None
     return Step(
         part=part,
-        state=state,
+        severity=severity,
         why=f"{component.name}: {why}" if component is not None else f"{why}: {cause.summary}" if cause else why,
-        level=Level.RUN if state is not State.UNKNOWN else None,
+        level=Level.RUN if severity is not Severity.UNKNOWN else None,
         side=Side.HOST if part is Part.NIC else None,
         version=component.version if component is not None else None,
         remedy=cause.remedy if cause is not None else (),
@@ -144,28 +144,30 @@ def _step(part: Part, case: _Case) -> Step:
     )
 
 
-def _judged(part: Part, case: _Case) -> tuple[State, str]:
+def _judged(part: Part, case: _Case) -> tuple[Severity, str]:
     """Return what is known of a step, and why."""
     broken = case.broken
     if part is broken:
         if case.verdict is Verdict.OFI_OTHER:
-            return State.BROKEN, f"libfabric was used with the provider {case.provider}, not with cxi"
-        return State.BROKEN, _BROKEN.get(case.verdict, "a transfer or a collective failed after ranks were connected")
+            return Severity.PROBLEM, f"libfabric was used with the provider {case.provider}, not with cxi"
+        return Severity.PROBLEM, _BROKEN.get(
+            case.verdict, "a transfer or a collective failed after ranks were connected"
+        )
     if part is Part.RCCL and case.report.library is not None:
-        return State.HOLDS, "its version is in the log"
+        return Severity.OK, "its version is in the log"
     if case.report.nothing_crossed:
-        return State.UNKNOWN, "not needed: nothing crossed a network"
+        return Severity.UNKNOWN, "not needed: nothing crossed a network"
     if broken is not None and list(Part).index(part) > list(Part).index(broken):
-        return State.UNKNOWN, "not reached: the path ends before it"
+        return Severity.UNKNOWN, "not reached: the path ends before it"
     used = {
         Part.PLUGIN: case.is_fast or case.uses_libfabric or case.verdict is Verdict.PLUGIN_INIT_ERROR,
         Part.LIBFABRIC: case.uses_libfabric,
         Part.PROVIDER: case.verdict in FAST and case.provider is not None,
     }
     if used.get(part) or case.is_proved:
-        return State.HOLDS, _why(part, case)
+        return Severity.OK, _why(part, case)
     return (
-        State.UNKNOWN,
+        Severity.UNKNOWN,
         "the log does not prove that traffic went this way" if case.is_fast else "the log does not say",
     )
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.commands import ON_NODE, SCAN, bind_command, concluded, site_of, with_commands, without_host
-from lumiimg.check.static.comparisons import Outcome, Rule, rules_of
+from lumiimg.check.static.comparisons import is_finding, rules_of
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, gpu_owner, judge_gpu_code
 from lumiimg.check.static.host_binds import remedies, with_carried, with_host
@@ -35,6 +36,7 @@ from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import Image, RootFileSystem
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.wording import operand, typed
 
 if TYPE_CHECKING:
@@ -47,6 +49,13 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 _TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
+
+
+DECISIONS: dict[Answer, Literal["ok", "refused", "unknown"]] = {
+    Answer.NO_OBSTACLE: "ok",
+    Answer.NO: "refused",
+    Answer.UNDECIDED: "unknown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class Boundary:
     """The process, in the loader's order."""
     missing: tuple[str, ...]
     """Names that nothing serves."""
-    rules: tuple[Rule, ...]
+    rules: tuple[RuleResult, ...]
     """All comparisons."""
     margins: tuple[Margin, ...]
     carried: CarriedAccount
@@ -84,18 +93,24 @@ class Boundary:
         return self.manifest.fabric if self.manifest else Fabric.NONE
 
     @property
-    def decision(self) -> Outcome:
-        """Whether everything on the way from RCCL to the NIC loads; unknown where a host snapshot would decide."""
-        outcomes = {rule.outcome for rule in self.rules}
-        if Outcome.REFUSED in outcomes:
-            return Outcome.REFUSED
-        return Outcome.UNKNOWN if self.fabric is Fabric.NONE or Outcome.UNKNOWN in outcomes else Outcome.OK
+    def answer(self) -> Answer:
+        """Whether everything on the way from RCCL to the NIC loads; undecided where a host snapshot would decide."""
+        found = {rule.outcome.severity for rule in self.rules}
+        if Severity.PROBLEM in found:
+            return Answer.NO
+        is_open = self.fabric is Fabric.NONE or Severity.UNKNOWN in found
+        return Answer.UNDECIDED if is_open else Answer.NO_OBSTACLE
+
+    @property
+    def decision(self) -> Literal["ok", "refused", "unknown"]:
+        """The answer, in the words that JSON has for it."""
+        return DECISIONS[self.answer]
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
         """What to do, a command or a sentence each."""
-        refused = {rule.id for rule in self.rules if rule.outcome is Outcome.REFUSED}
-        findings = {rule.id for rule in self.rules if rule.is_finding}
+        refused = {rule.id for rule in self.rules if rule.outcome is RuleOutcome.REFUSED}
+        findings = {rule.id for rule in self.rules if is_finding(rule)}
         found: list[Remedy] = []
         if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
             found += remedies(self.manifest.refusals)
@@ -103,7 +118,7 @@ class Boundary:
             is_told = finding.severity is Severity.PROBLEM and finding.id is not Code.BIND_REFUSED
             if is_told or finding.id is Code.PLUGIN_SYMBOLS or finding.id in findings:
                 found += finding.remedy
-        if self.decision is Outcome.UNKNOWN and (self.manifest is None or not self.manifest.host_has_fabric):
+        if self.answer is Answer.UNDECIDED and (self.manifest is None or not self.manifest.host_has_fabric):
             found.append(Remedy("then --host host.json", SCAN, "on a compute node, with the job's modules"))
         if self.machine is not None:
             found = [*concluded(found, operand(self.image), site_of(self.machine))]
@@ -113,10 +128,10 @@ class Boundary:
     def advice(self) -> Advice:
         """The command of the first remedy, else the one to go on with; why is a part of the answer."""
         machine = self.machine or ()
-        if self.decision is Outcome.OK and self.manifest is not None:
+        if self.answer is Answer.NO_OBSTACLE and self.manifest is not None:
             return Advice(None, bind_command(operand(self.image), machine))
         command = first_command(self.remedies[:1])
-        if self.decision is Outcome.UNKNOWN and (self.manifest is None or command == SCAN):
+        if self.answer is Answer.UNDECIDED and (self.manifest is None or command == SCAN):
             again = typed(["lumiimg", "explain", operand(self.image), *without_host(machine), "--host", "host.json"])
             return Advice(None, f"{SCAN} && {again}", ON_NODE)
         return Advice(None, command)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Family, Finding, Severity
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,58 +26,23 @@ _OF_THE_PROCESS = frozenset({Family.FABRIC, Family.LIBRARY})
 """Beside the plugin's own findings: of its libraries."""
 
 
-class Outcome(StrEnum):
-    """Of one comparison, and of all together."""
-
-    OK = "ok"
-    REFUSED = "refused"
-    UNKNOWN = "unknown"
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """What the process says to its caller."""
-        return {Outcome.OK: ExitCode.GOOD, Outcome.REFUSED: ExitCode.NO, Outcome.UNKNOWN: ExitCode.UNDECIDED}[self]
-
-    @property
-    def severity(self) -> Severity:
-        """How it is marked where it is shown."""
-        return {
-            Outcome.OK: Severity.OK,
-            Outcome.REFUSED: Severity.PROBLEM,
-            Outcome.UNKNOWN: Severity.UNKNOWN,
-        }[self]
-
-
-_OUTCOMES = {Severity.PROBLEM: Outcome.REFUSED, Severity.UNKNOWN: Outcome.UNKNOWN}
+_OUTCOMES = {Severity.PROBLEM: RuleOutcome.REFUSED, Severity.UNKNOWN: RuleOutcome.UNKNOWN}
 """Of the findings that keep an answer from being a yes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One comparison of what a side needs with what the other has."""
+def is_finding(rule: RuleResult) -> bool:
+    """Whether what there is, is the sentence of a finding, which stands alone."""
+    return isinstance(rule.id, Code)
 
-    id: str
-    """Of the rule."""
-    outcome: Outcome
-    """What it says: `warning` is a known doubt, `unknown` lacks a fact that would decide it."""
-    need: str
-    """What is needed."""
-    have: str
-    """What there is."""
-    because: str
-    """Why that follows, a sentence; empty where no more is known."""
-    source: str
-    """Where the rule, or its numbers, come from."""
-    is_finding: bool = False
-    """Whether `have` is the sentence of a finding, which stands alone."""
 
-    def __str__(self) -> str:
-        return self.have if self.is_finding else f"needs {self.need}: {self.have}"
+def words_of(rule: RuleResult) -> str:
+    """Return what a comparison says."""
+    return rule.have if is_finding(rule) else f"needs {rule.need}: {rule.have}"
 
-    @property
-    def clause(self) -> str:
-        """What it says, to stand behind a colon."""
-        return self.have if self.is_finding else f"{self.need} is needed, {self.have}"
+
+def clause_of(rule: RuleResult) -> str:
+    """Return what a comparison says, to stand behind a colon."""
+    return rule.have if is_finding(rule) else f"{rule.need} is needed, {rule.have}"
 
 
 def rules_of(
@@ -88,7 +51,7 @@ def rules_of(
     loaded: Sequence[Loaded],
     missing: Sequence[str],
     margins: Sequence[Margin],
-) -> Iterator[Rule]:
+) -> Iterator[RuleResult]:
     """Yield what is compared, and what the findings say beside that: no finding that keeps a check from a yes is lost.
 
     `loaded`, `missing`, `margins`: the process as it is with the manifest; without one, with the image's files alone.
@@ -101,17 +64,17 @@ def rules_of(
     if manifest is None:
         for name in missing:
             because = "the image does not have it; a snapshot shows whether a host has it"
-            yield Rule("library", Outcome.UNKNOWN, name, "nothing", because, "glibc elf/dl-load.c")
+            yield RuleResult("library", RuleOutcome.UNKNOWN, name, "nothing", because, "glibc elf/dl-load.c")
     elif manifest.fabric is Fabric.NONE:
-        outcome = Outcome.REFUSED if manifest.host_has_fabric else Outcome.UNKNOWN
+        outcome = RuleOutcome.REFUSED if manifest.host_has_fabric else RuleOutcome.UNKNOWN
         for refusal in manifest.refusals:
             family = "glibc-gate" if refusal.need.startswith("GLIBC_") else "library"
             because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; {refusal.words}"
-            yield Rule(family, outcome, refusal.need, refusal.have, because, _LOADER_SOURCE)
+            yield RuleResult(family, outcome, refusal.need, refusal.have, because, _LOADER_SOURCE)
         if not manifest.host_has_fabric:
-            yield Rule(
+            yield RuleResult(
                 "host-fabric",
-                Outcome.UNKNOWN,
+                RuleOutcome.UNKNOWN,
                 "a libfabric with the cxi provider",
                 "the snapshot of the host has none",
                 "was it taken on a compute node, with the modules of the job loaded?",
@@ -122,34 +85,38 @@ def rules_of(
     if provider is not None:
         item = next((item for item in loaded if item.object.path == provider), None)
         have = _whose(item) if item is not None else provider
-        yield Rule("cxi-provider", Outcome.OK, "the cxi provider of libfabric", have, "it loads", _PROVIDER_SOURCE)
+        yield RuleResult(
+            "cxi-provider", RuleOutcome.OK, "the cxi provider of libfabric", have, "it loads", _PROVIDER_SOURCE
+        )
     yield from (_rule_of_margin(margin) for margin in margins if margin.crosses)
 
 
-def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
+def _rules_of_rccl(static: StaticResult) -> Iterator[RuleResult]:
     """Yield what RCCL asks of the plugin; that it is not there, or not loaded, is a rule of its own."""
     fabric = static.path
     against = {finding.id: finding.severity for finding in static.findings if finding.severity in _OUTCOMES}
     for finding in static.findings:
         if finding.id.family is Family.RCCL and finding.severity is Severity.PROBLEM:
             have = finding.evidence[0] if finding.evidence else "there is none"
-            yield Rule("rccl", Outcome.REFUSED, "an RCCL that loads", have, finding.summary, "glibc elf/dl-load.c")
+            yield RuleResult(
+                "rccl", RuleOutcome.REFUSED, "an RCCL that loads", have, finding.summary, "glibc elf/dl-load.c"
+            )
     if fabric.rccl is None or not fabric.plugin_files:
         return
     # where the search is not known as a whole, that nothing was found is open
     is_sure = any(code.family is Family.PLUGIN and severity is Severity.PROBLEM for code, severity in against.items())
-    yield Rule(
+    yield RuleResult(
         "plugin-name",
-        Outcome.OK if fabric.plugin else Outcome.REFUSED if is_sure else Outcome.UNKNOWN,
+        RuleOutcome.OK if fabric.plugin else RuleOutcome.REFUSED if is_sure else RuleOutcome.UNKNOWN,
         f"a file called {' or '.join(fabric.plugin_files)}",
         fabric.plugin or "there is none that the loader finds",
         f"RCCL {fabric.rccl_version or '(unknown version)'} gives these names to dlopen",
         "strings in RCCL; src/net.cc",
     )
     if fabric.plugin is not None and fabric.accepts:
-        yield Rule(
+        yield RuleResult(
             "plugin-api",
-            Outcome.OK if fabric.plugin_api else _OUTCOMES[against.get(Code.PLUGIN_API, Severity.PROBLEM)],
+            RuleOutcome.OK if fabric.plugin_api else _OUTCOMES[against.get(Code.PLUGIN_API, Severity.PROBLEM)],
             f"net API v{', v'.join(map(str, fabric.accepts))}",
             f"v{fabric.plugin_api}" if fabric.plugin_api else "none of these is exported",
             "RCCL asks the plugin for one symbol per version, in this order",
@@ -159,7 +126,7 @@ def _rules_of_rccl(static: StaticResult) -> Iterator[Rule]:
 
 def _rule_of_finding(
     finding: Finding, static: StaticResult, manifest: BindManifest | None, missing: Sequence[str]
-) -> Rule | None:
+) -> RuleResult | None:
     """Return what a finding keeps from being a yes; None where it is none that does, or another rule reports it."""
     path = static.path
     is_bound = manifest is not None and manifest.fabric is not Fabric.NONE
@@ -175,22 +142,22 @@ def _rule_of_finding(
         return None
     if finding.id is Code.IMAGE_PARTLY_READ:
         because = "variables and files that are not seen may change the loader's search"
-        return Rule("image", outcome, "an image that is read completely", finding.summary, because, "lumiimg")
+        return RuleResult("image", outcome, "an image that is read completely", finding.summary, because, "lumiimg")
     if finding.id is Code.PLUGIN_SYMBOLS:
         have = "; ".join(finding.evidence) or finding.summary
         because = "RCCL opens its plugin with RTLD_NOW: every symbol must be defined at once"
-        return Rule("symbols", outcome, "every symbol of the plugin", have, because, _LOADER_SOURCE)
+        return RuleResult("symbols", outcome, "every symbol of the plugin", have, because, _LOADER_SOURCE)
     if not is_bound and (finding.id in _OF_LOADING or finding.id.family in _OF_THE_PROCESS):
-        outcome = Outcome.UNKNOWN  # a library that is bound may take the place of this one
+        outcome = RuleOutcome.UNKNOWN  # a library that is bound may take the place of this one
     because = finding.cause or "; ".join(finding.evidence[:_SHOWN])
-    return Rule(finding.id, outcome, _FREE, finding.summary, because, finding.source or "lumiimg", is_finding=True)
+    return RuleResult(finding.id, outcome, _FREE, finding.summary, because, finding.source or "lumiimg")
 
 
-def _rule_of_margin(margin: Margin) -> Rule:
+def _rule_of_margin(margin: Margin) -> RuleResult:
     family = {"GLIBC": "glibc-gate", "FABRIC": "libfabric-api", "LIBCXI": "libcxi"}.get(margin.family, "versions")
-    return Rule(
+    return RuleResult(
         family,
-        Outcome.OK,
+        RuleOutcome.OK,
         f"{margin.family}_{margin.need} of {margin.provider_side}",
         f"up to {margin.family}_{margin.have}",
         f"{margin.library_side} needs it",

@@ -14,8 +14,8 @@ from lumiimg.report.html.page import Node, Section, element, left_out, listed, p
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from lumiimg.check.answer import Answer
     from lumiimg.check.drift import ImageDrift
-    from lumiimg.check.static.comparisons import Outcome
     from lumiimg.host.drift import Drift
     from lumiimg.report.views.images import ImageAnswer
 
@@ -23,7 +23,7 @@ _GROUPS, _CHANGES = 200, 200
 
 
 def drift_page(
-    drift: Drift, images: Sequence[ImageDrift], answer: Outcome, words: Words, unread: Sequence[ImageAnswer]
+    drift: Drift, images: Sequence[ImageDrift], answer: Answer, words: Words, unread: Sequence[ImageAnswer]
 ) -> str:
     """Return what an update changed, and what that does to images, as a page."""
     kinds: list[Node] = [f"{one.what}: {one.before or 'none'} → {one.now or 'none'}" for one in drift.kinds]

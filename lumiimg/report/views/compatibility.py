@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from lumiimg.check.static.comparisons import Outcome
+from lumiimg.check.answer import Answer
+from lumiimg.check.static.comparisons import clause_of, words_of
 from lumiimg.check.steps import boundary_steps
 from lumiimg.elf.versions import numbers_of
 from lumiimg.fabric.names import LIBFABRIC
@@ -15,13 +16,13 @@ from lumiimg.report.document import Block, Document, Item, Meter, Paragraph, Row
 from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.gpu_account import account_section, account_summary
 from lumiimg.report.views.path import PATH, path_steps
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.static.boundary import Boundary
-    from lumiimg.check.static.comparisons import Rule
     from lumiimg.host.manifest import Loaded
     from lumiimg.host.margins import Margin
 
@@ -40,7 +41,7 @@ def compatibility_document(boundary: Boundary) -> Document:
         command="explain",
         subject=boundary.image,
         is_named=True,
-        severity=boundary.decision.severity,
+        severity=boundary.answer.severity,
         sentence=sentence(boundary),
         advice=boundary.advice,
         summary=tuple(summary),
@@ -63,7 +64,7 @@ def refusals_document(boundary: Boundary, command: str) -> Document:
     manifest = boundary.manifest
     if manifest is None:
         first = next((finding.summary for finding in boundary.static.findings), "there is no loader in it")
-        what = f"{'REFUSED' if boundary.decision is Outcome.REFUSED else 'CANNOT TELL'}: {first}"
+        what = f"{'REFUSED' if boundary.answer is Answer.NO else 'CANNOT TELL'}: {first}"
     elif manifest.host_has_fabric:
         what = f"REFUSED: no set of binds of {boundary.host} loads"
     else:
@@ -76,7 +77,7 @@ def refusals_document(boundary: Boundary, command: str) -> Document:
         command=command,
         subject=boundary.image,
         is_named=True,
-        severity=boundary.decision.severity,
+        severity=boundary.answer.severity,
         sentence=what,
         advice=boundary.advice,
         sections=(Section("What was tried", (*refusals, *_remedies(boundary)), is_headed=False),),
@@ -87,9 +88,9 @@ def doubts(boundary: Boundary) -> tuple[Item, ...]:
     """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
     found = []
     for rule in boundary.rules:
-        if rule.outcome is not Outcome.OK:
-            would = "would" if rule.outcome is Outcome.REFUSED else "perhaps would"
-            text = f"with these binds RCCL {would} not use the fabric: {rule.clause}"
+        if rule.outcome is not RuleOutcome.OK:
+            would = "would" if rule.outcome is RuleOutcome.REFUSED else "perhaps would"
+            text = f"with these binds RCCL {would} not use the fabric: {clause_of(rule)}"
             found.append(Item(rule.outcome.severity, text))
     if boundary.carried.against and boundary.carried.sentence:
         found.append(Item(Severity.INFO, boundary.carried.sentence))
@@ -98,17 +99,17 @@ def doubts(boundary: Boundary) -> tuple[Item, ...]:
 
 def sentence(boundary: Boundary) -> str:
     """Return the decision in one sentence."""
-    if boundary.decision is Outcome.REFUSED:
-        refused = [rule for rule in boundary.rules if rule.outcome is Outcome.REFUSED]
+    if boundary.answer is Answer.NO:
+        refused = [rule for rule in boundary.rules if rule.outcome is RuleOutcome.REFUSED]
         # of several attempts, the one that the C library ends is the one that no bind can mend
         attempts = [rule for rule in refused if rule.id in _OF_ATTEMPTS]
         rule = next((rule for rule in attempts if rule.id == "glibc-gate"), (attempts or refused)[-1])
-        return f"REFUSED: {rule.clause}"
-    if boundary.decision is Outcome.UNKNOWN:
+        return f"REFUSED: {clause_of(rule)}"
+    if boundary.answer is Answer.UNDECIDED:
         if boundary.manifest is not None and not boundary.manifest.host_has_fabric:
             return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
         if boundary.host:
-            unknown = (rule.clause for rule in boundary.rules if rule.outcome is Outcome.UNKNOWN)
+            unknown = (clause_of(rule) for rule in boundary.rules if rule.outcome is RuleOutcome.UNKNOWN)
             found = (finding.summary for finding in boundary.static.findings)
             return "CANNOT TELL: " + next(itertools.chain(unknown, found), "there is no loader in it")
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
@@ -154,21 +155,21 @@ def _rules(boundary: Boundary) -> Iterator[Block]:
     for rule in sorted(boundary.rules, key=lambda rule: list(Severity)[::-1].index(rule.outcome.severity)):
         yield Item(
             rule.outcome.severity,
-            _rule_words(rule) if rule.outcome is Outcome.OK else str(rule),
+            _rule_words(rule) if rule.outcome is RuleOutcome.OK else words_of(rule),
             tag=rule.id,
             why=(rule.because,) if rule.because else (),
             source=rule.source,
-            verbose=rule.outcome is Outcome.OK,
+            verbose=rule.outcome is RuleOutcome.OK,
         )
     for note in boundary.manifest.notes if boundary.manifest else ():
         yield Paragraph(note, Severity.UNKNOWN)
 
 
-def _rule_words(rule: Rule) -> str:
+def _rule_words(rule: RuleResult) -> str:
     subject = _SUBJECTS.get(rule.id)
     if subject is None and rule.because.endswith(_NEEDS_IT):
         subject = rule.because.removesuffix(_NEEDS_IT)
-    return f"{subject} {rule}" if subject else str(rule)
+    return f"{subject} {words_of(rule)}" if subject else words_of(rule)
 
 
 def _remedies(boundary: Boundary) -> Iterator[Item]:
@@ -183,7 +184,7 @@ def _tightest_margins(boundary: Boundary) -> Iterator[Block]:
     chosen = list(_tightest(boundary.margins))
     yield from map(_meter, chosen)
     gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
-    if gates and boundary.decision is not Outcome.REFUSED:
+    if gates and boundary.answer is not Answer.NO:
         limit = f"libraries that need more than GLIBC_{gates[0].have}"
         yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
 

@@ -62,7 +62,7 @@ def of_check(report: CheckReport) -> ImageAnswer:
 
 def of_boundary(boundary: Boundary) -> ImageAnswer:
     """Return what came of an image that was looked at beside a machine."""
-    return ImageAnswer(boundary.image, boundary.decision.exit_code, sentence(boundary), boundary.advice)
+    return ImageAnswer(boundary.image, boundary.answer.exit_code, sentence(boundary), boundary.advice)
 
 
 def of_error(image: Path, error: LumiimgError) -> ImageAnswer:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.fabric.path import State
-from lumiimg.findings import Level
+from lumiimg.findings import Level, Severity
 from lumiimg.report.document import PathSteps
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ def path_line(path: FabricPath) -> str:
 
 def path_sentence(steps: Sequence[Step]) -> str:
     """Return what the picture of a path shows."""
-    broken = [step for step in steps if step.state is State.BROKEN]
-    unknown = [step.title for step in steps if step.state is State.UNKNOWN]
+    broken = [step for step in steps if step.severity is Severity.PROBLEM]
+    unknown = [step.title for step in steps if step.severity is Severity.UNKNOWN]
     if broken:
         return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
     if unknown:

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.lock import Lock, LockedLayer
 
-_SEVERITIES = {
-    RuleOutcome.OK: Severity.OK,
-    RuleOutcome.WARNING: Severity.UNKNOWN,
-    RuleOutcome.UNKNOWN: Severity.UNKNOWN,
-    RuleOutcome.REFUSED: Severity.PROBLEM,
-}
 _WORDS = {RuleOutcome.WARNING: "warning: ", RuleOutcome.UNKNOWN: "not known: "}
 _WORST_FIRST = list(RuleOutcome)[::-1]
 
@@ -34,7 +28,7 @@ _WORST_FIRST = list(RuleOutcome)[::-1]
 def request_document(plan: Plan) -> Document:
     """Return what `explain --base … --add …` says."""
     rules = sorted(plan.rules, key=lambda rule: _WORST_FIRST.index(rule.outcome))
-    compared = (Row((rule.id, rule.need, rule.have), _SEVERITIES[rule.outcome]) for rule in rules)
+    compared = (Row((rule.id, rule.need, rule.have), rule.outcome.severity) for rule in rules)
     return Document(
         command="explain",
         subject=in_short(plan.asked),
@@ -178,7 +172,7 @@ def _against(rule: RuleResult) -> str:
 
 
 def _rule(rule: RuleResult) -> Item:
-    severity = _SEVERITIES[rule.outcome]
+    severity = rule.outcome.severity
     if rule.outcome is not RuleOutcome.OK:
         return Item(severity, _against(rule), tag=rule.id, source=rule.source)
     return Item(severity, rule.have, tag=rule.id, why=(rule.because,) if rule.because else (), source=rule.source)
