@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from lumiimg.errors import BadInputError, FailedError, MissingHereError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
     from io import BufferedReader
 
 EPOCH = 315_532_800
@@ -56,6 +57,27 @@ def refuse_bad_name(path: Path) -> None:
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         path.stat()
+
+
+def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | None]) -> None:
+    """Refuse, before any work, to write a result where there is no folder for it, or over what is read.
+
+    `places` are files to be written, by the option that names them; `reads` is what the command reads. Raises
+    BadInputError.
+    """
+    for option, place in places.items():
+        if place is None:
+            continue
+        refuse_bad_name(place)
+        if not place.parent.is_dir():
+            raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
+        if not os.access(place.parent, os.W_OK):
+            raise BadInputError("is a folder that is not writable", where=str(place.parent), hint=f"for {option}")
+        if place.is_dir():
+            raise BadInputError("is a folder", where=str(place), hint=f"{option} names a file")
+        for source in reads:
+            if source is not None and place.exists() and source.exists() and place.samefile(source):
+                raise BadInputError("is what is read", where=str(place), hint=f"{option} names another file")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.fetch import content_with, lowest
+from lumiimg.build.keys import layer_keys
+from lumiimg.build.steps import content_below, steps_of
+from lumiimg.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+    from lumiimg.build.capabilities import BuildMachine
+    from lumiimg.definition.definition import Definition
 
 NOT_YET = "not known before the layers below are built"
 
@@ -45,6 +50,22 @@ class CacheLookup:
     def hit(self) -> bool:
         """Whether it is in the cache."""
         return self.entry is not None
+
+
+def steps_to(layer: str, chain: Sequence[Definition], machine: BuildMachine) -> tuple[Definition, ...]:
+    """Return the steps of a build up to the one of a layer. Raises BadInputError for a layer that the image lacks."""
+    steps = steps_of(chain, machine)
+    names = [step.layers[0] for step in steps]
+    if layer not in names:
+        raise BadInputError(f"{layer!r} is not a layer of this image", hint=f"it has: {', '.join(names)}")
+    return steps[: names.index(layer) + 1]
+
+
+def why_rebuilt(
+    steps: Sequence[Definition], chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache
+) -> CacheLookup:
+    """Answer for the last of the steps."""
+    return why(cache, layer_keys(steps, machine), steps[-1].layers, content_below(chain[0]))
 
 
 def why(cache: LayerCache, keys: Sequence[CacheKey], layers: tuple[str, ...], content: str) -> CacheLookup:

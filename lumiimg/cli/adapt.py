@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import os
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.check.context import open_for_check
+from lumiimg.check.pipeline import check_files
+from lumiimg.check.registry import Findings
+from lumiimg.check.static.commands import concluded
+from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables, read_variables
 from lumiimg.cli import build
-from lumiimg.cli.inputs import site_to_make_for
-from lumiimg.cli.request import planned, puller
+from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.request import image_fetcher, resolve_request
 from lumiimg.errors import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
-
-    from lumiimg.findings import Finding
-    from lumiimg.report.console import Console
+from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.host.snapshot import Snapshot
+from lumiimg.report.build import print_doubts
+from lumiimg.report.console import Console, console, headline, marked, print_json, remedies, say
+from lumiimg.resolve.decide import locked
+from lumiimg.resolve.image_base import read_foreign
+from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.sites import find_site
-    from lumiimg.fabric.path import Fabric
-    from lumiimg.findings import Code, Severity
-    from lumiimg.report.build import print_doubts
-    from lumiimg.report.console import console, say
-    from lumiimg.resolve.decide import locked
-    from lumiimg.resolve.image_base import read_foreign
-    from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
-
-    site = find_site(site_to_make_for(arguments), os.environ)
+    inputs = Inputs.of(arguments, site_to_make_for)
+    site = inputs.target
     read: list[Path] = []
-    pull = puller(arguments)
+    pull = image_fetcher(arguments)
 
     def pull_once(name: str) -> Path:
         read.append(pull(name))
         return read[-1]
 
     base = read_foreign(arguments.base, pull_once, site)
-    request, plan = planned(arguments, images={arguments.base: base})
+    request, plan = resolve_request(arguments, images={arguments.base: base})
     out = console(stderr=True, quiet=arguments.quiet)
     has = ", ".join(f"{name} {base.has[name]}" for name in _TOLD if name in base.has)
     say(out, f"{arguments.base} has {has or 'nothing that is known here'}")
-    against, of_files = _against(read[-1] if read else Path(arguments.base), arguments.host)
+    against, of_files = _against(read[-1] if read else Path(arguments.base), inputs.snapshot)
     for finding in against:
         _show(out, finding, arguments.base, site.name, "; an image built on it sets that, too")
     lock = locked(plan)
@@ -80,8 +79,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _print_answer(arguments: argparse.Namespace, sentence: str, doubts: list[str], answer: ExitCode) -> None:
-    from lumiimg.report.console import console, headline, print_json
-
     if arguments.json:
         print_json("adapt", answer=sentence, doubts=doubts)
     kind = {ExitCode.NO: "problem", ExitCode.UNDECIDED: "unknown"}.get(answer, "ok")
@@ -89,26 +86,14 @@ def _print_answer(arguments: argparse.Namespace, sentence: str, doubts: list[str
 
 
 def _show(out: Console, finding: Finding, image: str, site: str, note: str = "") -> None:
-    from lumiimg.check.static.commands import concluded
-    from lumiimg.report.console import marked, remedies
-
     marked(out, finding.severity.value, f"{finding.summary}{note}  [{finding.id}]")
     remedies(out, concluded(finding.remedy, image, site))
 
 
-def _against(path: Path, host: Path | None) -> tuple[list[Finding], list[Finding]]:
+def _against(path: Path, snapshot: Snapshot | None) -> tuple[list[Finding], list[Finding]]:
     """Return what keeps RCCL off the network: what the image sets, which no layer takes away, and its files.
-
-    `host` is the snapshot of a node whose libraries are bound.
+    `snapshot` is of a node whose libraries are bound.
     """
-    from lumiimg.check.context import open_for_check
-    from lumiimg.check.pipeline import check_files
-    from lumiimg.check.registry import Findings
-    from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables, read_variables
-    from lumiimg.findings import Level, Severity
-    from lumiimg.host.snapshot_file import read_snapshot
-
-    snapshot = read_snapshot(host) if host else None
     found = Findings(Level.STATIC)
     with open_for_check(path, snapshot=snapshot) as context:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 
+from lumiimg.check.startup import MODULE, kind_of, measure
 from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.report.console import print_json
+from lumiimg.report.startup import print_startups
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.check.startup import MODULE, kind_of, measure
-    from lumiimg.report.console import print_json
-    from lumiimg.report.startup import print_startups
-
     if not MODULE.fullmatch(arguments.module):
         raise BadInputError("is not a valid module name", where=f"--module {arguments.module}")
     for place in arguments.paths:

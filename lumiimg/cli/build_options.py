@@ -52,7 +52,7 @@ def adapt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", metavar="IMAGE", help=f"{arguments.IMAGES}, or an address: docker://…")
     arguments.add_layers_and_sources(parser)
     _add_build_options(parser)
-    parser.set_defaults(recipe=None, locked=False)
+    parser.set_defaults(recipe=None, locked=False, trust_lock=False, why=None, fresh=False)
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> arguments.Options:
@@ -138,6 +138,7 @@ def rebuild(parser: argparse.ArgumentParser) -> None:
         help="build without the cache: all of it, and compare the files; exits 1 if they differ",
     )
     _add_result(parser)
+    parser.set_defaults(recipe=None, dry_run=False, definitions=None, lock=None)
 
 
 def venv(parser: argparse.ArgumentParser) -> None:

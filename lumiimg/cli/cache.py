@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from lumiimg.build.cache import CacheEntry, LayerCache
+from lumiimg.catalog.settings import read_settings
+from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lumiimg.build.cache import CacheEntry, LayerCache
+from lumiimg.report import cache as report
+from lumiimg.wording import count
 
 _LEAST_DIGITS = 6
 """Of a key."""
@@ -20,12 +20,6 @@ _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.cache import LayerCache
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.engine.namespaces.unpacked import unpacked_images
-    from lumiimg.report import cache as report
-    from lumiimg.wording import count
-
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
         print(

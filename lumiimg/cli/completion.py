@@ -6,39 +6,34 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import argcomplete
+from argcomplete.shell_integration import shellcode
+
+from lumiimg.catalog.folders import file_names, layer_folders, names_at_a_glance, recipe_folders, site_folders
 from lumiimg.errors import ExitCode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+Completer = Callable[..., Iterable[str]]
 
-    Completer = Callable[..., Iterable[str]]
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"lumiimg[A-Za-z0-9._-]*")
 _MOST_FILES = 5000
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from argcomplete.shell_integration import shellcode  # 15 ms that only completion should cost
-
-    called = Path(sys.argv[0]).name
-    names = ["lumiimg"]
-    if _NAME.fullmatch(called) and called.startswith("lumiimg") and called not in names:
-        names.append(called)  # lumiimg.pyz
-    print(shellcode(names, shell=arguments.shell))
+    called = Path(sys.argv[0]).name  # lumiimg.pyz
+    names = dict.fromkeys(["lumiimg", *([called] if _NAME.fullmatch(called) else [])])
+    print(shellcode([*names], shell=arguments.shell))
     return ExitCode.GOOD
 
 
 def answer(parser: argparse.ArgumentParser, hidden: str) -> None:
-    """Tell the shell what can follow on its line, and leave; return at once if no shell asks.
+    """Print for the shell what can follow on its line, and leave; return at once if no shell asks.
 
     The program answers from its own parsers (argcomplete): nothing is installed again when options change, and the
     names are those of the catalogue as it is now, the user's own among them.
     """
-    import argcomplete
-
     _add_completers(parser)
     argcomplete.autocomplete(parser, always_complete_options=False, exclude=[hidden])
 
@@ -54,16 +49,19 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
 
 def completer_of(action: argparse.Action) -> Completer:
     """Return what knows the values of an option or an argument: by its name, else by what the help calls its value."""
-    for option in action.option_strings:
-        if option in _BY_OPTION:
-            return _BY_OPTION[option]
-    if action.metavar == "NAME" and not action.option_strings:
-        return _entries
+    for name in action.option_strings or [f"{action.metavar} alone"]:
+        if name in _BY_NAME:
+            return _BY_NAME[name]
     return _BY_VALUE.get(str(action.metavar), _nothing)
 
 
 def _nothing(**_: object) -> Iterable[str]:
     return ()
+
+
+def _of_kind(kind: str, parsed: argparse.Namespace) -> list[str]:
+    found = names_at_a_glance(layer_folders(os.environ, getattr(parsed, "layers", ())))
+    return sorted(name for name, its_kind in found.items() if its_kind == kind)
 
 
 def _bases(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
@@ -74,57 +72,47 @@ def _layers(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
     return _of_kind("layer", parsed_args)
 
 
-def _of_kind(kind: str, parsed: argparse.Namespace) -> list[str]:
-    from lumiimg.catalog.folders import layer_folders, names_at_a_glance
-
-    found = names_at_a_glance(layer_folders(os.environ, getattr(parsed, "layers", ())))
-    return sorted(name for name, its_kind in found.items() if its_kind == kind)
-
-
 def _recipes(prefix: str, **_: object) -> Iterable[str]:
-    from lumiimg.catalog.folders import file_names, recipe_folders
-
-    return (*file_names(recipe_folders(os.environ)), *_files(prefix, (".toml",)))
+    return (*file_names(recipe_folders(os.environ)), *_tables(prefix))
 
 
 def _sites(prefix: str, **_: object) -> Iterable[str]:
-    from lumiimg.catalog.folders import file_names, site_folders
-
-    return (*file_names(site_folders(os.environ)), *_files(prefix, (".toml",)))
+    return (*file_names(site_folders(os.environ)), *_tables(prefix))
 
 
 def _entries(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
     return (*_bases(prefix, parsed_args), *_layers(parsed_args), *_recipes(prefix), *_sites(prefix))
 
 
-def _files_that_end(*ends: str) -> Completer:
-    return lambda prefix, **_: list(_files(prefix, ends))
+def _files_that_end(*ends: str, others: bool = True) -> Completer:
+    """Return what lists folders, and files that end so; `others`: all files where none does.
+
+    argcomplete's own FilesCompleter starts bash once for each ending.
+    """
+
+    def listed(prefix: str, **_: object) -> list[str]:
+        folder, slash, start = prefix.rpartition("/")
+        try:
+            with os.scandir(os.path.expanduser(folder + slash) or ".") as listing:  # noqa: PTH111
+                entries = [entry for entry, _ in zip(listing, range(_MOST_FILES), strict=False)]
+        except OSError:
+            return []
+        found = [one for one in entries if one.name.startswith(start) and (start or not one.name.startswith("."))]
+        fitting = [one for one in found if one.is_dir() or one.name.endswith(ends or ("",))]
+        return sorted(
+            f"{folder}{slash}{one.name}{'/' if one.is_dir() else ''}" for one in fitting or (found if others else ())
+        )
+
+    return listed
 
 
 _images = _files_that_end(".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
 _snapshots = _files_that_end(".json")
+_tables = _files_that_end(".toml")
 _any_file = _files_that_end()
+_folders = _files_that_end("/", others=False)
 
-
-def _folders(prefix: str, **_: object) -> Iterable[str]:
-    return [name for name in _files(prefix, ("/",)) if name.endswith("/")]
-
-
-def _files(prefix: str, ends: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths that a word may become: folders, and files that end as they should; all where none does."""
-    folder, slash, start = prefix.rpartition("/")
-    try:
-        with os.scandir(os.path.expanduser(folder + slash) or ".") as listing:  # noqa: PTH111
-            entries = [entry for entry, _ in zip(listing, range(_MOST_FILES), strict=False)]
-    except OSError:
-        return
-    found = [entry for entry in entries if entry.name.startswith(start) and (start or not entry.name.startswith("."))]
-    fitting = [entry for entry in found if entry.is_dir() or entry.name.endswith(ends)] if ends else found
-    for entry in sorted(fitting or found, key=lambda entry: entry.name):
-        yield f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
-
-
-_BY_OPTION: dict[str, Completer] = {
+_BY_NAME: dict[str, Completer] = {
     "--base": _bases,
     "--add": _layers,
     "--upgrade": _layers,
@@ -133,21 +121,14 @@ _BY_OPTION: dict[str, Completer] = {
     "--host": _snapshots,
     "--include": _any_file,
     "--cwd": _nothing,  # in the image
+    "NAME alone": _entries,
 }
 _BY_VALUE: dict[str, Completer] = {
     "IMAGE": _images,
-    "FILE": _any_file,
-    "FILE|DIR": _any_file,
-    "FILE|DIR/": _any_file,
-    "A": _any_file,
-    "B": _any_file,
     "DIR": _folders,
-    "DOCKERFILE": _any_file,
-    "PLACE": _any_file,
-    "PROGRAM": _any_file,
-    "SRC[:DST]": _any_file,
-    "LAYER": _layers,
-    "NAME|KEY": _layers,
-    "BEFORE": _snapshots,
-    "NOW": _snapshots,
+    **dict.fromkeys(("LAYER", "NAME|KEY"), _layers),
+    **dict.fromkeys(("BEFORE", "NOW"), _snapshots),
+    **dict.fromkeys(
+        ("FILE", "FILE|DIR", "FILE|DIR/", "A", "B", "DOCKERFILE", "PLACE", "PROGRAM", "SRC[:DST]"), _any_file
+    ),
 }

@@ -5,22 +5,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lumiimg.catalog.settings import user_cache
 from lumiimg.errors import ExitCode
 from lumiimg.files import read_beginning
+from lumiimg.image import open_image
+from lumiimg.image.compare import compare, compared
+from lumiimg.report.build import print_changes
+from lumiimg.report.image import print_differences
+from lumiimg.resolve.lock_diff import changes, entries
+from lumiimg.resolve.lockfile import read_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, print, and answer by the exit code: 1 where they differ, as diff(1) does."""
-    from lumiimg.report.build import print_changes
-    from lumiimg.resolve.lock_diff import changes, entries
-    from lumiimg.resolve.lockfile import read_document
-
     if any(is_image(path) for path in (arguments.old, arguments.new)):
-        from lumiimg.catalog.settings import user_cache
-        from lumiimg.image import open_image
-        from lumiimg.image.compare import compare, compared
-        from lumiimg.report.image import print_differences
-
         with open_image(arguments.old, user_cache) as old, open_image(arguments.new, user_cache) as new:
             differences = list(compare(old.root, new.root))
             told = compared(old.root, new.root)

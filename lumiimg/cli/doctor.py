@@ -5,25 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from lumiimg.build.capabilities import CONTAINER, CapabilityTrial
+from lumiimg.build.capability_cache import look_again
+from lumiimg.build.choice import builds_here, faults_of, first_that_works
+from lumiimg.build.disk_space import room_at
+from lumiimg.build.lacking import next_step
+from lumiimg.catalog.settings import read_settings
+from lumiimg.engine.engine import Engine, clean_environment, engines_here
 from lumiimg.errors import ExitCode, MissingHereError
-
-if TYPE_CHECKING:
-    from lumiimg.engine.engine import Engine
+from lumiimg.files import temporary_folder
+from lumiimg.report.machine import print_doctor, print_no_engine
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.capabilities import CONTAINER, CapabilityTrial
-    from lumiimg.build.capability_cache import look_again
-    from lumiimg.build.choice import builds_here, faults_of, first_that_works
-    from lumiimg.build.disk_space import room_at
-    from lumiimg.build.lacking import next_step
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.engine.engine import clean_environment, engines_here
-    from lumiimg.files import temporary_folder
-    from lumiimg.report.machine import print_doctor, print_no_engine
-
     settings, environment = read_settings(os.environ), clean_environment(os.environ)
     try:
         engines = [*engines_here(os.environ)]

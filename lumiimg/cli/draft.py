@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.report.draft import print_draft
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.definition.docker.draft import make_draft, write_draft
-    from lumiimg.report.draft import print_draft
-
     given: dict[str, str] = {}
     for word in arguments.arg:
         name, equals, value = word.partition("=")

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lumiimg.cli import inputs
+from lumiimg.catalog.site_choice import site_here
+from lumiimg.check.answer import Answer
+from lumiimg.check.drift import follow, judge
+from lumiimg.cli.inputs import Inputs
 from lumiimg.errors import ExitCode, LumiimgError
-
-if TYPE_CHECKING:
-    import argparse
-
-    from lumiimg.host.snapshot import Snapshot
+from lumiimg.files import refuse_places, write_text
+from lumiimg.host.drift import compare
+from lumiimg.host.library_search import ASKED
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import Snapshot
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.report.console import print_json
+from lumiimg.report.drift import Words, json_parts, print_drift
+from lumiimg.report.html.drift import drift_page
+from lumiimg.report.views.images import of_error
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.check.answer import Answer
-    from lumiimg.check.drift import follow, judge
-    from lumiimg.host.drift import compare
-    from lumiimg.host.snapshot_file import read_snapshot
-    from lumiimg.report.console import print_json
-    from lumiimg.report.drift import Words, json_parts, print_drift
-    from lumiimg.report.views.images import of_error
-
-    inputs.refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
+    refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
     # two snapshots may be of another machine than this
-    site = inputs.named_site(arguments) if arguments.now else inputs.site_of(arguments)
+    inputs = Inputs.of(arguments, None if arguments.now else site_here)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     drift = compare(before, now)
@@ -34,17 +34,14 @@ def execute(arguments: argparse.Namespace) -> int:
     images, unread = [], []
     for path in () if drift.kinds else arguments.image:
         try:
-            images.append(follow(path, os.environ, drift, site))
+            images.append(follow(path, os.environ, drift, inputs.site))
         except LumiimgError as error:
             if len(arguments.image) == 1:
                 raise
             unread.append(of_error(path, error))  # it does not keep the others from an answer
     answer = judge(drift, images) if images or not unread else Answer.UNDECIDED
-    words = Words(str(arguments.now) if arguments.now else None, inputs.site_in_force(arguments))
+    words = Words(str(arguments.now) if arguments.now else None, inputs.site_name)
     if arguments.html:
-        from lumiimg.files import write_text
-        from lumiimg.report.html.drift import drift_page
-
         write_text(arguments.html, drift_page(drift, images, answer, words, unread))
     if arguments.json:
         print_json("drift", **json_parts(drift, images, answer, words, unread))
@@ -55,8 +52,5 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _this_machine(before: Snapshot) -> Snapshot:
     """Scan, with what the earlier scan was given, as far as it is there."""
-    from lumiimg.host.library_search import ASKED
-    from lumiimg.host.scan import scan_host
-
     asked = [Path(entry.path) for entry in before.entries if ASKED in entry.how.split(", ")]
     return scan_host(os.environ, include=[path for path in asked if path.exists()])

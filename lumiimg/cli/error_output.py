@@ -11,6 +11,11 @@ from lumiimg.errors import printable
 _NARROWEST = 40
 
 
+def print_note(text: str) -> None:
+    """Print on standard error what does not stop a command."""
+    print(f"lumiimg: {printable(text)}", file=sys.stderr)
+
+
 def print_error(program: str, line: str, sentence: str, hint: str | None) -> None:
     """Print on standard error what stops a command: `sentence` and `hint` at a terminal, else `line`.
 

@@ -7,16 +7,16 @@ import os
 import sys
 from pathlib import Path
 
-from lumiimg.cli.inputs import refuse_places
 from lumiimg.errors import ExitCode
+from lumiimg.files import refuse_places
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import fabric_entry
+from lumiimg.host.snapshot_file import to_text, write_snapshot
+from lumiimg.report.host import print_snapshot
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Scan, write, and answer by the exit code whether the fabric was found."""
-    from lumiimg.host.scan import fabric_entry, scan_host
-    from lumiimg.host.snapshot_file import to_text, write_snapshot
-    from lumiimg.report.host import print_snapshot
-
     written = Path(arguments.output) if arguments.output not in (None, "-") else None
     refuse_places({"-o": written}, ())
     snapshot = scan_host(os.environ, include=arguments.include)

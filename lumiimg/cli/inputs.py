@@ -1,151 +1,84 @@
-"""What the options say that commands share: the site, the snapshot, the environment, the files to write."""
+"""What the options of a command say of the machine and of the environment over an image, read once."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.site_choice import ChosenSite, site_here
+from lumiimg.catalog.sites import Site, find_site
 from lumiimg.errors import BadInputError
+from lumiimg.host.snapshot import Snapshot
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.venv import Venv, open_venv
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from lumiimg.catalog.site_choice import ChosenSite
-    from lumiimg.catalog.sites import Site
-    from lumiimg.host.container_view import ContainerView
-    from lumiimg.host.snapshot import Snapshot
-    from lumiimg.resolve.venv import Venv
+Choose = Callable[..., ChosenSite | None]
 
 
-def venv_of(arguments: argparse.Namespace) -> Venv | None:
-    """Return the environment that --venv names, if it is given. Raises BadInputError."""
-    if arguments.venv is None:
-        return None
-    from lumiimg.resolve.venv import open_venv
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a command works with."""
 
-    return open_venv(arguments.venv)
+    site: Site | None
+    snapshot: Snapshot | None
+    venv: Venv | None
+    site_name: str | None
+    """As --site takes it in any folder: a name, or the path of a file."""
+    host: Path | None
 
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, choose: Choose | None = site_here) -> Inputs:
+        """Read what --site, --host and --venv name. Raises BadInputError.
 
-def refuse_places(places: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
-    """Refuse, before any work, to write a result where there is no folder for it, or over what is read.
-
-    `places` are files to be written by the option that names them. Raises BadInputError.
-    """
-    from lumiimg.files import refuse_bad_name  # of use to those alone that write
-
-    for option, place in places.items():
-        if place is None:
-            continue
-        refuse_bad_name(place)
-        if not place.parent.is_dir():
-            raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
-        if not os.access(place.parent, os.W_OK):
-            raise BadInputError("is a folder that is not writable", where=str(place.parent), hint=f"for {option}")
-        if place.is_dir():
-            raise BadInputError("is a folder", where=str(place), hint=f"{option} names a file")
-        for source in inputs:
-            if source is not None and place.exists() and source.exists() and place.samefile(source):
-                raise BadInputError("is what is read", where=str(place), hint=f"{option} names another file")
-
-
-def named_site(arguments: argparse.Namespace) -> Site | None:
-    """Return the site that --site names, if it is given. Raises BadInputError."""
-    if not arguments.site:
-        return None
-    from lumiimg.catalog.sites import find_site
-
-    return find_site(arguments.site, os.environ)
-
-
-def site_of(arguments: argparse.Namespace) -> Site | None:
-    """Return the site that what is there is judged for: of --site, the settings, or the machine that this is.
-
-    None where none of them names one: what holds on LUMI may not hold elsewhere. Raises BadInputError.
-    """
-    from lumiimg.catalog.site_choice import site_here
-
-    if not arguments.site:
-        _choose_site(arguments, site_here)
-    return named_site(arguments)
-
-
-def site_to_make_for(arguments: argparse.Namespace) -> str:
-    """Return the site that something is made for: as `site_of`, else LUMI. Raises BadInputError."""
-    from lumiimg.catalog import site_choice
-
-    if not arguments.site:
-        _choose_site(arguments, site_choice.site_to_make_for)
-    return str(arguments.site)
-
-
-def _choose_site(arguments: argparse.Namespace, choose: Callable[..., ChosenSite | None]) -> None:
-    """Take a site as if --site named it; `main` says which and why, once it is known that there is an answer."""
-    snapshot = snapshot_of(arguments)
-    node = snapshot.host if snapshot else os.uname().nodename
-    chosen = choose(os.environ, node, elsewhere=snapshot is not None)
-    if chosen is not None:
-        arguments.site, arguments.site_because = chosen.name, chosen.because
-
-
-def machine_options(arguments: argparse.Namespace, *, anywhere: bool = True) -> tuple[str, ...]:
-    """Return --site and --host as they are in force: as they are found from any folder, else from this one."""
-    words = ["--site", site] if (site := site_in_force(arguments)) else []
-    words += ["--host", str(arguments.host.absolute() if anywhere else arguments.host)] if arguments.host else []
-    return tuple(words)
-
-
-def site_in_force(arguments: argparse.Namespace) -> str | None:
-    """Return the site as --site takes it in any folder: a name, or the path of a file."""
-    is_file = (arguments.site or "").endswith(".toml")
-    return str(Path(arguments.site).absolute()) if is_file else arguments.site
-
-
-def snapshot_of(arguments: argparse.Namespace) -> Snapshot | None:
-    """Return the snapshot that --host names, if it is given. Raises BadInputError."""
-    if not vars(arguments).get("host"):
-        return None
-    from lumiimg.host.snapshot_file import read_snapshot
-
-    return read_snapshot(arguments.host)
-
-
-@contextmanager
-def open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
-    """Open an image as a process in a container has it that is started with the options of `add_container`.
-
-    Raises BadInputError.
-    """
-    from lumiimg.catalog.settings import user_cache
-    from lumiimg.engine.binds import parse_binds
-    from lumiimg.host.container_view import LoaderMachine, see_inside, told_to_engine
-    from lumiimg.host.engine_mounts import as_run
-    from lumiimg.host.node_facts import cpu
-    from lumiimg.image import RootFileSystem, open_image
-
-    variables: dict[str, str] = {}
-    for text in arguments.env:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise BadInputError("not of the form K=V", where=f"--env {text}")
-        variables[name] = value
-    binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
-    if (snapshot := snapshot_of(arguments)) is not None:
-        from lumiimg.host.snapshot_tree import SnapshotTree
-
-        host, of_host = RootFileSystem(SnapshotTree(snapshot)), LoaderMachine.of(snapshot)
-    else:
-        host = open_image(Path("/")).root
-        _, intel, levels = cpu(host)
-        of_host = LoaderMachine(levels, intel, os.uname().release)
-    with open_image(arguments.image, user_cache) as image:
-        yield see_inside(
-            as_run(image, os.environ, snapshot),
-            told_to_engine(variables),
-            binds=binds,
-            host=host,
-            cwd=arguments.cwd,
-            machine=of_host,
+        Without --site it is the site of the settings or of this machine: what holds on LUMI may not hold elsewhere.
+        """
+        given = vars(arguments)
+        if arguments.site:
+            find_site(arguments.site, os.environ)  # a wrong name before a file that cannot be read
+        host, venv = given.get("host"), given.get("venv")
+        snapshot = read_snapshot(host) if host else None
+        name: str | None = choose_site(arguments, snapshot, choose) if choose else arguments.site
+        return cls(
+            find_site(name, os.environ) if name else None,
+            snapshot,
+            open_venv(venv) if venv else None,
+            str(Path(name).absolute()) if name and name.endswith(".toml") else name,
+            host,
         )
+
+    @property
+    def target(self) -> Site:
+        """The site that something is made for. Raises BadInputError where none is chosen."""
+        if self.site is None:
+            raise BadInputError("no site is named", hint="--site NAME")
+        return self.site
+
+    def words(self, *, anywhere: bool = False) -> tuple[str, ...]:
+        """Return --site and --host as they are in force: as they are found from this folder, else from any."""
+        words = ["--site", self.site_name] if self.site_name else []
+        words += ["--host", str(self.host.absolute() if anywhere else self.host)] if self.host else []
+        return tuple(words)
+
+
+def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose: Choose) -> str | None:
+    """Return the name of the site: that of --site, else the one that is chosen, which is taken as if --site named it.
+
+    `main` says which and why, once it is known that there is an answer.
+    """
+    if not arguments.site:
+        node = snapshot.host if snapshot else os.uname().nodename
+        chosen = choose(os.environ, node, elsewhere=snapshot is not None)
+        if chosen is not None:
+            arguments.site, arguments.site_because = chosen.name, chosen.because
+    named: str | None = arguments.site
+    return named
+
+
+def mirrors_of(arguments: argparse.Namespace) -> Mirrors:
+    """Return the mirrors of the settings, and of --mirror. Raises BadInputError."""
+    return parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)

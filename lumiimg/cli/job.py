@@ -6,17 +6,34 @@ import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lumiimg.cli import inputs
-from lumiimg.cluster.job.shape import seconds
+from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.catalog.sites import Site
+from lumiimg.check.context import open_for_check
+from lumiimg.check.static.boundary import study
+from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
+from lumiimg.check.static.machine import wrong_processors
+from lumiimg.cli.inputs import Inputs
+from lumiimg.cluster.job.gpu_notes import notes_of_gpu
+from lumiimg.cluster.job.mounts import absent_paths
+from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
+from lumiimg.cluster.job.script import job_script
+from lumiimg.cluster.job.shape import ShapeRequest, seconds
+from lumiimg.cluster.job.short import is_enough, short_script
 from lumiimg.errors import BadInputError, ExitCode, RefusedError
-
-if TYPE_CHECKING:
-    from lumiimg.catalog.sites import Site
-    from lumiimg.cluster.job.plan import JobPlan, JobRequest
-    from lumiimg.host.snapshot import Snapshot
-    from lumiimg.resolve.stack import Stack
+from lumiimg.files import refuse_places, write_text
+from lumiimg.host.carried_manifest import MANIFEST_PATH
+from lumiimg.host.job_process import loaded_in_jobs
+from lumiimg.host.snapshot import Snapshot
+from lumiimg.report.console import print_json
+from lumiimg.report.job import explain_job, print_job
+from lumiimg.report.text import show_items
+from lumiimg.report.views.compatibility import doubts
+from lumiimg.resolve.driver_rule import driver_of_node
+from lumiimg.resolve.image_python import note_of_program, python_of
+from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.stack import Stack
+from lumiimg.resolve.venv import notes_of_venv
 
 
 def _time_s(text: str) -> int:
@@ -27,19 +44,10 @@ def _time_s(text: str) -> int:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.sites import find_site
-    from lumiimg.check.static.boundary import study
-    from lumiimg.cluster.job.plan import by_carried, loading, plan_job
-    from lumiimg.files import write_text
-    from lumiimg.report.console import print_json
-    from lumiimg.report.job import explain_job, print_job
-    from lumiimg.report.text import show_items
-    from lumiimg.report.views.compatibility import doubts
-
-    inputs.refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
-    site = find_site(inputs.site_to_make_for(arguments), os.environ)
-    snapshot = inputs.snapshot_of(arguments)
-    request, stack, carries = _request(arguments, site, snapshot)
+    refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
+    inputs = Inputs.of(arguments, site_to_make_for)
+    site, snapshot = inputs.target, inputs.snapshot
+    request, stack, carries = _request(arguments, inputs)
     manifest = None
     if snapshot is not None or carries:
         boundary = study(arguments.image, os.environ, snapshot, site)
@@ -66,21 +74,8 @@ def execute(arguments: argparse.Namespace) -> int:
     return ExitCode.GOOD
 
 
-def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | None) -> tuple[JobRequest, Stack, bool]:
+def _request(arguments: argparse.Namespace, inputs: Inputs) -> tuple[JobRequest, Stack, bool]:
     """Return what is asked for with what the image says of it, what it has, and whether it carries a manifest."""
-    from lumiimg.check.context import open_for_check
-    from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
-    from lumiimg.check.static.machine import wrong_processors
-    from lumiimg.cluster.job.gpu_notes import notes_of_gpu
-    from lumiimg.cluster.job.mounts import absent_paths
-    from lumiimg.cluster.job.plan import JobRequest
-    from lumiimg.cluster.job.shape import ShapeRequest
-    from lumiimg.host.carried_manifest import MANIFEST_PATH
-    from lumiimg.host.job_process import loaded_in_jobs
-    from lumiimg.resolve.image_python import note_of_program, python_of
-    from lumiimg.resolve.inventory import read_contents
-    from lumiimg.resolve.venv import notes_of_venv
-
     wish = ShapeRequest(
         nodes=arguments.nodes,
         gpus=arguments.gpus,
@@ -91,14 +86,14 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
     )
     words = tuple(arguments.program) or (("true",) if arguments.explain else ())
     caches = arguments.caches and str(Path(arguments.caches).absolute())
-    venv = inputs.venv_of(arguments)
+    venv = inputs.venv
     with open_for_check(arguments.image, venv=venv) as context:
         image, whole = context.plain, context.image
-        if (lacking := wrong_processors(image, (), None, site)) is not None:
+        if (lacking := wrong_processors(image, (), None, inputs.site)) is not None:
             raise RefusedError(lacking, where=str(arguments.image), hint="build the image, or pull it, for them")
         contents = read_contents(image)
         python = python_of(image, contents)
-        owner = gpu_owner(site, snapshot)
+        owner = gpu_owner(inputs.site, inputs.snapshot)
         request = JobRequest(
             image=str(arguments.image.absolute()),
             command=words,
@@ -119,9 +114,6 @@ def _request(arguments: argparse.Namespace, site: Site, snapshot: Snapshot | Non
 
 
 def _script(plan: JobPlan, arguments: argparse.Namespace) -> str:
-    from lumiimg.cluster.job.script import job_script
-    from lumiimg.cluster.job.short import is_enough, short_script
-
     if arguments.robust or not is_enough(plan):
         return job_script(plan)
     return short_script(plan, annotate=arguments.annotate)
@@ -134,6 +126,4 @@ def _mounted() -> tuple[str, str]:
 
 def _as_seen(site: Site, snapshot: Snapshot | None) -> Site:
     """Return a site with the driver that was seen on one of its nodes."""
-    from lumiimg.resolve.driver_rule import driver_of_node
-
     return replace(site, driver=driver_of_node(site.driver, snapshot)) if snapshot is not None else site

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from lumiimg.cli.inputs import open_inside
+from lumiimg.catalog.settings import user_cache
+from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.host.container_view import ContainerView, LoaderMachine, see_inside, told_to_engine
+from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.ldd import elf_files, list_libraries, notes_of_covers, refusal
+from lumiimg.host.node_facts import cpu
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import RootFileSystem, open_image
+from lumiimg.image.permissions import barred
+from lumiimg.report.console import print_json
+from lumiimg.report.ldd import print_ldd
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.host.ldd import elf_files, list_libraries, notes_of_covers, refusal
-    from lumiimg.image.permissions import barred
-    from lumiimg.report.console import print_json
-    from lumiimg.report.ldd import print_ldd
-
     if arguments.all == bool(arguments.paths):
         what = "both --all and files" if arguments.all else "no file to look at"
         raise BadInputError(what, where="ldd", hint="name files of the image, or add --all")
     if not arguments.cwd.startswith("/"):
         raise BadInputError("not an absolute path", where=f"--cwd {arguments.cwd}")
-    with open_inside(arguments) as inside:
+    with _open_inside(arguments) as inside:
         undecided = refusal(inside.root)
         paths = elf_files(inside.root) if arguments.all else dict.fromkeys(arguments.paths)
         listings = {} if undecided else dict(list_libraries(inside, paths))
@@ -40,3 +50,34 @@ def execute(arguments: argparse.Namespace) -> int:
     if undecided:
         return ExitCode.UNDECIDED
     return ExitCode.GOOD if all(outcome.ok for outcome in (*outcomes.values(), *by_kernel.values())) else ExitCode.NO
+
+
+@contextmanager
+def _open_inside(arguments: argparse.Namespace) -> Iterator[ContainerView]:
+    """Open an image as a process in a container has it that is started with --env, --bind and --cwd.
+
+    Raises BadInputError.
+    """
+    variables: dict[str, str] = {}
+    for text in arguments.env:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise BadInputError("not of the form K=V", where=f"--env {text}")
+        variables[name] = value
+    binds = tuple(bind for text in arguments.bind for bind in parse_binds(text))
+    snapshot = read_snapshot(arguments.host) if arguments.host else None
+    if snapshot is not None:
+        host, of_host = RootFileSystem(SnapshotTree(snapshot)), LoaderMachine.of(snapshot)
+    else:
+        host = open_image(Path("/")).root
+        _, intel, levels = cpu(host)
+        of_host = LoaderMachine(levels, intel, os.uname().release)
+    with open_image(arguments.image, user_cache) as image:
+        yield see_inside(
+            as_run(image, os.environ, snapshot),
+            told_to_engine(variables),
+            binds=binds,
+            host=host,
+            cwd=arguments.cwd,
+            machine=of_host,
+        )

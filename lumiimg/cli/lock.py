@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from lumiimg.cli.inputs import refuse_places
-from lumiimg.cli.request import decided, ground_of, indexes_of, mirrors_of, read_request, sources_of
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
-
-if TYPE_CHECKING:
-    import argparse
-
-    from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.request import Request
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.cli.error_output import print_note
+from lumiimg.cli.inputs import mirrors_of
+from lumiimg.cli.request import decide_request, indexes_of, read_request, resolve_context
+from lumiimg.cli.sources import open_sources
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError
+from lumiimg.files import refuse_places, write_text
+from lumiimg.report.build import print_lock
+from lumiimg.resolve.decide import Held, held_by, locked
+from lumiimg.resolve.lock import Lock
+from lumiimg.resolve.lock_diff import changes, entries
+from lumiimg.resolve.lock_trust import outside_catalogue
+from lumiimg.resolve.lockfile import read_document, read_lock, refuse_other_file, to_text
+from lumiimg.resolve.pin import settle
+from lumiimg.resolve.request import Request
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.files import write_text
-    from lumiimg.report.build import print_lock
-    from lumiimg.resolve.decide import Held, held_by, locked
-    from lumiimg.resolve.lock_diff import changes, entries
-    from lumiimg.resolve.lock_trust import beyond_catalogue
-    from lumiimg.resolve.lockfile import read_document, refuse_other_file, to_text
-    from lumiimg.resolve.pin import settle
-
     refuse_places({"-o": arguments.output}, ())
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = None
@@ -42,14 +37,14 @@ def execute(arguments: argparse.Namespace) -> int:
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     # what was read for an answer may have been withdrawn since
     indexes = indexes_of(arguments, kept_days=1)
-    ground = replace(ground_of(arguments, request, catalogue), held=held.layers, indexes=indexes)
-    lock = locked(decided(request, ground), "lock")
-    sources = sources_of(arguments)
+    ground = replace(resolve_context(arguments, request, catalogue), held=held.layers, indexes=indexes)
+    lock = locked(decide_request(request, ground), "lock")
+    sources = open_sources(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
     old = entries(read_document(arguments.output), arguments.output) if before else None
     write_text(arguments.output, to_text(lock, request))
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
-    beyond = beyond_catalogue(lock, sources.mirrors)
+    beyond = outside_catalogue(lock, sources.mirrors)
     print_lock(lock, request, found, arguments.output, beyond=beyond, as_json=arguments.json, quiet=arguments.quiet)
     return ExitCode.GOOD
 
@@ -70,8 +65,6 @@ def _request_of(before: tuple[Lock, Request] | None, arguments: argparse.Namespa
 
 def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) -> tuple[Lock, Request] | None:
     """Return the lock that is there. One that cannot be read is passed over, and that is said, unless it is needed."""
-    from lumiimg.resolve.lockfile import read_lock
-
     mirrors = mirrors_of(arguments)
     if not arguments.output.exists():
         return None
@@ -80,5 +73,5 @@ def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) 
     except LumiimgError as error:
         if must:
             raise
-        print(f"lumiimg: what {printable(str(arguments.output))} holds is not kept: {error}", file=sys.stderr)
+        print_note(f"what {arguments.output} holds is not kept: {error}")
         return None

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lumiimg.cli import inputs
+from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
+from lumiimg.check.run.job_paths import job_paths
+from lumiimg.cli.error_output import print_note
+from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode, printable
-
-if TYPE_CHECKING:
-    import argparse
-
-    from lumiimg.nccl.reader import LogReader
-    from lumiimg.nccl.report import LogReport
-
+from lumiimg.nccl.follow import follow
+from lumiimg.nccl.job_files import read_logs, total_bytes
+from lumiimg.nccl.reader import LogReader
+from lumiimg.nccl.report import LogReport
+from lumiimg.nccl.sources import log_files
+from lumiimg.nccl.vocabulary import vocabulary
+from lumiimg.report.json_images import KnownMessages, LogAnswer
+from lumiimg.report.reading import Reading
+from lumiimg.report.views.log import advice_of, log_document, signatures_document
+from lumiimg.report.views.log_words import headline
 
 _NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
 """Endings of files that are named in the place of a log by mistake, where nothing of a log is in them."""
@@ -25,11 +31,6 @@ _NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", "
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.signatures:
         return _list_signatures(arguments)
-    from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
-    from lumiimg.check.run.job_paths import job_paths
-    from lumiimg.cli.output import Output
-    from lumiimg.report.json_images import LogAnswer
-    from lumiimg.report.views.log import advice_of, log_document
 
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
@@ -37,15 +38,18 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("--host has no effect without the image of the job", hint="add --image IMAGE")
     read = [arguments.image, arguments.host, *map(Path, arguments.paths)]
     output = Output.of(arguments, read)
-    site = inputs.named_site(arguments)  # a log does not say where it was written
+    site = image = None
+    if arguments.site:  # a log does not say where it was written
+        from lumiimg.cli.log_inputs import find_site  # the catalogue's rooms
+
+        site = find_site(arguments.site, os.environ)
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     report = reader.report().concluded(_names(arguments))
     _refuse_other_files(arguments.paths, report)
-    image = None
     if arguments.image:
-        from lumiimg.check.run.job_log import compare
+        from lumiimg.cli.log_inputs import compare_image  # images and engines
 
-        image = compare(report, arguments.image, os.environ, inputs.snapshot_of(arguments))
+        image = compare_image(report, arguments.image, arguments.host)
     measured = bandwidth_findings(report, site)
     answer = answer_of_job(report, measured)
     document = log_document(arguments.paths, report, job_paths(report), measured, image, answer, site)
@@ -79,24 +83,16 @@ def _refuse_other_files(names: list[str], report: LogReport) -> None:
 
 def _read(names: list[str], *, quiet: bool) -> LogReader:
     """Read all files, and show on a terminal how far that is."""
-    from lumiimg.nccl.job_files import read_logs, total_bytes
-    from lumiimg.nccl.sources import log_files
-    from lumiimg.report.reading import Reading
-
     files = log_files(names)
     reading = Reading(total_bytes(files), quiet=quiet)
     try:
-        return read_logs(files, _warn, reading)
+        return read_logs(files, print_note, reading)
     finally:
         reading.close()
 
 
 def _follow(names: list[str]) -> LogReader:
     """Read until the user has seen enough; each change of the answer is one line on standard error."""
-    from lumiimg.nccl.follow import follow
-    from lumiimg.nccl.reader import LogReader
-    from lumiimg.report.views.log_words import headline
-
     if "-" in names:
         raise BadInputError("standard input is always read to its end", where="--follow -", hint="leave --follow out")
     if folders := [name for name in names if Path(name).is_dir()]:
@@ -105,7 +101,7 @@ def _follow(names: list[str]) -> LogReader:
     told = ""
     waiting = [name for name in names if not Path(name).exists()]
     if waiting:
-        _warn(f"waiting for {', '.join(waiting)}")
+        print_note(f"waiting for {', '.join(waiting)}")
     try:
         for _ in follow(reader, names):
             now = headline(reader.report())
@@ -118,15 +114,6 @@ def _follow(names: list[str]) -> LogReader:
 
 
 def _list_signatures(arguments: argparse.Namespace) -> int:
-    from lumiimg.cli.output import Output
-    from lumiimg.nccl.vocabulary import vocabulary
-    from lumiimg.report.json_images import KnownMessages
-    from lumiimg.report.views.log import signatures_document
-
     known = vocabulary()
     value = KnownMessages(tuple(known.signatures.values()), tuple(known.return_codes.values()))
     return Output.of(arguments).deliver(signatures_document(known), "signatures", value, ExitCode.GOOD)
-
-
-def _warn(text: str) -> None:
-    print(f"lumiimg: {printable(text)}", file=sys.stderr)

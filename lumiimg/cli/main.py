@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
-from lumiimg.cli.error_output import print_error
+from lumiimg.cli.error_output import print_error, print_note
 from lumiimg.cli.parser import Parser
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
 from lumiimg.secret import has_login
@@ -142,7 +142,7 @@ def _report_site(arguments: argparse.Namespace) -> None:
     """Say which site was taken that nobody named, and why."""
     options = vars(arguments)
     if (because := options.get("site_because")) and not options.get("quiet"):
-        print(f"lumiimg: for {printable(arguments.site)}, {printable(because)} (--site NAME)", file=sys.stderr)
+        print_note(f"for {arguments.site}, {because} (--site NAME)")
 
 
 def run() -> NoReturn:

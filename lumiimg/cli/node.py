@@ -6,19 +6,17 @@ import argparse
 import json
 import os
 
+from lumiimg.catalog.sites import find_site
+from lumiimg.cluster.nodes.node_task import take_part
+from lumiimg.cluster.trial.gpu_targets import gpus_of
+from lumiimg.cluster.trial.look import look_here
 from lumiimg.errors import ExitCode, printable
+from lumiimg.host.codec import encode
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take part; whatever the probes come to is in the answer, not in the exit code."""
-    from lumiimg.catalog.sites import find_site
-    from lumiimg.cluster.nodes.node_task import take_part
-    from lumiimg.cluster.trial.look import look_here
-
     if image := arguments.gpus_in:
-        from lumiimg.cluster.trial.gpu_targets import gpus_of
-        from lumiimg.host.codec import encode
-
         facts = gpus_of(image.absolute(), find_site(arguments.look, os.environ), arguments.folder, os.environ)
         print(printable(json.dumps(encode(facts))))
     elif arguments.look:

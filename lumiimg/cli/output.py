@@ -7,14 +7,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.cli.inputs import refuse_places
 from lumiimg.errors import ExitCode, LumiimgError, printable
-from lumiimg.files import write_text
+from lumiimg.files import refuse_places, write_text
 from lumiimg.report.text import show
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from lumiimg.report.document import Document
@@ -37,7 +36,7 @@ class Output:
     junit: Path | None = None
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, reads: Iterable[Path | None] = ()) -> Output:
+    def of(cls, arguments: argparse.Namespace, reads: Collection[Path | None] = ()) -> Output:
         """Return what the options of a command say; files are not written over what it `reads`.
 
         Raises BadInputError for a place where no file can be written.

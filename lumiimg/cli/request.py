@@ -6,75 +6,71 @@ import argparse
 import datetime as dt
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
-from lumiimg.cli.inputs import site_to_make_for
+from lumiimg.catalog.age import OLD_AFTER_DAYS
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.catalog.layers import Layer
+from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.catalog.sites import Site, find_site
+from lumiimg.cli.inputs import choose_site, mirrors_of
+from lumiimg.definition.writer import write_chain
 from lumiimg.errors import BadInputError, MissingHereError, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer
-    from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.own_requirements import OwnPackages
-    from lumiimg.resolve.pin import Sources
-    from lumiimg.resolve.plan import Ground, Plan
-    from lumiimg.resolve.releases.indexes import ReleaseIndexes
-    from lumiimg.resolve.request import Request
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.resolve.decide import decide
+from lumiimg.resolve.network.mirrors import general_index
+from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.observed_node import seen
+from lumiimg.resolve.own_requirements import OwnPackages, read_own
+from lumiimg.resolve.plan import Ground, Plan
+from lumiimg.resolve.releases.indexes import ReleaseIndexes
+from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets, words_of
+from lumiimg.resolve.stack import PACKAGE
+from lumiimg.secret import known_secrets
 
 K = TypeVar("K", str, tuple[str, str])
 
 
-def planned(arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None) -> tuple[Request, Plan]:
-    """Return what is asked for, and the answer. Raises as `decided` does.
+def resolve_request(
+    arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None
+) -> tuple[Request, Plan]:
+    """Return what is asked for, and the answer. Raises as `decide_request` does.
 
     `images` are bases that were read before.
     """
-    from lumiimg.catalog.catalogue import open_catalogue
-
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
-    ground = replace(ground_of(arguments, request, catalogue), images=images or {})
-    return request, decided(request, ground)
+    ground = replace(resolve_context(arguments, request, catalogue), images=images or {})
+    return request, decide_request(request, ground)
 
 
-def decided(request: Request, ground: Ground) -> Plan:
+def decide_request(request: Request, ground: Ground) -> Plan:
     """Return the answer to a request. A plan whose definitions cannot be written is none.
 
     Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
     """
-    from lumiimg.definition.writer import write_chain
-    from lumiimg.resolve.decide import decide
-
     plan = decide(request, ground)
     if plan.lock is not None:
         write_chain(plan.lock)
     return plan
 
 
-def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
+def resolve_context(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
     """Return what a request is judged on, by the options of every command that takes one. Raises BadInputError."""
-    from lumiimg.resolve.plan import Ground
-
     mirrors = mirrors_of(arguments)
     site = read_site(request.site, request.host)
     indexes = indexes_of(arguments)
-    return Ground(catalogue, mirrors, os.environ.get("PATH"), site, indexes=indexes, pull=puller(arguments))
+    return Ground(catalogue, mirrors, os.environ.get("PATH"), site, indexes=indexes, pull=image_fetcher(arguments))
 
 
 def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:
     """Return where releases without a row are looked for. Raises BadInputError."""
-    from lumiimg.catalog.age import OLD_AFTER_DAYS
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.network.mirrors import general_index
-    from lumiimg.resolve.network.web import Web
-    from lumiimg.resolve.releases.indexes import ReleaseIndexes
-
     offline, quiet = vars(arguments).get("offline", False), vars(arguments).get("quiet", False)
     mirrors = mirrors_of(arguments)
 
@@ -100,11 +96,6 @@ def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
     """Return what is asked for. Raises BadInputError."""
-    from lumiimg.fabric.path import Fabric
-    from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets
-    from lumiimg.resolve.stack import PACKAGE
-    from lumiimg.secret import known_secrets
-
     recipe = catalogue.recipe(arguments.recipe) if arguments.recipe else None
     base = catalogue.meant_by(arguments.base) if arguments.base else recipe.base if recipe else ""
     arguments.add = [as_exact(text) for text in arguments.add]
@@ -114,7 +105,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     if needs_base and not base:
         raise BadInputError("no base", hint="give --base NAME or --recipe NAME; see `lumiimg list`")
     fabric = None if arguments.fabric == "auto" else Fabric(arguments.fabric)
-    site = arguments.site or (recipe.site if recipe else None) or site_to_make_for(arguments)
+    site = arguments.site or (recipe.site if recipe else None) or _chosen_site(arguments)
     written = _as_written(arguments)
     if fabric is None and recipe is not None and recipe.fabric is not None:
         # to add the layer of a fabric is to name one, too
@@ -142,14 +133,16 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     return request
 
 
+def _chosen_site(arguments: argparse.Namespace) -> str | None:
+    snapshot = read_snapshot(arguments.host) if arguments.host else None
+    return choose_site(arguments, snapshot, site_to_make_for)
+
+
 def _own_packages(files: Sequence[str], words: Sequence[str]) -> OwnPackages | None:
     """Return the packages of the user's own; None where nobody names any. Raises BadInputError."""
-    from lumiimg.resolve.stack import PACKAGE
-
     packages = [word for word in words if word.startswith(PACKAGE)]
     if not files and not packages:
         return None
-    from lumiimg.resolve.own_requirements import read_own
 
     return read_own(files, packages)
 
@@ -186,8 +179,6 @@ def _sources(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _as_written(arguments: argparse.Namespace) -> str:
     """Return the options of a request as they were given, for a shell."""
-    from lumiimg.resolve.request import words_of
-
     many = ("add", "requirements", "arg", "source", "mirror", "layers")
     return words_of(
         ("--base", (arguments.base,)),
@@ -205,53 +196,18 @@ def read_site(name: str | None, host: Path | None) -> Site | None:
 
     A lock of an older release may be for none. Raises BadInputError.
     """
-    from lumiimg.catalog.sites import find_site
-
     site = find_site(name, os.environ) if name else None
     if host is None or site is None:
         return site
-    from lumiimg.host.snapshot_file import read_snapshot
-    from lumiimg.resolve.observed_node import seen
-
     return seen(site, read_snapshot(host), str(host))
 
 
-def puller(arguments: argparse.Namespace) -> Callable[[str], Path]:
+def image_fetcher(arguments: argparse.Namespace) -> Callable[[str], Path]:
     """Return what brings a base out of a registry here, to be read."""
 
-    def pull(base: str) -> Path:
-        from lumiimg.catalog.settings import read_settings
-        from lumiimg.resolve.pin import pulled
+    def fetch(base: str) -> Path:
+        from lumiimg.cli.sources import fetch_image  # HTTP and registries
 
-        return pulled(base, sources_of(arguments), read_settings(os.environ).cache)
+        return fetch_image(base, arguments)
 
-    return pull
-
-
-def mirrors_of(arguments: argparse.Namespace) -> Mirrors:
-    """Return the mirrors of the settings, and of --mirror. Raises BadInputError."""
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.network.mirrors import parse_mirrors
-
-    return parse_mirrors(read_settings(os.environ).mirrors, arguments.mirror)
-
-
-def sources_of(arguments: argparse.Namespace) -> Sources:
-    """Return where downloads and answers come from, by the options of a command: --offline and --jobs if it has them.
-
-    Raises BadInputError.
-    """
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.network.web import Web
-    from lumiimg.resolve.pin import Sources
-    from lumiimg.resolve.store import Store
-
-    def tell(line: str) -> None:
-        if not arguments.quiet:
-            print(f"  {printable(line)}", file=sys.stderr)
-
-    options, mirrors = vars(arguments), mirrors_of(arguments)
-    web = Web(offline=options.get("offline", False))
-    cache = read_settings(os.environ).cache
-    store = Store(cache / "sources", web, mirrors, options.get("jobs", 1))
-    return Sources(web, store, mirrors, cache, tell)
+    return fetch

@@ -9,12 +9,14 @@ import textwrap
 from collections.abc import Collection
 
 from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.report.console import print_json
+from lumiimg.report.json_builds import SchemaEntry
+from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.json_output import strict_json
+from lumiimg.report.schema import schema_of
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.report.json_kinds import KINDS
-    from lumiimg.report.json_output import strict_json
-    from lumiimg.report.schema import schema_of
 
     if arguments.name is None:
         _list(as_json=arguments.json)
@@ -26,9 +28,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _list(*, as_json: bool) -> None:
-    from lumiimg.report.console import print_json
-    from lumiimg.report.json_builds import SchemaEntry
-    from lumiimg.report.json_kinds import KINDS
 
     listed = [SchemaEntry(name, kind.number, kind.printed_by, kind.summary) for name, kind in KINDS.items()]
     if as_json:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lumiimg.cli.inputs import named_site
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.layers import Layer, Release
+from lumiimg.catalog.settings import read_settings, user_cache
+from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.errors import BadInputError, ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lumiimg.catalog.layers import Layer, Release
+from lumiimg.gpu.rule import node_gpu
+from lumiimg.image import open_image
+from lumiimg.report.catalogue import print_entry, print_list, print_recipe
+from lumiimg.report.gpu_code import print_gpu_code
+from lumiimg.report.image import print_image
+from lumiimg.report.site import print_site
+from lumiimg.resolve.gpu_code import gpu_code_of
+from lumiimg.resolve.releases.kept import kept_rows
+from lumiimg.resolve.releases.lookup import with_age
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.catalog.sites import find_site, site_names
-    from lumiimg.report.catalogue import print_entry, print_list, print_recipe
-    from lumiimg.report.site import print_site
-
     if arguments.gpu and arguments.name is None:
         raise BadInputError("--gpu is for an image", hint="lumiimg show --gpu image.sif")
     if arguments.gpu:
@@ -36,8 +38,6 @@ def execute(arguments: argparse.Namespace) -> int:
         print_list(catalogue, os.environ, as_json=arguments.json)
         return ExitCode.GOOD
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
-        from lumiimg.report.image import print_image
-
         print_image(Path(arguments.name), as_json=arguments.json)
         return ExitCode.GOOD
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
@@ -58,22 +58,13 @@ def _read_before(layer: Layer) -> Sequence[Release]:
     """Return the releases of a layer that were read from a package index and are kept."""
     if layer.unlisted is None:
         return ()
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.resolve.releases.kept import kept_rows
-    from lumiimg.resolve.releases.lookup import with_age
 
     today = dt.datetime.now(tz=dt.UTC).date()
     return with_age(kept_rows(read_settings(os.environ).cache, layer, today)[0], today)
 
 
 def _gpu_code(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.settings import user_cache
-    from lumiimg.gpu.rule import node_gpu
-    from lumiimg.image import open_image
-    from lumiimg.report.gpu_code import print_gpu_code
-    from lumiimg.resolve.gpu_code import gpu_code_of
-
-    site = named_site(arguments)
+    site = find_site(arguments.site, os.environ) if arguments.site else None
     if site and not site.arch:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None

@@ -7,17 +7,26 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lumiimg.cli.inputs import (
-    site_in_force,
-    site_to_make_for,
-)
-from lumiimg.errors import BadInputError, ExitCode, printable
-
-if TYPE_CHECKING:
-    from lumiimg.cluster.trial.folder import TrialFolder
-    from lumiimg.cluster.trial.values import TrialPlan
+from lumiimg.build.choice import builds_here, machine_for_builds
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.check.advice import sbatch_options
+from lumiimg.cli.inputs import Inputs
+from lumiimg.cluster.nodes.slurm import find_allocation
+from lumiimg.cluster.trial.driver import is_over, run_here, run_in_job
+from lumiimg.cluster.trial.folder import TrialFolder, alone
+from lumiimg.cluster.trial.plan import plan_trial
+from lumiimg.cluster.trial.submit import queued, submit, write_job
+from lumiimg.cluster.trial.table import answer_of, report_of
+from lumiimg.cluster.trial.values import TrialPlan
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError, printable
+from lumiimg.files import write_text
+from lumiimg.report import json_output
+from lumiimg.report.console import print_json
+from lumiimg.report.html.trial import trial_page
+from lumiimg.report.trial import print_plan, print_trial
 
 _OWN_IMAGES = 3
 """Of the site, where none is named."""
@@ -28,16 +37,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.catalog.sites import find_site
-    from lumiimg.check.advice import sbatch_options
-    from lumiimg.cluster.trial.folder import TrialFolder
-    from lumiimg.cluster.trial.plan import plan_trial
-    from lumiimg.report.console import print_json
-    from lumiimg.report.trial import print_plan
-
-    site_to_make_for(arguments)
-    site, name = find_site(arguments.site, os.environ), site_in_force(arguments)
+    inputs = Inputs.of(arguments, site_to_make_for)
+    site, name = inputs.target, inputs.site_name
     plan = plan_trial(
         arguments.images or open_catalogue(os.environ).images_here()[:_OWN_IMAGES],
         site,
@@ -60,10 +61,6 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _doctor() -> bool | None:
     """Return whether images can be built here, as `lumiimg doctor` finds out; None where it cannot tell."""
-    from lumiimg.build.choice import builds_here, machine_for_builds
-    from lumiimg.catalog.settings import read_settings
-    from lumiimg.errors import MissingHereError
-
     try:
         return builds_here(machine_for_builds(os.environ, read_settings(os.environ).cache))
     except MissingHereError:
@@ -71,11 +68,6 @@ def _doctor() -> bool | None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from lumiimg.cluster.nodes.slurm import find_allocation
-    from lumiimg.cluster.trial.driver import is_over, run_here, run_in_job
-    from lumiimg.cluster.trial.folder import TrialFolder, alone
-    from lumiimg.cluster.trial.submit import queued, submit, write_job
-
     folder = TrialFolder(arguments.folder)
     plan = folder.plan()
     folder.refuse_others()
@@ -110,8 +102,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _job(arguments: argparse.Namespace, number: str | None, state: str | None, command: str | None) -> int:
     """Print the job that does what is left, for machines, or the command that submits it; return the exit code."""
-    from lumiimg.report.console import print_json
-
     if arguments.json:
         print_json("trial-job", job=number, state=state, command=command)
     elif command is not None:
@@ -120,8 +110,6 @@ def _job(arguments: argparse.Namespace, number: str | None, state: str | None, c
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from lumiimg.cluster.trial.folder import TrialFolder
-
     folder = TrialFolder(arguments.folder)
     plan = folder.plan()
     return _told(
@@ -144,17 +132,9 @@ def _told(
     verbose: bool = False,
 ) -> int:
     """Write the file, print the table, and return its answer."""
-    from lumiimg.cluster.trial.table import answer_of, report_of
-    from lumiimg.files import write_text
-    from lumiimg.report.console import print_json
-    from lumiimg.report.json_output import json_text
-    from lumiimg.report.trial import print_trial
-
     report = report_of(folder, plan, os.environ)
-    write_text(folder.path / "trial.json", json_text("trial", report) + "\n")
+    write_text(folder.path / "trial.json", json_output.json_text("trial", report) + "\n")
     if html is not None:
-        from lumiimg.report.html.trial import trial_page
-
         write_text(html, trial_page(report))
     if as_json:
         print_json("trial", report)

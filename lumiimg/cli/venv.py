@@ -6,18 +6,18 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.cli.request import sources_of
+from lumiimg.build.venv import make_venv, plan_venv
+from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.cli.sources import open_sources
 from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.files import refuse_places
+from lumiimg.report.console import print_json
+from lumiimg.report.venv import print_venv
+from lumiimg.resolve.own_requirements import read_own
+from lumiimg.secret import hidden
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from lumiimg.build.venv import make_venv, plan_venv
-    from lumiimg.catalog.catalogue import open_catalogue
-    from lumiimg.report.console import print_json
-    from lumiimg.report.venv import print_venv
-    from lumiimg.resolve.own_requirements import read_own
-    from lumiimg.secret import hidden
-
     output, as_folder = Path(arguments.output), arguments.output.endswith("/")
     _check_output(output, arguments.image, as_folder=as_folder, force=arguments.force)
     own = read_own(arguments.requirements, arguments.packages, "the command line")
@@ -26,7 +26,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if like_secret := next((one for one in own.requirements if hidden(one.text) != one.text), None):
         what = "looks like a secret, which all who have the environment could read"
         raise BadInputError(what, where=like_secret.where, hint="leave it out")
-    sources = sources_of(arguments)
+    sources = open_sources(arguments)
     plan = plan_venv(arguments.image, own, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
     record = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
     if arguments.json:
@@ -37,8 +37,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _check_output(output: Path, image: Path, *, as_folder: bool, force: bool) -> None:
     """Refuse what would be lost, before anything is fetched. Raises BadInputError."""
-    from lumiimg.cli.inputs import refuse_places
-
     if as_folder:
         if output.exists() or output.is_symlink():
             raise BadInputError("exists already", where=str(output), hint="remove it, or name a new folder")

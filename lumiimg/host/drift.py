@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.host.library_diff import LibraryIndex, library_changes
 from lumiimg.host.library_search import ASKED
 from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
-from lumiimg.host.scan import fabric_entry
+from lumiimg.host.snapshot import fabric_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,13 +16,13 @@ from lumiimg.elf.reader import Native
 from lumiimg.elf.rules import LoaderSettings, cache_lookup
 from lumiimg.elf.system import System, glibc_version, libc_kind
 from lumiimg.errors import MissingHereError
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC
+from lumiimg.fabric.names import LIBCXI
 from lumiimg.host import node_facts
 from lumiimg.host.library_search import Candidate, LibrarySearch
 from lumiimg.host.recorder import Recorder
 from lumiimg.host.root_queries import read_word
 from lumiimg.host.scan_facts import known
-from lumiimg.host.snapshot import ContainerEngine, FoundLibrary, Snapshot
+from lumiimg.host.snapshot import ContainerEngine, FoundLibrary, Snapshot, fabric_entry
 from lumiimg.host.snapshot_file import SCHEMA
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.image import RootFileSystem
@@ -101,24 +101,6 @@ def scan_host(
         others = f" and {len(private) - 1} more" if len(private) > 1 else ""
         gaps.append(f"this path in somebody's own folder is in the snapshot: {private[0]}{others}")
     return replace(snapshot, gaps=(*_gaps(snapshot), *system.warnings, *gaps, *recorder.gaps))
-
-
-def fabric_entry(snapshot: Snapshot) -> FoundLibrary | None:
-    """Return the libfabric that the host would use with Slingshot: one that loads here, and libcxi with it.
-
-    The provider cxi is a part of libfabric as a rule; where it is a file of its own, that one needs libcxi.
-    """
-    loads = [entry for entry in snapshot.entries if not entry.errors]
-    # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
-    providers = any(
-        entry.role == "libfabric-provider"
-        and entry.closure.get(LIBCXI)
-        and all(error.startswith(f"{LIBFABRIC}: ") for error in entry.errors)
-        for entry in snapshot.entries
-    )
-    libfabrics = [entry for entry in loads if entry.role == "libfabric"]
-    own = next((entry for entry in libfabrics if entry.closure.get(LIBCXI)), None)
-    return own or (libfabrics[0] if libfabrics and providers else None)
 
 
 def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:

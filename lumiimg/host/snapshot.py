@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +161,21 @@ class Snapshot:
     def library(self, path: str) -> HostLibrary | None:
         """Return the library at a real path."""
         return next((library for library in self.libraries if library.path == path), None)
+
+
+def fabric_entry(snapshot: Snapshot) -> FoundLibrary | None:
+    """Return the libfabric that the host would use with Slingshot: one that loads here, and libcxi with it.
+
+    The provider cxi is a part of libfabric as a rule; where it is a file of its own, that one needs libcxi.
+    """
+    loads = [entry for entry in snapshot.entries if not entry.errors]
+    # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
+    providers = any(
+        entry.role == "libfabric-provider"
+        and entry.closure.get(LIBCXI)
+        and all(error.startswith(f"{LIBFABRIC}: ") for error in entry.errors)
+        for entry in snapshot.entries
+    )
+    libfabrics = [entry for entry in loads if entry.role == "libfabric"]
+    own = next((entry for entry in libfabrics if entry.closure.get(LIBCXI)), None)
+    return own or (libfabrics[0] if libfabrics and providers else None)

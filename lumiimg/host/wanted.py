@@ -29,7 +29,7 @@ from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.ldd import refusal
 from lumiimg.host.margins import Margin, margins_of, newest_needs
 from lumiimg.host.rccl_process import demands_of
-from lumiimg.host.scan import fabric_entry
+from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import Image, RootFileSystem

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import LIBCXI
-from lumiimg.host.scan import fabric_entry
+from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.report.console import Console, console, detail, evidence, fact, headline, marked, say

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from lumiimg.errors import LumiimgError, shortened
+from lumiimg.errors import BadInputError, LumiimgError, shortened
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.locking import lock_source
@@ -17,12 +17,16 @@ from lumiimg.resolve.network.mirrors import Mirrors, general_index, public_index
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lumiimg.catalog.layers import LayerSource
 
+_SHOWN = 5
+"""Of what a refusal names."""
 
-def beyond_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:
+
+def outside_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:
     """Return what is not from where the catalogue has it, or has another digest than it publishes; each for people."""
     found = []
     if lock.base.layer.is_foreign:
@@ -35,6 +39,17 @@ def beyond_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:
             _shown("source", one, layer) for one in layer.sources if not _is_known(one, known.get(one.name), layer)
         ]
     return [*found, *_wheels(lock, mirrors)]
+
+
+def refuse_untrusted_sources(found: Sequence[str], path: Path) -> None:
+    """Raise BadInputError where a lock takes sources that are not from the catalogue."""
+    if found:
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise BadInputError(
+            f"takes sources that are not from the catalogue: {'; '.join(found[:_SHOWN])}{more}",
+            where=str(path),
+            hint="if you trust who wrote it: --trust-lock",
+        )
 
 
 def _is_known(source: LockedSource, known: LayerSource | None, layer: LockedLayer) -> bool:

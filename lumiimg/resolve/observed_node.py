@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.sites import Site, SiteFabric
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
-from lumiimg.host.scan import fabric_entry
+from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import driver_of_node

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from lumiimg.build import choice, disk_space
+from lumiimg.build import disk_space
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_miss import why
 from lumiimg.build.capabilities import BuildMachine
@@ -228,7 +228,7 @@ def test_why_is_an_option_of_build_and_builds_nothing(
 ) -> None:
     engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
     machine = BuildMachine(engine, True, True, True, None, None, None, None, ())
-    monkeypatch.setattr(choice, "machine_for_builds", lambda *_: machine)
+    monkeypatch.setattr("lumiimg.cli.image_build.machine_for_builds", lambda *_: machine)
     request = ["build", "--base", "debian-13", "--add", "netprobe", "--site", "generic"]
     assert main([*request, "--why", "netprobe"]) == ExitCode.NO
     assert "netprobe: never built with this cache" in capsys.readouterr().out
@@ -277,8 +277,8 @@ def test_why_is_asked_of_what_a_build_would_build(
         reached.append(steps)
         raise ReachedError("was reached")
 
-    monkeypatch.setattr(choice, "machine_for_builds", lambda *_: machine)
-    for module in ("keys", "builder"):
+    monkeypatch.setattr("lumiimg.cli.image_build.machine_for_builds", lambda *_: machine)
+    for module in ("cache_miss", "builder"):
         monkeypatch.setattr(f"lumiimg.build.{module}.layer_keys", keys)
     with serve(World(wheels=wheels_of_layers(), of_layers=wheels_of_layers())) as world:
         for words in REQUESTS if EVERYTHING else REQUESTS[:3]:  # vLLM's take seconds

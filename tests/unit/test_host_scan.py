@@ -13,7 +13,8 @@ import pytest
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.node_facts import container_engine
 from lumiimg.host.recorder import Recorder
-from lumiimg.host.scan import fabric_entry, scan_host
+from lumiimg.host.scan import scan_host
+from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree

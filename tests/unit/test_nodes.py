@@ -14,7 +14,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.static.evidence import StaticResult
-from lumiimg.cli import check
+from lumiimg.cli import check_nodes
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm, submit, watch
 from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
@@ -494,7 +494,7 @@ def test_a_line_says_which_nodes_are_waited_for_and_until_when(
     clock = Clock()
     monkeypatch.setattr("time.monotonic", clock)
     monkeypatch.setattr("time.time", lambda: 3600.0 * 24)
-    tell = check._waiting_line(4)
+    tell = check_nodes._waiting_line(4)
     tell(Waiting(2, ("nid000003", "nid000004"), 300.0))  # nothing yet, as most checks are over at once
     clock.now += 5
     tell(Waiting(3, ("nid000004",), 290.0))

@@ -472,7 +472,8 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     del clean_home
     machine = BuildMachine(ENGINE, False, False, False, None, Path("/usr/bin/unsquashfs"), None, None, ())
     stand = Stand()
-    monkeypatch.setattr(choice, "machine_for_builds", lambda *_: machine)
+    for module in ("build.choice", "cli.image_build", "cli.rebuild"):
+        monkeypatch.setattr(f"lumiimg.{module}.machine_for_builds", lambda *_: machine)
     monkeypatch.setattr(builder, "new_strategy", lambda *_: stand)
     return stand
 

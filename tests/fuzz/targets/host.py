@@ -33,7 +33,7 @@ from lumiimg.host.carried_manifest import ManifestError, from_bytes
 from lumiimg.host.carried_manifest import differences as carried_differences
 from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.host.library_search import package_variable
-from lumiimg.host.scan import fabric_entry
+from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import SnapshotError, read_snapshot
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave

@@ -1,0 +1,101 @@
+"""Check one image on the nodes of a job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+
+from lumiimg.build.provenance import asked_for
+from lumiimg.check.context import open_for_check
+from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.output import Output
+from lumiimg.cluster.nodes.check import NodesReport, check_nodes
+from lumiimg.cluster.nodes.request import NodesRequest
+from lumiimg.cluster.nodes.slurm import find_allocation
+from lumiimg.cluster.nodes.submit import check_by_job
+from lumiimg.cluster.nodes.watch import Waiting
+from lumiimg.errors import BadInputError, printable
+from lumiimg.files import write_text
+from lumiimg.findings import Level
+from lumiimg.nccl.node_names import folded
+from lumiimg.report import json_output
+from lumiimg.report.console import console, cut, say
+from lumiimg.report.views.check import nodes_document
+
+_SOON_S, _LATER_S = 5.0, 30.0
+"""Between two lines that say how far a check is: where more nodes have answered, and where none has."""
+
+
+def execute(arguments: argparse.Namespace, output: Output) -> int:
+    """Check on the nodes of the job that this is in, else of one that is submitted for it."""
+    if arguments.level == "static":
+        raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
+    inputs = Inputs.of(arguments)
+    allocation = find_allocation(os.environ)
+    if allocation is None:
+        report = _by_job(arguments, inputs)
+    else:
+        if arguments.sbatch:
+            raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
+
+        level = Level(arguments.level) if arguments.level else None
+        request = NodesRequest(arguments.nodes, level, arguments.simulate_gpu, arguments.leave_out)
+        opened = open_for_check(
+            arguments.images[0].absolute(),  # nodes may be asked from elsewhere
+            os.environ,
+            inputs.snapshot,
+            inputs.site,
+            program=arguments.starts,
+            venv=inputs.venv,
+            machine=inputs.words(),
+            built_with=asked_for(arguments.images[0]),
+        )
+
+        def keep(report: NodesReport) -> None:
+            if arguments.so_far:
+                write_text(arguments.so_far, json_output.json_text("check-nodes", report))
+
+        with opened as context:
+            report = check_nodes(context, request, allocation, _waiting_line(arguments.nodes), keep)
+    return output.deliver(nodes_document(report, inputs.site), "check-nodes", report, report.answer.exit_code)
+
+
+def _by_job(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
+    try:
+        for_sbatch = shlex.split(arguments.sbatch)
+    except ValueError as error:
+        raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
+    with open_for_check(arguments.images[0]):
+        pass  # what is not an image is reported now, not when the job has waited for its nodes
+    words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
+    words += ["--program", arguments.starts] if arguments.starts else []
+    words += ["--venv", str(arguments.venv.absolute())] if arguments.venv else []
+    words += ["--simulate-gpu"] if arguments.simulate_gpu else []
+    words += ["--level", arguments.level] if arguments.level else []
+    words += inputs.words(anywhere=True)
+
+    def submitted(job: str) -> None:
+        print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)
+
+    return check_by_job(words, arguments.nodes, for_sbatch, os.environ, submitted)
+
+
+def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
+    """Return what prints how far a check is: sooner where more nodes have answered."""
+    out = console(stderr=True)
+    said_at, answered = time.monotonic(), 0
+
+    def say_how_far(waiting: Waiting) -> None:
+        nonlocal said_at, answered
+        now = time.monotonic()
+        if waiting.nodes and now - said_at >= (_SOON_S if waiting.answered > answered else _LATER_S):
+            said_at, answered = now, waiting.answered
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + waiting.seconds))
+            names = cut(out, folded(waiting.nodes), "  ")
+            say(out, f"{answered} of {nodes} nodes have answered; waiting until {until} at the latest for {names}")
+
+    return say_how_far

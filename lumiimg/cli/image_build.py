@@ -1,0 +1,178 @@
+"""Carry out a build, and report it: what `build`, `adapt` and `rebuild` share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lumiimg.build.builder import BuiltImage, build_image, write_definitions
+from lumiimg.build.cache import LayerCache
+from lumiimg.build.cache_miss import steps_to, why_rebuilt
+from lumiimg.build.capabilities import BuildMachine
+from lumiimg.build.choice import choose_way, machine_for_builds
+from lumiimg.build.local_base import lock_base
+from lumiimg.build.places import log_path, refuse_folder, refuse_output
+from lumiimg.build.progress import Progress
+from lumiimg.build.provenance import PLAN, plan_document
+from lumiimg.build.unfetched import unreachable, write_fetch
+from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.sites import find_site
+from lumiimg.cli.sources import open_sources
+from lumiimg.definition.definition import Definition
+from lumiimg.definition.writer import with_manifest, write_chain, write_flat
+from lumiimg.engine.engine import clean_environment
+from lumiimg.errors import ExitCode
+from lumiimg.files import write_text
+from lumiimg.host.carried_manifest import read_manifest, to_text
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.host.wanted import KnownMachine, planned
+from lumiimg.image import open_image
+from lumiimg.image.compare import FileDifference
+from lumiimg.report.build import print_built, print_definitions, print_start
+from lumiimg.report.cache import print_why
+from lumiimg.report.html.build import build_page
+from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
+from lumiimg.resolve.lock import Lock
+from lumiimg.resolve.lockfile import to_text as lock_text
+from lumiimg.resolve.pin import settle
+from lumiimg.resolve.request import Request
+from lumiimg.resolve.store import Store
+
+
+def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
+    """Settle what only the network can tell, and build, unless something less is asked for."""
+    if lock.bootstrap.image is not None:
+        lock.bootstrap.image.refuse_unproved()
+    cache = read_settings(os.environ).cache
+    if arguments.why:  # before anything is asked of a server
+        steps_to(arguments.why, write_chain(lock), machine_for_builds(os.environ, cache))
+    sources = open_sources(arguments)
+    if lock.unsettled or arguments.lock:
+        lock = settle(lock, sources, pin_base=arguments.lock is not None, until=request.until)
+    if arguments.lock and not arguments.locked:
+        write_text(arguments.lock, lock_text(lock, request))
+    if arguments.definitions is not None:
+        return _write_definitions(arguments, sources.store, lock, request)
+    machine = machine_for_builds(os.environ, cache)
+    if not arguments.why:
+        way, because = choose_way(machine, arguments.strategy)
+        if not arguments.quiet:
+            print_start(lock, machine.engine, output_of(arguments), f"{way}: {because}")
+    progress = progress_of(arguments)
+    lock = lock_base(lock, cache, progress.notice)
+    runs_on = _runs_on(arguments, request, progress)
+    chain = write_chain(lock, runs_on.site.arch if runs_on.site else None)
+    if arguments.why:
+        return _print_why(arguments, chain, machine, LayerCache(cache))
+    built = carry_out(
+        arguments,
+        chain,
+        machine=machine,
+        way=way,
+        documents={PLAN: plan_document(lock, request)},
+        cache=cache,
+        downloads=sources.store,
+        again=arguments.force,
+        fresh=arguments.fresh,
+        runs_on=runs_on,
+    )
+    report_built(arguments, built, lock, machine)
+    return ExitCode.GOOD
+
+
+def carry_out(arguments: argparse.Namespace, chain: Sequence[Definition], **settings: Any) -> BuiltImage:  # noqa: ANN401 - those of build_image
+    """Build, and show on the terminal how far it is."""
+    output, progress = output_of(arguments), progress_of(arguments)
+    try:
+        return build_image(
+            chain,
+            output,
+            environment=clean_environment(os.environ),
+            log_path=log_path(output),
+            progress=progress,
+            replaces=arguments.force,
+            **settings,
+        )
+    finally:
+        progress.stop()
+
+
+def report_built(
+    arguments: argparse.Namespace,
+    built: BuiltImage,
+    lock: Lock | None,
+    machine: BuildMachine,
+    differences: list[FileDifference] | None = None,
+) -> None:
+    """Print what a build came to, and write its page and the bind manifest that the image carries."""
+    if arguments.manifest:
+        with open_image(built.image) as image:
+            if (manifest := read_manifest(image.root)) is not None:
+                write_text(arguments.manifest, to_text(manifest))
+    if arguments.html:
+        write_text(arguments.html, build_page(built, lock, machine.engine))
+    shown = {"as_json": arguments.json, "quiet": arguments.quiet, "differences": differences}
+    print_built(built, lock, machine.engine, **shown)
+
+
+def _print_why(
+    arguments: argparse.Namespace, chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache
+) -> int:
+    steps = steps_to(arguments.why, chain, machine)
+    found = why_rebuilt(steps, chain, machine, cache)
+    below = steps[-2].layers[0] if len(steps) > 1 else None
+    print_why(found, below, as_json=arguments.json, quiet=arguments.quiet)
+    return ExitCode.GOOD if found.entry else ExitCode.NO
+
+
+def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:
+    folder, progress = arguments.definitions, progress_of(arguments)
+    manifest = planned(lock.fabric, _runs_on(arguments, request, progress))
+    *below, last = write_chain(lock)
+    definitions = [*below, with_manifest(last, manifest), with_manifest(write_flat(lock), manifest)]
+    missing = unreachable(definitions, store, progress.line)
+    write_definitions(definitions, folder, store, progress.line, missing)
+    fetch = write_fetch(definitions, missing, folder) if missing else None
+    if arguments.manifest:
+        write_text(arguments.manifest, to_text(manifest))
+    print_definitions(definitions, folder, fetch, as_json=arguments.json, quiet=arguments.quiet)
+    return ExitCode.GOOD
+
+
+def refuse_places_of_build(arguments: argparse.Namespace) -> None:
+    """Refuse to write over what would be lost. Raises BadInputError."""
+    if arguments.definitions is not None:
+        refuse_folder(arguments.definitions, force=arguments.force)
+    else:
+        may_be_the_same = arguments.lock is None or arguments.locked
+        refuse_output(output_of(arguments), force=arguments.force, may_be_the_same=may_be_the_same)
+
+
+def output_of(arguments: argparse.Namespace) -> Path:
+    return arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
+
+
+def _runs_on(arguments: argparse.Namespace, request: Request, progress: Progress) -> KnownMachine:
+    host = request.host
+    if arguments.locked and host is not None and not host.is_file():
+        progress.notice(f"{host}, which the lock names, is not here: the bind manifest is settled without it")
+        host = None
+    return known_machine(request.site, host)
+
+
+def known_machine(site: str | None, host: Path | None) -> KnownMachine:
+    """Return what is known of the machine that an image is for. Raises BadInputError."""
+    return KnownMachine(read_snapshot(host) if host else None, find_site(site, os.environ) if site else None)
+
+
+def progress_of(arguments: argparse.Namespace) -> Progress:
+    """Return who reports what happens, in the way that was asked for."""
+    if arguments.quiet:
+        return Progress()
+    if arguments.verbose:
+        return VerboseProgress()
+    return TerminalProgress() if sys.stderr.isatty() else LineProgress()
