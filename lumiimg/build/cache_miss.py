@@ -53,7 +53,7 @@ class CacheLookup:
 
 
 def steps_to(layer: str, chain: Sequence[Definition], machine: BuildMachine) -> tuple[Definition, ...]:
-    """Return the steps of a build up to the one of a layer. Raises BadInputError for a layer that the image lacks."""
+    """Return the steps of a build up to that of a layer. Raises BadInputError for a layer that the image lacks."""
     steps = steps_of(chain, machine)
     names = [step.layers[0] for step in steps]
     if layer not in names:
