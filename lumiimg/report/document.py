@@ -81,6 +81,8 @@ class Lines:
     """What they are, in the plural, where some have to be left out."""
     few: int = 12
     """How many of them a terminal shows without --verbose."""
+    is_evidence: bool = False
+    """Whether something else printed them: they are the proof."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,14 @@ part of an answer goes over several lines.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, TextIO
-
-from rich.console import Console
-from rich.text import Text
 
 from lumiimg.errors import printable
 from lumiimg.findings import Severity
@@ -36,7 +35,6 @@ from lumiimg.report.document import (
     Meter,
     Paragraph,
     PathSteps,
-    Section,
     Shown,
     Table,
     Tree,
@@ -45,10 +43,10 @@ from lumiimg.report.document import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from lumiimg.findings import Advice
-    from lumiimg.report.document import Block
+    from lumiimg.report.document import Block, Section
 
 MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
 _STYLES = {Severity.OK: "green", Severity.INFO: "dim", Severity.UNKNOWN: "yellow", Severity.PROBLEM: "bold red"}
@@ -66,6 +64,8 @@ WIDEST = 100
 """Columns: longer lines are hard to read, however wide the terminal is."""
 _PIPE, _NARROWEST = 80, 40
 """A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
+_SGR = re.compile("\x1b\\[[0-9;]*m")
+"""ECMA-48, 8.3.117: what colours a line, and takes no room on it."""
 _ROWS = 24
 """Of a screen, the last of them for the prompt."""
 
@@ -117,12 +117,12 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
     terminal.write(lines)
 
 
-def show_items(items: Sequence[Item], *, stderr: bool = False) -> None:
+def show_items(items: Iterable[Item], *, stderr: bool = False) -> None:
     """Print things beside an answer that is printed as it is: a script, a manifest."""
     terminal = Terminal(sys.stderr if stderr else sys.stdout)
-    document = Document("", "", Severity.INFO, "", sections=(Section("", tuple(items), is_headed=False),))
-    parts = _without_gaps(list(_Writer(terminal, document, verbose=True).parts())[2:])
-    terminal.write([line for part in parts for line in part.lines or ("",)])
+    writer = _Writer(terminal, Document("", "", Severity.INFO, ""), verbose=True)
+    parts = _without_gaps([part for item in items for part in writer.item(item)])
+    terminal.write(line for part in parts for line in part.lines or ("",))
 
 
 def headline(document: Document) -> str:
@@ -143,24 +143,35 @@ class Terminal:
         self.columns = columns
         self.width = min(columns, WIDEST)
         self.rows = max(size.lines if is_terminal else 0, _ROWS) - 1
-        self.console = Console(
-            file=stream,
-            width=self.width,
-            color_system="standard" if is_terminal and not plain else None,
-            force_terminal=is_terminal,
-            markup=False,
-            emoji=False,
-            highlight=False,
-            legacy_windows=False,
-        )
+        self.has_colours = is_terminal and not plain
 
     def write(self, lines: Iterable[str]) -> None:
         """Print lines."""
         self._stream.write("".join(f"{line}\n" for line in lines))
         self._stream.flush()
 
+    @cached_property
+    def console(self) -> Console:
+        """What draws tables, trees and colours; to import it takes 60 ms, and a file of a job seldom needs it."""
+        from rich.console import Console
+
+        return Console(
+            file=self._stream,
+            width=self.width,
+            color_system="standard" if self.has_colours else None,
+            force_terminal=self.is_terminal,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+
     def styled(self, line: str, style: str) -> str:
         """Return a line in a style, where this takes colours."""
+        if not (self.has_colours and style and line):
+            return line
+        from rich.text import Text
+
         return "\n".join(self.drawn(Text(line, style), as_it_is=True))
 
     def drawn(self, what: RenderableType, *, as_it_is: bool = False) -> tuple[str, ...]:
@@ -225,7 +236,7 @@ class _Writer:
 
     def _part(self, lines: Sequence[str], importance: Importance, *, is_title: bool = False) -> _Part:
         columns = self._terminal.columns
-        rows = sum(-(-Text.from_ansi(line).cell_len // columns) or 1 for line in lines)
+        rows = sum(-(-len(_SGR.sub("", line)) // columns) or 1 for line in lines)
         return _Part(tuple(lines), importance, rows, is_title)
 
     def _sentence(
@@ -263,7 +274,7 @@ class _Writer:
     def _block(self, block: Block) -> Iterator[_Part]:
         match block:
             case Item():
-                yield from self._item(block)
+                yield from self.item(block)
             case Paragraph(severity=None):
                 style = _QUIET if block.quiet else ""
                 yield self._sentence(block.text, Importance.SENTENCE, rest="", style=style)
@@ -292,7 +303,8 @@ class _Writer:
         few = len(block.lines) if self._verbose else block.few
         for line in block.lines[:few]:
             self._shown.add(line)
-            yield self._verbatim(" " * _INDENT + line.strip(), Importance.REASON)
+            mark = "> " if block.is_evidence else ""
+            yield self._verbatim(f"{' ' * _INDENT}{mark}{line.strip()}", Importance.REASON)
         if len(block.lines) > few:
             more = f"{len(block.lines) - few} more {block.what} with --verbose"
             yield self._sentence(more, Importance.REASON, first=" " * _INDENT, style=_QUIET)
@@ -301,7 +313,8 @@ class _Writer:
         importance = Importance.SENTENCE if severity in _WEIGHTY else Importance.WELL
         return self._sentence(text, importance, first=f"{MARKS[severity]} ", style=_STYLES[severity])
 
-    def _item(self, item: Item) -> Iterator[_Part]:
+    def item(self, item: Item) -> Iterator[_Part]:
+        """Yield one thing with what stands behind it."""
         if item.verbose and not self._verbose:
             return
         below = list(self._below(item))
@@ -354,12 +367,13 @@ class _Writer:
 
     def _table(self, table: Table) -> Iterator[_Part]:
         """Yield the rows of a table, which rich lays out as a whole."""
-        from rich.table import Table as Grid  # a log's answer has none
+        from rich.table import Table as Grid
+        from rich.text import Text
 
         grid = Grid(box=None, show_header=any(table.heads), pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
         marked = any(row.severity is not None for row in table.rows)
         for head in (*([""] if marked else []), *table.heads):
-            grid.add_column(head, overflow="fold")
+            grid.add_column(Text(printable(head)), overflow="fold")
         for row in table.rows:
             mark = [MARKS[row.severity] if row.severity else ""] if marked else []
             cells = [Text(printable(cell)) for cell in (*mark, *row.cells)]
@@ -367,20 +381,22 @@ class _Writer:
         for line in self._terminal.drawn(grid):
             yield self._part([line], Importance.WELL)
 
-    def _tree(self, tree: Tree) -> Iterator[_Part]:
-        from rich.tree import Tree as Drawn  # as above
-
-        def grown(branch: Tree) -> Drawn:
-            mark = f"{MARKS[branch.severity]} " if branch.severity else ""
-            text = f"{mark}{branch.text}  {branch.note}" if branch.note else f"{mark}{branch.text}"
-            style = _STYLES[branch.severity] if branch.severity else ""
-            drawn = Drawn(Text(printable(text), style, no_wrap=True, overflow="ignore"), guide_style="")
-            for below in branch.branches:
-                drawn.children.append(grown(below))
-            return drawn
-
-        for line in self._terminal.drawn(grown(tree)):
-            yield self._part([line], Importance.WELL)
+    def _tree(self, tree: Tree, guide: str = "", below: str = "") -> Iterator[_Part]:
+        """Yield a tree branch by branch, which rich would cut; a note has a line of its own where there is no room."""
+        mark = f"{MARKS[tree.severity]} " if tree.severity else ""
+        style = _STYLES[tree.severity] if tree.severity else ""
+        text = f"{guide}{mark}{tree.text}"
+        is_short = len(text) + 2 + len(tree.note) <= self._terminal.width
+        if tree.note and is_short:
+            text = f"{text}  {tree.note}"
+        yield self._verbatim(text, Importance.WELL, style=style)
+        if tree.note and not is_short:
+            yield self._verbatim(f"{below}{'│' if tree.branches else ' '}   {tree.note}", Importance.WELL, style=style)
+        for number, branch in enumerate(tree.branches, 1):
+            is_last = number == len(tree.branches)
+            yield from self._tree(
+                branch, f"{below}{'└' if is_last else '├'}── ", f"{below}{' ' if is_last else '│'}   "
+            )
 
 
 def _fitting(parts: Sequence[_Part], room: int) -> tuple[list[_Part], int]:

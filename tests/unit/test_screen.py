@@ -178,7 +178,7 @@ def test_of_each_death_verdict_reason_and_one_command_come_first(
         shown = held_to_a_screen(["log", "job.out"], capsys).splitlines()
         assert shown[0].startswith(f"{DEATHS[name].id}: "), (name, network)
         (why,) = [number for number, row in enumerate(shown) if row.startswith("why: ")]
-        assert any(row.startswith("network: ") for row in shown), (name, network)
+        assert any(row[2:].startswith("network: ") for row in shown), (name, network)
         main(["log", "job.out", "--json"])
         captured = capsys.readouterr()
         cause, advice = (json.loads(captured.out)[key] for key in ("causes", "advice"))
@@ -202,7 +202,7 @@ def test_a_large_job_with_bad_nodes_has_room_and_names_them_first(
     monkeypatch.delenv("COLUMNS", raising=False)
     Path("job.out").write_bytes(b"".join(job_log(512, 0, sick=frozenset({3, 17, 18, 19, 40}))))
     text = held_to_a_screen(["log", "job.out"], capsys)
-    assert text.index("5 nodes  socket") < text.index("59 nodes  ofi-cxi")
+    assert text.index("5 nodes: socket") < text.index("59 nodes: ofi-cxi")
 
 
 def test_on_other_terminals_more_or_less_is_shown_and_json_is_whole(

@@ -44,7 +44,8 @@ def log_document(
     """
     stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
     ended = () if report.ended is None else (_network(report),)
-    proof = _lines(map(place, report.proof), few=1 if ended else 3)
+    lines = tuple(map(place, report.proof))
+    proof = (Lines(lines, few=1 if ended else 3, is_evidence=True),) if lines else ()
     return Document(
         command="log",
         subject=", ".join(names),
@@ -229,6 +230,6 @@ def _variables(report: LogReport) -> Iterator[str]:
     yield from (f"{name}={value}" for name, value in report.environment)
 
 
-def _lines(texts: Iterable[str], what: str = "lines", few: int = 12) -> tuple[Lines, ...]:
+def _lines(texts: Iterable[str], what: str) -> tuple[Lines, ...]:
     lines = tuple(texts)
-    return (Lines(lines, what, few),) if lines else ()
+    return (Lines(lines, what),) if lines else ()

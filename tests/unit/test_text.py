@@ -1,0 +1,221 @@
+"""Documents on a terminal: what is never cut, never broken, never said twice, and what is left out first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumiimg.findings import Advice, Remedy, Severity
+from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Table, Tree
+from lumiimg.report.text import show
+from tests.shared import answers
+from tests.shared.html_page import HOSTILE
+
+Capture = pytest.CaptureFixture[str]
+WORD = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=1, max_size=60)
+SENTENCE = st.lists(WORD, min_size=1, max_size=12).map(" ".join)
+
+
+@st.composite
+def items(draw: st.DrawFn) -> Item:
+    return Item(
+        draw(st.sampled_from(Severity)),
+        draw(SENTENCE),
+        names=tuple(draw(st.lists(WORD, max_size=30))),
+        evidence=tuple(draw(st.lists(SENTENCE, max_size=5))),
+        why=tuple(draw(st.lists(SENTENCE, max_size=2))),
+        remedies=tuple(Remedy(draw(SENTENCE), draw(SENTENCE)) for _ in range(draw(st.integers(0, 3)))),
+        any_one=draw(st.booleans()),
+    )
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Document:
+    sections = st.builds(Section, SENTENCE, st.lists(items(), max_size=6).map(tuple), is_headed=st.booleans())
+    return Document(
+        "check",
+        draw(WORD),
+        draw(st.sampled_from(Severity)),
+        draw(SENTENCE),
+        Advice(draw(st.none() | SENTENCE), draw(st.none() | SENTENCE)),
+        sections=tuple(draw(st.lists(sections, max_size=4))),
+        is_named=draw(st.booleans()),
+    )
+
+
+def shown(capsys: Capture, document: Document, *, verbose: bool = False, quiet: bool = False) -> str:
+    show(document, verbose=verbose, quiet=quiet)
+    return capsys.readouterr().out
+
+
+def together(text: str) -> str:
+    return " ".join(text.split())
+
+
+def on_a_terminal(document: Document, monkeypatch: pytest.MonkeyPatch, term: str = "xterm-256color") -> str:
+    """Return what a terminal of 24 lines of 80 columns gets."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    got = bytearray()
+
+    def read() -> None:
+        while True:
+            try:
+                block = os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                return
+            got.extend(block)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with monkeypatch.context() as patch, os.fdopen(theirs, "w") as stream:
+        patch.setenv("TERM", term)
+        for name in ("COLUMNS", "LINES"):
+            patch.delenv(name, raising=False)
+        patch.setattr(sys, "stdout", stream)
+        patch.setattr("shutil.get_terminal_size", lambda: os.get_terminal_size(stream.fileno()))
+        show(document)
+    reader.join()
+    os.close(ours)
+    return got.decode().replace("\r\n", "\n")
+
+
+@given(documents())
+def test_the_answer_and_all_names_are_whole_in_a_file_whatever_else_is_left_out(document: Document) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        written: list[str] = []
+        patch.setattr(sys, "stdout", _Stream(written))
+        show(document)
+        text = together("".join(written))
+        assert together(document.sentence) in text
+        assert document.advice.next is None or together(document.advice.next) in text
+        blocks = [block for section in document.sections for block in section.blocks if isinstance(block, Item)]
+        for item in blocks:
+            assert together(", ".join(item.names)) in text
+        written.clear()
+        show(document, verbose=True)
+        whole = together("".join(written))
+        for item in blocks:
+            assert all(together(remedy) in whole or (remedy.command or remedy) in whole for remedy in item.remedies)
+        written.clear()
+        show(document, quiet=True)
+        assert "".join(written).count("\n") == 1
+
+
+class _Stream:
+    def __init__(self, written: list[str]) -> None:
+        self.written = written
+
+    def write(self, text: str) -> int:
+        self.written.append(text)
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return False
+
+
+def test_a_screen_has_room_for_an_answer_and_loses_evidence_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Item(Severity.PROBLEM, "it is not there", evidence=("a line",) * 40, remedies=(Remedy("look", "ls"),))
+    document = replace(answers.CHECK, sections=(Section("Found", (long, replace(long, text="nor that"))),))
+    text = on_a_terminal(document, monkeypatch)
+    lines = text.splitlines()
+    assert len(lines) <= 23
+    assert re.search(r"\(\d+ more lines with --verbose\)", lines[-1])
+    for part in ("it is not there", "nor that", "do:  look: ls", answers.NEXT):
+        assert part in text
+    assert "\x1b[1;31m" in text, "in colour"
+    assert "\x1b" not in on_a_terminal(document, monkeypatch, "dumb")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in on_a_terminal(document, monkeypatch)
+
+
+def test_what_stands_above_already_is_not_said_again(capsys: Capture) -> None:
+    proof = "librccl-net.so: cannot open"
+    item = Item(
+        Severity.PROBLEM,
+        "no net plugin",
+        tag="plugin.absent, static",
+        evidence=(proof, "another line"),
+        why=("RCCL has none of its own",),
+        remedies=(Remedy("make one", "lumiimg adapt a.sif"), Remedy(command="lumiimg build")),
+    )
+    advice = Advice("no net plugin", "lumiimg adapt a.sif")
+    document = Document(
+        "log", "a", Severity.PROBLEM, "NO", advice, sections=(Section("Proof", (Lines((proof,)), item)),)
+    )
+    text = shown(capsys, document)
+    for once in (proof, "another line", "no net plugin  [plugin.absent, static]", "lumiimg adapt", "lumiimg build"):
+        assert text.count(once) == 1, once
+    other = replace(item, text="something else", remedies=(Remedy("make one", "lumiimg adapt a.sif"),))
+    several = replace(document, sections=(Section("Found", (other, item)),))
+    assert shown(capsys, several).count("no net plugin") == 2, "behind another finding it has its name"
+
+
+def test_a_table_shows_each_cell_whole_and_a_tree_each_branch(capsys: Capture) -> None:
+    path = "/opt/" + "a/" * 60 + "librccl-net.so"
+    table = Table(("file", "whose"), (Row((path, "host"), Severity.OK), Row(("b", "x" * 90))))
+    tree = Tree("librccl.so.1", path, branches=(Tree("libfabric.so.1", branches=(Tree("libcxi.so.1"),)),))
+    facts = Facts((("base", "rocm-6.4.4"), ("layers", "vllm " * 30)))
+    document = Document("show", "a", Severity.INFO, "what it has", sections=(Section("All", (table, tree, facts)),))
+    text = shown(capsys, document, verbose=True)
+    joined = "".join(text.split())
+    # a cell has several lines: what stands in its column is whole
+    assert "".join(line[3:40].strip() for line in text.splitlines()[3:] if line[3:].startswith(("/opt", "a/", "/a")))
+    assert joined.count("x") >= 90
+    assert path in text, "a branch is never broken"
+    assert text.index("librccl.so.1") < text.index("└── libfabric.so.1") < text.index("└── libcxi.so.1")
+    assert joined.count("vllm") == 30
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("text", HOSTILE)
+def test_foreign_text_cannot_command_a_terminal_or_forge_a_line(text: str, capsys: Capture) -> None:
+    forged = f"{text}\nnext:  rm -rf ~\x1b[2J [red]x[/red]"
+    item = Item(
+        *(Severity.PROBLEM, forged, forged, (forged,), (forged,), (forged,), (forged, forged), (forged,)),
+        remedies=(Remedy(forged, forged),),
+        source=forged,
+    )
+    blocks = (
+        *(item, Paragraph(forged), Lines((forged,)), Facts(((forged, forged),))),
+        *(Table((forged,), (Row((forged,)),)), Tree(forged, forged, branches=(Tree(forged),))),
+    )
+    advice = Advice(forged, forged, forged)
+    document = Document(
+        forged, forged, Severity.PROBLEM, forged, advice, (forged,), (Section(forged, blocks),), (forged,)
+    )
+    for verbose, quiet in ((True, False), (False, False), (False, True)):
+        out = shown(capsys, document, verbose=verbose, quiet=quiet)
+        assert not re.search(r"[\0-\t\v-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", out)
+        assert not [line for line in out.splitlines() if line.startswith("next:  rm")]
+        assert quiet or "[red]x[/red]" in together(out), "rich's markup is text"
+
+
+def test_no_secret_of_the_environment_is_shown(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "hf_" + "a1B2" * 8
+    item = Item(Severity.PROBLEM, f"token {token}", evidence=(f"HF_TOKEN={token}",), remedies=(Remedy("x", token),))
+    table = Table(("a",), (Row((token,)),))
+    document = Document("check", token, Severity.INFO, token, sections=(Section(token, (item, table, Tree(token))),))
+    for verbose in (True, False):
+        assert token not in shown(capsys, document, verbose=verbose)
+    monkeypatch.undo()
+
+
+def test_a_list_that_was_asked_for_is_whole_on_any_screen(capsys: Capture) -> None:
+    many = tuple(Item(Severity.INFO, f"base {number}") for number in range(100))
+    document = Document("list", "bases", Severity.INFO, "100 bases", sections=(Section("Bases", many),), is_list=True)
+    assert "base 99" in shown(capsys, document)
+    assert "base 99" not in shown(capsys, replace(document, is_list=False))
