@@ -212,6 +212,8 @@ class _Writer:
         """What stands behind the reason at the top: that is not said again above it."""
         self._shown = {document.advice.next}
         """Lines and commands that stand above already."""
+        # into a file all of them, where nobody can ask for more
+        self._of_names = Importance.SENTENCE if terminal.is_terminal else Importance.ALWAYS
 
     def parts(self) -> Iterator[_Part]:
         """Yield all parts in their order."""
@@ -320,7 +322,8 @@ class _Writer:
         below = list(self._below(item))
         is_at_top = item.text == self._document.advice.why
         if not (is_at_top and (item is self._first or not below)):
-            yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity)
+            importance = self._of_names if item.names else None
+            yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity, importance)
         yield from below
         if below and (self._verbose or item.severity in _WEIGHTY):
             yield _GAP
@@ -330,10 +333,8 @@ class _Writer:
         indent = " " * _INDENT
         reason = Importance.REASON if item.severity in _WEIGHTY else Importance.MORE
         if item.names:
-            # into a file all of them, where nobody can ask for more
-            importance = Importance.SENTENCE if self._terminal.is_terminal else Importance.ALWAYS
             for line in self._terminal.wrapped(", ".join(item.names), first=indent, rest=indent):
-                yield self._part([line], importance)
+                yield self._part([line], self._of_names)
         if item.severity is not Severity.OK or self._verbose:
             for line in item.evidence:
                 if line not in self._shown:
