@@ -311,8 +311,9 @@ class _Writer:
             more = f"{len(block.lines) - few} more {block.what} with --verbose"
             yield self._sentence(more, Importance.REASON, first=" " * _INDENT, style=_QUIET)
 
-    def _marked(self, text: str, severity: Severity) -> _Part:
-        importance = Importance.SENTENCE if severity in _WEIGHTY else Importance.WELL
+    def _marked(self, text: str, severity: Severity, importance: Importance | None = None) -> _Part:
+        if importance is None:
+            importance = Importance.SENTENCE if severity in {Severity.PROBLEM, Severity.UNKNOWN} else Importance.WELL
         return self._sentence(text, importance, first=f"{MARKS[severity]} ", style=_STYLES[severity])
 
     def item(self, item: Item) -> Iterator[_Part]:
