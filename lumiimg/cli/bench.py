@@ -6,9 +6,10 @@ import argparse
 import os
 
 from lumiimg.check.startup import MODULE, kind_of, measure
+from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.console import print_json
-from lumiimg.report.startup import print_startups
+from lumiimg.report.json_images import ImportBench
+from lumiimg.report.views.bench import import_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -17,7 +18,6 @@ def execute(arguments: argparse.Namespace) -> int:
     for place in arguments.paths:
         kind_of(place)  # before the first of them takes its time
     startups = [measure(place, arguments.module, os.environ, arguments.python) for place in arguments.paths]
-    if arguments.json:
-        print_json("bench-import", module=arguments.module, places=startups)
-    print_startups(startups, arguments.module, stderr=arguments.json)
-    return ExitCode.GOOD if all(startup.shared for startup in startups) else ExitCode.UNDECIDED
+    code = ExitCode.GOOD if all(startup.shared for startup in startups) else ExitCode.UNDECIDED
+    value = ImportBench(arguments.module, tuple(startups))
+    return Output.of(arguments).deliver(import_document(startups, arguments.module), "bench-import", value, code)

@@ -12,7 +12,7 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.snapshot import Snapshot
-from lumiimg.report.bind import print_manifest
+from lumiimg.report.bind import manifest_text
 from lumiimg.report.text import show, show_items
 from lumiimg.report.views.compatibility import doubts, refusals_document
 
@@ -22,7 +22,7 @@ def execute(arguments: argparse.Namespace) -> int:
     snapshot = cast("Snapshot", inputs.snapshot)  # --host is required
     names = {"machine": inputs.words(), "built_with": asked_for(arguments.image)}
     boundary = study(arguments.image, os.environ, snapshot, inputs.site, arguments.starts, **names)
-    print_manifest(boundary, snapshot, arguments.format)
+    print(manifest_text(boundary, snapshot, arguments.format), end="")
     if boundary.fabric is Fabric.NONE:
         show(refusals_document(boundary, "bind"), stderr=True)
         return boundary.answer.exit_code

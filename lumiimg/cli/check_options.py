@@ -210,4 +210,4 @@ def bench(parser: argparse.ArgumentParser) -> None:
     imports.add_argument(
         "--python", metavar="PROGRAM", help="Python interpreter for folders of packages (default: python3)"
     )
-    arguments.add_output_options(imports, quiet=False)
+    arguments.add_output_options(imports)

@@ -6,9 +6,10 @@ import argparse
 import os
 
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.cli.output import Output
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.draft import print_draft
+from lumiimg.report.views.draft import draft_document, draft_result, written_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -22,5 +23,6 @@ def execute(arguments: argparse.Namespace) -> int:
     draft = make_draft(arguments.file, arguments.target, given, catalogue)
     if arguments.output is not None:
         write_draft(draft, arguments.output, catalogue)
-    print_draft(draft, arguments.output, as_json=arguments.json)
-    return ExitCode.GOOD
+    document = written_document(draft, arguments.output) if arguments.output is not None else draft_document(draft)
+    value = draft_result(draft, arguments.output)
+    return Output.of(arguments).deliver(document, "draft", value, ExitCode.GOOD)

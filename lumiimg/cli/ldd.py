@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lumiimg.catalog.settings import user_cache
+from lumiimg.cli.output import Output
 from lumiimg.engine.binds import parse_binds
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.host.container_view import ContainerView, LoaderMachine, see_inside, told_to_engine
@@ -19,8 +20,8 @@ from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem, open_image
 from lumiimg.image.permissions import barred
-from lumiimg.report.console import print_json
-from lumiimg.report.ldd import print_ldd
+from lumiimg.report.json_images import Libraries
+from lumiimg.report.views.ldd import ldd_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -42,14 +43,10 @@ def execute(arguments: argparse.Namespace) -> int:
         doubts = [*inside.doubts, *notes_of_covers(inside, outcomes.values())]
         doubts += dict.fromkeys(doubt for listing in listings.values() for doubt in listing.doubts)
     doubts += (f"not everybody can load all of this: {path} is closed to others" for path in closed)
-    if arguments.json:
-        print_json("ldd", files=outcomes, by_kernel=by_kernel, undecided=undecided or "", notes=doubts)
-    print_ldd(
-        outcomes, by_kernel, undecided, doubts, verbose=arguments.verbose, quiet=arguments.quiet, stderr=arguments.json
-    )
-    if undecided:
-        return ExitCode.UNDECIDED
-    return ExitCode.GOOD if all(outcome.ok for outcome in (*outcomes.values(), *by_kernel.values())) else ExitCode.NO
+    found = Libraries(outcomes, by_kernel, undecided or "", tuple(doubts))
+    is_good = all(outcome.ok for outcome in (*outcomes.values(), *by_kernel.values()))
+    code = ExitCode.UNDECIDED if undecided else ExitCode.GOOD if is_good else ExitCode.NO
+    return Output.of(arguments).deliver(ldd_document(str(arguments.image), found), "ldd", found, code)
 
 
 @contextmanager

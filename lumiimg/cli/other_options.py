@@ -68,4 +68,4 @@ def draft(parser: argparse.ArgumentParser) -> None:
     what = "argument to set: an ARG, as docker build --build-arg does (may be repeated)"
     arguments.add_repeated(parser, "--arg", "NAME=VALUE", what)
     arguments.add_output(parser, "the folder of the new layer; its name becomes the layer's", "DIR")
-    arguments.add_output_options(parser, quiet=False)
+    arguments.add_output_options(parser)

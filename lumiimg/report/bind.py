@@ -14,8 +14,6 @@ from lumiimg.report import json_output
 from lumiimg.report.views.compatibility import doubts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.snapshot import Snapshot
 
@@ -26,17 +24,18 @@ _REFUSED = {
 }
 
 
-def print_manifest(boundary: Boundary, snapshot: Snapshot, style: str) -> None:
-    """Print a manifest in one of FORMATS, a refusal only as JSON.
+def manifest_text(boundary: Boundary, snapshot: Snapshot, style: str) -> str:
+    """Return a manifest for a `shell`, for the command line of `singularity`, or as `json`, which alone says why not.
 
     Raises FailedError for a path that no engine takes.
     """
     manifest = boundary.manifest or BindManifest(Fabric.NONE)
     if manifest.fabric is Fabric.NONE and style != "json":
-        print(_REFUSED.get(style, ""), end="")
-        return
+        return _REFUSED[style]
     refuse_unsafe(manifest.binds, manifest.variables, style)
-    print(FORMATS[style](boundary, manifest, snapshot), end="")
+    if style == "json":
+        return _json(boundary, manifest)
+    return _shell(boundary, manifest, snapshot) if style == "shell" else _singularity(manifest)
 
 
 def _shell(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> str:
@@ -54,13 +53,13 @@ def _shell(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> st
     return "\n".join([*comments, *exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)]) + "\n"
 
 
-def _singularity(_: Boundary, manifest: BindManifest, __: Snapshot) -> str:
+def _singularity(manifest: BindManifest) -> str:
     words = [word for bind in manifest.binds for word in ("--bind", spec(bind))]
     words += [word for item in manifest.variables for word in ("--env", f"{item.name}={item.value}")]
     return f"{shlex.join(words)}\n"
 
 
-def _json(boundary: Boundary, manifest: BindManifest, _: Snapshot) -> str:
+def _json(boundary: Boundary, manifest: BindManifest) -> str:
     binds = manifest.fabric is not Fabric.NONE
     text = json_output.json_text(
         "bind",
@@ -71,10 +70,3 @@ def _json(boundary: Boundary, manifest: BindManifest, _: Snapshot) -> str:
         doubts=[doubt.text for doubt in doubts(boundary)] if binds else [],
     )
     return text + "\n"
-
-
-FORMATS: dict[str, Callable[[Boundary, BindManifest, Snapshot], str]] = {
-    "shell": _shell,
-    "singularity": _singularity,
-    "json": _json,
-}

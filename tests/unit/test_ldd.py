@@ -54,10 +54,13 @@ def test_what_is_missing_is_null_and_makes_the_answer_no(root: Path, capsys: Cap
     assert files["/app/prog"]["closure"] == {"liba.so": "/app/liba.so", "libb.so": None}
     assert files["/app/prog"]["errors"] == ["libb.so: cannot open shared object file: No such file or directory"]
     assert main(["ldd", str(root), "/app/prog"]) == 1
-    assert capsys.readouterr().out.splitlines()[:3] == [
+    assert capsys.readouterr().out.splitlines() == [
+        "/app/prog would not load",
+        "why: libb.so: cannot open shared object file: No such file or directory",
+        "",
         "/app/prog",
-        "└── liba.so => /app/liba.so  [RUNPATH]",
-        "    └── libb.so => not found",
+        "└── liba.so  => /app/liba.so  [RUNPATH]",
+        "    └── ✗ libb.so => not found",
     ]
 
 
@@ -116,7 +119,7 @@ def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -
     text = capsys.readouterr().out
     assert "✗ /app/prog" in text
     assert "✗ /opt/b/libb.so" not in text
-    assert (text.count("✗"), "… and 12 more" in text) == (20, True)
+    assert "more lines with --verbose)" in text
     assert "missing most often: libb.so (32)" in text
 
 

@@ -283,11 +283,11 @@ def test_a_lock_with_a_secret_in_it_is_not_written(
 # ---- nobody goes round it
 
 AS_IT_IS = {
+    "cli/bind.py": "binds and variables, to be evaluated",
     "cli/completion.py": "a script of argcomplete's",
     "cli/host.py": "the snapshot",
     "cli/job.py": "the script, which says what its user said",
     "cli/schema.py": "our own words",
-    "report/bind.py": "binds and variables, to be evaluated",
 }
 """Results that other programs read: they are the same on standard output and in a file."""
 GATED = ("printable(", "json_output.json_text(", "count(", "error", "told", "ground.no_headers")

@@ -141,10 +141,8 @@ def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
 ARE_DOCUMENTS = {
     "bind",
     "job",
-    "draft",
     "list",
     "show",
-    "bench import",
     "schema",
     "completion",
     "node",

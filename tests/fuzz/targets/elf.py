@@ -12,7 +12,9 @@ from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
-from lumiimg.report.ldd import print_ldd
+from lumiimg.report.json_images import Libraries
+from lumiimg.report.text import show
+from lumiimg.report.views.ldd import ldd_document
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, printed, text_of
 from tests.shared.memory_root import MemoryRoot
@@ -77,4 +79,4 @@ def _process(data: bytes) -> str:
     assert outcome.ok == (not outcome.errors)
     if outcome.ok and process.objects[0].facts.is_dynamic:
         process.dlopen("liba.so")
-    return printed(print_ldd, {"/prog": outcome}, {"/prog": outcome}, None, (), verbose=True, stderr=False)
+    return printed(show, ldd_document("image", Libraries({"/prog": outcome}, {"/prog": outcome}, "", ())), verbose=True)

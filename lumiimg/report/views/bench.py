@@ -1,0 +1,48 @@
+"""What `bench import` says: calls by kind, two rows for each place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.check.startup import ImportSource, Startup
+from lumiimg.findings import Severity
+from lumiimg.report.document import Document, Paragraph, Row, Section, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COLUMNS = {"all": "metadata", "opens": "opens", "stats": "stats", "lists": "lists", "nothing": "failed"}
+"""The field of Counts below each head."""
+_NOTE = (
+    "of all: opens, stats and accesses, reads of directories; how many found nothing. Reads of files are not counted. "
+    "Each process of a job asks this"
+)
+_OF_AN_IMAGE = (
+    "; of an image, its part that reaches it: what the engine asks of its file, of the folders above it and of the "
+    "home, once per container, and what the program asks of paths that are bound"
+)
+
+
+def import_document(startups: Sequence[Startup], module: str) -> Document:
+    """Return what `bench import PLACE…` says."""
+    is_image = any(startup.kind is ImportSource.IMAGE for startup in startups)
+    return Document(
+        command="bench import",
+        subject=module,
+        severity=Severity.INFO if all(startup.shared for startup in startups) else Severity.UNKNOWN,
+        sentence=f"import {module}: calls on files and folders, counted with strace; no times",
+        is_list=True,
+        sections=tuple(_place(startup, module) for startup in startups),
+        closing=(_NOTE + (_OF_AN_IMAGE if is_image else ""),),
+    )
+
+
+def _place(startup: Startup, module: str) -> Section:
+    rows = tuple(
+        Row((label, *(f"{getattr(counts, name):,}" if counts else "?" for name in _COLUMNS.values())))
+        for label, counts in (("program asks", startup.program), ("reaches it", startup.shared))
+    )
+    table = Table(("", *_COLUMNS), rows)
+    why_not = [Paragraph(f"not counted: {startup.why_not}", Severity.UNKNOWN)] if startup.why_not else []
+    title = f"{startup.path} ({startup.kind}): Python {startup.python}, {module} {startup.version or '-'}"
+    return Section(title, (table, *why_not))

@@ -1,0 +1,174 @@
+"""What `draft` says: what a Dockerfile does, what of it is here already, and what a person must see to."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from lumiimg.definition.docker.dockerfile import text_of
+from lumiimg.definition.docker.recognition import GPU
+from lumiimg.definition.docker.steps import PLATFORM
+from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.report.document import Document, Facts, Item, Paragraph, Row, Section, Table
+from lumiimg.report.json_builds import DraftArgument, DraftResult
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from lumiimg.definition.docker.draft import Draft
+
+_TEXT = 200
+"""Characters of a step that show which one it is."""
+
+
+def draft_document(draft: Draft) -> Document:
+    """Return what `draft FILE` says."""
+    path = draft.path
+    stages = [path.base or "scratch", *(f"stage {stage.label} (line {stage.line})" for stage in path.stages)]
+    known = (
+        (one.layer, f"{one.what} ({_lines([one.line])}, stage {one.stage}){'; the base has it' if one.in_base else ''}")
+        for one in draft.recognised.known
+    )
+    return Document(
+        command="draft",
+        subject=str(path.dockerfile.path),
+        is_list=True,
+        is_named=True,
+        severity=Severity.INFO,
+        sentence=" → ".join(stages),
+        advice=_advice(draft),
+        sections=(
+            Section("Base", tuple(_base(draft))),
+            Section("Layers that bring what is in it", _facts(known)),
+            Section("GPUs", tuple(_gpus(draft))),
+            Section("Not carried over", tuple(_left_out(draft))),
+            Section("Arguments", _facts(_arguments(draft))),
+            Section("Steps", tuple(_steps(draft))),
+        ),
+        closing=("as a layer: the same with -o layers/NAME",),
+    )
+
+
+def written_document(draft: Draft, folder: Path) -> Document:
+    """Return what `draft FILE -o FOLDER` says."""
+    found = draft.recognised
+    if found.base is None:
+        words = ["show", "--layers", str(folder.parent), folder.name]
+    else:
+        at = ["--layers", str(folder.parent), "--add", folder.name]
+        words = ["build", "--base", found.base.option, *at, "--dry-run"]
+    is_edited = found.layers or any(entry.ends_build for entry in draft.left_out)
+    return Document(
+        command="draft",
+        subject=str(folder),
+        is_list=True,
+        is_named=True,
+        severity=Severity.INFO,
+        sentence=f"{count(len(draft.path.steps), 'step')} as a layer that nobody has built yet",
+        advice=Advice(None, f"lumiimg {shlex.join(words)}", f"once {folder}/post.sh is edited" if is_edited else None),
+        sections=(Section("What to see to", tuple(_to_do(draft)), is_headed=False),),
+    )
+
+
+def draft_result(draft: Draft, folder: Path | None) -> DraftResult:
+    """Return what `draft FILE --json` prints; `folder` is what was written."""
+    arguments = tuple(
+        DraftArgument(one.name, None if one.value is None else text_of(one.value), one.line, one.used)
+        for one in draft.path.arguments
+    )
+    environment = {name: text_of(value) for name, value in draft.path.environment.items()}
+    return DraftResult(draft, arguments, environment, folder)
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> tuple[Facts, ...]:
+    found = tuple(rows)
+    return (Facts(found),) if found else ()
+
+
+def _lines(numbers: Iterable[int]) -> str:
+    shown = list(dict.fromkeys(map(str, numbers)))
+    return f"line{'s' * (len(shown) > 1)} {', '.join(shown)}"
+
+
+def _advice(draft: Draft) -> Advice:
+    """Return what judges all layers together; where the catalogue has no such base, it lists those that take them."""
+    found = draft.recognised
+    if not found.layers:
+        return NO_ADVICE
+    name = found.base and (found.base.name or next(iter(found.base.near), None))
+    words = ["--base", name] if name else []
+    for layer in found.layers:
+        words += ["--add", layer]
+    return Advice(None, f"lumiimg explain {shlex.join(words)}", "to see whether they fit together")
+
+
+def _base(draft: Draft) -> Iterator[Paragraph]:
+    base = draft.recognised.base
+    if base is None:
+        yield Paragraph("scratch: no image; a layer needs one")
+    elif base.name:
+        yield Paragraph(f"{base.image} is the base {base.name}: --base {base.name}")
+    else:
+        yield Paragraph(f"{base.image}, which the catalogue does not have: --base {base.option}")
+        if base.near:
+            yield Paragraph(f"other tags of it in the catalogue: {', '.join(base.near)}")
+    ours = PLATFORM["TARGETPLATFORM"]
+    if draft.path.platform not in {None, ours}:
+        yield Paragraph(f"FROM asks for {draft.path.platform}; lumiimg builds for {ours}", Severity.UNKNOWN)
+
+
+def _gpus(draft: Draft) -> Iterator[Paragraph]:
+    for entry in draft.recognised.architectures:
+        gpus = " ".join(entry.gpus) or "what the base image has"
+        text = f"{entry.name} ({_lines([entry.line])}): {gpus}"
+        if entry in draft.recognised.without_gpu:
+            yield Paragraph(f"{text}; without {GPU} (MI250X, LUMI's)", Severity.PROBLEM)
+        else:
+            yield Paragraph(text, Severity.OK if entry.gpus else Severity.UNKNOWN)
+
+
+def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
+    for declared in draft.path.arguments:
+        value = "without a value" if declared.value is None else text_of(declared.value) or "(empty)"
+        used = f"used in {', '.join(map(str, declared.used))}" if declared.used else "not used"
+        yield declared.name, f"{value} ({_lines([declared.line])}; {used})"
+
+
+def _steps(draft: Draft) -> Iterator[Table | Paragraph]:
+    path = draft.path
+    texts = (f"{step.keyword} {' '.join(step.text[:_TEXT].split())}" for step in path.steps)
+    rows = tuple(Row((step.stage, str(step.line), text)) for step, text in zip(path.steps, texts, strict=True))
+    yield Table(("stage", "line", "step"), rows, what="steps")
+    if path.needed:
+        stages = ", ".join(f"{stage.label} ({_lines([stage.line])})" for stage in path.needed)
+        yield Paragraph(f"Files are taken from {count(len(path.needed), 'other stage')}: {stages}.")
+
+
+def _left_out(draft: Draft) -> Iterator[Paragraph]:
+    for entry in draft.left_out:
+        is_open = Severity.UNKNOWN if entry.ends_build else Severity.INFO
+        severity = Severity.PROBLEM if entry.is_secret else is_open
+        yield Paragraph(f"line {entry.line} {entry.keyword}: {entry.what}", severity)
+    for note in draft.environment.notes:
+        yield Paragraph(note, Severity.INFO)
+
+
+def _to_do(draft: Draft) -> Iterator[Item]:
+    found = draft.recognised
+    if ends := [entry.line for entry in draft.left_out if entry.ends_build]:
+        places = count(len(ends), "place")
+        text = f"{places} where its build ends until you see to it (`todo` in post.sh): {_lines(ends)}"
+        yield Item(Severity.UNKNOWN, text)
+    for left in draft.left_out:
+        if left.is_secret:
+            yield Item(Severity.PROBLEM, f"line {left.line} {left.keyword}: {left.what}")
+    for name in found.layers:
+        layer = name.partition("==")[0]
+        where = _lines(known.line for known in found.known if known.layer == layer)
+        text = f"the layer {layer} brings part of it ({where}): take that out and --add {name}"
+        yield Item(Severity.UNKNOWN, text)
+    for entry in found.without_gpu:
+        text = f"{entry.name} ({_lines([entry.line])}) leaves out {GPU} (MI250X, LUMI's)"
+        yield Item(Severity.PROBLEM, text)
