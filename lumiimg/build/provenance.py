@@ -25,11 +25,13 @@ from typing import Any
 
 from lumiimg import __version__
 from lumiimg.catalog.layers import NAME, SHA256
+from lumiimg.catalog.settings import user_cache
 from lumiimg.catalog.sites import site_names
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import open_regular
+from lumiimg.host.carried_manifest import CarriedManifest, read_manifest
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
@@ -199,6 +201,35 @@ def read_plan(image: Path) -> dict[str, Any] | None:
     if plan is not None and type(version := plan.get("format", _FORMAT)) is int:
         _refuse_other(version, image)
     return plan
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """What an image says of how it was made."""
+
+    image: Path
+    """As it was named."""
+    plan: dict[str, Any] | None
+    """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes. Null where it has none: an
+    engine built it from definition files."""
+    sbom: dict[str, Any] | None
+    """Bill of materials, as it stands in the image: CycloneDX 1.6 where lumiimg wrote it; null where it has none."""
+    bind_manifest: CarriedManifest | None
+    """What it wants of a machine's fabric; null where it carries no manifest."""
+
+
+def read_record(image: Path) -> ImageRecord:
+    """Return what an image says of how it was made. Raises BadInputError for one that says nothing."""
+    with open_image(image, user_cache) as opened:
+        manifest = read_manifest(opened.root)
+    plan, bill = read_plan(image), read_document(image, SBOM)
+    if plan is None and manifest is None:
+        raise BadInputError(
+            "does not say how it was built",
+            where=str(image),
+            hint="what it would use: lumiimg check; its files: lumiimg explain",
+        )
+    return ImageRecord(image, plan, bill, manifest)
 
 
 def asked_for(image: Path) -> tuple[str, ...]:

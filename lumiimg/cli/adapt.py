@@ -18,8 +18,10 @@ from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot import Snapshot
-from lumiimg.report.build import print_doubts
-from lumiimg.report.console import Console, console, headline, marked, print_json, remedies, say
+from lumiimg.report.console import Console, console, marked, print_json, remedies, say
+from lumiimg.report.document import Document, severity_of
+from lumiimg.report.text import show
+from lumiimg.report.views.build import doubts_section
 from lumiimg.resolve.decide import locked
 from lumiimg.resolve.image_base import read_foreign
 from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
@@ -73,16 +75,12 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         sentence = "it has everything that the site's network needs"
     doubts = [*(finding.summary for finding in against), *(rule.because for rule in lock.doubts)]
-    _print_answer(arguments, sentence, doubts, answer)
-    print_doubts(out, lock)
-    return answer
-
-
-def _print_answer(arguments: argparse.Namespace, sentence: str, doubts: list[str], answer: ExitCode) -> None:
     if arguments.json:
         print_json("adapt", answer=sentence, doubts=doubts)
-    kind = {ExitCode.NO: "problem", ExitCode.UNDECIDED: "unknown"}.get(answer, "ok")
-    headline(console(stderr=True, quiet=arguments.quiet), f"{sentence}: nothing was built", kind)
+    whole, sections = f"{sentence}: nothing was built", (doubts_section(lock),)
+    document = Document("adapt", arguments.base, severity_of(answer), whole, sections=sections)
+    show(document, quiet=arguments.quiet, verbose=True, stderr=True)
+    return answer
 
 
 def _show(out: Console, finding: Finding, image: str, site: str, note: str = "") -> None:

@@ -6,27 +6,32 @@ import argparse
 from pathlib import Path
 
 from lumiimg.catalog.settings import user_cache
+from lumiimg.cli.output import Output
 from lumiimg.errors import ExitCode
 from lumiimg.files import read_beginning
 from lumiimg.image import open_image
 from lumiimg.image.compare import compare, compared
-from lumiimg.report.build import print_changes
-from lumiimg.report.image import print_differences
+from lumiimg.report.json_builds import LockDiff
+from lumiimg.report.json_images import ImageDiff
+from lumiimg.report.views.build import changes_document
+from lumiimg.report.views.image import differences_document
 from lumiimg.resolve.lock_diff import changes, entries
 from lumiimg.resolve.lockfile import read_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, print, and answer by the exit code: 1 where they differ, as diff(1) does."""
+    output = Output.of(arguments)
     if any(is_image(path) for path in (arguments.old, arguments.new)):
         with open_image(arguments.old, user_cache) as old, open_image(arguments.new, user_cache) as new:
             differences = list(compare(old.root, new.root))
-            told = compared(old.root, new.root)
-        print_differences(differences, told, as_json=arguments.json, quiet=arguments.quiet)
-        return ExitCode.NO if differences else ExitCode.GOOD
+            what = compared(old.root, new.root)
+        answer = ExitCode.NO if differences else ExitCode.GOOD
+        value = ImageDiff(tuple(differences), tuple(what))
+        return output.deliver(differences_document(differences, what), "diff-images", value, answer)
     found = changes(*(entries(read_document(path), path) for path in (arguments.old, arguments.new)))
-    print_changes(found, as_json=arguments.json, quiet=arguments.quiet)
-    return ExitCode.NO if found else ExitCode.GOOD
+    answer = ExitCode.NO if found else ExitCode.GOOD
+    return output.deliver(changes_document(found), "diff-locks", LockDiff(tuple(found)), answer)
 
 
 def is_image(path: Path) -> bool:

@@ -10,21 +10,19 @@ from lumiimg.catalog.site_choice import site_here
 from lumiimg.check.answer import Answer
 from lumiimg.check.drift import follow, judge
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.output import Output
 from lumiimg.errors import ExitCode, LumiimgError
-from lumiimg.files import refuse_places, write_text
 from lumiimg.host.drift import compare
 from lumiimg.host.library_search import ASKED
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.report.console import print_json
-from lumiimg.report.drift import Words, json_parts, print_drift
-from lumiimg.report.html.drift import drift_page
+from lumiimg.report.views.drift import Words, drift_document, drift_result
 from lumiimg.report.views.images import of_error
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    refuse_places({"--html": arguments.html}, (*arguments.image, arguments.before, arguments.now))
+    output = Output.of(arguments, (*arguments.image, arguments.before, arguments.now))
     # two snapshots may be of another machine than this
     inputs = Inputs.of(arguments, None if arguments.now else site_here)
     before = read_snapshot(arguments.before)
@@ -41,13 +39,9 @@ def execute(arguments: argparse.Namespace) -> int:
             unread.append(of_error(path, error))  # it does not keep the others from an answer
     answer = judge(drift, images) if images or not unread else Answer.UNDECIDED
     words = Words(str(arguments.now) if arguments.now else None, inputs.site_name)
-    if arguments.html:
-        write_text(arguments.html, drift_page(drift, images, answer, words, unread))
-    if arguments.json:
-        print_json("drift", **json_parts(drift, images, answer, words, unread))
-    shown = {"verbose": arguments.verbose, "quiet": arguments.quiet, "stderr": arguments.json}
-    print_drift(drift, images, answer, words, unread, **shown)
-    return ExitCode.BAD_INPUT if unread and answer is not Answer.NO else answer.exit_code
+    code = ExitCode.BAD_INPUT if unread and answer is not Answer.NO else answer.exit_code
+    result = drift_result(drift, images, answer, words, unread)
+    return output.deliver(drift_document(result, words), "drift", result, code)
 
 
 def _this_machine(before: Snapshot) -> Snapshot:

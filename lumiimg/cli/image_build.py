@@ -21,6 +21,7 @@ from lumiimg.build.provenance import PLAN, plan_document
 from lumiimg.build.unfetched import unreachable, write_fetch
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site
+from lumiimg.cli.output import Output
 from lumiimg.cli.sources import open_sources
 from lumiimg.definition.definition import Definition
 from lumiimg.definition.writer import with_manifest, write_chain, write_flat
@@ -32,10 +33,11 @@ from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.wanted import KnownMachine, planned
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
-from lumiimg.report.build import print_built, print_definitions, print_start
 from lumiimg.report.cache import print_why
-from lumiimg.report.html.build import build_page
+from lumiimg.report.json_builds import BuildResult, RebuildResult, Stack, WrittenDefinitions
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
+from lumiimg.report.text import show
+from lumiimg.report.views.build import built_document, definitions_document, start_document
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lockfile import to_text as lock_text
 from lumiimg.resolve.pin import settle
@@ -61,7 +63,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     if not arguments.why:
         way, because = choose_way(machine, arguments.strategy)
         if not arguments.quiet:
-            print_start(lock, machine.engine, output_of(arguments), f"{way}: {because}")
+            show(start_document(lock, machine.engine, output_of(arguments), f"{way}: {because}"), stderr=True)
     progress = progress_of(arguments)
     lock = lock_base(lock, cache, progress.notice)
     runs_on = _runs_on(arguments, request, progress)
@@ -113,10 +115,15 @@ def report_built(
         with open_image(built.image) as image:
             if (manifest := read_manifest(image.root)) is not None:
                 write_text(arguments.manifest, to_text(manifest))
-    if arguments.html:
-        write_text(arguments.html, build_page(built, lock, machine.engine))
-    shown = {"as_json": arguments.json, "quiet": arguments.quiet, "differences": differences}
-    print_built(built, lock, machine.engine, **shown)
+    engine, output = machine.engine, Output.of(arguments)
+    document = built_document(built, lock, engine, differences)
+    if lock is not None:
+        result = BuildResult(built=built, engine=engine, plan=Stack(lock))
+        output.deliver(document, "build", result, ExitCode.GOOD)
+    else:
+        differing = None if differences is None else tuple(differences)
+        again = RebuildResult(built=built, engine=engine, differences=differing)
+        output.deliver(document, "rebuild", again, ExitCode.GOOD)
 
 
 def _print_why(
@@ -139,8 +146,9 @@ def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, 
     fetch = write_fetch(definitions, missing, folder) if missing else None
     if arguments.manifest:
         write_text(arguments.manifest, to_text(manifest))
-    print_definitions(definitions, folder, fetch, as_json=arguments.json, quiet=arguments.quiet)
-    return ExitCode.GOOD
+    document = definitions_document(definitions, folder, fetch)
+    value = WrittenDefinitions(folder, tuple(definitions), fetch)
+    return Output.of(arguments).deliver(document, "build-definitions", value, ExitCode.GOOD)
 
 
 def refuse_places_of_build(arguments: argparse.Namespace) -> None:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.error_output import print_note
 from lumiimg.cli.inputs import mirrors_of
+from lumiimg.cli.output import Output
 from lumiimg.cli.request import decide_request, indexes_of, read_request, resolve_context
 from lumiimg.cli.sources import open_sources
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.files import refuse_places, write_text
-from lumiimg.report.build import print_lock
+from lumiimg.report.json_builds import WrittenLock
+from lumiimg.report.views.build import lock_document
 from lumiimg.resolve.decide import Held, held_by, locked
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_diff import changes, entries
@@ -45,8 +47,9 @@ def execute(arguments: argparse.Namespace) -> int:
     write_text(arguments.output, to_text(lock, request))
     found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
     beyond = outside_catalogue(lock, sources.mirrors)
-    print_lock(lock, request, found, arguments.output, beyond=beyond, as_json=arguments.json, quiet=arguments.quiet)
-    return ExitCode.GOOD
+    document = lock_document(lock, request, found, arguments.output, beyond)
+    value = WrittenLock(arguments.output, tuple(found or ()))
+    return Output.of(arguments).deliver(document, "lock", value, ExitCode.GOOD)
 
 
 def _request_of(before: tuple[Lock, Request] | None, arguments: argparse.Namespace) -> Request:

@@ -8,27 +8,31 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from lumiimg.build.provenance import read_record
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import Layer, Release
 from lumiimg.catalog.settings import read_settings, user_cache
 from lumiimg.catalog.sites import find_site, site_names
+from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.rule import node_gpu
 from lumiimg.image import open_image
 from lumiimg.report.catalogue import print_entry, print_list, print_recipe
-from lumiimg.report.gpu_code import print_gpu_code
-from lumiimg.report.image import print_image
+from lumiimg.report.json_images import ImageGpuCode
 from lumiimg.report.site import print_site
+from lumiimg.report.views.gpu_code import gpu_code_document
+from lumiimg.report.views.image import record_document
 from lumiimg.resolve.gpu_code import gpu_code_of
 from lumiimg.resolve.releases.kept import kept_rows
 from lumiimg.resolve.releases.lookup import with_age
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    output = Output.of(arguments)
     if arguments.gpu and arguments.name is None:
         raise BadInputError("--gpu is for an image", hint="lumiimg show --gpu image.sif")
     if arguments.gpu:
-        return _gpu_code(arguments)
+        return _gpu_code(arguments, output)
     if arguments.site:
         raise BadInputError(
             "--site has no effect without --gpu", hint=f"to see the site: lumiimg show {arguments.site}"
@@ -38,8 +42,8 @@ def execute(arguments: argparse.Namespace) -> int:
         print_list(catalogue, os.environ, as_json=arguments.json)
         return ExitCode.GOOD
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
-        print_image(Path(arguments.name), as_json=arguments.json)
-        return ExitCode.GOOD
+        record = read_record(Path(arguments.name))
+        return output.deliver(record_document(record), "show-image", record, ExitCode.GOOD)
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
     if is_site and arguments.name not in catalogue.layer_names():
         print_site(find_site(arguments.name, os.environ), as_json=arguments.json)
@@ -63,7 +67,7 @@ def _read_before(layer: Layer) -> Sequence[Release]:
     return with_age(kept_rows(read_settings(os.environ).cache, layer, today)[0], today)
 
 
-def _gpu_code(arguments: argparse.Namespace) -> int:
+def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
     site = find_site(arguments.site, os.environ) if arguments.site else None
     if site and not site.arch:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
@@ -71,5 +75,6 @@ def _gpu_code(arguments: argparse.Namespace) -> int:
     with open_image(Path(arguments.name), user_cache) as image:
         found = gpu_code_of(image.root)
     code = found.judged(gpu) if gpu else found
-    print_gpu_code(arguments.name, code, gpu, as_json=arguments.json)
-    return ExitCode.UNDECIDED if code.unreadable else ExitCode.GOOD
+    document = gpu_code_document(arguments.name, code, gpu)
+    answer = ExitCode.UNDECIDED if code.unreadable else ExitCode.GOOD
+    return output.deliver(document, "show-gpu", ImageGpuCode(arguments.name, gpu, code), answer)

@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import sys
-from pathlib import Path
 
 from lumiimg.build.choice import builds_here, machine_for_builds
 from lumiimg.catalog.catalogue import open_catalogue
@@ -14,6 +13,7 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.check.advice import sbatch_options
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation
 from lumiimg.cluster.trial.driver import is_over, run_here, run_in_job
 from lumiimg.cluster.trial.folder import TrialFolder, alone
@@ -25,8 +25,7 @@ from lumiimg.errors import BadInputError, ExitCode, MissingHereError, printable
 from lumiimg.files import write_text
 from lumiimg.report import json_output
 from lumiimg.report.console import print_json
-from lumiimg.report.html.trial import trial_page
-from lumiimg.report.trial import print_plan, print_trial
+from lumiimg.report.views.trial import trial_document, trial_plan_document
 
 _OWN_IMAGES = 3
 """Of the site, where none is named."""
@@ -51,12 +50,9 @@ def _plan(arguments: argparse.Namespace) -> int:
     )
     folder = TrialFolder(arguments.output)
     folder.make(plan)
-    if arguments.json:
-        print_json("trial-plan", plan)
     options = " ".join(sbatch_options(site, os.environ)) if site.scheduler in {None, "Slurm"} else ""
     command = f"lumiimg trial run {shlex.quote(str(folder.path))} --sbatch={shlex.quote(options)}"
-    print_plan(plan, command, quiet=arguments.quiet, stderr=arguments.json)
-    return ExitCode.GOOD
+    return Output.of(arguments).deliver(trial_plan_document(plan, command), "trial-plan", plan, ExitCode.GOOD)
 
 
 def _doctor() -> bool | None:
@@ -82,10 +78,10 @@ def _run(arguments: argparse.Namespace) -> int:
             return ExitCode.UNDECIDED
         if allocation is not None:
             run_in_job(folder, plan, allocation, os.environ, say)
-            return _told(folder, plan, as_json=arguments.json, quiet=True)
+            return _answer(folder, plan, Output(json=arguments.json, quiet=True))
         run_here(folder, plan, os.environ, say, quick=True)
         if is_over(folder, plan):
-            return _told(folder, plan, as_json=arguments.json, quiet=arguments.quiet)
+            return _answer(folder, plan, Output(json=arguments.json, quiet=arguments.quiet))
         if arguments.write_only:
             command = shlex.join(map(str, ["sbatch", *write_job(folder, plan, options, os.environ)]))
             return _job(arguments, None, None, command)
@@ -112,34 +108,14 @@ def _job(arguments: argparse.Namespace, number: str | None, state: str | None, c
 def _report(arguments: argparse.Namespace) -> int:
     folder = TrialFolder(arguments.folder)
     plan = folder.plan()
-    return _told(
-        folder,
-        plan,
-        as_json=arguments.json,
-        html=arguments.html,
-        quiet=arguments.quiet,
-        verbose=arguments.verbose,
-    )
+    return _answer(folder, plan, Output.of(arguments))
 
 
-def _told(
-    folder: TrialFolder,
-    plan: TrialPlan,
-    *,
-    as_json: bool,
-    quiet: bool,
-    html: Path | None = None,
-    verbose: bool = False,
-) -> int:
+def _answer(folder: TrialFolder, plan: TrialPlan, output: Output) -> int:
     """Write the file, print the table, and return its answer."""
     report = report_of(folder, plan, os.environ)
     write_text(folder.path / "trial.json", json_output.json_text("trial", report) + "\n")
-    if html is not None:
-        write_text(html, trial_page(report))
-    if as_json:
-        print_json("trial", report)
-    print_trial(report, str(folder.path), verbose=verbose, quiet=quiet, stderr=as_json)
-    return answer_of(report)
+    return output.deliver(trial_document(report, str(folder.path)), "trial", report, answer_of(report))
 
 
 def _words(text: str) -> list[str]:

@@ -83,6 +83,8 @@ class Lines:
     """How many of them a terminal shows without --verbose."""
     is_evidence: bool = False
     """Whether something else printed them: they are the proof."""
+    is_pasted: bool = False
+    """Whether they stand at the margin, all of them: they are pasted elsewhere, where each space counts."""
 
 
 @dataclass(frozen=True, slots=True)

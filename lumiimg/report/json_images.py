@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lumiimg.errors import ExitCode
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadOutcome
     from lumiimg.engine.engine import Engine
     from lumiimg.fabric.path import Fabric
-    from lumiimg.findings import Advice, Finding
+    from lumiimg.findings import Advice, Finding, Remedy
     from lumiimg.gpu.target import GpuTarget
-    from lumiimg.host.carried_manifest import CarriedManifest
     from lumiimg.host.drift import Drift
     from lumiimg.host.manifest import BindManifest, Refusal, Variable
     from lumiimg.image.compare import FileDifference
@@ -49,21 +48,6 @@ class ImageDiff:
     """By path; empty where there is no difference."""
     compared: tuple[str, ...]
     """What was compared of each file, as both images have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownImage:
-    """What an image says of how it was made."""
-
-    image: Path
-    """As it was named."""
-    plan: dict[str, Any] | None
-    """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes. Null where it has none: an
-    engine built it from definition files."""
-    sbom: dict[str, Any] | None
-    """Bill of materials, as it stands in the image: CycloneDX 1.6 where lumiimg wrote it; null where it has none."""
-    bind_manifest: CarriedManifest | None
-    """What it wants of a machine's fabric; null where it carries no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +176,7 @@ class DriftOfImage:
     """One image."""
 
     of: ImageDrift
-    remedies: tuple[str, ...]
+    remedies: tuple[Remedy, ...]
     """What to do, a command or a sentence each."""
 
     @property

@@ -192,7 +192,7 @@ KINDS = {
         "report.json_images.ImageGpuCode",
         "image gpu code.files code.unreadable",
     ),
-    "show-image": Kind("lumiimg show image.sif --json", "report.json_images.ShownImage", number=2),
+    "show-image": Kind("lumiimg show image.sif --json", "build.provenance.ImageRecord", number=2),
     "show-layer": Kind(
         "lumiimg show LAYER --json",
         "report.json_builds.ShownLayer",

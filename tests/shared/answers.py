@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 from lumiimg.fabric.path import Part, Side, Step
 from lumiimg.findings import Advice, Level, Remedy, Severity
@@ -252,3 +253,16 @@ NODES = Document(
     ),
 )
 DOCUMENTS = {"check": CHECK, "log": LOG, "explain": EXPLAIN, "images": IMAGES, "nodes": NODES}
+
+
+def spoiled(value: Any, text: str) -> Any:
+    """A document all of whose text is this."""
+    if isinstance(value, Remedy):
+        return Remedy(text, value.command and f"{text} command", text)
+    if isinstance(value, str):
+        return text if type(value) is str else value
+    if isinstance(value, tuple):
+        return tuple(spoiled(one, text) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: spoiled(getattr(value, one.name), text) for one in fields(value)})
+    return value

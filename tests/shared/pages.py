@@ -24,8 +24,8 @@ from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit
-from lumiimg.report.html.build import build_page
 from lumiimg.report.page import to_page
+from lumiimg.report.views.build import built_document
 from lumiimg.report.views.check import check_document, nodes_document
 from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
@@ -214,4 +214,5 @@ def build() -> str:
         BuildStage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
     )
     built = BuiltImage(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", is_new=True, stages=stages)
-    return build_page(built, None, Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()))
+    engine = Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+    return to_page(built_document(built, None, engine))

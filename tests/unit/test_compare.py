@@ -44,10 +44,10 @@ def _pack(folder: Path, name: str, *lines: str) -> Path:
 def _said(capsys: Capture, first: Path, second: Path) -> list[str]:
     """Return what `diff` prints, and hold its exit code against it."""
     code = main(["diff", str(first), str(second)])
-    headline, *said = re.split(r"\n(?=\S|    \S)", capsys.readouterr().out.rstrip())
+    headline, *said = re.split(r"\n\s*\n|\n(?=\S|    \S)", capsys.readouterr().out.rstrip())
     assert code == (ExitCode.GOOD if headline.startswith("no difference") else ExitCode.NO)
     assert code == ExitCode.GOOD or headline == f"{count(len(said), 'file')} differ{'s' if len(said) == 1 else ''}"
-    return [unwrapped(line) for line in ([headline] if code == ExitCode.GOOD else []) + said]
+    return [unwrapped(line.strip()) for line in ([headline] if code == ExitCode.GOOD else []) + said]
 
 
 def test_the_same_is_no_difference_and_it_is_said_what_was_compared(folder: Path, capsys: Capture) -> None:

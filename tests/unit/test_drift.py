@@ -304,7 +304,7 @@ def test_images_of_one_fate_are_shown_together_the_worst_first(
     out = capsys.readouterr().out
     assert out.index("5 images: BREAKS") < out.index("5 images: no obstacle found")
     assert out.count("needs GLIBC_2.38") <= 3
-    assert out.count("do, for the first of 5:  ") == 1
+    assert out.count("do:  for the first of 5: ") == 1
     assert len(out.splitlines()) < 24
     main([*words, "--verbose"])
     shown = capsys.readouterr().out

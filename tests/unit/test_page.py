@@ -31,7 +31,7 @@ from lumiimg.report.document import (
 )
 from lumiimg.report.junit import junit_text
 from lumiimg.report.page import DEPTH, EVIDENCE, LINES, ROWS, shown, to_page
-from tests.shared.answers import CHECK, DOCUMENTS, LOG, NEXT, STEPS, UNSEEN
+from tests.shared.answers import CHECK, DOCUMENTS, LOG, NEXT, STEPS, UNSEEN, spoiled
 from tests.shared.html_page import HOSTILE, Page, judge
 
 SHEET = (Path(lumiimg.report.__path__[0]) / "page.css").read_text()
@@ -56,19 +56,6 @@ def texts(value: Any) -> list[str]:
     if is_dataclass(value):
         return [text for one in fields(value) for text in texts(getattr(value, one.name))]
     return []
-
-
-def spoiled(value: Any, text: str) -> Any:
-    """A document all of whose text is this."""
-    if isinstance(value, Remedy):
-        return Remedy(text, value.command and f"{text} command", text)
-    if isinstance(value, str):
-        return text if type(value) is str else value
-    if isinstance(value, tuple):
-        return tuple(spoiled(one, text) for one in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: spoiled(getattr(value, one.name), text) for one in fields(value)})
-    return value
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -6,6 +6,7 @@ least once, without an engine: where only an engine could make the result, the p
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -13,7 +14,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -21,7 +23,7 @@ from jsonschema import Draft202012Validator
 from lumiimg.build.builder import BuiltImage
 from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import CacheLookup, Difference
-from lumiimg.build.capabilities import CapabilityTrial
+from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.disk_space import FreeSpace
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.provenance import plan_document
@@ -33,6 +35,7 @@ from lumiimg.check.run.collective import Collective, CollectiveProgram
 from lumiimg.check.run.execution import RunResult
 from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
+from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.findings import Advice, Level
@@ -44,7 +47,6 @@ from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report import build as build_report
 from lumiimg.report import cache as cache_report
 from lumiimg.report.console import print_json
 from lumiimg.report.json_kinds import KINDS
@@ -164,12 +166,14 @@ def _trial(folder: Path) -> None:
     main(["trial", "report", str(folder), "--json", "--quiet"])
 
 
+AS_JSON = argparse.Namespace(json=True, quiet=True, manifest=None)
+MACHINE = cast("BuildMachine", SimpleNamespace(engine=ENGINE))
 PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: print_json("bench-import", module="t", places=[_STARTUP]),
-    "build": lambda at: build_report.print_built(at.built, at.lock, ENGINE, as_json=True, quiet=True),
+    "build": lambda at: report_built(AS_JSON, at.built, at.lock, MACHINE),
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
     "check at level run": lambda at: print_json("check", at.run()),
-    "diff-locks": lambda _: build_report.print_changes([LockChange("layer a", "1", None)], as_json=True),
+    "diff-locks": lambda _: print_json("diff-locks", changes=[LockChange("layer a", "1", None)]),
     "doctor": lambda at: print_doctor(
         ENGINE,
         [CapabilityTrial("user namespaces", works=True, said="")],
@@ -179,14 +183,10 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         Advice(next="lumiimg build"),
         as_json=True,
     ),
-    "lock": lambda at: build_report.print_lock(
-        at.lock, at.request, [LockChange("layer a", None, "1")], Path("lumiimg.lock"), beyond=(), as_json=True
-    ),
+    "lock": lambda _: print_json("lock", lock=Path("lumiimg.lock"), changes=[LockChange("layer a", None, "1")]),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
-    "rebuild": lambda at: build_report.print_built(
-        at.built, None, ENGINE, as_json=True, quiet=True, differences=[FileDifference("/x", "content")]
-    ),
+    "rebuild": lambda at: report_built(AS_JSON, at.built, None, MACHINE, [FileDifference("/x", "content")]),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: print_json(
         "venv", record=VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder

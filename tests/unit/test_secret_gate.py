@@ -23,9 +23,11 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
+from lumiimg.findings import Severity
 from lumiimg.report import console, json_output
-from lumiimg.report.html import page
+from lumiimg.report.document import Document, Item, Lines, Row, Section, Table
 from lumiimg.report.junit import Case, to_junit
+from lumiimg.report.page import to_page
 from lumiimg.report.progress import LineProgress
 from lumiimg.secret import HIDDEN, hidden, known_secrets, secrets_here
 from tests.shared import fabric_builder
@@ -94,8 +96,8 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
     yield "terminal", "".join(capsys.readouterr())
     value = {"a": [{"b": text, text: ""}], "environment": {"DB_PASS": "".join(WORDS)}}
     yield "JSON", json_output.strict_json(json_output._builtins(value, None, "", hidden))
-    section = page.Section(text, [page.element("p", text, text, title=text), *page.lines([text], 5, text)])
-    yield "page", page.page(text, text, "ok", text, [text], [section])
+    blocks = Item(Severity.OK, text, evidence=(text,), notes=(text,)), Lines((text,)), Table((text,), (Row((text,)),))
+    yield "page", to_page(Document(text, text, Severity.OK, text, summary=(text,), sections=(Section(text, blocks),)))
     yield "JUnit", to_junit("x", [Case(text, code, text, (text,)) for code in (ExitCode.GOOD, ExitCode.NO)])
 
 

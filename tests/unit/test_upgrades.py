@@ -132,14 +132,14 @@ def test_an_image_says_how_it_was_built_and_what_its_bill_does_not_list(
     assert main(["show", "./image"]) == ExitCode.GOOD
     shown = capsys.readouterr().out
     assert "built by lumiimg " in shown
-    assert "layer     tool" in shown
+    assert "layer  tool" in shown
     assert "not known" not in shown
     assert [one.name for one in read_chain(written / "image", written / "scratch")] == ["01-box", "02-tool"]
     properties = [{"name": "lumiimg:incomplete", "value": "packages of rpm are not listed"}]
     bill = {"metadata": {"properties": properties}, "components": []}
-    monkeypatch.setattr("lumiimg.report.image.read_document", lambda *_: bill)
+    monkeypatch.setattr("lumiimg.build.provenance.read_document", lambda *_: bill)
     assert main(["show", "./image"]) == ExitCode.GOOD
-    assert "not known packages of rpm are not listed" in capsys.readouterr().out
+    assert "not known  packages of rpm are not listed" in capsys.readouterr().out
 
 
 def test_a_newer_image_is_refused_and_stays(written: Path, tmp_path: Path, capsys: Capture) -> None:

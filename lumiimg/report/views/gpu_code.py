@@ -1,4 +1,4 @@
-"""What `show --gpu` prints: a table in Markdown, to be pasted into an issue."""
+"""What `show --gpu` answers: a table in Markdown, to be pasted into an issue."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumiimg.errors import printable
+from lumiimg.findings import Severity
 from lumiimg.gpu.rule import CodeForm, GpuFit
-from lumiimg.report.console import console, detail, headline, marked, print_json, verbatim
+from lumiimg.report.document import Document, Lines, Paragraph, Section
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.static.gpu_code import GpuAccount
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.resolve.gpu_code import CodeFile, GpuCode
-    from lumiimg.resolve.gpu_verdict import GpuVerdict
 
-_SHOWN = 20
 _WORDS = {
     GpuFit.RUNS: "yes",
     GpuFit.XNACK: "with HSA_XNACK=1",
@@ -29,30 +27,27 @@ _WORDS = {
 }
 
 
-def print_gpu_code(image: str, code: GpuCode, gpu: GpuTarget | None, *, as_json: bool) -> None:
-    """Print for which GPUs an image has code, and whether `gpu` takes it."""
-    if as_json:
-        print_json("show-gpu", image=image, gpu=gpu, code=code)
-        return
-    out = console()
-    headline(out, f"{image}: {_answer(code, gpu)}", "unknown" if code.unreadable else "info")
-    if code.files:
-        out.print()
-        for line in _table(code.files, gpu):
-            verbatim(out, line)
-        out.print()
-    for lost in code.unreadable[:_SHOWN]:
-        marked(out, "unknown", f"{lost.path}: cannot be read: {lost.why}")
-    if len(code.unreadable) > _SHOWN:
-        detail(out, f"and {count(len(code.unreadable) - _SHOWN, 'file')} more; --json has all")
+def gpu_code_document(image: str, code: GpuCode, gpu: GpuTarget | None) -> Document:
+    """Return for which GPUs an image has code, and whether `gpu` takes it."""
+    lost = (Paragraph(f"{one.path}: cannot be read: {one.why}", Severity.UNKNOWN) for one in code.unreadable)
+    table = (Lines(tuple(_table(code.files, gpu)), is_pasted=True, what="components"),) if code.files else ()
+    return Document(
+        command="show",
+        subject=image,
+        is_named=True,
+        is_list=True,
+        severity=Severity.UNKNOWN if code.unreadable else Severity.INFO,
+        sentence=_answer(code, gpu),
+        sections=(Section("GPU code", table, is_headed=False), Section("Not read", tuple(lost), is_headed=False)),
+    )
 
 
 def _answer(code: GpuCode, gpu: GpuTarget | None) -> str:
     if not code.files:
         return "no GPU code that can be read" if code.unreadable else "no GPU code of AMD's"
     found = Counter(file.fit for file in code.files if file.fit)
-    told = ", ".join(f"{_WORDS[fit]} {found[fit]}" for fit in GpuFit if fit in found)
-    return f"GPU code in {count(len(code.files), 'place')}" + (f"; runs on {gpu.processor}: {told}" if gpu else "")
+    fits = ", ".join(f"{_WORDS[fit]} {found[fit]}" for fit in GpuFit if fit in found)
+    return f"GPU code in {count(len(code.files), 'place')}" + (f"; runs on {gpu.processor}: {fits}" if gpu else "")
 
 
 def _table(files: Sequence[CodeFile], gpu: GpuTarget | None) -> Iterator[str]:
@@ -92,15 +87,3 @@ def _cell(file: CodeFile, processor: str) -> str:
     amount = f"{having} of {total}" if file.form is CodeForm.BUNDLES and having < total else "✓"
     modes = [":".join(target.modes) or "any" for target in targets]
     return amount if modes == ["any"] else f"{amount} {', '.join(modes)}"
-
-
-def summary_of(account: GpuAccount) -> str:
-    """Return a line: each component with its mark."""
-    told = ", ".join(f"{part.component} {mark_of(part)}" for part in account.parts)
-    return f"GPU code for {account.processor}: {told or 'none was found'}"
-
-
-def mark_of(part: GpuVerdict) -> str:
-    """Return `✓`, or in short what else there is of a component."""
-    words = {GpuFit.RUNS: "✓", GpuFit.PART: "✓ in part", GpuFit.XNACK: "✗ without HSA_XNACK=1", GpuFit.UNKNOWN: "?"}
-    return words.get(part.fit) or f"{part.has} ✗"

@@ -1,0 +1,212 @@
+"""What a build answers: the definitions, the start, the result; and the lock that it is made from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.definition.writer import FLAT
+from lumiimg.errors import printable
+from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.report.document import Document, Facts, Lines, Meter, Paragraph, Row, Section, Shown, Table
+from lumiimg.report.reach import LEGEND
+from lumiimg.report.views.image import difference_lines, differences_document
+from lumiimg.report.views.request import doubts_of
+from lumiimg.resolve.request import Request, words_of
+from lumiimg.wording import count, duration, engine_word, operand, size, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from lumiimg.build.builder import BuiltImage
+    from lumiimg.definition.definition import Definition
+    from lumiimg.engine.engine import Engine
+    from lumiimg.image.compare import FileDifference
+    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.lock_diff import LockChange
+
+
+def doubts_section(lock: Lock) -> Section:
+    """Return what was never built, and what the rules warn of or could not decide."""
+    return Section("What is not sure", tuple(doubts_of(lock)), is_headed=False)
+
+
+def definitions_document(definitions: Sequence[Definition], folder: Path, fetch: Path | None) -> Document:
+    """Return which files were written, and how to build from them; `fetch` is the script that gets what is not here."""
+    commands = []
+    for definition in definitions:
+        options = "--fakeroot --no-https" if definition.plain_http else "--fakeroot"
+        name = "image" if definition.name == FLAT else definition.name
+        commands.append(f"{engine_word()} build {options} {name}.sif {definition.name}.def")
+    flat = definitions[-1].name == FLAT
+    unfetched = "sources could not be reached from here, and are not beside them; where there is a network:"
+    return Document(
+        command="build",
+        subject=str(folder),
+        severity=Severity.INFO,
+        is_list=True,
+        sentence=f"wrote {count(len(definitions), 'definition file')} into {folder}",
+        sections=(
+            Section("The files", (Lines(tuple(f"{one.name}.def" for one in definitions)),), is_headed=False),
+            Section(
+                "Their sources",
+                (Paragraph(unfetched), Lines((typed(["sh", str(fetch)]),))) if fetch is not None else (),
+                is_headed=False,
+            ),
+            Section(
+                "To build them",
+                (
+                    Paragraph("to build them, one after the other:"),
+                    Lines((typed(["cd", str(folder)]), *(commands[:-1] if flat else commands))),
+                    *((Paragraph("or all at once:"), Lines((commands[-1],))) if flat else ()),
+                ),
+                is_headed=False,
+            ),
+        ),
+    )
+
+
+def start_document(lock: Lock, engine: Engine, output: Path, way: str) -> Document:
+    """Return what is about to be built, and with what."""
+    notes = (
+        f"{one.location}: {one.note} (sha256 {one.sha256})" for layer in lock.stack for one in layer.sources if one.note
+    )
+    agent = f"{lock.base.layer.name} by {lock.bootstrap.agent}: {lock.bootstrap.because}"
+    return Document(
+        command="build",
+        subject=str(output),
+        severity=Severity.INFO,
+        is_list=True,
+        sentence=f"building {_stack(lock)} → {output}  ({engine.name})",
+        summary=(way, agent, *notes),
+        sections=(doubts_section(lock),),
+    )
+
+
+def built_document(
+    built: BuiltImage, lock: Lock | None, engine: Engine, differences: Sequence[FileDifference] | None = None
+) -> Document:
+    """Return what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
+    name, length = str(built.image), size(built.size_bytes)
+    sentence = f"is this image already, by its number, {length}; nothing was built"
+    if built.is_new:
+        sentence = f"built in {duration(built.seconds)}, {length} (log: {name}.log)"
+    beside = ""
+    if lock is None:
+        beside = "the same bytes as the image that it was built from"
+        if differences is not None:
+            beside = f"beside the image that it was built from: {differences_document(differences).sentence}"
+    # a name that is not printable could not be copied
+    check = Advice(next=typed(["lumiimg", "check", operand(name)])) if name == printable(name) else NO_ADVICE
+    return Document(
+        command="build" if lock is not None else "rebuild",
+        subject=name,
+        is_named=True,
+        severity=Severity.OK,
+        sentence=sentence,
+        advice=check,
+        summary=(beside,) if beside else (),
+        sections=(
+            difference_lines(differences or ()),
+            Section("What each part took", tuple(_stages(built)) if built.is_new else (), is_headed=False),
+            *([_layers(lock), replace(doubts_section(lock), shown=Shown.PAGE)] if lock is not None else []),
+            Section("What it is", (_facts(built, engine),), Shown.PAGE),
+        ),
+    )
+
+
+def _stages(built: BuiltImage) -> Iterator[Meter]:
+    """Yield the parts of a build, each with how much of the whole it took."""
+    whole = sum(stage.seconds for stage in built.stages) or 1.0
+    for stage in built.stages:
+        words = f"kept from an earlier build, {size(stage.size_bytes)}"
+        if not stage.reused:
+            words = f"took {duration(stage.seconds)}, cpu {duration(stage.cpu_seconds)}, {size(stage.size_bytes)}"
+        yield Meter(stage.name, words, 0.0 if stage.reused else stage.seconds / whole)
+
+
+def _layers(lock: Lock) -> Section:
+    rows = tuple(
+        Row(
+            (
+                layer.layer.name,
+                layer.release.version if layer.release else "",
+                layer.status,
+                "; ".join(f"{s.location} sha256 {s.sha256}" if s.sha256 else s.location for s in layer.sources),
+            )
+        )
+        for layer in lock.stack
+    )
+    legend = f"The status is that of the catalogue when it was built. {LEGEND}."
+    table = Table(("layer", "release", "status", "sources"), rows, "Base and layers, in their order")
+    return Section("What is in it", (table, Paragraph(legend)), Shown.PAGE)
+
+
+def _facts(built: BuiltImage, engine: Engine) -> Facts:
+    reused = f"{built.reused_steps} of {count(built.steps, 'layer')}"
+    return Facts(
+        (
+            ("image", str(built.image)),
+            ("key", built.key),
+            ("way", built.way),
+            ("from the cache", reused),
+            ("engine", f"{engine.name}, {engine.path}"),
+            ("log", f"{built.image}.log"),
+        )
+    )
+
+
+def _stack(lock: Lock) -> str:
+    return " + ".join(layer.layer.name for layer in lock.stack)
+
+
+def lock_document(
+    lock: Lock, request: Request, changes: Sequence[LockChange] | None, path: Path, beyond: Sequence[str]
+) -> Document:
+    """Return what was locked for a request; `changes` from the lock that was there, None where there was none.
+
+    `beyond` is what is not from where the catalogue has it.
+    """
+    wheels = sum(len(layer.wheels) for layer in lock.stack)
+    sources = sum(len(layer.sources) for layer in lock.stack)
+    parts = [count(len(lock.layers), "layer"), count(sources, "source"), count(wheels, "Python distribution")]
+    notes = ["no difference to what was there"] if changes is not None and not changes else []
+    if (lock.bootstrap.image is None or lock.bootstrap.image.digest is None) and not lock.bootstrap.sha256:
+        notes.append(f"the base has no digest: it is what {lock.bootstrap.agent} finds when it is built")
+    notes += (f"not by the catalogue: {one}" for one in beyond)
+    words = ["lumiimg", "build", "--locked", *([] if str(path) == "lumiimg.lock" else ["--lock", str(path)])]
+    # a lock has neither: where things are fetched from is a matter of the machine
+    found_by = words_of(("--mirror", request.mirrors), ("--layers", request.layers))
+    words += ["--trust-lock"] if beyond else []
+    command = f"{typed(words)}{f' {found_by}' if found_by else ''} -o image.sif"
+    return Document(
+        command="lock",
+        subject=str(path),
+        is_named=True,
+        severity=Severity.INFO,
+        sentence=f"{lock.base.layer.name} with {', '.join(parts)}, fabric {lock.fabric.value}",
+        advice=Advice(next=command),
+        sections=(
+            _change_lines(changes or ()),
+            Section("Notes", tuple(Paragraph(note, quiet=True) for note in notes), is_headed=False),
+            doubts_section(lock),
+        ),
+    )
+
+
+def changes_document(changes: Sequence[LockChange]) -> Document:
+    """Return what two locks settle otherwise."""
+    return Document(
+        command="diff",
+        subject="two locks",
+        severity=Severity.INFO,
+        is_list=True,
+        sentence=count(len(changes), "difference") if changes else "no difference",
+        sections=(_change_lines(changes),),
+    )
+
+
+def _change_lines(changes: Sequence[LockChange]) -> Section:
+    lines = tuple(f"{one.what}: {one.old or '(not there)'} -> {one.new or '(gone)'}" for one in changes)
+    return Section("Differences", (Lines(lines, what="differences"),) if lines else (), is_headed=False)

@@ -1,0 +1,207 @@
+"""What `drift` answers: what an update of a machine changed, and what that does to images."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lumiimg.check.answer import Answer
+from lumiimg.check.drift import Fate, remedies
+from lumiimg.check.static.comparisons import words_of
+from lumiimg.findings import Remedy, Severity
+from lumiimg.host.node_change import ChangeKind, NodeChange
+from lumiimg.report.document import Document, Item, Paragraph, Section, Tree
+from lumiimg.report.json_images import DriftOfImage, DriftResult
+from lumiimg.report.views.images import image_items
+from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumiimg.check.drift import ImageDrift
+    from lumiimg.host.drift import Drift
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.report.views.images import ImageAnswer
+
+    Word = Literal["fine", "breaks", "undecided"]
+
+_FATES = {
+    Fate.BREAKS: (Severity.PROBLEM, "BREAKS"),
+    Fate.STALE_BINDS: (
+        Severity.PROBLEM,
+        "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found",
+    ),
+    Fate.UNKNOWN: (Severity.UNKNOWN, "CANNOT TELL"),
+    Fate.BROKEN_BEFORE: (Severity.INFO, "did not work before, and does not now"),
+    Fate.MENDED: (Severity.OK, "did not load before; with new binds no obstacle is found"),
+    Fate.FINE: (Severity.OK, "no obstacle found: what it loads has not changed, or still fits"),
+}
+"""How each fate is marked, and in a sentence; the worst first."""
+_WORDS: Mapping[Answer, Word] = {Answer.NO_OBSTACLE: "fine", Answer.NO: "breaks", Answer.UNDECIDED: "undecided"}
+_SEVERITIES = {"fine": Severity.OK, "breaks": Severity.PROBLEM, "undecided": Severity.UNKNOWN}
+_OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the user called things, for the commands that are printed."""
+
+    now: str | None
+    """The file of the newer snapshot; None where this machine was read."""
+    site: str | None
+
+    @property
+    def snapshot(self) -> str:
+        """The file that commands can name."""
+        return self.now or "now.json"
+
+
+def drift_result(
+    drift: Drift, images: Sequence[ImageDrift], answer: Answer, words: Words, unread: Sequence[ImageAnswer] = ()
+) -> DriftResult:
+    """Return all that is known; images that cannot be read leave a yes open."""
+    whole = Answer.UNDECIDED if unread and answer is Answer.NO_OBSTACLE else answer
+    of_images = (DriftOfImage(image, tuple(remedies(image, words.snapshot, words.site))) for image in images)
+    sentence = _sentence(drift, images, answer)
+    if unread:
+        sentence += f"; {count(len(unread), 'image')} cannot be read"
+    return DriftResult(_WORDS[whole], sentence, drift, tuple(of_images), tuple(unread))
+
+
+def drift_document(result: DriftResult, words: Words) -> Document:
+    """Return what `drift` says: images first, the worst before the others, then what changed."""
+    drift, items = result.drift, tuple(_items(result.images))
+    named = any(words.snapshot in remedy for item in items for remedy in item.remedies)
+    return Document(
+        command="drift",
+        subject=f"{drift.before.host} and {drift.now.host}",
+        severity=_SEVERITIES[result.answer],
+        sentence=result.sentence,
+        summary=(f"before: {_node(drift.before)}", f"now:    {_node(drift.now)}"),
+        sections=(
+            Section("The images", (*items, *image_items(result.unread)), is_headed=False),
+            Section("Nodes of different kinds", tuple(_kinds(drift))),
+            *_changes(drift),
+            Section("Not known", tuple(Paragraph(note, Severity.UNKNOWN) for note in drift.notes), is_headed=False),
+        ),
+        closing=("`lumiimg host scan -o now.json`, here, writes now.json",) if words.now is None and named else (),
+    )
+
+
+def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Answer) -> str:
+    if drift.kinds:
+        return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
+    broken = [image for image in images if image.fate is Fate.BREAKS]
+    stale = [image for image in images if image.fate is Fate.STALE_BINDS]
+    of_all = f"of {count(len(images), 'image')}"
+    if broken or stale:
+        parts = []
+        if broken:
+            parts.append(f"{len(broken)} {of_all} {'breaks' if len(broken) == 1 else 'break'}")
+        if stale:
+            parts.append(f"{len(stale)} {of_all} {'needs' if len(stale) == 1 else 'need'} new binds")
+        return "; ".join(parts)
+    if not images and drift.lost_fabric:
+        return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
+    if answer is Answer.UNDECIDED:
+        unknown = sum(image.fate is Fate.UNKNOWN for image in images)
+        return f"CANNOT TELL for {unknown} {of_all}"
+    if not drift.changes:
+        return "nothing changed in the names, versions and settings that images depend on"
+    if answer is Answer.NO:
+        return "the host changed in what can break images: name them with --image to know"
+    return "the host changed; no image breaks by it" if images else "the host changed, in nothing that breaks images"
+
+
+def _node(snapshot: Snapshot) -> str:
+    parts = [snapshot.host, snapshot.taken[:16].replace("T", " "), snapshot.os.name, f"glibc {snapshot.glibc or '?'}"]
+    return " · ".join(filter(None, parts))
+
+
+# -- what changed --
+
+
+def _kinds(drift: Drift) -> Iterator[Item]:
+    if drift.kinds:
+        lines = tuple(f"{one.what}: {one.before or 'none'} -> {one.now or 'none'}" for one in drift.kinds)
+        shows = "what differs shows two kinds of nodes"
+        yield Item(Severity.UNKNOWN, shows, notes=lines, remedies=(Remedy(_OF_ONE_KIND),))
+
+
+def _changes(drift: Drift) -> Iterator[Section]:
+    """Yield the changes of each subject, those first that can break images."""
+    for subject, changes in itertools.groupby(drift.changes, lambda change: change.subject):
+        ordered = sorted(changes, key=lambda change: not change.may_break)
+        yield Section(subject.value, tuple(map(_change, ordered)))
+
+
+def _change(change: NodeChange) -> Tree:
+    if change.kind in {ChangeKind.GONE, ChangeKind.NEW}:
+        text = f"{change.kind.value}: {change.what}  {change.before or change.now}"
+    elif change.before == change.now:
+        text = f"{change.what}  {change.now}"
+    else:
+        text = f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}"
+    details = tuple(Tree(detail) for detail in change.details)
+    return Tree(text, severity=Severity.PROBLEM if change.may_break else Severity.INFO, branches=details)
+
+
+# -- images --
+
+
+def _items(images: Sequence[DriftOfImage]) -> Iterator[Item]:
+    """Yield images of one fate together, the worst first."""
+    for _, alike in itertools.groupby(sorted(images, key=lambda one: _alike(one.of)), lambda one: _alike(one.of)):
+        same = list(alike)
+        image, names = same[0].of, tuple(each.of.image for each in same)
+        is_one, what = len(same) == 1, same[0].remedies
+        yield Item(
+            _FATES[image.fate][0],
+            f"{image.image if is_one else count(len(same), 'image')}: {_fate(image)}",
+            names=() if is_one else names,
+            why=tuple(_reasons(image)),
+            notes=tuple(f"note: {note}" for note in image.notes),
+            remedies=what if is_one else tuple(_for_first(one, len(same)) for one in what),
+            any_one=True,
+        )
+
+
+def _for_first(remedy: Remedy, number: int) -> Remedy:
+    where = f"for the first of {number}"
+    return Remedy(remedy.text, remedy.command, f"{remedy.where}, {where}" if remedy.where else where)
+
+
+def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:
+    """Return what images have in common that are shown together; the worst sorts first."""
+    return list(_FATES).index(image.fate), _fate(image), (*_reasons(image), *image.notes)
+
+
+def _fate(image: ImageDrift) -> str:
+    if image.fate is Fate.STALE_BINDS and image.now.answer is Answer.UNDECIDED:
+        return "THE BINDS MADE BEFORE DO NOT HOLD: new binds load, and something else is not known"
+    return _FATES[image.fate][1]
+
+
+def _reasons(image: ImageDrift) -> Iterator[str]:
+    """Yield why it is as it is: both numbers, the chain."""
+    if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
+        for rule in image.refused:
+            yield f"{words_of(rule)}  [{rule.id}]{f'; {rule.because}' if rule.because else ''}"
+    if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
+        for unknown in image.now.rules:
+            if unknown.outcome is RuleOutcome.UNKNOWN:
+                yield f"{words_of(unknown)}  [{unknown.id}]"
+    for rule_of_driver in image.driver:
+        if rule_of_driver.outcome is not RuleOutcome.OK:
+            need, have = rule_of_driver.need, rule_of_driver.have
+            yield f"needs {need}: {have}  [{rule_of_driver.id}]; {rule_of_driver.because}"
+    if image.fate is not Fate.STALE_BINDS:
+        return
+    for path in image.saved.gone:
+        yield f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
+    for target in image.lacks:
+        yield f"lacks {target}, which the engine hides now"
+    if image.saved.refusal is not None and not image.saved.gone:
+        yield f"{image.saved.refusal}"

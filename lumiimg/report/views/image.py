@@ -1,0 +1,170 @@
+"""What `show image.sif` answers: what an image says about how it was made. And in which files two images differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from lumiimg.build.provenance import SBOM
+from lumiimg.build.sbom import INCOMPLETE
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.path import Fabric
+from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.host.carried_manifest import Basis, CarriedManifest, SettledBy
+from lumiimg.image.compare import COMPARED, DETAILS, FileDifference
+from lumiimg.report.document import Document, Facts, Lines, Paragraph, Section
+from lumiimg.resolve.image_base import LOCAL_AGENTS
+from lumiimg.wording import count, operand, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumiimg.build.provenance import ImageRecord
+
+_SHOWN = 20
+_MOST = 100
+"""Rows of what an image says of itself, which may be anybody's."""
+_MAX_LETTERS = 500
+_SETTLED = {
+    SettledBy.HOST: "settled with the snapshot of {}",
+    SettledBy.SITE: "settled with what is published of {}",
+    SettledBy.NOTHING: "no machine's fabric was known",
+}
+_BASIS = {Basis.IMAGE: "read from the files of the image", Basis.PLAN: "planned before it was built"}
+
+
+def record_document(record: ImageRecord) -> Document:
+    """Return what an image says. Raises BadInputError where what it says is damaged."""
+    plan, manifest = record.plan, record.bind_manifest
+    sentence, advice = "built by an engine from definition files of lumiimg", NO_ADVICE
+    rows: tuple[tuple[str, str], ...] = ()
+    if plan is not None:
+        made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
+        sentence = f"built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}"
+        rows = tuple(_plan_rows(record, plan))
+        again = ["lumiimg", "rebuild", operand(str(record.image)), "-o", "new.sif"]
+        given = " --base FILE" if _base(record, plan).get("agent") in list(LOCAL_AGENTS) else ""
+        advice = Advice(next=f"{typed(again)}{given}", where="to build it again")
+    return Document(
+        command="show",
+        subject=str(record.image),
+        is_named=True,
+        is_list=True,
+        severity=Severity.INFO,
+        sentence=sentence,
+        advice=advice,
+        sections=(
+            Section("What it was built from", (Facts(rows),) if rows else (), is_headed=False),
+            *([_manifest(manifest)] if manifest is not None else []),
+        ),
+    )
+
+
+def differences_document(
+    differences: Sequence[FileDifference], compared: Sequence[str] = (*COMPARED, *DETAILS)
+) -> Document:
+    """Return in which files two images differ, and where they do not, what was `compared`."""
+    sentence = f"no difference: the same files, {', '.join(compared[:-1])} and {compared[-1]}"
+    if differences:
+        sentence = f"{count(len(differences), 'file')} differ{'s' if len(differences) == 1 else ''}"
+    missing = [] if differences else [name for name in DETAILS if name not in compared]
+    note = f"not compared: {' and '.join(missing)}, which are read of SIF, squashfs and folders only"
+    return Document(
+        command="diff",
+        subject="two images",
+        severity=Severity.INFO,
+        sentence=sentence,
+        summary=(note,) if missing else (),
+        sections=(difference_lines(differences),),
+    )
+
+
+def difference_lines(differences: Sequence[FileDifference]) -> Section:
+    """Return the files that differ."""
+    lines = tuple(f"{one.path}: {one.what}" for one in differences)
+    return Section("Files that differ", (Lines(lines, what="files"),) if lines else (), is_headed=False)
+
+
+def _base(record: ImageRecord, plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (_objects(record, plan, "base") or [{}])[0]
+
+
+def _plan_rows(record: ImageRecord, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    base, bill = _base(record, plan), record.sbom or {}
+    digest = f" (sha256 {_word(base['sha256'])})" if base.get("sha256") else ""
+    yield "from", f"{_word(base.get('agent'))} {_word(base.get('from'))}{digest}"
+    layers = _objects(record, plan, "layers")
+    for layer in layers[:_MOST]:
+        version = f" {_word(layer['version'])}" if layer.get("version") else ""
+        sources = len(_objects(record, layer, "sources"))
+        beside = f", {count(sources, 'source')}" if sources else ""
+        if isinstance(asked := layer.get("requirements"), list) and asked:
+            beside += f", for {', '.join(map(_word, asked[:_SHOWN]))}{' …' if len(asked) > _SHOWN else ''}"
+        yield "layer", f"{_word(layer.get('name'))}{version}{beside}"
+    if len(layers) > _MOST:
+        yield "", f"and {count(len(layers) - _MOST, 'layer')} more; --json has all"
+    kinds = Counter(
+        _word(component.get("purl", "")).partition("/")[0].removeprefix("pkg:")
+        for component in _objects(record, bill, "components")
+    )
+    if kinds:
+        names = (("deb", "Debian package"), ("pypi", "Python distribution"), ("generic", "source"))
+        found = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds) or "nothing that is known"
+        yield "holds", f"{found} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)"
+    for metadata in _objects(record, bill, "metadata"):
+        properties = _objects(record, metadata, "properties")
+        unknown = [one.get("value") for one in properties if one.get("name") == INCOMPLETE]
+        yield from (("not known", _word(what)) for what in unknown[:_MOST])
+
+
+def _objects(record: ImageRecord, document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """Return the objects of a list, or the one that is not a list; nothing where there is none.
+
+    Raises BadInputError for anything else: what an image says may be anybody's.
+    """
+    value = document.get(key)
+    found = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(one, dict) for one in found):
+        raise BadInputError(f"what it says of how it was built is damaged, at {key!r}", where=str(record.image))
+    return found
+
+
+def _word(value: object) -> str:
+    return str(value)[:_MAX_LETTERS]
+
+
+def _manifest(manifest: CarriedManifest) -> Section:
+    """Return which libraries of the host the image wants, where, why, and what else it needs there."""
+    number = len(manifest.libraries)
+    wanted = f"{number or 'no'} {'library' if number == 1 else 'libraries'} of the host"
+    refused = ", which do not load in it" if number and manifest.fabric is Fabric.NONE else ""
+    parts = (manifest.libraries, manifest.versions, manifest.devices, manifest.variables, manifest.doubts)
+    cut = Paragraph("more than is shown here; --json has all")
+    return Section(
+        f"bind manifest: {wanted}{refused}, {_BASIS[manifest.basis]}",
+        (
+            Paragraph(manifest.because),
+            Paragraph(_SETTLED[manifest.settled_by].format(manifest.machine)),
+            Facts(tuple(_manifest_rows(manifest))),
+            *([cut] if any(len(part) > _MOST for part in parts) else []),
+        ),
+    )
+
+
+def _manifest_rows(manifest: CarriedManifest) -> Iterator[tuple[str, str]]:
+    for library in manifest.libraries[:_MOST]:
+        yield "library", f"{library.soname} at {library.target}: {library.reason}"
+        if library.host_path:
+            yield "", f"from {library.host_path}"
+        if len(library.chain) > 1:
+            yield "", " -> ".join(library.chain)
+    for margin in manifest.versions[:_MOST]:
+        have = f"it has up to {margin.family}_{margin.have}" if margin.have else "not seen"
+        need = f"{margin.family}_{margin.need} of {margin.provider_side}"
+        yield "version", f"{margin.library_side} needs {need}: {have}"
+    for device in manifest.devices[:_MOST]:
+        yield "device", f"{device.path}: {device.reason}"
+    for variable in manifest.variables[:_MOST]:
+        value = f"={variable.value}" if variable.value is not None else ""
+        yield "variable", f"{variable.name}{value}: {variable.reason}"
+    yield from (("open", doubt) for doubt in manifest.doubts[:_MOST])
