@@ -14,6 +14,7 @@ import pytest
 from lumiimg.catalog import layers, sites
 from lumiimg.catalog.folders import shipped_layers
 from tests.shared.programs import EVERYTHING
+from tests.shared.proposals import proposals_are_typed
 from tests.shared.validation import outputs_validated
 from tools import AS_OF
 
@@ -83,6 +84,12 @@ def _notes_are_not_the_users(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _outputs_are_of_their_schemas() -> Generator[None]:
     with outputs_validated():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _proposals_are_typed() -> Generator[None]:
+    with proposals_are_typed():
         yield
 
 

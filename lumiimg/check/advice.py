@@ -79,16 +79,20 @@ def _on_nodes(check: str, site: Site | None, environment: Mapping[str, str]) -> 
     if environment.get("SLURM_JOB_ID"):
         return f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}", None
     options = " ".join(sbatch_options(site, environment))
-    where = None if shutil.which("sbatch", path=environment.get("PATH")) else "where jobs are submitted"
-    return f"{check} --nodes 2 --sbatch={shlex.quote(options)}", where
+    return f"{check} --nodes 2 --sbatch={shlex.quote(options)}", where_to_submit(environment)
+
+
+def where_to_submit(environment: Mapping[str, str]) -> str | None:
+    """Return where a job can be submitted from here, and with what; None: here, as it is."""
+    lacks = [] if shutil.which("sbatch", path=environment.get("PATH")) else ["where jobs are submitted"]
+    lacks += [] if environment.get("SBATCH_ACCOUNT") else ["with your project in SBATCH_ACCOUNT"]
+    return ", ".join(lacks) or None
 
 
 def sbatch_options(site: Site | None, environment: Mapping[str, str]) -> list[str]:
-    """Return what Slurm must be asked for nodes with GPUs, where no variable says it: `-p dev-g -A PROJECT …`."""
+    """Return what Slurm must be asked for nodes with GPUs, where no variable says it: `-p dev-g …`."""
     near = site.binding if site is not None else None
     options = [f"--gpus-per-node={len(near.near) if near is not None else _GPUS}"]
-    if not environment.get("SBATCH_ACCOUNT"):
-        options.insert(0, "-A PROJECT")
     if site is not None and not environment.get("SBATCH_PARTITION"):
         ordered = sorted(site.partitions, key=lambda one: not one.debug)
         options[:0] = [f"-p {partition.name}" for partition in ordered[:1]]

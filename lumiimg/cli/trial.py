@@ -11,7 +11,7 @@ from lumiimg.build.choice import builds_here, machine_for_builds
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
-from lumiimg.check.advice import sbatch_options
+from lumiimg.check.advice import sbatch_options, where_to_submit
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation
@@ -23,6 +23,7 @@ from lumiimg.cluster.trial.table import answer_of, report_of
 from lumiimg.cluster.trial.values import TrialPlan
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, printable
 from lumiimg.files import write_text
+from lumiimg.findings import Advice
 from lumiimg.report import json_output
 from lumiimg.report.console import print_json
 from lumiimg.report.views.trial import trial_document, trial_plan_document
@@ -52,7 +53,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     folder.make(plan)
     options = " ".join(sbatch_options(site, os.environ)) if site.scheduler in {None, "Slurm"} else ""
     command = f"lumiimg trial run {shlex.quote(str(folder.path))} --sbatch={shlex.quote(options)}"
-    return Output.of(arguments).deliver(trial_plan_document(plan, command), "trial-plan", plan, ExitCode.GOOD)
+    advice = Advice(None, command, where_to_submit(os.environ))
+    return Output.of(arguments).deliver(trial_plan_document(plan, advice), "trial-plan", plan, ExitCode.GOOD)
 
 
 def _doctor() -> bool | None:

@@ -21,10 +21,10 @@ def print_job(plan: JobPlan, written: Path | None) -> None:
     for note in plan.notes:
         say(out, f"note: {note}", style="yellow")
     if written is not None:
-        submit = ("qsub", "-A PROJECT ") if plan.by_pbs else ("sbatch", "--account=PROJECT ")
-        account = "" if plan.shape.account else submit[1]
+        where = "with -A and your project" if plan.by_pbs else "with your project in SBATCH_ACCOUNT"
         headline(out, f"wrote {written}")
-        proposal(out, f"{submit[0]} {account}{shlex.quote(str(written))}")
+        command = f"{'qsub' if plan.by_pbs else 'sbatch'} {shlex.quote(str(written))}"
+        proposal(out, command, word="next" if plan.shape.account else f"next, {where}")
 
 
 def explain_job(plan: JobPlan, *, stderr: bool) -> None:

@@ -26,8 +26,11 @@ _OUTCOMES = {
 """How each is marked, and the title above it, in their order."""
 
 
-def trial_plan_document(plan: TrialPlan, command: str) -> Document:
-    """Return what would be done; `command` does it."""
+_WITH = "with Slurm's options in --sbatch"
+
+
+def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
+    """Return what would be done, and what does it."""
     of = f"{plan.site} and {count(len(plan.images), 'image')}" if plan.images else plan.site
     usual = usual_minutes(plan.steps, plan.nodes)
     steps = tuple(
@@ -41,7 +44,7 @@ def trial_plan_document(plan: TrialPlan, command: str) -> Document:
         is_list=True,
         sentence=f"trial of {of} on {count(plan.nodes, 'node')}: {count(len(plan.steps), 'step')}, about {usual} node "
         f"minutes, never more than {plan.node_minutes}",
-        advice=Advice(next=command),
+        advice=advice,
         summary=(f"{count(len(plan.claims), 'claim')} are written down, each with its source; nothing has run yet",),
         sections=(Section("Steps", tuple(Paragraph(f"{about} ({where})") for about, where in steps)),),
     )
@@ -63,7 +66,7 @@ def trial_document(report: TrialReport, folder: str) -> Document:
         if numbers[ClaimOutcome.OPEN]
         else Severity.OK,
         sentence=_sentence(report),
-        advice=Advice(next=f"lumiimg trial run {shlex.quote(folder)} --sbatch='OPTIONS'") if is_open else NO_ADVICE,
+        advice=Advice(None, f"lumiimg trial run {shlex.quote(folder)}", _WITH) if is_open else NO_ADVICE,
         summary=(
             *([] if is_open else [shared]),
             *([not_real] if report.stand_in is not None else []),

@@ -1,0 +1,89 @@
+"""What is proposed behind `next:` can be typed as it stands: no placeholder, and the program's own parser takes it.
+
+All other tests are held to that, too, by a hook (tests/shared/proposals.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.findings import Advice, Remedy
+from tests.shared import fabric_builder
+from tests.shared.programs import sampled
+from tests.shared.proposals import fault
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+LOGS = sorted((*(FIXTURES / "nccl").glob("*.log"), *(FIXTURES / "bandwidth").glob("*.out")))
+
+
+def test_a_command_with_a_place_for_a_name_is_refused_by_the_rule_of_these_tests() -> None:
+    for bad in (
+        "lumiimg explain --base IMAGE --site lumi",
+        "lumiimg adapt {image} --site lumi",
+        "lumiimg check x.sif --sbatch='-A PROJECT --gpus-per-node=8'",
+        "srun singularity exec x.sif …",
+        "lumiimg check x.sif --no-such-option",
+        "lumiimg chekc x.sif",
+        "source <(lumiimg bind)",
+        "export LD_LIBRARY_PATH=/path/of/plugin",
+    ):
+        assert fault(bad), bad
+    for good in ("lumiimg host scan -o host.json && lumiimg check /a/IMAGE.sif --host host.json", "unset NCCL_NET"):
+        assert fault(good) is None, good
+
+
+def test_what_a_log_proposes_has_the_names_of_the_case_or_is_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = fabric_builder.image(tmp_path / "it's an image")
+    monkeypatch.chdir(FIXTURES / "nccl")
+    named = ("--image", str(image), "--site", "lumi")
+    proposed = 0
+    for log, options in sampled(itertools.product(LOGS, ((), named)), 40):
+        main(["log", str(log), "--json", *options])
+        data = json.loads(capsys.readouterr().out)
+        command = data["advice"]["next"]
+        proposed += command is not None
+        assert command is None or fault(command) is None, (log.name, command)
+        first = data["causes"][0]["remedy"][0] if data["causes"] else ""
+        if options and "image.sif" not in first and " lumiimg " in first:
+            assert shlex.quote(str(image)) in first, (log.name, first)
+        assert not [one for cause in data["causes"] for one in cause["remedy"] if "{image}" in one or "{log}" in one]
+    assert proposed
+
+
+@pytest.mark.everything
+def test_what_a_log_proposes_of_the_program_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command of lumiimg that only looks: it ends with an answer, not with wrong usage or a fault of its own."""
+    image = fabric_builder.image(tmp_path / "image")
+    commands = set()
+    for log in LOGS:
+        main(["log", str(log), "--json", "--image", str(image), "--site", "lumi"])
+        commands.add(json.loads(capsys.readouterr().out)["advice"]["next"])
+    looking = [one for one in commands if one and one.startswith(("lumiimg check", "lumiimg ldd", "lumiimg list"))]
+    making = [f"{one} --dry-run" for one in commands if one and one.startswith(("lumiimg adapt", "lumiimg build"))]
+    assert making
+    for command in (*looking, *making):
+        words = shlex.split(command)[1:]
+        done = subprocess.run(
+            [sys.executable, "-m", "lumiimg", *words], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        assert done.returncode in {0, 1, 3}, (command, done.stderr)
+
+
+def test_a_remedy_is_a_sentence_where_a_name_is_not_known() -> None:
+    remedy = Remedy("look at it", "lumiimg check {image} --site {site}", "on a node")
+    whole = remedy.concluded({"image": "'{site} a.sif'", "site": "lumi"})
+    assert (whole.command, whole.reason) == ("lumiimg check '{site} a.sif' --site lumi", "look at it, on a node")
+    assert whole == "look at it, on a node: lumiimg check '{site} a.sif' --site lumi"
+    lacking = remedy.concluded({"site": "lumi"})
+    assert (lacking, lacking.command) == ("look at it, on a node: lumiimg check image.sif --site lumi", None)
+    assert Advice("why", lacking.command).next is None
