@@ -288,9 +288,9 @@ def _of_text(title: str, old: str, new: str) -> Iterator[str]:
 
 
 def _rows(text: str) -> list[str]:
-    """Return the lines of a text; JSON has one for each key, a page one for each element."""
+    """Return the lines of a text; JSON has one for each key, in their order by name, a page one for each element."""
     try:
-        return json.dumps(json.loads(text), indent=1).splitlines()
+        return json.dumps(json.loads(text), indent=1, sort_keys=True).splitlines()
     except ValueError:
         return text.replace("><", ">\n<").splitlines()
 
