@@ -46,6 +46,7 @@ from lumiimg.secret import known_secrets
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from lumiimg.build.choice import Way
     from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.store import Store
@@ -69,7 +70,7 @@ class BuiltImage:
     """Of these, taken from the cache."""
     steps: int
     """Of the build."""
-    way: str
+    way: Way
     """Which of the ways to build it was."""
     is_new: bool
     """False: the file was this image already, and nothing was built."""
@@ -115,7 +116,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     output: Path,
     *,
     machine: BuildMachine,
-    way: str,
+    way: Way,
     documents: Mapping[str, bytes],
     environment: Mapping[str, str],
     cache: Path,
@@ -198,7 +199,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     return built(sum(stage.reused for stage in stages), stages, is_new=True)
 
 
-def _require_room(chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, way: str) -> None:
+def _require_room(chain: Sequence[Definition], keys: Sequence[CacheKey], cache: LayerCache, way: Way) -> None:
     """Raise FailedError where there is less room than for what is known: the layers that are there, or their base."""
     content, base = content_below(chain[0]), chain[0].origin
     known = sum(entry.size_bytes for entry in lowest(keys, cache.find, content))
@@ -227,7 +228,7 @@ class _Work:
     log: IO[bytes]
     progress: Progress
     scratch: Path
-    way: str
+    way: Way
     keeps_compiled: bool = True
     last_s: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     """What layers took the last time."""
@@ -362,7 +363,7 @@ class _Work:
         return keeping(self.cache, key, step.definition.layers, step.kept, self.progress.notice)
 
 
-def new_strategy(way: str, scratch: Path) -> Strategy:
+def new_strategy(way: Way, scratch: Path) -> Strategy:
     """Return one way to build; what it unpacks goes to `scratch`."""
     return Overlay() if way == "overlay" else Sandbox(scratch)
 

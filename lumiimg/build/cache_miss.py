@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup:
-    """The answer for one layer."""
+    """Why a layer would be built again, or that it would not."""
 
     layers: tuple[str, ...]
     """Of the catalogue, that the step makes."""

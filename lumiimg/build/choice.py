@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal, get_args
 
 from lumiimg.build.capabilities import CONTAINER, BuildMachine, was_seen
 from lumiimg.build.capability_cache import look_or_recall, recall
 from lumiimg.engine.engine import clean_environment, engines_here, programs_here
 from lumiimg.errors import MissingHereError
 
-WAYS = ("overlay", "sandbox")
+Way = Literal["overlay", "sandbox"]
+WAYS: tuple[Way, ...] = get_args(Way)
 
 
 def machine_for_builds(environment: Mapping[str, str], cache: Path) -> BuildMachine:
@@ -56,7 +58,7 @@ def faults_of(machine: BuildMachine) -> dict[str, list[str]]:
     return {way: [*no_container, *against(machine, way)] for way in WAYS}
 
 
-def choose_way(machine: BuildMachine, asked: str | None) -> tuple[str, str]:
+def choose_way(machine: BuildMachine, asked: Way | None) -> tuple[Way, str]:
     """Return how layers are built here, and why.
 
     Raises MissingHereError for a way that is asked for and not to be had.

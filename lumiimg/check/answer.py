@@ -66,7 +66,7 @@ class LevelsTaken:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of `lumiimg check`."""
+    """Whether RCCL in an image would use the fast network, with the evidence."""
 
     image: str
     """As it was named."""

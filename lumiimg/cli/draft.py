@@ -9,7 +9,8 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.views.draft import draft_document, draft_result, written_document
+from lumiimg.report.json_builds import DraftResult
+from lumiimg.report.views.draft import draft_document, written_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -24,5 +25,4 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         write_draft(draft, arguments.output, catalogue)
     document = written_document(draft, arguments.output) if arguments.output is not None else draft_document(draft)
-    value = draft_result(draft, arguments.output)
-    return Output.of(arguments).deliver(document, "draft", value, ExitCode.GOOD)
+    return Output.of(arguments).deliver(document, "draft", DraftResult(draft, arguments.output), ExitCode.GOOD)

@@ -207,4 +207,4 @@ def differences(carried: CarriedManifest, found: CarriedManifest) -> Iterator[st
         before = needs.get((margin.library, margin.provider, margin.family))
         if before is not None and before != margin.need:
             whose = "this node's" if margin.of_host else "the image's"
-            yield f"{whose} {margin.library} needs {margin.family}_{margin.need} of {margin.provider}, not _{before}"
+            yield f"{whose} {margin.library} needs {margin.needed} of {margin.provider}, not _{before}"

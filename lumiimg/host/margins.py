@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lumiimg.elf.versions import numbers_of
 
@@ -34,14 +34,34 @@ class Margin:
     """The newest one that is there; empty where that library was not seen."""
 
     @property
+    def library_of(self) -> Literal["host", "image"]:
+        """Whose the one is that needs."""
+        return "host" if self.of_host else "image"
+
+    @property
+    def provider_of(self) -> Literal["host", "image"]:
+        """Whose the one is that it is needed of."""
+        return "host" if self.provider_of_host else "image"
+
+    @property
+    def needed(self) -> str:
+        """The newest that is needed: `GLIBC_2.34`."""
+        return f"{self.family}_{self.need}"
+
+    @property
+    def offered(self) -> str:
+        """The newest that is there: `GLIBC_2.38`."""
+        return f"{self.family}_{self.have}"
+
+    @property
     def library_side(self) -> str:
         """The one that needs, and whose it is."""
-        return f"{self.library} ({'host' if self.of_host else 'image'})"
+        return f"{self.library} ({self.library_of})"
 
     @property
     def provider_side(self) -> str:
         """The one that it is needed of, and whose that is."""
-        return f"{self.provider} ({'host' if self.provider_of_host else 'image'})"
+        return f"{self.provider} ({self.provider_of})"
 
     @property
     def crosses(self) -> bool:

@@ -94,7 +94,7 @@ class ContainerEngine:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One node at one time."""
+    """What a node offers to a container: the snapshot that --host takes."""
 
     schema: int
     """Number of this schema."""

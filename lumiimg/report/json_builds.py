@@ -413,32 +413,9 @@ class Schemas:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftArgument:
-    """One ARG."""
-
-    name: str
-    """Of it."""
-    value: str | None
-    """Null: without a value."""
-    line: int
-    """Counted from 1."""
-    used: tuple[int, ...]
-    """Lines that use it."""
-
-
-@dataclass(frozen=True, slots=True)
 class DraftResult:
     """What a Dockerfile does, what the catalogue has of it, what a person must see to."""
 
     draft: Draft
-    arguments: tuple[DraftArgument, ...]
-    """In the order of the file."""
-    environment: dict[str, str]
-    """That the image would have."""
     folder: Path | None
     """That was written; null without -o."""
-
-    @property
-    def target(self) -> str:
-        """Stage that was followed."""
-        return self.draft.path.stages[-1].label

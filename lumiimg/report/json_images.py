@@ -106,24 +106,6 @@ class GlibcVersions:
 
 
 @dataclass(frozen=True, slots=True)
-class SideMargin:
-    """Of one family of versions between two libraries."""
-
-    library: str
-    """Name of the one that needs."""
-    library_of: Literal["host", "image"]
-    """Whose it is."""
-    provider: str
-    """Name of the one that it is needed of."""
-    provider_of: Literal["host", "image"]
-    """Whose that is."""
-    need: str
-    """The newest that is needed: `GLIBC_2.34`."""
-    have: str
-    """The newest that is there."""
-
-
-@dataclass(frozen=True, slots=True)
 class ExplainedImage:
     """What comes from where in the process of RCCL and its plugin, which versions meet, what margin is left."""
 
@@ -135,21 +117,6 @@ class ExplainedImage:
     def glibc(self) -> GlibcVersions:
         """Versions of the C library."""
         return GlibcVersions(self.of.glibc, self.of.host_glibc)
-
-    @property
-    def margins(self) -> tuple[SideMargin, ...]:
-        """Pairs of versions that meet."""
-        return tuple(
-            SideMargin(
-                margin.library,
-                "host" if margin.of_host else "image",
-                margin.provider,
-                "host" if margin.provider_of_host else "image",
-                f"{margin.family}_{margin.need}",
-                f"{margin.family}_{margin.have}",
-            )
-            for margin in self.of.margins
-        )
 
     @property
     def notes(self) -> tuple[str, ...]:

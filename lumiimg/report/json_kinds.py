@@ -108,10 +108,11 @@ KINDS = {
     "draft": Kind(
         "lumiimg draft Dockerfile --json",
         "report.json_builds.DraftResult",
-        """file=draft.path.dockerfile.path draft.path.dockerfile.sha256 target draft.path.stages{name=label line}
-        stages_needed=draft.path.needed{name=label line} draft.recognised.base{image name near} draft.path.platform
-        arguments environment draft.path.steps{stage line instruction=keyword text} layers=draft.recognised.known
-        draft.recognised.architectures{name line gpus has_gfx90a}
+        """file=draft.path.dockerfile.path draft.path.dockerfile.sha256 draft.path.target
+        draft.path.stages{name=label line} stages_needed=draft.path.needed{name=label line}
+        draft.recognised.base{image name near} draft.path.platform draft.path.arguments{name value=text line used}
+        environment=draft.path.variables draft.path.steps{stage line instruction=keyword text}
+        layers=draft.recognised.known draft.recognised.architectures{name line gpus has_gfx90a}
         draft.left_out{line instruction=keyword what ends_build} draft.environment.notes folder""",
     ),
     "drift": Kind(
@@ -129,7 +130,7 @@ KINDS = {
         "report.json_images.ExplainedImage",
         f"""of.image of.host of.decision of.fabric of.static.path.plugin of.torch glibc of.rules{{{_RULE}}} nearest
         of.remedies of.advice of.loaded{{{_LOADED}}} of.missing
-        margins{{library from=library_of provider provider_from=provider_of need have}}
+        of.margins{{library from=library_of provider provider_from=provider_of need=needed have=offered}}
         notes of.gpu{{{_GPU}}}""",
     ),
     "explain-request": Kind(

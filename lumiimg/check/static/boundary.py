@@ -80,6 +80,7 @@ class Boundary:
     rules: tuple[RuleResult, ...]
     """All comparisons."""
     margins: tuple[Margin, ...]
+    """Pairs of versions that meet."""
     carried: CarriedAccount
     """The bind manifest of the image itself, beside what was found."""
     gpu: GpuAccount | None = None

@@ -158,8 +158,8 @@ def _rule_of_margin(margin: Margin) -> RuleResult:
     return RuleResult(
         family,
         RuleOutcome.OK,
-        f"{margin.family}_{margin.need} of {margin.provider_side}",
-        f"up to {margin.family}_{margin.have}",
+        f"{margin.needed} of {margin.provider_side}",
+        f"up to {margin.offered}",
         f"{margin.library_side} needs it",
         _VERSION_SOURCE,
     )

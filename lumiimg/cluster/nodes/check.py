@@ -80,7 +80,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class NodesReport:
-    """The result of a check on several nodes."""
+    """The same on N nodes of a job; identical nodes are reported as one group."""
 
     image: str
     """As it was named."""

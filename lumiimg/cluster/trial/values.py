@@ -84,7 +84,7 @@ class TrialImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlan:
-    """All that is decided before the trial; it does not change afterwards."""
+    """What a trial would do, and all that it predicts."""
 
     schema: int
     """Number of this format."""
@@ -236,7 +236,7 @@ class ReportedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
-    """Claims against facts; without names of people, projects, nodes and folders."""
+    """What lumiimg claims of a machine and of images, beside what was measured."""
 
     id: str
     """Of the trial, a random word."""

@@ -66,10 +66,17 @@ class Declared:
     """An argument, with the value that it has where it is first declared."""
 
     name: str
+    """Of it."""
     value: Value | None
     line: int
+    """Counted from 1."""
     used: tuple[int, ...]
-    """Lines that name it."""
+    """Lines that use it."""
+
+    @property
+    def text(self) -> str | None:
+        """Null: without a value."""
+        return None if self.value is None else text_of(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class BuildPath:
     steps: tuple[DockerStep, ...]
     """From the base to the target."""
     arguments: tuple[Declared, ...]
+    """In the order of the file."""
     environment: Mapping[str, Value]
     decided: frozenset[str]
     """Arguments that an image of FROM is made of."""
@@ -93,6 +101,16 @@ class BuildPath:
     """Other stages that files are taken from."""
     seen: tuple[DockerStep, ...]
     """The steps of all stages up to the target."""
+
+    @property
+    def target(self) -> str:
+        """Stage that was followed."""
+        return self.stages[-1].label
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """That the image would have."""
+        return {name: text_of(value) for name, value in self.environment.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,10 +202,7 @@ def _margins(boundary: Boundary) -> Iterator[Block]:
 def _meter(margin: Margin) -> Meter:
     need, have = numbers_of(margin.need), numbers_of(margin.have)
     left = f"; {margin_left(margin)}" if margin_left(margin) else ""
-    words = (
-        f"needs {margin.family}_{margin.need} of {margin.provider_side}, which has up to "
-        f"{margin.family}_{margin.have}{left}"
-    )
+    words = f"needs {margin.needed} of {margin.provider_side}, which has up to {margin.offered}{left}"
     if need[:1] != have[:1]:
         return Meter(margin.library_side, words, 0.0)
     severity = Severity.PROBLEM if need > have else Severity.OK if have > need else Severity.UNKNOWN

@@ -5,12 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.definition.docker.dockerfile import text_of
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.findings import NO_ADVICE, Advice, Severity
 from lumiimg.report.document import Document, Facts, Item, Paragraph, Row, Section, Table
-from lumiimg.report.json_builds import DraftArgument, DraftResult
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -72,16 +70,6 @@ def written_document(draft: Draft, folder: Path) -> Document:
     )
 
 
-def draft_result(draft: Draft, folder: Path | None) -> DraftResult:
-    """Return what `draft FILE --json` prints; `folder` is what was written."""
-    arguments = tuple(
-        DraftArgument(one.name, None if one.value is None else text_of(one.value), one.line, one.used)
-        for one in draft.path.arguments
-    )
-    environment = {name: text_of(value) for name, value in draft.path.environment.items()}
-    return DraftResult(draft, arguments, environment, folder)
-
-
 def _facts(rows: Iterable[tuple[str, str]]) -> tuple[Facts, ...]:
     found = tuple(rows)
     return (Facts(found),) if found else ()
@@ -131,7 +119,7 @@ def _gpus(draft: Draft) -> Iterator[Paragraph]:
 
 def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
     for declared in draft.path.arguments:
-        value = "without a value" if declared.value is None else text_of(declared.value) or "(empty)"
+        value = "without a value" if declared.text is None else declared.text or "(empty)"
         used = f"used in {', '.join(map(str, declared.used))}" if declared.used else "not used"
         yield declared.name, f"{value} ({_lines([declared.line])}; {used})"
 

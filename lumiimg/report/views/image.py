@@ -159,8 +159,8 @@ def _manifest_rows(manifest: CarriedManifest) -> Iterator[tuple[str, str]]:
         if len(library.chain) > 1:
             yield "", " -> ".join(library.chain)
     for margin in manifest.versions[:_MOST]:
-        have = f"it has up to {margin.family}_{margin.have}" if margin.have else "not seen"
-        need = f"{margin.family}_{margin.need} of {margin.provider_side}"
+        have = f"it has up to {margin.offered}" if margin.have else "not seen"
+        need = f"{margin.needed} of {margin.provider_side}"
         yield "version", f"{margin.library_side} needs {need}: {have}"
     for device in manifest.devices[:_MOST]:
         yield "device", f"{device.path}: {device.reason}"
