@@ -1,0 +1,74 @@
+"""The plan of a job from its image: what somebody asks for, with what the image, the site and a node say of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.check.context import open_for_check
+from lumiimg.check.static.boundary import Boundary, study
+from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
+from lumiimg.check.static.machine import wrong_processors
+from lumiimg.cluster.job.gpu_notes import notes_of_gpu
+from lumiimg.cluster.job.mounts import absent_paths
+from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
+from lumiimg.errors import RefusedError
+from lumiimg.host.carried_manifest import MANIFEST_PATH
+from lumiimg.host.job_process import loaded_in_jobs
+from lumiimg.resolve.driver_rule import driver_of_node
+from lumiimg.resolve.image_python import note_of_program, python_of
+from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.venv import notes_of_venv
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.resolve.stack import Stack
+
+
+def plan_for_image(
+    asked: JobRequest, image: Path, site: Site, snapshot: Snapshot | None, environment: Mapping[str, str]
+) -> tuple[JobPlan, Boundary | None]:
+    """Return the plan, and what was found beside the node, if one was looked at and something is bound from it.
+
+    Raises as `plan_job` does; RefusedError for an image for other processors.
+    """
+    request, stack, carries_manifest = _with_image(asked, image, site, snapshot, environment)
+    manifest = fit = None
+    if snapshot is not None:
+        fit = study(image, environment, snapshot, site)
+        manifest = loading(fit)
+        site = replace(site, driver=driver_of_node(site.driver, snapshot))
+    elif carries_manifest:
+        manifest, of_manifest = by_carried(study(image, environment, None, site), site)
+        request = replace(request, of_manifest=of_manifest)
+    return plan_job(request, stack, site, manifest), fit if manifest is not None else None
+
+
+def _with_image(
+    asked: JobRequest, path: Path, site: Site, snapshot: Snapshot | None, environment: Mapping[str, str]
+) -> tuple[JobRequest, Stack, bool]:
+    """Return what is asked for with what the image says of it, what it has, and whether it carries a manifest."""
+    words, venv = asked.command, asked.venv
+    with open_for_check(path, venv=venv) as context:
+        image, whole = context.plain, context.image
+        if (lacking := wrong_processors(image, (), None, site)) is not None:
+            raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
+        contents = read_contents(image)
+        python = python_of(image, contents)
+        owner = gpu_owner(site, snapshot)
+        mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
+        request = replace(
+            asked,
+            python=python,
+            absent=absent_paths([*words, *filter(None, [asked.caches])], whole.root, mounted),
+            note=note_of_program(words[0], whole, python) if words else None,
+            variables=image.environment,
+            of_gpu=tuple(notes_of_gpu(judge_gpu_code(image, environment, loaded_in_jobs(image), owner))),
+            of_venv=tuple(notes_of_venv(venv, path, contents.has)) if venv else (),
+        )
+        return request, contents.stack_with(venv.packages if venv else {}), image.root.exists(MANIFEST_PATH)
