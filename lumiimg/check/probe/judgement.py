@@ -114,9 +114,8 @@ def _rccl_runs(run: ProbeRun, result: ProbeResult) -> bool:
         return False
     if opened is not None and opened.get("ok") == "1":
         # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
-        result.findings.add(
-            Code.RCCL_RUNS, Severity.INFO, f"{result.path.rccl} was opened, and {ending(run)} afterwards"
-        )
+        what = f"{result.path.rccl} was opened, and {ending(run)} afterwards"
+        result.findings.add(Code.RCCL_RUNS, Severity.INFO, what)
         return True
     error = (opened or {}).get("error", "") or f"it {ending(run)}"
     what = f"{result.path.rccl} cannot be opened in the container"
@@ -139,9 +138,8 @@ def _learn_version(run: ProbeRun, result: ProbeResult) -> Generation | None:
             plugin_files=result.path.plugin_files or Rccl(version).names(result.path.named_by),
             accepts=result.path.accepts or generation.accepts,
         )
-        result.findings.add(
-            Code.RCCL_UNKNOWN, Severity.INFO, f"RCCL says that it is {version}", source=generation.basis
-        )
+        what = f"RCCL says that it is {version}"
+        result.findings.add(Code.RCCL_UNKNOWN, Severity.INFO, what, source=generation.basis)
     return generation
 
 
@@ -158,19 +156,14 @@ def _judge_rccl(run: ProbeRun, generation: Generation | None, in_job: str | None
         what = f"RCCL {version} opened {plugin}: it is mapped in its process"
         result.findings.add(Code.RCCL_OPENS_PLUGIN, Severity.OK, what, where=plugin, evidence=proof)
     elif generation is None or not generation.unique_id_loads_plugin:
-        result.findings.add(
-            Code.RCCL_SILENT,
-            Severity.INFO,
-            f"RCCL {version} looks for its plugin only with a GPU: without one, no plugin line means nothing",
-            source=generation.basis if generation else None,
-        )
+        what = f"RCCL {version} looks for its plugin only with a GPU: without one, no plugin line means nothing"
+        result.findings.add(Code.RCCL_SILENT, Severity.INFO, what, source=generation.basis if generation else None)
     elif run.first("uniqueid") is None:
         what = f"RCCL did not answer: it {ending(run)}"
         result.findings.add(Code.RCCL_PROBE, Severity.UNKNOWN, what, evidence=tail(run))
     elif not lines:
-        result.findings.add(
-            Code.RCCL_PROBE, Severity.UNKNOWN, "RCCL printed nothing about a plugin", evidence=tail(run)
-        )
+        what = "RCCL printed nothing about a plugin"
+        result.findings.add(Code.RCCL_PROBE, Severity.UNKNOWN, what, evidence=tail(run))
     else:
         result.findings.add(
             Code.RCCL_NO_PLUGIN,
@@ -274,12 +267,8 @@ def _judge_failed_open(
 def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
     none = run.first("none")
     if none is not None:
-        result.findings.add(
-            Code.PLUGIN_API,
-            Severity.PROBLEM,
-            f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}",
-            reason="refused",
-        )
+        what = f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}"
+        result.findings.add(Code.PLUGIN_API, Severity.PROBLEM, what, reason="refused")
         return
     using = run.first("using")
     if using is not None and using.get("version", "").isdigit():
@@ -300,12 +289,9 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         what = f"the handshake {ending(run)} without having listened on every device"
         result.findings.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, what, evidence=tail(run))
     elif provider == "cxi":
-        result.findings.add(
-            Code.PROVIDER_CXI,
-            Severity.OK,
-            f"the plugin selected the provider cxi and listens on {len(run.all('listen'))} NIC(s)",
-            evidence=tuple(line for line in evidence if "rovider" in line) or evidence[:2],
-        )
+        what = f"the plugin selected the provider cxi and listens on {len(run.all('listen'))} NIC(s)"
+        lines = tuple(line for line in evidence if "rovider" in line) or evidence[:2]
+        result.findings.add(Code.PROVIDER_CXI, Severity.OK, what, evidence=lines)
     elif provider is not None:
         severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
         what = f"the plugin works, but selected the provider {provider}, which is TCP and not Slingshot"
@@ -319,12 +305,8 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
             ),
         )
     else:
-        result.findings.add(
-            Code.PROVIDER_UNNAMED,
-            Severity.UNKNOWN,
-            "the plugin works, and does not say which provider it selected",
-            evidence=evidence,
-        )
+        what = "the plugin works, and does not say which provider it selected"
+        result.findings.add(Code.PROVIDER_UNNAMED, Severity.UNKNOWN, what, evidence=evidence)
 
 
 def _listens(run: ProbeRun) -> bool:

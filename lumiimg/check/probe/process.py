@@ -105,13 +105,8 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
         error, at = failed.get("error", ""), failed.get("step", "").replace("=", " ")
         details: FindingDetails = {"where": static.job.program, "evidence": (error,)}
         if _OF_THE_LOADER.search(error):
-            found.add(
-                Code.PROGRAM_LOAD,
-                Severity.PROBLEM,
-                f"{title} fails in the container, at {at}",
-                reason="in-container",
-                **details,
-            )
+            what = f"{title} fails in the container, at {at}"
+            found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, reason="in-container", **details)
         else:
             what = f"{title} could not be tested in the container: it fails at {at}"
             found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, **details)

@@ -198,12 +198,9 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
         return False
     unseen = "an unknown RCCL (the start of its output is not kept)"
     ran = other or (unseen if cut else "an RCCL that is not a file of its own")
-    result.findings.add(
-        Code.RUN_OTHER_RCCL,
-        Severity.UNKNOWN,
-        f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one",
-        evidence=(f"imported: {mapped[other]}",) if other else (),
-    )
+    what = f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one"
+    lines = (f"imported: {mapped[other]}",) if other else ()
+    result.findings.add(Code.RUN_OTHER_RCCL, Severity.UNKNOWN, what, evidence=lines)
     return True
 
 

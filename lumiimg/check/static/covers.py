@@ -29,14 +29,9 @@ def judge_covered(image: Image, job: JobProcess, process: Process, found: Findin
     """Judge whether what the process has is there for everybody who starts it."""
     files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
     for cover, below in may_be_hidden(image, files):
-        found.add(
-            Code.IMAGE_COVERED,
-            Severity.UNKNOWN,
-            f"{below[0]} is in a folder that may be another in the container: {cover.path}",
-            where=below[0],
-            evidence=tuple(below[:_SHOWN]),
-            cause=cover.by,
-        )
+        what = f"{below[0]} is in a folder that may be another in the container: {cover.path}"
+        lines = tuple(below[:_SHOWN])
+        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, what, where=below[0], evidence=lines, cause=cover.by)
 
 
 def judge_hidden_program(image: Image, program: str, found: Findings) -> None:

@@ -41,23 +41,15 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
     for stem, paths in second_copies(process.objects).items():
         if HIP.fullmatch(paths[0].rpartition("/")[2]):
             continue
-        found.add(
-            Code.FABRIC_MIXED,
-            Severity.UNKNOWN,
-            f"{len(paths)} copies of {stem} are in one process: symbols without versions may be mixed",
-            evidence=paths,
-        )
+        what = f"{len(paths)} copies of {stem} are in one process: symbols without versions may be mixed"
+        found.add(Code.FABRIC_MIXED, Severity.UNKNOWN, what, evidence=paths)
     _judge_c_library(root, process, found)
     _judge_interposed(root, process, found)
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
-        found.add(
-            Code.LIBRARY_CUT_OFF,
-            Severity.PROBLEM,
-            "a library of the fabric path is cut off: it loads, and reading the missing part is fatal (SIGBUS)",
-            where=cut[0].path,
-            evidence=tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut),
-        )
+        what = "a library of the fabric path is cut off: it loads, and reading the missing part is fatal (SIGBUS)"
+        lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
+        found.add(Code.LIBRARY_CUT_OFF, Severity.PROBLEM, what, where=cut[0].path, evidence=lines)
     closed = dict(barred(root, (process.settings.absolute(loaded.path) for loaded in process.objects)))
     if closed:
         first, obstacles = next(iter(closed)), list(dict.fromkeys(closed.values()))[:_SHOWN]
@@ -77,12 +69,8 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
         if f"{element}/".startswith(mounted)
     ]
     if leaks:
-        found.add(
-            Code.FABRIC_SEARCH_PATH_LEAK,
-            Severity.UNKNOWN,
-            "a library of the fabric path searches a folder that engines mount from the host, and loads from there",
-            evidence=tuple(leaks[:_SHOWN]),
-        )
+        what = "a library of the fabric path searches a folder that engines mount from the host, and loads from there"
+        found.add(Code.FABRIC_SEARCH_PATH_LEAK, Severity.UNKNOWN, what, evidence=tuple(leaks[:_SHOWN]))
 
 
 def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
@@ -95,13 +83,8 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
                     taken = interposed(root, process, user, provider, _PREFIXES[name])
             if provider is not None and taken is not None:
                 first, function = taken
-                found.add(
-                    Code.FABRIC_INTERPOSED,
-                    Severity.UNKNOWN,
-                    f"{user.path} takes {function} from {first.path}, and not from {provider.path}",
-                    where=first.path,
-                    chain=first.chain,
-                )
+                what = f"{user.path} takes {function} from {first.path}, and not from {provider.path}"
+                found.add(Code.FABRIC_INTERPOSED, Severity.UNKNOWN, what, where=first.path, chain=first.chain)
                 return
 
 

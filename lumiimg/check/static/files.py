@@ -66,14 +66,9 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
         _note_program(jobs, results, worst, found)
     for job, result in results.items():
         if result.path.rccl not in {None, results[worst].path.rccl}:
-            found.add(
-                Code.RCCL_SEVERAL,
-                Severity.INFO,
-                f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}",
-                reason="other",
-                names={"path": result.path.rccl},
-                where=result.path.rccl,
-            )
+            what = f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}"
+            names = {"path": result.path.rccl}
+            found.add(Code.RCCL_SEVERAL, Severity.INFO, what, reason="other", names=names, where=result.path.rccl)
     note_hidden(image, results[worst].findings, found)
     return replace(results[worst], findings=(*found.found, *results[worst].findings))
 

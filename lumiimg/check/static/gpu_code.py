@@ -83,12 +83,8 @@ def findings_of(account: GpuAccount | None, owner: GpuOwner | None) -> tuple[Fin
     found = Findings(Level.STATIC)
     if account is not None and owner is not None:
         if account.taken_for is not None:
-            found.add(
-                Code.GPU_CODE,
-                Severity.PROBLEM,
-                f"{OVERRIDE} makes the runtime treat {owner.processor}, {owner.name}'s GPU, as {account.taken_for}",
-                reason="override",
-            )
+            what = f"{OVERRIDE} makes the runtime treat {owner.processor}, {owner.name}'s GPU, as {account.taken_for}"
+            found.add(Code.GPU_CODE, Severity.PROBLEM, what, reason="override")
         _judge_needed([part for part in account.parts if part.needed], owner, found)
         for part in account.parts:
             if not part.needed and part.fit is not GpuFit.RUNS:

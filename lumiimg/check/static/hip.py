@@ -44,14 +44,8 @@ def judge_hip(process: Process, found: Findings) -> None:
     else:
         severity = Severity.UNKNOWN
         what += f"; RCCL and its plugin use {_names(own)}" if own else f"; which {rccl.path} uses does not show"
-    found.add(
-        Code.FABRIC_TWO_HIP,
-        severity,
-        what,
-        where=runtimes[-1].path,
-        evidence=tuple(_lines(users, runtimes))[:_SHOWN],
-        chain=runtimes[-1].chain,
-    )
+    lines = tuple(_lines(users, runtimes))[:_SHOWN]
+    found.add(Code.FABRIC_TWO_HIP, severity, what, where=runtimes[-1].path, evidence=lines, chain=runtimes[-1].chain)
 
 
 def _shares_memory(loaded: LoadedObject, rccl: LoadedObject) -> bool:

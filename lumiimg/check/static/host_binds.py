@@ -41,12 +41,9 @@ def with_host(static: StaticResult, manifest: BindManifest, *, host: str) -> Sta
     judge_process(trial.root, trial.process, found)
     libraries = [bind for bind in manifest.binds if bind.chain]
     if libraries:
-        found.add(
-            Code.BIND_LOADS,
-            Severity.OK,
-            f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load",
-            evidence=tuple(f"{bind.source} at {bind.target}" for bind in libraries),
-        )
+        what = f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load"
+        lines = tuple(f"{bind.source} at {bind.target}" for bind in libraries)
+        found.add(Code.BIND_LOADS, Severity.OK, what, evidence=lines)
     for note in manifest.notes:
         found.add(Code.BIND_NOTE, Severity.INFO, note)
     opened, later = files_of(trial.root, trial.process)

@@ -59,13 +59,10 @@ def _judge_caches(image: Image, environment: Mapping[str, str], facts: Mapping[s
     told = {name: value for name, value in own.items() if variable_of(name, image, environment) == value}
     homes = [f"{name}={value}" for name, value in told.items() if _HOME.match(value)]
     if homes:
-        found.add(
-            Code.IMAGE_CACHES_IN_HOME,
-            Severity.INFO,
-            f"the image puts caches into a home: {homes[0]}",
-            names={"variable": homes[0].partition("=")[0]},
-            evidence=tuple(homes[:_SHOWN]),
-        )
+        what = f"the image puts caches into a home: {homes[0]}"
+        lines = tuple(homes[:_SHOWN])
+        names = {"variable": homes[0].partition("=")[0]}
+        found.add(Code.IMAGE_CACHES_IN_HOME, Severity.INFO, what, names=names, evidence=lines)
 
 
 def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> None:
@@ -77,14 +74,10 @@ def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> Non
                 real.setdefault(root.resolve(f"{folder}/{name}"), f"{folder}/{name}")
         if len(real) > 1:
             first, *others = real.values()
-            found.add(
-                Code.IMAGE_SHADOWED_TOOL,
-                Severity.INFO,
-                f"{name} is on PATH {len(real)} times: a job gets {first}",
-                names={"other": others[0]},
-                where=first,
-                evidence=tuple(others[:_SHOWN]),
-            )
+            what = f"{name} is on PATH {len(real)} times: a job gets {first}"
+            lines = tuple(others[:_SHOWN])
+            names = {"other": others[0]}
+            found.add(Code.IMAGE_SHADOWED_TOOL, Severity.INFO, what, names=names, where=first, evidence=lines)
 
 
 def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
@@ -104,26 +97,16 @@ def _judge_entrypoint(image: Image, facts: Mapping[str, Any], found: Findings) -
     names = "|".join(facts["entrypoint"]["variables"])
     sets = list(dict.fromkeys(re.findall(rf"\b({names})=", text)))
     if sets:
-        found.add(
-            Code.IMAGE_ENTRYPOINT,
-            Severity.INFO,
-            f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it",
-            names={"variable": sets[0], "path": path},
-            where=path,
-        )
+        what = f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it"
+        found.add(Code.IMAGE_ENTRYPOINT, Severity.INFO, what, names={"variable": sets[0], "path": path}, where=path)
 
 
 def _judge_scripts(image: Image, found: Findings) -> None:
     """Judge the scripts: one list of GPUs, given to two filters, leaves none where a job has a part of a node."""
     copying = [path for path in _scripts(image) if _COPIES.search(read_text(image.root, path) or "")]
     if copying:
-        found.add(
-            Code.IMAGE_HIP_DEVICES,
-            Severity.INFO,
-            f"{copying[0]} copies ROCR_VISIBLE_DEVICES into HIP_VISIBLE_DEVICES",
-            where=copying[0],
-            evidence=tuple(copying[1:_SHOWN]),
-        )
+        what = f"{copying[0]} copies ROCR_VISIBLE_DEVICES into HIP_VISIBLE_DEVICES"
+        found.add(Code.IMAGE_HIP_DEVICES, Severity.INFO, what, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
 
 
 def _scripts(image: Image) -> Iterator[str]:

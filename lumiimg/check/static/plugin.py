@@ -109,9 +109,8 @@ def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -
         found.add(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, what, **details)
     else:
         details["remedy"] = tuple(dict.fromkeys(map(_remedy_for, outcome.errors)))
-        found.add(
-            Code.PLUGIN_LOADS, Severity.PROBLEM, f"{plugin.path} cannot be loaded", reason="not-loaded", **details
-        )
+        what = f"{plugin.path} cannot be loaded"
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="not-loaded", **details)
 
 
 def _remedy_for(error: str) -> Remedy:
@@ -158,9 +157,8 @@ def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedO
         found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, where=where)
     else:
         link = shlex.quote(f"{runtime.path.rpartition('/')[0]}/{HSA}")
-        found.add(
-            Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, reason="no-link", names={"link": link}, where=where
-        )
+        names = {"link": link}
+        found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, reason="no-link", names=names, where=where)
 
 
 def _judge_provider(

@@ -55,13 +55,8 @@ def _major(version: str) -> int:
 def _judge_cuda(versions: Mapping[str, str], folder: str, found: Findings) -> None:
     wrong = sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of))
     if wrong:
-        found.add(
-            Code.IMAGE_CUDA_PACKAGES,
-            Severity.INFO,
-            f"packages for NVIDIA's GPUs are among those for ROCm: {', '.join(wrong[:3])}",
-            where=folder,
-            evidence=tuple(wrong[:_SHOWN]),
-        )
+        what = f"packages for NVIDIA's GPUs are among those for ROCm: {', '.join(wrong[:3])}"
+        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, what, where=folder, evidence=tuple(wrong[:_SHOWN]))
 
 
 def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
@@ -90,13 +85,8 @@ def _judge_torch(
             where = where or path
             lines.append(f"{path}: undefined symbol: {min(lacking)}")
     if lines:
-        found.add(
-            Code.IMAGE_OTHER_TORCH,
-            Severity.INFO,
-            f"built for another torch: {lines[0]}",
-            where=where,
-            evidence=tuple(lines[:_SHOWN]),
-        )
+        what = f"built for another torch: {lines[0]}"
+        found.add(Code.IMAGE_OTHER_TORCH, Severity.INFO, what, where=where, evidence=tuple(lines[:_SHOWN]))
 
 
 def _judge_numpy(root: RootFileSystem, modules: list[str], version: str, found: Findings) -> None:
@@ -112,12 +102,8 @@ def _judge_numpy(root: RootFileSystem, modules: list[str], version: str, found: 
                 if _OLD_NUMPY in data and _NEW_NUMPY not in data:
                     lines.append(f"{path}: compiled with NumPy 1")
     if lines:
-        found.add(
-            Code.IMAGE_NUMPY,
-            Severity.INFO,
-            f"for NumPy 1, but the image has NumPy {version}: {lines[0]}",
-            evidence=tuple(lines[:_SHOWN]),
-        )
+        what = f"for NumPy 1, but the image has NumPy {version}: {lines[0]}"
+        found.add(Code.IMAGE_NUMPY, Severity.INFO, what, evidence=tuple(lines[:_SHOWN]))
 
 
 def offered_by(root: RootFileSystem, path: str) -> frozenset[str]:

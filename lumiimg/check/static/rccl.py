@@ -9,7 +9,7 @@ from lumiimg.check.static.plugin import lacks_of_host
 from lumiimg.check.static.symbols import judge_symbols
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.rccl import Rccl, read_rccl
-from lumiimg.findings import Code, Remedy, Severity
+from lumiimg.findings import Code, Severity
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import rccl_candidates
 
@@ -28,34 +28,20 @@ def load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: li
         _judge_failure(job, begun.failed, found)
     elif (cuda := _of_cuda(image.root, job)) is not None:
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
-        found.add(
-            Code.PROGRAM_CUDA,
-            Severity.PROBLEM,
-            f"the {job.title} is built for CUDA: it uses no RCCL",
-            where=cuda,
-            evidence=tuple(candidates[:4]),
-        )
+        what = f"the {job.title} is built for CUDA: it uses no RCCL"
+        found.add(Code.PROGRAM_CUDA, Severity.PROBLEM, what, where=cuda, evidence=tuple(candidates[:4]))
     elif not candidates:
         found.add(Code.RCCL_ABSENT, Severity.PROBLEM, "no librccl.so was found in the image", reason="image")
     elif begun.rccl is None:
-        found.add(
-            Code.RCCL_ABSENT,
-            Severity.PROBLEM,
-            f"{job.title} has no RCCL in its process; {candidates[0]} is in the image",
-            reason="process",
-            where=candidates[0],
-        )
+        what = f"{job.title} has no RCCL in its process; {candidates[0]} is in the image"
+        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, what, reason="process", where=candidates[0])
     else:
         rccl = begun.rccl
         begun = judge_symbols(image.root, job, begun, found)
         others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
         if others:
-            found.add(
-                Code.RCCL_SEVERAL,
-                Severity.INFO,
-                f"the image has more than one RCCL; {rccl.path} is looked at, because {_why(job)}",
-                evidence=tuple(others[:8]),
-            )
+            what = f"the image has more than one RCCL; {rccl.path} is looked at, because {_why(job)}"
+            found.add(Code.RCCL_SEVERAL, Severity.INFO, what, evidence=tuple(others[:8]))
     return begun
 
 
@@ -70,26 +56,16 @@ def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> No
         "where": job.package or job.program,
         "evidence": outcome.errors[:8],
         "chain": outcome.missing[0].chain if outcome.missing else (),
-        "cause": "libraries that --rocm would bind are not counted",
-        "remedy": (Remedy("add the libraries that it names to the image"),),
-        "source": "glibc elf/dl-load.c, elf/dl-version.c",
     }
+    code, severity, what = Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL"
     if job.is_program and (names := lacks_of_host(outcome)):
+        severity = Severity.UNKNOWN
         what = f"{job.title} needs {', '.join(names)} at its start, which must come from the host"
-        found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, what, reason="libraries", **details)
     elif job.framework is not None:
         what = f"`import {job.framework}` of {job.program} fails"
-        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, reason="libraries", **details)
-    elif job.is_program:
-        found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL", reason="libraries", **details)
-    else:
-        found.add(
-            Code.RCCL_LOAD,
-            Severity.PROBLEM,
-            f"{job.program} cannot be loaded in this image",
-            reason="libraries",
-            **details,
-        )
+    elif not job.is_program:
+        code, what = Code.RCCL_LOAD, f"{job.program} cannot be loaded in this image"
+    found.add(code, severity, what, reason="libraries", **details)
 
 
 def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
@@ -121,13 +97,8 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
             source=generation.basis if generation else None,
         )
     elif not files or not accepts:
-        found.add(
-            Code.RCCL_UNKNOWN,
-            Severity.UNKNOWN,
-            f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})",
-            reason="files",
-            where=rccl.path,
-        )
+        what = f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})"
+        found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, what, reason="files", where=rccl.path)
     else:
         found.add(
             Code.RCCL_FOUND,

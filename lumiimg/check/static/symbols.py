@@ -41,25 +41,15 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
         lazy.clear()
     symbols = undefined_in(root, process, objects, lazy)
     if symbols.unread is not None and job.is_program:
-        found.add(
-            Code.PROGRAM_LOAD,
-            Severity.UNKNOWN,
-            f"it is not known whether all symbols of {job.title} are defined: {symbols.unread}",
-            reason="unread",
-            where=job.program,
-        )
+        what = f"it is not known whether all symbols of {job.title} are defined: {symbols.unread}"
+        found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, what, reason="unread", where=job.program)
     if not symbols.found or not symbols.is_sure:
         return begun
     first = symbols.found[0]
     if first.loaded is rccl:
-        found.add(
-            Code.RCCL_LOAD,
-            Severity.PROBLEM,
-            f"{rccl.path} cannot be used: nothing that it sees defines {first.symbol.name}",
-            reason="undefined",
-            where=rccl.path,
-            evidence=symbols.lines[:_SHOWN],
-        )
+        what = f"{rccl.path} cannot be used: nothing that it sees defines {first.symbol.name}"
+        lines = symbols.lines[:_SHOWN]
+        found.add(Code.RCCL_LOAD, Severity.PROBLEM, what, reason="undefined", where=rccl.path, evidence=lines)
         return begun
     what, opened = f"{job.program} cannot start", root_of(first.loaded)
     if opened.by_dlopen:

@@ -130,12 +130,8 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
     for name, binds in binds_of(environment):
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
-            found.add(
-                Code.IMAGE_BINDS,
-                Severity.UNKNOWN,
-                f"{name} puts files of the host over files that the loader or RCCL reads; only the host shows them",
-                evidence=tuple(over[:8]),
-            )
+            what = f"{name} puts files of the host over files that the loader or RCCL reads; only the host shows them"
+            found.add(Code.IMAGE_BINDS, Severity.UNKNOWN, what, evidence=tuple(over[:8]))
 
 
 def _overlap(target: str, path: str) -> bool:
@@ -148,12 +144,8 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
     _judge_network(variables, path.plugin, found)
     providers = variables.get("FI_PROVIDER")
     if providers and not _allows_cxi(providers):
-        found.add(
-            Code.PROVIDER_EXCLUDED,
-            Severity.PROBLEM,
-            f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi",
-            remedy=(variables.set_to("FI_PROVIDER", "cxi"),),
-        )
+        what = f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi"
+        found.add(Code.PROVIDER_EXCLUDED, Severity.PROBLEM, what, remedy=(variables.set_to("FI_PROVIDER", "cxi"),))
     named = variables.get(_CONF_VARIABLE) if _takes_a_name(path.rccl_version) else None
     if named or variables.unread:
         found.add(
@@ -214,14 +206,8 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
     elif plugin is None and family == "ofi":
         pass  # that there is no plugin is a finding of its own
     elif not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
-        found.add(
-            Code.NETWORK_FORCED,
-            Severity.UNKNOWN,
-            f"{shown} names a network, and {plugin or 'the image'} has none of that name",
-            reason="not-called-so",
-            where=plugin,
-            remedy=(remedy,),
-        )
+        what = f"{shown} names a network, and {plugin or 'the image'} has none of that name"
+        found.add(Code.NETWORK_FORCED, Severity.UNKNOWN, what, reason="not-called-so", where=plugin, remedy=(remedy,))
 
 
 def _calls_itself(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
