@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
-from lumiimg.check.static.boundary import Boundary, study_open, without_ours
 from lumiimg.check.static.commands import bind_command, concluded
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.check.static.host_fit import HostFit, check_host_fit, without_ours
 from lumiimg.check.static.proposals import is_refused
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Remedy
 from lumiimg.host.bind import ManifestCheck, try_saved
-from lumiimg.host.container_view import LoaderMachine, see_inside
 from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import Image, RootFileSystem
+from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.wording import typed
 
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
     from lumiimg.host.drift import Drift
 
 
@@ -61,9 +60,9 @@ class ImageDrift:
     """As it was named."""
     fate: Fate
     """What becomes of it."""
-    before: Boundary
+    before: HostFit
     """With the older snapshot."""
-    now: Boundary
+    now: HostFit
     """With the newer snapshot and new binds."""
     saved: ManifestCheck
     lacks: tuple[str, ...]
@@ -88,16 +87,15 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
 
     Raises BadInputError for what is not an image.
     """
-    environment = without_ours(environment)
-    with open_for_check(path, environment, drift.now) as context:
-        image = context.image
-        static = check_static(image, environment)
+    with open_for_check(path, without_ours(environment), drift.now, site) as context:
+        static = check_static(context.image, context.read_by_engine)
+        then = replace(context, snapshot=drift.before)
         before, now = (
-            study_open(str(path), image, environment, node, static, site, owner=gpu_owner(site, node))
-            for node in (drift.before, drift.now)
+            check_host_fit(each, static, owner=gpu_owner(site, each.snapshot), with_site=True)
+            for each in (then, context)
         )
-        saved, lacks = _saved(image, environment, drift, before, now)
-        driver = tuple(_driver(image, drift, site)) if drift.driver_changed else ()
+        saved, lacks = _saved(context, drift, before, now)
+        driver = tuple(_driver(context, drift)) if drift.driver_changed else ()
     fate = _fate(before, now, is_stale=bool(lacks) or not saved.holds, driver=driver)
     return ImageDrift(str(path), fate, before, now, saved, lacks, driver, tuple(_notes(drift, before, now, fate)))
 
@@ -137,18 +135,17 @@ def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[Rem
 
 
 def _saved(
-    image: Image, environment: Mapping[str, str], drift: Drift, before: Boundary, now: Boundary
+    context: ImageInContext, drift: Drift, before: HostFit, now: HostFit
 ) -> tuple[ManifestCheck, tuple[str, ...]]:
     if before.manifest is None or now.manifest is None or now.manifest.fabric is Fabric.NONE:
         return ManifestCheck((), None), ()
-    settings = see_inside(image, environment, machine=LoaderMachine.of(drift.now)).settings
     host = RootFileSystem(SnapshotTree(drift.now))
     bound = {bind.target for bind in before.manifest.binds}
     lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]
-    return try_saved(before.manifest, image.root, settings, host), tuple(lacks)
+    return try_saved(before.manifest, context.image.root, context.inside.settings, host), tuple(lacks)
 
 
-def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
+def _fate(before: HostFit, now: HostFit, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
     outcomes = {rule.outcome for rule in driver}
     if now.answer is Answer.NO:
         # what stood against it before does not excuse libraries that could be bound, and cannot any more
@@ -163,19 +160,19 @@ def _fate(before: Boundary, now: Boundary, *, is_stale: bool, driver: Sequence[R
     return Fate.MENDED if before.answer is Answer.NO else Fate.FINE
 
 
-def _driver(image: Image, drift: Drift, site: Site | None) -> Iterator[RuleResult]:
+def _driver(context: ImageInContext, drift: Drift) -> Iterator[RuleResult]:
     """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
-    stack = read_contents(image).stack
+    stack = context.contents.stack
     before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
     if drift.now.gpu_driver is not None:
-        for rule in window_on_node(stack, site, drift.now):
+        for rule in window_on_node(stack, context.site, drift.now):
             is_open = rule.outcome is RuleOutcome.UNKNOWN
             yield replace(rule, because=f"{rule.because}; {before}") if is_open else rule
         return
     yield from unknown_driver(stack, "the driver (none)", before, "lumiimg drift")
 
 
-def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterator[str]:
+def _notes(drift: Drift, before: HostFit, now: HostFit, fate: Fate) -> Iterator[str]:
     if before.answer is Answer.UNDECIDED and now.answer is not Answer.UNDECIDED:
         yield "what it was before is not known"
     if before.manifest is None or now.manifest is None:
@@ -191,6 +188,6 @@ def _notes(drift: Drift, before: Boundary, now: Boundary, fate: Fate) -> Iterato
         yield "its libcxi is its own, and the kernel or NIC driver changed: only a run shows whether they fit"
 
 
-def _pairs(boundary: Boundary) -> set[tuple[str, str]]:
+def _pairs(boundary: HostFit) -> set[tuple[str, str]]:
     binds = boundary.manifest.binds if boundary.manifest else ()
     return {(bind.source, bind.target) for bind in binds}

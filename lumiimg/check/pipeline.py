@@ -20,10 +20,10 @@ from lumiimg.check.probe.task import (
     make_task,
 )
 from lumiimg.check.run.execution import RunResult, count_gpus, refuse_without_gpu, run_collective, start_here
-from lumiimg.check.static.boundary import Boundary, study_open
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.check.static.host_fit import HostFit, check_host_fit
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.machine import with_machine
 from lumiimg.check.static.venv import with_faults_of_venv
@@ -96,8 +96,41 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
             if level is Level.RUN:
                 raise
             run_level = f"not taken: {error}"
+    levels = LevelsTaken("done", probe_level, run_level)
+    return _report(context, files, levels, probed, ran, level_was_asked_for=level is not None)
+
+
+def explain_image(context: ImageInContext) -> tuple[CheckReport, HostFit]:
+    """Return what the check of an image's files answers, and which library comes from where, with a site's binds."""
+    files = check_files(context, with_site=True)
+    report = _report(context, files, LevelsTaken("done", NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
+    return report, replace(files, static=replace(files.static, findings=report.findings))
+
+
+def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
+    """Return what the files say; with a snapshot what is to be bound of its host, with a site what of its GPU.
+
+    `with_site`: the site's own binds are a part of what is bound. Raises BadInputError where the image cannot be read.
+    """
+    image, environment, snapshot, site = context.image, context.read_by_engine, context.snapshot, context.site
+    static = with_machine(image, check_static(image, environment, context.program), snapshot, site)
+    files = check_host_fit(context, static, owner=gpu_owner(site, snapshot), with_site=with_site)
+    findings = (*files.static.findings, *find_faults(image, environment, static))
+    files = replace(files, static=replace(files.static, findings=findings))
+    return with_faults_of_venv(files, context.venv, context.path, context.plain)
+
+
+def _report(
+    context: ImageInContext,
+    files: HostFit,
+    levels: LevelsTaken,
+    probed: ProbeResult | None = None,
+    ran: RunResult | None = None,
+    *,
+    level_was_asked_for: bool,
+) -> CheckReport:
     taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
-    path = probed.path if probed else static.path
+    path = probed.path if probed else files.static.path
     concluded = conclude(
         context,
         files,
@@ -105,16 +138,16 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
         probed.findings.found if probed else (),
         ran,
         level=taken,
-        level_was_asked_for=level is not None,
+        level_was_asked_for=level_was_asked_for,
         plugin_version=plugin_version_in_log(probed.runs) if probed else None,
     )
     return CheckReport(
         image=str(context.path),
         answer=concluded.answer,
         sentence=concluded.sentence,
-        advice=next_step(concluded.answer, concluded.findings, context, level=taken, limited=level is not None),
+        advice=next_step(concluded.answer, concluded.findings, context, level=taken, limited=level_was_asked_for),
         level=taken,
-        levels=LevelsTaken("done", probe_level, run_level),
+        levels=levels,
         path=path,
         steps=concluded.steps,
         findings=concluded.findings,
@@ -124,22 +157,9 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
     )
 
 
-def check_files(context: ImageInContext) -> Boundary:
-    """Return what the files say; with a snapshot what is to be bound of its host, with a site what of its GPU.
-
-    Raises BadInputError where the image cannot be read.
-    """
-    image, environment, snapshot, site = context.image, context.read_by_engine, context.snapshot, context.site
-    static = with_machine(image, check_static(image, environment, context.program), snapshot, site)
-    files = study_open(str(context.path), image, environment, snapshot, static, owner=gpu_owner(site, snapshot))
-    findings = (*files.static.findings, *find_faults(image, environment, static))
-    files = replace(files, static=replace(files.static, findings=findings))
-    return with_faults_of_venv(files, context.venv, context.path, context.plain)
-
-
 def conclude(
     context: ImageInContext,
-    files: Boundary,
+    files: HostFit,
     path: FabricPath,
     probed: Sequence[Finding] = (),
     ran: RunResult | None = None,

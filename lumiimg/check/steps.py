@@ -20,7 +20,6 @@ from lumiimg.findings import Code, Finding, Level, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lumiimg.check.static.boundary import Boundary
     from lumiimg.host.manifest import Loaded
     from lumiimg.image import Image
 
@@ -67,13 +66,6 @@ def origins(
         else:
             found[file] = Origin(Side.HOST)
     return found
-
-
-def boundary_steps(boundary: Boundary) -> tuple[Step, ...]:
-    """Return the path of an image beside a host, as far as files tell."""
-    path = boundary.static.path
-    known = origins(path, None, {}, boundary.loaded, running=False)
-    return fabric_steps(path, boundary.static.findings, known)
 
 
 def fabric_steps(

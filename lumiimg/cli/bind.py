@@ -7,7 +7,9 @@ import os
 from typing import cast
 
 from lumiimg.build.provenance import asked_for
-from lumiimg.check.static.boundary import study
+from lumiimg.check.context import open_for_check
+from lumiimg.check.pipeline import explain_image
+from lumiimg.check.static.host_fit import without_ours
 from lumiimg.cli.inputs import Inputs
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
@@ -20,8 +22,17 @@ from lumiimg.report.views.compatibility import doubts, refusals_document
 def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments)
     snapshot = cast("Snapshot", inputs.snapshot)  # --host is required
-    names = {"machine": inputs.words(), "built_with": asked_for(arguments.image)}
-    boundary = study(arguments.image, os.environ, snapshot, inputs.site, arguments.starts, **names)
+    opened = open_for_check(
+        arguments.image,
+        without_ours(os.environ),
+        snapshot,
+        inputs.site,
+        program=arguments.starts,
+        machine=inputs.words(),
+        built_with=asked_for(arguments.image),
+    )
+    with opened as context:
+        _, boundary = explain_image(context)
     print(manifest_text(boundary, snapshot, arguments.format), end="")
     if boundary.fabric is Fabric.NONE:
         show(refusals_document(boundary, "bind"), stderr=True)

@@ -8,15 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lumiimg.build.provenance import asked_for
-from lumiimg.check.static.boundary import Boundary, study
+from lumiimg.check.answer import CheckReport
+from lumiimg.check.context import open_for_check
+from lumiimg.check.pipeline import explain_image
+from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.cli import explain_request
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
 from lumiimg.report.console import print_json_line
 from lumiimg.report.json_images import ExplainedImage
-from lumiimg.report.views.compatibility import compatibility_document
-from lumiimg.report.views.images import ImageAnswer, of_boundary
+from lumiimg.report.views.compatibility import advice, compatibility_document
+from lumiimg.report.views.images import ImageAnswer, of_explanation
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -43,29 +46,39 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
-    boundary = _studier(arguments)(arguments.images[0])
-    document, code = compatibility_document(boundary), boundary.answer.exit_code
-    return output.deliver(document, "explain-image", ExplainedImage(boundary), code)
+    report, fit = _explainer(arguments)(arguments.images[0])
+    document, value = compatibility_document(report, fit), ExplainedImage(fit, advice(report))
+    return output.deliver(document, "explain-image", value, report.answer.exit_code)
 
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:
-    study = _studier(arguments)
+    explain = _explainer(arguments)
 
     def answer(image: Path) -> ImageAnswer:
-        boundary = study(image)
+        report, fit = explain(image)
         if arguments.json:
-            print_json_line("explain-image", of=boundary)
-        return of_boundary(boundary)
+            print_json_line("explain-image", ExplainedImage(fit, advice(report)))
+        return of_explanation(report, fit)
 
     return output.each("explain", arguments.images, answer)
 
 
-def _studier(arguments: argparse.Namespace) -> Callable[[Path], Boundary]:
+def _explainer(arguments: argparse.Namespace) -> Callable[[Path], tuple[CheckReport, HostFit]]:
     """Return what looks at an image beside the machine that is named. Raises BadInputError."""
     inputs = Inputs.of(arguments)
-    machine, snapshot, site = inputs.words(), inputs.snapshot, inputs.site
+    machine = inputs.words()
 
-    def look(image: Path) -> Boundary:
-        return study(image, os.environ, snapshot, site, arguments.starts, machine=machine, built_with=asked_for(image))
+    def look(image: Path) -> tuple[CheckReport, HostFit]:
+        opened = open_for_check(
+            image,
+            without_ours(os.environ),
+            inputs.snapshot,
+            inputs.site,
+            program=arguments.starts,
+            machine=machine,
+            built_with=asked_for(image),
+        )
+        with opened as context:
+            return explain_image(context)
 
     return look

@@ -14,7 +14,7 @@ from lumiimg.report import json_output
 from lumiimg.report.views.compatibility import doubts
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.snapshot import Snapshot
 
 _REFUSED = {
@@ -24,7 +24,7 @@ _REFUSED = {
 }
 
 
-def manifest_text(boundary: Boundary, snapshot: Snapshot, style: str) -> str:
+def manifest_text(boundary: HostFit, snapshot: Snapshot, style: str) -> str:
     """Return a manifest for a `shell`, for the command line of `singularity`, or as `json`, which alone says why not.
 
     Raises FailedError for a path that no engine takes.
@@ -38,7 +38,7 @@ def manifest_text(boundary: Boundary, snapshot: Snapshot, style: str) -> str:
     return _shell(boundary, manifest, snapshot) if style == "shell" else _singularity(manifest)
 
 
-def _shell(boundary: Boundary, manifest: BindManifest, snapshot: Snapshot) -> str:
+def _shell(boundary: HostFit, manifest: BindManifest, snapshot: Snapshot) -> str:
     lines = [f"lumiimg bind {boundary.image} for {boundary.host}: fabric {manifest.fabric.value}"]
     if not manifest.binds:
         lines.append(NOTHING_BOUND)
@@ -59,7 +59,7 @@ def _singularity(manifest: BindManifest) -> str:
     return f"{shlex.join(words)}\n"
 
 
-def _json(boundary: Boundary, manifest: BindManifest) -> str:
+def _json(boundary: HostFit, manifest: BindManifest) -> str:
     binds = manifest.fabric is not Fabric.NONE
     text = json_output.json_text(
         "bind",

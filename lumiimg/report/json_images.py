@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.check.drift import ImageDrift
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.startup import Startup
-    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.elf.objects import LoadOutcome
@@ -109,7 +109,9 @@ class GlibcVersions:
 class ExplainedImage:
     """What comes from where in the process of RCCL and its plugin, which versions meet, what margin is left."""
 
-    of: Boundary
+    of: HostFit
+    advice: Advice
+    """What to do: one command; why is a part of the answer."""
     nearest: None = None
     """Always null: of a request, see explain-request."""
 

@@ -129,7 +129,7 @@ KINDS = {
         "lumiimg explain IMAGE [--host host.json] --json",
         "report.json_images.ExplainedImage",
         f"""of.image of.host of.decision of.fabric of.static.path.plugin of.torch glibc of.rules{{{_RULE}}} nearest
-        of.remedies of.advice of.loaded{{{_LOADED}}} of.missing
+        of.remedies advice of.loaded{{{_LOADED}}} of.missing
         of.margins{{library from=library_of provider provider_from=provider_of need=needed have=offered}}
         notes of.gpu{{{_GPU}}}""",
     ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lumiimg.check.static.boundary import Boundary
 from lumiimg.check.static.evidence import StaticResult
+from lumiimg.check.static.host_fit import HostFit
 from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
 from lumiimg.cluster.nodes.check import NodesReport, build_report
 from lumiimg.cluster.nodes.groups import gather
@@ -44,7 +44,7 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
 
 
 CONTEXT = unread(Path("image.sif"))
-FILES = Boundary("image.sif", None, StaticResult(), None, None, None, None, (), (), (), (), CarriedAccount(None))
+FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (), (), (), CarriedAccount(None))
 """What the files of an image say of which nothing is read."""
 
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.check.static.boundary import study
+from lumiimg.check.context import open_for_check
+from lumiimg.check.pipeline import explain_image
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
@@ -172,9 +173,10 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def answers(image: Path, host: Snapshot | None) -> tuple[ExitCode, ExitCode, list[str]]:
     """Return what check and explain answer, and what bind says of doubts."""
     check = checked(image, {}, host).answer.exit_code
-    boundary = study(image, {}, host)
+    with open_for_check(image, {}, host) as context:
+        report, boundary = explain_image(context)
     doubts = [doubt.text for doubt in doubts_of(boundary)] if boundary.fabric is not Fabric.NONE else ["refused"]
-    return check, boundary.answer.exit_code, doubts
+    return check, report.answer.exit_code, doubts
 
 
 def test_each_fault_has_one_answer_whoever_is_asked(

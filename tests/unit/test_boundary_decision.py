@@ -1,4 +1,4 @@
-"""The decision of `explain IMAGE` out of its rules, the remedies with it, and the margins between two libraries."""
+"""The rules of `explain IMAGE`, and the margins between two libraries."""
 
 from __future__ import annotations
 
@@ -6,56 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from lumiimg.check.static.boundary import Boundary, without_ours
 from lumiimg.check.static.comparisons import rules_of
 from lumiimg.check.static.evidence import StaticResult
+from lumiimg.check.static.host_fit import without_ours
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
-from lumiimg.errors import ExitCode
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.carried_account import CarriedAccount
-from lumiimg.host.manifest import BindManifest, Loaded, Refusal
+from lumiimg.host.manifest import BindManifest, Loaded
 from lumiimg.host.margins import margins_of
-from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.rules import RuleOutcome
 
 OK, REFUSED, UNKNOWN = RuleOutcome.OK, RuleOutcome.REFUSED, RuleOutcome.UNKNOWN
 HOST, NOWHERE = BindManifest(Fabric.HOST), BindManifest(Fabric.NONE)
 FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True)
-
-
-def boundary(manifest: BindManifest | None, *outcomes: RuleOutcome) -> Boundary:
-    rules = tuple(RuleResult("glibc-gate", outcome, "", "", "", "") for outcome in outcomes)
-    nothing = StaticResult()
-    return Boundary("image.sif", None, nothing, None, None, None, manifest, (), (), rules, (), CarriedAccount(None))
-
-
-@pytest.mark.parametrize(
-    ("manifest", "outcomes", "decision", "code"),
-    [
-        (HOST, [OK, OK], OK, ExitCode.GOOD),
-        (HOST, [], OK, ExitCode.GOOD),
-        (HOST, [OK, UNKNOWN], UNKNOWN, ExitCode.UNDECIDED),
-        (HOST, [OK, UNKNOWN, REFUSED], REFUSED, ExitCode.NO),
-        (None, [OK], UNKNOWN, ExitCode.UNDECIDED),  # without a host nobody knows
-        (None, [OK, REFUSED], REFUSED, ExitCode.NO),
-    ],
-)
-def test_everything_has_to_load_for_a_yes(
-    manifest: BindManifest | None, outcomes: list[RuleOutcome], decision: RuleOutcome, code: ExitCode
-) -> None:
-    found = boundary(manifest, *outcomes)
-    assert (found.decision, found.answer.exit_code) == (decision.value, code)
-
-
-def test_a_refusal_by_the_c_library_says_what_mends_it_only_where_nothing_loads() -> None:
-    refusal = Refusal("the host's", "libcxi.so.1", "GLIBC_2.38 of libc.so.6", "there is 2.35", ("a",), "words")
-    nowhere = replace(NOWHERE, refusals=(refusal,))
-    assert any("a base with glibc 2.38" in remedy for remedy in boundary(nowhere, REFUSED).remedies)
-    assert boundary(nowhere, OK).remedies == ()
-    assert boundary(replace(HOST, refusals=(refusal,)), REFUSED).remedies == ()
 
 
 def test_a_search_path_of_an_earlier_manifest_is_left_out() -> None:

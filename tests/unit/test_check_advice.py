@@ -142,8 +142,8 @@ def test_a_scan_that_is_proposed_goes_on_with_the_image(
     (image / "opt/rocm/.info").mkdir()
     (image / "opt/rocm/.info/version").write_text("7.2.0-1\n")  # whether LUMI's driver serves it is a doubt
     fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"))
-    shown = of_terminal(["explain", "image", "--site", "lumi", "--host", "node.json"], capsys)
-    assert "lumiimg host scan -o host.json && lumiimg explain image --site lumi --host host.json\n" in shown
+    shown = of_terminal(["explain", "image", "--site", "lumi"], capsys)
+    assert "lumiimg host scan -o host.json && lumiimg check image --site lumi --host host.json\n" in shown
 
 
 _NEXT = re.compile(
@@ -220,6 +220,6 @@ def test_what_is_proposed_can_be_typed_as_it_stands_and_is_not_refused(
     for words in asked:
         main(words.split())
         proposed |= {*_NEXT.findall(capsys.readouterr().out)}
-    assert len(proposed) > (40 if EVERYTHING else 8)
+    assert len(proposed) > (30 if EVERYTHING else 6)
     for command in sorted(proposed):
         carried_on(command, capsys)

@@ -83,7 +83,11 @@ def test_many_images_are_explained_on_one_screen_with_the_worst_first(
     assert lines[0] == "NO for 3 images, 2 cannot be read, no obstacle found for 13 (of 18)"
     assert len(lines) <= 24
     assert "lumiimg adapt ./-no-plugin " in out
-    assert out.index("1 image: REFUSED: GLIBC_2.38") < out.index("neither a SIF") < out.index("13 images: no obstacle")
+    assert (
+        out.index("1 image: REFUSED: no set of binds of unknown loads: GLIBC_2.38")
+        < out.index("neither a SIF")
+        < out.index("13 images: no obstacle")
+    )
     assert run(capsys, "explain", "needs-host-0", "--host", node, "needs-host-1")[0] == ExitCode.GOOD
     code, out, err = run(capsys, "explain", "needs-host-0", "old", "a.txt", "--json", "--host", node)
     assert (code, "1 cannot be read" in err) == (ExitCode.NO, True)

@@ -13,7 +13,7 @@ from lumiimg.resolve.venv import Venv, VenvFault, faults_of, made_again
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.image import Image
 
 
@@ -26,14 +26,13 @@ _FOUND = {
 }
 
 
-def with_faults_of_venv(boundary: Boundary, venv: Venv | None, path: Path, image: Image) -> Boundary:
+def with_faults_of_venv(fit: HostFit, venv: Venv | None, path: Path, image: Image) -> HostFit:
     """Return what files say, with what stands against an environment over an image; `image` is without it."""
     if venv is None:
-        return boundary
+        return fit
     found = Findings(Level.STATIC)
     for fault, sentence in faults_of(venv, path, read_contents(image).has):
         code, severity, reason = _FOUND[fault]
         again = (made_again(venv, path),)
         found.add(code, severity, sentence, reason=reason, where=str(venv.path), remedy=again)
-    static = boundary.static
-    return replace(boundary, static=replace(static, findings=(*found.found, *static.findings)))
+    return replace(fit, static=replace(fit.static, findings=(*found.found, *fit.static.findings)))

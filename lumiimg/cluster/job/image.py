@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
-from lumiimg.check.static.boundary import Boundary, study
+from lumiimg.check.pipeline import check_files
 from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
+from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.check.static.machine import wrong_processors
 from lumiimg.cluster.job.gpu_notes import notes_of_gpu
 from lumiimg.cluster.job.mounts import absent_paths
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def plan_for_image(
     asked: JobRequest, image: Path, site: Site, snapshot: Snapshot | None, environment: Mapping[str, str]
-) -> tuple[JobPlan, Boundary | None]:
+) -> tuple[JobPlan, HostFit | None]:
     """Return the plan, and what was found beside the node, if one was looked at and something is bound from it.
 
     Raises as `plan_job` does; RefusedError for an image for other processors.
@@ -40,13 +41,18 @@ def plan_for_image(
     request, stack, carries_manifest = _with_image(asked, image, site, snapshot, environment)
     manifest = fit = None
     if snapshot is not None:
-        fit = study(image, environment, snapshot, site)
+        fit = _fit(image, environment, snapshot, site)
         manifest = loading(fit)
         site = replace(site, driver=driver_of_node(site.driver, snapshot))
     elif carries_manifest:
-        manifest, of_manifest = by_carried(study(image, environment, None, site), site)
+        manifest, of_manifest = by_carried(_fit(image, environment, None, site), site)
         request = replace(request, of_manifest=of_manifest)
     return plan_job(request, stack, site, manifest), fit if manifest is not None else None
+
+
+def _fit(path: Path, environment: Mapping[str, str], snapshot: Snapshot | None, site: Site) -> HostFit:
+    with open_for_check(path, without_ours(environment), snapshot, site) as context:
+        return check_files(context, with_site=True)
 
 
 def _with_image(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lumiimg.catalog.sites import Site, SiteBind
-    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.resolve.image_python import Python
     from lumiimg.resolve.stack import Stack
 
@@ -266,7 +266,7 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
     )
 
 
-def by_carried(boundary: Boundary, site: Site) -> tuple[BindManifest | None, str | None]:
+def by_carried(boundary: HostFit, site: Site) -> tuple[BindManifest | None, str | None]:
     """Return the binds of the manifest that an image carries, with those of the site, and what is to be said of it."""
     manifest, why = without_node(boundary.carried)
     return (replace(manifest, binds=(*manifest.binds, *map(_bind, site.binds))) if manifest else None), why
@@ -444,7 +444,7 @@ def _harmful(variables: Mapping[str, str], site: Site) -> Iterator[str]:
             yield f"the image sets {tried.name}={value}: {tried.because} ({tried.source}, {tried.date})"
 
 
-def loading(boundary: Boundary) -> BindManifest | None:
+def loading(boundary: HostFit) -> BindManifest | None:
     """Return what is bound for an image; None where it has nothing that could be bound for.
 
     Raises FailedError where nothing that could be bound loads.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.check.context import open_for_check
-from lumiimg.check.static.boundary import Boundary, study_open
 from lumiimg.check.static.files import check_static
+from lumiimg.check.static.host_fit import HostFit, check_host_fit
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.fabric.names import PRIVATE
@@ -94,7 +94,7 @@ class ImageModule:
     """For a person."""
     engine: str
     """What the variables of the machine's engine begin with."""
-    boundary: Boundary | None
+    boundary: HostFit | None
     """None without a snapshot of a host."""
     binds: tuple[Bind, ...]
     """What is bound."""
@@ -163,8 +163,7 @@ def plan_module(
         refuse_not_runnable(path, image)
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
-            static = check_static(image, environment)
-            boundary = study_open(str(file), image, environment, snapshot, static, site)
+            boundary = check_host_fit(replace(context, image=image), check_static(image, environment), with_site=True)
         if snapshot is None and boundary is not None:
             (carried, of_manifest), boundary = without_node(boundary.carried), None
         contents = read_contents(image)
@@ -209,7 +208,7 @@ def _of_venv(python: Python | None) -> Python:
     return Python(f"{BIN}/python", ":".join([BIN, *([python.folder] if python and python.folder else [])]))
 
 
-def _binds(boundary: Boundary | None, carried: BindManifest | None, site: Site | None) -> tuple[Bind, ...]:
+def _binds(boundary: HostFit | None, carried: BindManifest | None, site: Site | None) -> tuple[Bind, ...]:
     if boundary is not None:
         return boundary.manifest.binds if boundary.manifest else ()
     of_site = [Bind(one.path, one.path, f"{one.reason} ({site.name})") for one in site.binds] if site else []
@@ -231,7 +230,7 @@ def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tupl
     return tuple(lines)
 
 
-def _notes(image: Image, boundary: Boundary | None, carried: BindManifest | None, site: Site | None) -> Iterator[str]:
+def _notes(image: Image, boundary: HostFit | None, carried: BindManifest | None, site: Site | None) -> Iterator[str]:
     if boundary is None and carried is None:
         yield "no snapshot of a node was given (--host): no library of the machine's fabric is bound"
     elif boundary is not None and boundary.manifest is not None:

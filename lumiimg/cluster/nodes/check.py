@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.programs import ProbePrograms
-    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.cluster.nodes.request import NodesRequest
     from lumiimg.engine.process import Completed
 
@@ -207,7 +207,7 @@ def check_nodes(
 
 def build_report(
     context: ImageInContext,
-    files: Boundary,
+    files: HostFit,
     job: str,
     gathered: NodeAnswers,
     ran: RunResult | None = None,
@@ -251,7 +251,7 @@ def build_report(
     )
 
 
-def _without_rccl(context: ImageInContext, files: Boundary, nodes: tuple[str, ...], job: str) -> NodesReport:
+def _without_rccl(context: ImageInContext, files: HostFit, nodes: tuple[str, ...], job: str) -> NodesReport:
     """Return what an image comes to in which there is nothing to run: the same on all nodes."""
     found = conclude(context, files, files.static.path, level=Level.STATIC)
     path = files.static.path
@@ -314,7 +314,7 @@ def _ask(
 
 
 def _group(
-    context: ImageInContext, files: Boundary, group: FingerprintGroup, usual: Fingerprint | None, ran: RunResult | None
+    context: ImageInContext, files: HostFit, group: FingerprintGroup, usual: Fingerprint | None, ran: RunResult | None
 ) -> NodeGroup:
     """Return what nodes that are the same come to; `ran` counts for those that were probed."""
     here = group.fingerprint

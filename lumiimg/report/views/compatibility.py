@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.check.static.comparisons import clause_of, words_of
-from lumiimg.check.steps import boundary_steps
 from lumiimg.elf.versions import numbers_of
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Severity
+from lumiimg.findings import Advice, Code, Severity, first_command
 from lumiimg.report.document import Block, Document, Item, Meter, Paragraph, Row, Section, Shown, Table, Tree
 from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.gpu_account import account_section, account_summary
@@ -22,18 +21,18 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.manifest import Loaded
     from lumiimg.host.margins import Margin
 
-_OF_ATTEMPTS = frozenset({"glibc-gate", "library"})
 _LOADERS = ("ld-linux", "ld64.")
 _SUBJECTS = {"plugin-name": "RCCL", "plugin-api": "RCCL"}
 _NEEDS_IT = " needs it"
 
 
-def compatibility_document(boundary: Boundary) -> Document:
-    """Return the account of an image, on one machine or without any."""
+def compatibility_document(report: CheckReport, boundary: HostFit) -> Document:
+    """Return what the check of an image's files answers, with which library comes from where."""
     summary = [sides_line(boundary)]
     if boundary.gpu is not None:
         summary.append(account_summary(boundary.gpu))
@@ -41,25 +40,25 @@ def compatibility_document(boundary: Boundary) -> Document:
         command="explain",
         subject=boundary.image,
         is_named=True,
-        severity=boundary.answer.severity,
-        sentence=sentence(boundary),
-        advice=boundary.advice,
+        severity=report.answer.severity,
+        sentence=sentence(report, boundary),
+        advice=advice(report),
         summary=tuple(summary),
         sections=(
             Section("The libraries of the path", _tree(boundary), Shown.TERMINAL, is_headed=False),
-            Section(PATH, (path_steps(boundary_steps(boundary)),), Shown.PAGE),
+            Section(PATH, (path_steps(report.steps),), Shown.PAGE),
             Section("Rules", tuple(_rules(boundary)), is_headed=False),
             Section("What meets at the boundary", tuple(_tightest_margins(boundary)), Shown.TERMINAL),
             Section("Versions at the boundary", tuple(_margins(boundary)), Shown.VERBOSE),
             Section("What to do", tuple(_remedies(boundary)), is_headed=False),
             account_section(boundary.gpu),
-            Section("What was found", tuple(finding_items(boundary.static.findings)), Shown.PAGE),
+            Section("What was found", tuple(finding_items(report.findings)), Shown.PAGE),
             Section("Whose file each library is", tuple(_files(boundary)), Shown.PAGE),
         ),
     )
 
 
-def refusals_document(boundary: Boundary, command: str) -> Document:
+def refusals_document(boundary: HostFit, command: str) -> Document:
     """Return why no set of binds loads, attempt by attempt, and what to do."""
     manifest = boundary.manifest
     if manifest is None:
@@ -68,7 +67,7 @@ def refusals_document(boundary: Boundary, command: str) -> Document:
     elif manifest.host_has_fabric:
         what = f"REFUSED: no set of binds of {boundary.host} loads"
     else:
-        what = sentence(boundary)
+        what = _no_fabric(boundary)
     refusals = [
         Item(Severity.PROBLEM, f"{refusal.attempt}: {refusal}", evidence=(refusal.words,))
         for refusal in (manifest.refusals if manifest else ())
@@ -79,12 +78,12 @@ def refusals_document(boundary: Boundary, command: str) -> Document:
         is_named=True,
         severity=boundary.answer.severity,
         sentence=what,
-        advice=boundary.advice,
+        advice=Advice(None, first_command(boundary.remedies[:1])),
         sections=(Section("What was tried", (*refusals, *_remedies(boundary)), is_headed=False),),
     )
 
 
-def doubts(boundary: Boundary) -> tuple[Item, ...]:
+def doubts(boundary: HostFit) -> tuple[Item, ...]:
     """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
     found = []
     for rule in boundary.rules:
@@ -97,28 +96,34 @@ def doubts(boundary: Boundary) -> tuple[Item, ...]:
     return tuple(found)
 
 
-def sentence(boundary: Boundary) -> str:
-    """Return the decision in one sentence."""
-    if boundary.answer is Answer.NO:
-        refused = [rule for rule in boundary.rules if rule.outcome is RuleOutcome.REFUSED]
-        # of several attempts, the one that the C library ends is the one that no bind can mend
-        attempts = [rule for rule in refused if rule.id in _OF_ATTEMPTS]
-        rule = next((rule for rule in attempts if rule.id == "glibc-gate"), (attempts or refused)[-1])
-        return f"REFUSED: {clause_of(rule)}"
-    if boundary.answer is Answer.UNDECIDED:
+def sentence(report: CheckReport, boundary: HostFit) -> str:
+    """Return the answer in one sentence, with what decides it."""
+    if report.answer is Answer.NO:
+        return f"REFUSED: {report.advice.why}"
+    if report.answer is Answer.UNDECIDED:
         if boundary.manifest is not None and not boundary.manifest.host_has_fabric:
-            return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
+            return _no_fabric(boundary)
         if boundary.host:
-            unknown = (clause_of(rule) for rule in boundary.rules if rule.outcome is RuleOutcome.UNKNOWN)
-            found = (finding.summary for finding in boundary.static.findings)
-            return "CANNOT TELL: " + next(itertools.chain(unknown, found), "there is no loader in it")
+            return f"CANNOT TELL: {report.advice.why}"
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
-    if boundary.fabric is Fabric.BUNDLED:
-        return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host}"
-    return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads"
+    if boundary.fabric is Fabric.HOST:
+        return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads"
+    return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host or 'a host'}"
 
 
-def sides_line(boundary: Boundary) -> str:
+def advice(report: CheckReport) -> Advice:
+    """Return what to do; why is a part of the sentence."""
+    bound = [finding.remedy for finding in report.findings if finding.id is Code.BIND_LOADS]
+    if report.answer is Answer.NO_OBSTACLE and bound:
+        return Advice(None, first_command(bound[0]))
+    return replace(report.advice, why=None)
+
+
+def _no_fabric(boundary: HostFit) -> str:
+    return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
+
+
+def sides_line(boundary: HostFit) -> str:
     """Return what each side has, in one line."""
     parts = [f"image: glibc {boundary.glibc or '?'}"]
     rccl = boundary.static.path
@@ -131,7 +136,7 @@ def sides_line(boundary: Boundary) -> str:
     return " · ".join(parts)
 
 
-def _tree(boundary: Boundary) -> tuple[Tree, ...]:
+def _tree(boundary: HostFit) -> tuple[Tree, ...]:
     """Return what is opened, and below it each library where it was first asked for."""
     path = boundary.static.path
     below: dict[str | None, list[Loaded]] = {}
@@ -151,7 +156,7 @@ def _tree(boundary: Boundary) -> tuple[Tree, ...]:
     return (*trees, *map(grown, opened))
 
 
-def _rules(boundary: Boundary) -> Iterator[Block]:
+def _rules(boundary: HostFit) -> Iterator[Block]:
     for rule in sorted(boundary.rules, key=lambda rule: list(Severity)[::-1].index(rule.outcome.severity)):
         yield Item(
             rule.outcome.severity,
@@ -172,7 +177,7 @@ def _rule_words(rule: RuleResult) -> str:
     return f"{subject} {words_of(rule)}" if subject else words_of(rule)
 
 
-def _remedies(boundary: Boundary) -> Iterator[Item]:
+def _remedies(boundary: HostFit) -> Iterator[Item]:
     """Yield what to do; where nothing loads, each way out is enough, else all of it is to be done."""
     if boundary.remedies:
         any_one = boundary.fabric is Fabric.NONE
@@ -180,7 +185,7 @@ def _remedies(boundary: Boundary) -> Iterator[Item]:
         yield Item(Severity.INFO, text, remedies=boundary.remedies, any_one=any_one)
 
 
-def _tightest_margins(boundary: Boundary) -> Iterator[Block]:
+def _tightest_margins(boundary: HostFit) -> Iterator[Block]:
     chosen = list(_tightest(boundary.margins))
     yield from map(_meter, chosen)
     gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
@@ -189,7 +194,7 @@ def _tightest_margins(boundary: Boundary) -> Iterator[Block]:
         yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
 
 
-def _margins(boundary: Boundary) -> Iterator[Block]:
+def _margins(boundary: HostFit) -> Iterator[Block]:
     crossing = sorted((margin for margin in boundary.margins if margin.crosses), key=_spare)
     yield from map(_meter, crossing)
     if not crossing:
@@ -241,7 +246,7 @@ def margin_left(margin: Margin) -> str:
     return "no margin" if left == 0 else f"{count(left, 'version')} left"
 
 
-def _files(boundary: Boundary) -> Iterator[Block]:
+def _files(boundary: HostFit) -> Iterator[Block]:
     rows = tuple(
         Row(
             (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
-from lumiimg.report.views.compatibility import sentence
+from lumiimg.report.views.compatibility import advice, sentence
 from lumiimg.wording import count, operand, word
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.check.answer import CheckReport
-    from lumiimg.check.static.boundary import Boundary
+    from lumiimg.check.static.host_fit import HostFit
 
 _WORST_FIRST = (ExitCode.NO, ExitCode.BAD_INPUT, ExitCode.MISSING_HERE, ExitCode.UNDECIDED, ExitCode.GOOD)
 _COUNTED = {
@@ -60,9 +60,9 @@ def of_check(report: CheckReport) -> ImageAnswer:
     return ImageAnswer(report.image, report.answer.exit_code, report.sentence, report.advice)
 
 
-def of_boundary(boundary: Boundary) -> ImageAnswer:
+def of_explanation(report: CheckReport, fit: HostFit) -> ImageAnswer:
     """Return what came of an image that was looked at beside a machine."""
-    return ImageAnswer(boundary.image, boundary.answer.exit_code, sentence(boundary), boundary.advice)
+    return ImageAnswer(report.image, report.answer.exit_code, sentence(report, fit), advice(report))
 
 
 def of_error(image: Path, error: LumiimgError) -> ImageAnswer:

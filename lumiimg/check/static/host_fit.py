@@ -10,24 +10,20 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.check.answer import Answer
-from lumiimg.check.context import open_for_check
-from lumiimg.check.static.commands import ON_NODE, SCAN, bind_command, concluded, site_of, with_commands, without_host
-from lumiimg.check.static.comparisons import is_finding, rules_of
-from lumiimg.check.static.files import check_static
-from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, gpu_owner, judge_gpu_code
-from lumiimg.check.static.host_binds import remedies, with_carried, with_host
-from lumiimg.check.static.machine import with_machine
+from lumiimg.check.answer import Answer, decide
+from lumiimg.check.static.comparisons import rules_of
+from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, judge_gpu_code
+from lumiimg.check.static.host_binds import with_carried, with_host
 from lumiimg.check.static.variables import doubted, read_variables
 from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.findings import Advice, Code, Remedy, Severity, first_command
+from lumiimg.findings import Code, Level, Remedy, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.carried_account import CarriedAccount, account_of
-from lumiimg.host.container_view import LoaderMachine, read_on, see_inside, variable_of
+from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_constraints import complete
 from lumiimg.host.job_process import begin
 from lumiimg.host.manifest import BindManifest, Loaded
@@ -36,18 +32,16 @@ from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import Image, RootFileSystem
-from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.wording import operand, typed
+from lumiimg.resolve.rules import RuleResult  # noqa: TC001 - the schema is made from the types of the fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
-    from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.evidence import StaticResult
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.snapshot import Snapshot
 
+_AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 _TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
 
 
@@ -59,7 +53,7 @@ DECISIONS: dict[Answer, Literal["ok", "refused", "unknown"]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class HostFit:
     """The account of one image, on one machine or without any."""
 
     image: str
@@ -85,8 +79,6 @@ class Boundary:
     """The bind manifest of the image itself, beside what was found."""
     gpu: GpuAccount | None = None
     """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
-    machine: tuple[str, ...] | None = None
-    """The options that name the machine, for commands; None: these are for no machine and image in particular."""
 
     @property
     def fabric(self) -> Fabric:
@@ -95,12 +87,8 @@ class Boundary:
 
     @property
     def answer(self) -> Answer:
-        """Whether everything on the way from RCCL to the NIC loads; undecided where a host snapshot would decide."""
-        found = {rule.outcome.severity for rule in self.rules}
-        if Severity.PROBLEM in found:
-            return Answer.NO
-        is_open = self.fabric is Fabric.NONE or Severity.UNKNOWN in found
-        return Answer.UNDECIDED if is_open else Answer.NO_OBSTACLE
+        """What the files come to: what a check of them answers."""
+        return decide(self.static.findings, self.static.path, level=Level.STATIC, level_was_asked_for=True)
 
     @property
     def decision(self) -> Literal["ok", "refused", "unknown"]:
@@ -110,61 +98,9 @@ class Boundary:
     @property
     def remedies(self) -> tuple[Remedy, ...]:
         """What to do, a command or a sentence each."""
-        refused = {rule.id for rule in self.rules if rule.outcome is RuleOutcome.REFUSED}
-        findings = {rule.id for rule in self.rules if is_finding(rule)}
-        found: list[Remedy] = []
-        if self.manifest is not None and self.manifest.fabric is Fabric.NONE and refused:
-            found += remedies(self.manifest.refusals)
-        for finding in self.static.findings:
-            is_told = finding.severity is Severity.PROBLEM and finding.id is not Code.BIND_REFUSED
-            if is_told or finding.id is Code.PLUGIN_SYMBOLS or finding.id in findings:
-                found += finding.remedy
-        if self.answer is Answer.UNDECIDED and (self.manifest is None or not self.manifest.host_has_fabric):
-            found.append(Remedy("then --host host.json", SCAN, "on a compute node, with the job's modules"))
-        if self.machine is not None:
-            found = [*concluded(found, operand(self.image), site_of(self.machine))]
-        return tuple(dict.fromkeys(found))
-
-    @property
-    def advice(self) -> Advice:
-        """The command of the first remedy, else the one to go on with; why is a part of the answer."""
-        machine = self.machine or ()
-        if self.answer is Answer.NO_OBSTACLE and self.manifest is not None:
-            return Advice(None, bind_command(operand(self.image), machine))
-        command = first_command(self.remedies[:1])
-        if self.answer is Answer.UNDECIDED and (self.manifest is None or command == SCAN):
-            again = typed(["lumiimg", "explain", operand(self.image), *without_host(machine), "--host", "host.json"])
-            return Advice(None, f"{SCAN} && {again}", ON_NODE)
-        return Advice(None, command)
-
-
-def study(
-    path: Path,
-    environment: Mapping[str, str],
-    snapshot: Snapshot | None,
-    site: Site | None = None,
-    program: str | None = None,
-    *,
-    machine: Sequence[str] = (),
-    built_with: Sequence[str] = (),
-) -> Boundary:
-    """Return the account of an image; `environment` is the user's, variables of it reach the container.
-
-    The manifest in it has what the engine of the host and a site need on top. `program`: what jobs start, by its path
-    or name; None for the Python on the image's PATH. `machine` are the options that name the machine,
-    `built_with` those that the image was built with.
-
-    Raises BadInputError for what is not an image.
-    """
-    environment = read_on(snapshot, without_ours(environment))
-    with open_for_check(path, environment, snapshot) as context:
-        image = context.image
-        static = with_machine(image, check_static(image, environment, program), snapshot, site)
-        owner = gpu_owner(site, snapshot)
-        found = study_open(str(path), image, environment, snapshot, static, site, owner=owner)
-    findings = with_commands(found.static.findings, operand(str(path)), built_with, machine)
-    of_program = ("--program", program) if program is not None else ()
-    return replace(found, static=replace(found.static, findings=findings), machine=(*machine, *of_program))
+        against = [finding for finding in self.static.findings if finding.severity in _AGAINST]
+        against.sort(key=lambda finding: (finding.id is not Code.BIND_REFUSED, finding.severity is Severity.UNKNOWN))
+        return tuple(dict.fromkeys(remedy for finding in against for remedy in finding.remedy))
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
@@ -176,29 +112,22 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def study_open(
-    path: str,
-    image: Image,
-    environment: Mapping[str, str],
-    snapshot: Snapshot | None,
-    static: StaticResult,
-    site: Site | None = None,
-    *,
-    owner: GpuOwner | None = None,
-) -> Boundary:
-    """Return the account of an image whose files are checked already.
+def check_host_fit(
+    context: ImageInContext, static: StaticResult, *, owner: GpuOwner | None = None, with_site: bool = False
+) -> HostFit:
+    """Return what comes from where for an image whose files are checked already.
 
-    `site`: what its jobs have bound on top; `owner`: whose GPU is to take the image's code.
+    `owner`: whose GPU is to take the image's code. `with_site`: with what the site's jobs have bound on top.
     """
-    machine = LoaderMachine.of(snapshot) if snapshot else LoaderMachine()
-    settings = see_inside(image, environment, machine=machine).settings
+    image, environment, snapshot = context.image, context.read_by_engine, context.snapshot
+    settings = context.inside.settings
     manifest: BindManifest | None = None
     loaded: tuple[Loaded, ...] = ()
     missing: tuple[str, ...] = ()
     demand = demand_of(image, static, static.provider_path or variable_of(PROVIDER_PATH, image, environment))
     if demand is not None and snapshot is not None:
         manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
-        manifest = complete(manifest, snapshot, image.root, site)
+        manifest = complete(manifest, snapshot, image.root, context.site if with_site else None)
         loaded = manifest.loaded
         static = with_host(static, manifest, host=snapshot.host)
     if demand is not None and manifest is None:
@@ -210,8 +139,8 @@ def study_open(
     static = replace(
         static, findings=(*doubted(findings_of(gpu, owner), read_variables(image, environment)), *static.findings)
     )
-    return Boundary(
-        image=path,
+    return HostFit(
+        image=str(context.path),
         host=snapshot.host if snapshot else None,
         static=static,
         glibc=glibc_version(image.root),
