@@ -56,12 +56,6 @@ def site_of(machine: Sequence[str]) -> str:
     return next((word for option, word in pairwise(machine) if option == "--site"), DEFAULT)
 
 
-def without_host(machine: Sequence[str]) -> list[str]:
-    """Return options in pairs without --host and its file."""
-    pairs = zip(machine[::2], machine[1::2], strict=True)
-    return [word for pair in pairs if pair[0] != "--host" for word in pair]
-
-
 def bind_command(image: str, machine: Sequence[str]) -> str:
     """Return what binds, in a shell, what an image needs of a machine."""
     return f"source <({typed(['lumiimg', 'bind', image, *machine])})"
