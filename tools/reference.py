@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import finding_types
-from lumiimg.cli.commands import make_parser
+from lumiimg.cli.commands import COMMANDS, make_parser
 from lumiimg.findings import Code, Level, Remedy, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 
@@ -43,6 +43,14 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
                 command = below.choices[action.dest]
                 inner = [*commands_of(command)]
                 yield from inner or [command]
+
+
+def exit_codes() -> Iterator[str]:
+    yield "# Exit codes of each command\n\nFor whoever writes scripts. What each code means for all commands is on [a page of its own](exit-codes.md).\n"
+    yield f"{WRITTEN}\n\n| command | code | meaning |\n|---|---|---|"
+    for name, row in COMMANDS.items():
+        for code, meaning in row.exits.items():
+            yield f"| `{name}` | {code} | {cell(meaning)} |"
 
 
 _FINDINGS = """
@@ -133,6 +141,7 @@ def cell(text: str) -> str:
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "command-exit-codes.md": exit_codes,
     "commands.md": commands,
     "engine-failures.md": engine_failures,
     "engines.md": engines,
