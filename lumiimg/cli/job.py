@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.output import Output
 from lumiimg.cluster.job.image import plan_for_image
 from lumiimg.cluster.job.plan import JobRequest
 from lumiimg.cluster.job.script import job_script
@@ -15,10 +16,11 @@ from lumiimg.cluster.job.shape import ShapeRequest, seconds
 from lumiimg.cluster.job.short import is_enough, short_script
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places, write_text
-from lumiimg.report.console import print_json
-from lumiimg.report.job import explain_job, print_job
+from lumiimg.report.json_images import JobScript
+from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show_items
 from lumiimg.report.views.compatibility import doubts
+from lumiimg.report.views.job import cores_document, notes, written_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -47,17 +49,19 @@ def execute(arguments: argparse.Namespace) -> int:
         show_items(doubts(fit), stderr=True)
     is_long = arguments.robust or not is_enough(plan)
     script = job_script(plan) if is_long else short_script(plan, annotate=arguments.annotate)
-    if arguments.json:
-        print_json("job", plan=plan, script=script)
+    output, value = Output.of(arguments), JobScript(plan, script)
     if arguments.explain:
-        explain_job(plan, stderr=arguments.json)
-        return ExitCode.GOOD
+        return output.deliver(cores_document(plan), "job", value, ExitCode.GOOD)
     if arguments.output:
         write_text(arguments.output, script)
         arguments.output.chmod(0o755)
-    elif not arguments.json:
+        return output.deliver(written_document(plan, arguments.output), "job", value, ExitCode.GOOD)
+    if arguments.json:
+        print(json_text("job", value))
+    else:
         print(script, end="")
-    print_job(plan, arguments.output)
+    if not arguments.quiet:
+        show_items(notes(plan), stderr=True)
     return ExitCode.GOOD
 
 

@@ -626,7 +626,7 @@ def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capt
         folder = tmp_path / str(number)
         image = rocm_image(folder / "image", "6.4.4", f"vllm-{version}")
         words, key = served(image, folder, "vllm", "serve", "m", *more.split())
-        notes = " ".join(capsys.readouterr().err.split())
+        notes = " ".join(capsys.readouterr().out.split())
         private = Path(f"/tmp/{ME}-5")
         try:
             assert words[:3] == ["vllm", "serve", "m"]

@@ -140,7 +140,6 @@ def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
 
 ARE_DOCUMENTS = {
     "bind",
-    "job",
     "list",
     "show",
     "schema",
