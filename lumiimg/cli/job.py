@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
         venv=inputs.venv,
     )
     plan, fit = plan_for_image(asked, arguments.image, inputs.target, inputs.snapshot, os.environ)
-    if fit is not None:
+    if fit is not None and not arguments.quiet:
         show_items(doubts(fit), stderr=True)
     is_long = arguments.robust or not is_enough(plan)
     script = job_script(plan) if is_long else short_script(plan, annotate=arguments.annotate)
