@@ -74,10 +74,10 @@ def builds_here(machine: BuildMachine) -> bool | None:
     return True if was_seen(machine.trials, CONTAINER) else None
 
 
-def faults_of(machine: BuildMachine) -> dict[str, list[str]]:
+def faults_of(machine: BuildMachine) -> dict[str, tuple[str, ...]]:
     """Return what stands against each way to build, the quickest first."""
-    no_container = [] if machine.starts else ["no container starts here"]
-    return {way: [*no_container, *against(machine, way)] for way in WAYS}
+    no_container = () if machine.starts else ("no container starts here",)
+    return {way: (*no_container, *against(machine, way)) for way in WAYS}
 
 
 def choose_way(machine: BuildMachine, asked: Way | None) -> tuple[Way, str]:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from lumiimg.build.cache import CacheEntry, LayerCache
 from lumiimg.catalog.settings import read_settings
+from lumiimg.cli.output import Output
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report import cache as report
+from lumiimg.report.json_builds import CacheContent, CacheFault, CacheRemoved, CacheVerified
+from lumiimg.report.views.cache import entries_document, faults_document, removed_document
 from lumiimg.wording import count
 
 _LEAST_DIGITS = 6
@@ -26,25 +28,25 @@ def execute(arguments: argparse.Namespace) -> int:
             f"lumiimg: skipped, and left to the newer lumiimg that wrote it: {count(newer, 'layer')}",
             file=sys.stderr,
         )
+    output = Output.of(arguments)
     if arguments.action == "ls":
-        images = unpacked_images(cache.root)
-        report.print_entries(list(cache.entries()), cache.root, images, as_json=arguments.json, quiet=arguments.quiet)
-        return ExitCode.GOOD
+        entries, images = tuple(cache.entries()), tuple(unpacked_images(cache.root))
+        total = sum(each.size_bytes for each in entries) + sum(each.size_bytes for each in images)
+        content = CacheContent(cache.root, total, entries, images)
+        return output.deliver(entries_document(content), "cache", content, ExitCode.GOOD)
     if arguments.action == "verify":
-        checked = len(list(cache.entries()))
-        faults = list(cache.verify())
-        report.print_faults(faults, checked, as_json=arguments.json, quiet=arguments.quiet)
-        return ExitCode.NO if faults else ExitCode.GOOD
+        verified = CacheVerified(len(list(cache.entries())), tuple(CacheFault(*fault) for fault in cache.verify()))
+        code = ExitCode.NO if verified.faults else ExitCode.GOOD
+        return output.deliver(faults_document(verified), "cache-verify", verified, code)
     if arguments.action == "prune":
-        removed, unpacked, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
-        report.print_removed(removed, freed, unpacked, as_json=arguments.json, quiet=arguments.quiet)
-        return ExitCode.GOOD
-    going = _chosen(cache, arguments.layers)
-    for entry in going:
-        cache.remove(entry.key)
-    freed = sum(entry.size_bytes for entry in going)
-    report.print_removed([entry.key for entry in going], freed, as_json=arguments.json, quiet=arguments.quiet)
-    return ExitCode.GOOD
+        keys, images_gone, freed = cache.prune(None if arguments.keep is None else _bytes(arguments.keep))
+        removed = CacheRemoved(tuple(keys), tuple(images_gone), freed)
+    else:
+        going = _chosen(cache, arguments.layers)
+        for entry in going:
+            cache.remove(entry.key)
+        removed = CacheRemoved(tuple(entry.key for entry in going), (), sum(entry.size_bytes for entry in going))
+    return output.deliver(removed_document(removed), "cache-removed", removed, ExitCode.GOOD)
 
 
 def _chosen(cache: LayerCache, wanted: Sequence[str]) -> list[CacheEntry]:

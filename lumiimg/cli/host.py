@@ -7,12 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+from lumiimg.cli.output import Output
 from lumiimg.errors import ExitCode
 from lumiimg.files import refuse_places
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import to_text, write_snapshot
-from lumiimg.report.host import print_snapshot
+from lumiimg.report.views.host import snapshot_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -25,5 +26,5 @@ def execute(arguments: argparse.Namespace) -> int:
         write_snapshot(snapshot, written)
     if to_stdout:
         sys.stdout.write(to_text(snapshot))
-    print_snapshot(snapshot, written, quiet=arguments.quiet, stderr=to_stdout)
+    Output(json=to_stdout, quiet=arguments.quiet).show(snapshot_document(snapshot, written))
     return ExitCode.GOOD if fabric_entry(snapshot) is not None else ExitCode.UNDECIDED

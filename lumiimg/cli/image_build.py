@@ -33,11 +33,11 @@ from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.wanted import KnownMachine, planned
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
-from lumiimg.report.cache import print_why
 from lumiimg.report.json_builds import BuildResult, RebuildResult, Stack, WrittenDefinitions
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
 from lumiimg.report.text import show
 from lumiimg.report.views.build import built_document, definitions_document, start_document
+from lumiimg.report.views.cache import why_document
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lockfile import to_text as lock_text
 from lumiimg.resolve.pin import settle
@@ -69,7 +69,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     runs_on = _runs_on(arguments, request, progress)
     chain = write_chain(lock, runs_on.site.arch if runs_on.site else None)
     if arguments.why:
-        return _print_why(arguments, chain, machine, LayerCache(cache))
+        return _why(arguments, chain, machine, LayerCache(cache))
     built = carry_out(
         arguments,
         chain,
@@ -126,14 +126,12 @@ def report_built(
         output.deliver(document, "rebuild", again, ExitCode.GOOD)
 
 
-def _print_why(
-    arguments: argparse.Namespace, chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache
-) -> int:
+def _why(arguments: argparse.Namespace, chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache) -> int:
     steps = steps_to(arguments.why, chain, machine)
     found = why_rebuilt(steps, chain, machine, cache)
     below = steps[-2].layers[0] if len(steps) > 1 else None
-    print_why(found, below, as_json=arguments.json, quiet=arguments.quiet)
-    return ExitCode.GOOD if found.entry else ExitCode.NO
+    code = ExitCode.GOOD if found.entry else ExitCode.NO
+    return Output.of(arguments).deliver(why_document(found, below), "why", found, code)
 
 
 def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:

@@ -6,13 +6,14 @@ import argparse
 import os
 
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.output import Output
 from lumiimg.cluster.module.folder import write_module
 from lumiimg.cluster.module.plan import plan_module
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.report.module import print_json_of, print_module
 from lumiimg.report.text import show, show_items
 from lumiimg.report.views.compatibility import doubts, refusals_document
+from lumiimg.report.views.module import module_document, written_module
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -24,9 +25,8 @@ def execute(arguments: argparse.Namespace) -> int:
         show(refusals_document(module.boundary, "module"), stderr=True)
         return module.boundary.answer.exit_code
     write_module(module, arguments.output, force=arguments.force)
-    if arguments.json:
-        print_json_of(module, arguments.output)
-    print_module(module, arguments.output, quiet=arguments.quiet, stderr=arguments.json)
+    written = written_module(module, arguments.output)
+    Output.of(arguments).deliver(module_document(written), "module", written, ExitCode.GOOD)
     if module.boundary is not None:
         show_items(doubts(module.boundary), stderr=True)
     return ExitCode.GOOD

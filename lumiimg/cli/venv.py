@@ -8,11 +8,12 @@ from pathlib import Path
 
 from lumiimg.build.venv import make_venv, plan_venv
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.cli.output import Output
 from lumiimg.cli.sources import open_sources
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places
-from lumiimg.report.console import print_json
-from lumiimg.report.venv import print_venv
+from lumiimg.report.json_images import WrittenVenv
+from lumiimg.report.views.venv import venv_document
 from lumiimg.resolve.own_requirements import read_own
 from lumiimg.secret import hidden
 
@@ -29,10 +30,9 @@ def execute(arguments: argparse.Namespace) -> int:
     sources = open_sources(arguments)
     plan = plan_venv(arguments.image, own, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
     record = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
-    if arguments.json:
-        print_json("venv", record=record, path=output.absolute())
-    print_venv(record, arguments.image, output, plan.doubt, quiet=arguments.quiet, stderr=arguments.json)
-    return ExitCode.GOOD
+    document = venv_document(record, arguments.image, output, plan.doubt)
+    written = WrittenVenv(record, output.absolute())
+    return Output.of(arguments).deliver(document, "venv", written, ExitCode.GOOD)
 
 
 def _check_output(output: Path, image: Path, *, as_folder: bool, force: bool) -> None:

@@ -23,7 +23,8 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.namespaces.layers import SquashedLayer
 from lumiimg.engine.namespaces.unpacked import unpacked
 from lumiimg.errors import ExitCode, FailedError
-from lumiimg.report.cache import print_why
+from lumiimg.report.text import show
+from lumiimg.report.views.cache import why_document
 from tests.shared.programs import EVERYTHING, needs, squashed
 from tests.shared.world import World, serve, wheels_of_layers
 
@@ -133,7 +134,7 @@ def test_images_that_were_unpacked_are_listed_and_the_longest_unused_goes_unless
     assert main(["cache", "ls"]) == ExitCode.GOOD
     out = " ".join(capsys.readouterr().out.split())
     assert "1 layer and 1 unpacked image, 8 KiB" in out
-    assert f"unpacked {image.file}" in out
+    assert f"unpacked: {image.file}" in out
     os.utime(folder.with_name("entry.json"), (1, 1))
     assert main(["cache", "prune", "--keep", "1"]) == ExitCode.GOOD
     assert "removed 0 layers and 1 unpacked image, 8 KiB" in capsys.readouterr().out
@@ -164,7 +165,7 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
     keep(cache, "base", b"another day's")
     answer = why(cache, [base, upper], ("vllm",), "")
     assert answer.entry is None
-    print_why(answer, "base", as_json=False)
+    show(why_document(answer, "base"))
     assert "what is below it came out differently" in capsys.readouterr().out
 
 
@@ -177,10 +178,10 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
     shutil.copytree(cache.root, tmp_path / "there")
     there = LayerCache(tmp_path / "there")
     for one, keys in ((cache, [base]), (cache, [base, upper]), (there, [base])):
-        print_why(why(one, keys, ("base",) if keys == [base] else ("vllm",), ""), None, as_json=False)
+        show(why_document(why(one, keys, ("base",) if keys == [base] else ("vllm",), ""), None))
         page = " ".join(capsys.readouterr().out.split())
         assert "its base base is that of " in page
-        assert ", 40 days old lumiimg build --fresh" in page
+        assert ", 40 days old do: to have it again as it is today, with the same options: lumiimg build --fresh" in page
 
 
 def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
@@ -198,14 +199,14 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     assert answer.entry is None
     assert answer.nearest == near
     assert [difference.part for difference in answer.differences] == ["files/vllm/b", "definition"]
-    print_why(answer, "pytorch", as_json=False)
+    show(why_document(answer, "pytorch"))
     page = capsys.readouterr().out
     assert "would be built again" in page
     assert "+ more" in page.replace("+more", "+ more")
-    print_why(why(cache, [CacheKey({"definition": "x"})], ("new",), ""), None, as_json=False)
+    show(why_document(why(cache, [CacheKey({"definition": "x"})], ("new",), ""), None))
     assert "never built with this cache" in capsys.readouterr().out
     below = CacheKey({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
-    print_why(why(cache, [below], ("vllm",), ""), "pytorch", as_json=False)
+    show(why_document(why(cache, [below], ("vllm",), ""), "pytorch"))
     assert "lumiimg build --why pytorch, with the same options, says why" in " ".join(capsys.readouterr().out.split())
 
 

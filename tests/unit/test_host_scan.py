@@ -18,7 +18,8 @@ from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
-from lumiimg.report.host import print_snapshot
+from lumiimg.report.text import show
+from lumiimg.report.views.host import snapshot_document
 from tests.shared.elf_builder import LOADER, library
 from tests.shared.lumi_node import _LIBC, ENVIRONMENT, LIBFABRIC, make_host, put_files
 from tests.shared.programs import needs, unwrapped
@@ -235,16 +236,16 @@ def test_the_engines_own_configuration_is_read(tmp_path: Path) -> None:
 
 def test_the_page_names_version_way_and_what_is_wrong(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = scan(node)
-    print_snapshot(snapshot, None)
+    show(snapshot_document(snapshot, None))
     page = unwrapped(capsys.readouterr().out)
     assert f"nid005001: Slingshot's libfabric is here: {LIBFABRIC}" in page
     assert "cxi0 (hsn0, 200 Gb/s, up, firmware 2.0.21)" in page
     assert "libfabric 1.22.0 (libfabric.so.1.27.0)" in page
     assert "ncclNetPlugin_v8 ncclNetPlugin_v9" in page
     broken = replace(snapshot.entries[0], errors=tuple(f"error {n}" for n in range(5)))
-    print_snapshot(replace(snapshot, entries=(broken,), hwcaps=(), cpu=None), None)
+    show(snapshot_document(replace(snapshot, entries=(broken,), hwcaps=(), cpu=None), None))
     page = capsys.readouterr().out
     assert "no libfabric for Slingshot was found here" in page
     assert "> error 2" in page
     assert "error 3" not in page
-    assert "and 2 more" in page
+    assert "and 2 errors more" in page

@@ -47,11 +47,9 @@ from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report import cache as cache_report
 from lumiimg.report.console import print_json
 from lumiimg.report.json_kinds import KINDS
 from lumiimg.report.json_output import strict_json
-from lumiimg.report.machine import print_doctor
 from lumiimg.report.schema import schema_of
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange
@@ -174,14 +172,13 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
     "check at level run": lambda at: print_json("check", at.run()),
     "diff-locks": lambda _: print_json("diff-locks", changes=[LockChange("layer a", "1", None)]),
-    "doctor": lambda at: print_doctor(
-        ENGINE,
-        [CapabilityTrial("user namespaces", works=True, said="")],
-        {"overlay": ["no FUSE"], "sandbox": []},
-        [FreeSpace(at.folder, 5, in_memory=False)],
-        at.folder,
-        Advice(next="lumiimg build"),
-        as_json=True,
+    "doctor": lambda at: print_json(
+        "doctor",
+        engine=ENGINE,
+        trials=(CapabilityTrial("user namespaces", works=True, said=""),),
+        strategies={"overlay": ("no FUSE",), "sandbox": ()},
+        room=(FreeSpace(at.folder, 5, in_memory=False),),
+        advice=Advice(next="lumiimg build"),
     ),
     "lock": lambda _: print_json("lock", lock=Path("lumiimg.lock"), changes=[LockChange("layer a", None, "1")]),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
@@ -193,8 +190,8 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "trial-job": lambda _: print_json("trial-job", job="7", state="PENDING", command=None),
     "trial": lambda at: _trial(at.folder / "trial"),
-    "why": lambda at: cache_report.print_why(
-        CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),)), None, as_json=True
+    "why": lambda at: print_json(
+        "why", CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),))
     ),
 }
 """What prints a kind from what a test made_sif: only an engine, Slurm or a network would have it for real."""

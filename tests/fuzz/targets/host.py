@@ -37,9 +37,9 @@ from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import SnapshotError, read_snapshot
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave
-from lumiimg.report.host import print_snapshot
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
+from lumiimg.report.views.host import snapshot_document
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
 from lumiimg.resolve.rocm_of_image import rocm_of
@@ -60,7 +60,7 @@ def _snapshot(data: bytes) -> str:
     for entry in snapshot.entries[:20]:
         Process(files.fs, own, files=files).start(entry.path)
     fabric_entry(snapshot)
-    return printed(print_snapshot, snapshot, None)
+    return printed(show, snapshot_document(snapshot, None))
 
 
 _NODE_FILES = (

@@ -1,4 +1,4 @@
-"""What `lumiimg host scan` says: what was found, by which way, and what could not be seen from here."""
+"""What `host scan` answers: what was found, by which way, and what could not be seen from here."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import LIBCXI
+from lumiimg.findings import Severity
 from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
-from lumiimg.report.console import Console, console, detail, evidence, fact, headline, marked, say
-from lumiimg.wording import size
+from lumiimg.report.document import Document, Facts, Item, Section
+from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,28 +23,28 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _ERRORS_SHOWN = 3
 
 
-def print_snapshot(snapshot: Snapshot, written: Path | None, *, quiet: bool = False, stderr: bool = False) -> None:
-    """Print a snapshot for a person; `written` is the file that it went to."""
-    out = console(stderr=stderr, quiet=quiet)
+def snapshot_document(snapshot: Snapshot, written: Path | None) -> Document:
+    """Return a snapshot for a person; `written` is the file that it went to."""
     fabric = fabric_entry(snapshot)
-    if fabric is not None:
-        headline(out, f"{snapshot.host}: Slingshot's libfabric is here: {fabric.path}", "ok")
-    else:
-        headline(out, f"{snapshot.host}: no libfabric for Slingshot was found here", "unknown")
-    out.print()
-    for name, text in _facts(snapshot):
-        fact(out, name, text)
     root = RootFileSystem(SnapshotTree(snapshot))
-    for entry in snapshot.entries:
-        _print_entry(out, entry, snapshot, root)
-    if snapshot.gaps:
-        out.print()
-    for gap in snapshot.gaps:
-        marked(out, "unknown", gap)
-    out.print()
-    total = sum(library.size_bytes for library in snapshot.libraries)
-    what = f"{len(snapshot.libraries)} libraries ({size(total)}) are described"
-    say(out, f"{what} in {written}" if written else f"{what}; -o FILE keeps them", style="dim")
+    total = size(sum(library.size_bytes for library in snapshot.libraries))
+    described = f"{len(snapshot.libraries)} libraries ({total}) are described"
+    return Document(
+        command="host scan",
+        subject=snapshot.host,
+        is_named=True,
+        is_list=True,
+        severity=Severity.UNKNOWN if fabric is None else Severity.OK,
+        sentence=f"Slingshot's libfabric is here: {fabric.path}"
+        if fabric
+        else "no libfabric for Slingshot was found here",
+        sections=(
+            Section("The machine", (Facts(tuple(_facts(snapshot))),), is_headed=False),
+            Section("Its libraries", tuple(_entry(one, snapshot, root) for one in snapshot.entries), is_headed=False),
+            Section("Gaps", tuple(Item(Severity.UNKNOWN, gap) for gap in snapshot.gaps), is_headed=False),
+        ),
+        closing=(f"{described} in {written}" if written else f"{described}; -o FILE keeps them",),
+    )
 
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -62,7 +63,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("engine", engine),
     ]
     if snapshot.library_path:
-        known.append(("LD_LIBRARY_PATH", f"  {snapshot.library_path.replace(':', ' : ')}"))
+        known.append(("LD_LIBRARY_PATH", snapshot.library_path.replace(":", " : ")))
     return known
 
 
@@ -75,20 +76,22 @@ def _nic(nic: Nic) -> str:
     return f"{nic.device} ({', '.join(filter(None, parts))})" if any(parts) else nic.device
 
 
-def _print_entry(out: Console, entry: FoundLibrary, snapshot: Snapshot, root: RootFileSystem) -> None:
+def _entry(entry: FoundLibrary, snapshot: Snapshot, root: RootFileSystem) -> Item:
     is_plain = entry.role == "libfabric" and not entry.closure.get(LIBCXI)
-    kind = "problem" if entry.errors else "info" if is_plain else "ok"
     real = root.resolve(entry.path)
     library = snapshot.library(real)
     symbols = f": {' '.join(library.net_symbols)}" if library is not None and library.net_symbols else ""
     folder = next((found[0] for part in entry.path.split("/")[-2::-1] if (found := _VERSION.search(part))), None)
     version = f" {folder}" if folder else ""
-    out.print()
-    marked(out, kind, f"{entry.role}{version} ({real.rpartition('/')[2]}){symbols}")
-    detail(out, entry.path)
     loaded = f"{len(entry.closure)} more to load with it" if entry.closure else "needs no other"
-    detail(out, f"{entry.how}; {loaded}{'; libcxi is not among them' if is_plain else ''}", style="dim")
-    for error in entry.errors[:_ERRORS_SHOWN]:
-        evidence(out, error)
-    if len(entry.errors) > _ERRORS_SHOWN:
-        detail(out, f"and {len(entry.errors) - _ERRORS_SHOWN} more, in the file", style="dim")
+    more = len(entry.errors) - _ERRORS_SHOWN
+    return Item(
+        Severity.PROBLEM if entry.errors else Severity.INFO if is_plain else Severity.OK,
+        f"{entry.role}{version} ({real.rpartition('/')[2]}){symbols}",
+        evidence=entry.errors[:_ERRORS_SHOWN],
+        notes=(
+            entry.path,
+            f"{entry.how}; {loaded}{'; libcxi is not among them' if is_plain else ''}",
+            *([f"and {count(more, 'error')} more, in the file"] if more > 0 else []),
+        ),
+    )

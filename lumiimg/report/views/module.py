@@ -1,0 +1,62 @@
+"""What `module` answers: what was written, what it does not do, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from lumiimg.cluster.module.folder import module_files
+from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
+from lumiimg.findings import Severity
+from lumiimg.report.document import Document, Facts, Item, Lines, Section
+from lumiimg.report.json_images import ModuleFiles, WrittenModule
+from lumiimg.wording import count
+
+
+def written_module(module: ImageModule, folder: Path) -> WrittenModule:
+    """Return where a module was written."""
+    for_tcl, for_lmod = module_files(module, folder)
+    files = ModuleFiles(for_lmod, for_tcl, module.home / "bin")
+    return WrittenModule(module, folder.absolute() / "modulefiles", files)
+
+
+def module_document(written: WrittenModule) -> Document:
+    """Return what a module does, and how it is loaded."""
+    module = written.of
+    facts = [("commands", ", ".join(module.commands) or "none that lumiimg knows"), ("binds", _binds(module))]
+    for when, title in (
+        (When.LOADED, "set by the module"),
+        (When.RANK, "set by the wrappers, for each rank"),
+        (When.NEVER, "left out"),
+    ):
+        found = [item.name + (f" ({item.left_out})" if item.left_out else "") for item in module.variables(when)]
+        if found:
+            facts.append((title, ", ".join(found)))
+    notes = (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else []))
+    commands = (
+        f"module use {shlex.quote(str(written.use))}",
+        f"module load {module.full_name}",
+        f"{module.commands[0] if module.commands else 'singularity exec $SIF'} …",
+    )
+    return Document(
+        command="module",
+        subject=module.full_name,
+        is_list=True,
+        severity=Severity.INFO,
+        sentence=f"wrote module {module.full_name} for {module.title}",
+        sections=(
+            Section("What it does", (Facts(tuple(facts)),), is_headed=False),
+            Section("Notes", tuple(Item(Severity.UNKNOWN, note) for note in notes), is_headed=False),
+            Section("next:", (Lines(commands, what="commands"),)),
+        ),
+    )
+
+
+def _binds(module: ImageModule) -> str:
+    if not module.binds:
+        return "nothing"
+    if module.boundary is None:
+        return f"{count(len(module.binds), 'path')} of the site, no library of the machine"
+    libraries = len(module.host_files)
+    of_host = f"{'1 library' if libraries == 1 else f'{libraries} libraries'} of {module.boundary.host}"
+    return f"{of_host}, {count(len(module.binds) - libraries, 'other path')} (fabric {module.boundary.fabric.value})"

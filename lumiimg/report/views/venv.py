@@ -1,0 +1,35 @@
+"""What `venv` answers: what was put in, what stays, and how a job takes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.findings import Advice, Severity
+from lumiimg.report.document import Document, Item, Paragraph, Section
+from lumiimg.wording import count, operand, typed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.resolve.venv import VenvRecord
+
+
+def venv_document(record: VenvRecord, image: Path, output: Path, doubt: str | None) -> Document:
+    """Return what was made over an image; `doubt`: why not all of it is known."""
+    stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
+    words = ("lumiimg", "job", operand(str(image)), "--venv", operand(str(output)), "-o", "job.sh")
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
+    doubts = (Item(Severity.UNKNOWN, f"{doubt}: what it adds was not held"),) if doubt else ()
+    about = f"for Python {record.python} of this image alone; nothing was imported"
+    return Document(
+        command="venv",
+        subject=str(output),
+        is_list=True,
+        severity=Severity.OK,
+        sentence=f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}",
+        advice=Advice(next=f"{typed(words)} -- python train.py"),
+        sections=(
+            Section("Packages", (Paragraph(packages), Paragraph(about, quiet=True)), is_headed=False),
+            Section("What is not known", doubts, is_headed=False),
+        ),
+    )
