@@ -15,6 +15,7 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Finding
 from lumiimg.report.console import Console, console, marked, print_json, remedies, say
 from lumiimg.report.document import Document
+from lumiimg.report.json_builds import NothingToAdapt
 from lumiimg.report.text import show
 from lumiimg.report.views.build import doubts_section
 from lumiimg.resolve.decide import locked
@@ -51,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return build.make(arguments, lock, request)
     result = nothing_added(lock, left, wants_fabric=arguments.fabric != Fabric.NONE.value)
     if arguments.json:
-        print_json("adapt", answer=result.sentence, doubts=result.doubts)
+        print_json("adapt", NothingToAdapt(result.sentence, tuple(result.doubts)))
     sentence, sections = f"{result.sentence}: nothing was built", (doubts_section(lock),)
     document = Document("adapt", arguments.base, result.answer.severity, sentence, sections=sections)
     show(document, quiet=arguments.quiet, verbose=True, stderr=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.report.console import print_json
-from lumiimg.report.json_builds import SchemaEntry
+from lumiimg.report.json_builds import SchemaEntry, Schemas
 from lumiimg.report.json_kinds import KINDS
 from lumiimg.report.json_output import strict_json
 from lumiimg.report.schema import schema_of
@@ -29,9 +29,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _list(*, as_json: bool) -> None:
 
-    listed = [SchemaEntry(name, kind.number, kind.printed_by, kind.summary) for name, kind in KINDS.items()]
+    listed = tuple(SchemaEntry(name, kind.number, kind.printed_by, kind.summary) for name, kind in KINDS.items())
     if as_json:
-        print_json("schemas", schemas=listed)
+        print_json("schemas", Schemas(listed))
         return
     for kind in listed:
         print(textwrap.fill(kind.summary, 80, initial_indent=f"{kind.name:<19}", subsequent_indent=" " * 19))

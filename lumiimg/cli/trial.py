@@ -26,6 +26,7 @@ from lumiimg.files import write_text
 from lumiimg.findings import Advice
 from lumiimg.report import json_output
 from lumiimg.report.console import print_json
+from lumiimg.report.json_images import TrialJob
 from lumiimg.report.views.trial import trial_document, trial_plan_document
 
 _OWN_IMAGES = 3
@@ -101,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _job(arguments: argparse.Namespace, number: str | None, state: str | None, command: str | None) -> int:
     """Print the job that does what is left, for machines, or the command that submits it; return the exit code."""
     if arguments.json:
-        print_json("trial-job", job=number, state=state, command=command)
+        print_json("trial-job", TrialJob(number, state, command))
     elif command is not None:
         print(printable(command))
     return ExitCode.GOOD if state in {None, "SUBMITTED"} else ExitCode.UNDECIDED

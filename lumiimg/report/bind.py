@@ -11,6 +11,7 @@ from lumiimg.errors import printable
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import BindManifest
 from lumiimg.report import json_output
+from lumiimg.report.json_images import BoundImage
 from lumiimg.report.views.compatibility import doubts
 
 if TYPE_CHECKING:
@@ -61,12 +62,6 @@ def _singularity(manifest: BindManifest) -> str:
 
 def _json(boundary: HostFit, manifest: BindManifest) -> str:
     binds = manifest.fabric is not Fabric.NONE
-    text = json_output.json_text(
-        "bind",
-        image=boundary.image,
-        host=boundary.host,
-        decision="ok" if binds else boundary.decision,
-        manifest=manifest,
-        doubts=[doubt.text for doubt in doubts(boundary)] if binds else [],
-    )
-    return text + "\n"
+    decision = "ok" if binds else boundary.decision
+    against = tuple(doubt.text for doubt in doubts(boundary)) if binds else ()
+    return json_output.json_text("bind", BoundImage(boundary, decision, manifest, against)) + "\n"

@@ -12,7 +12,7 @@ from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import printable
 from lumiimg.report.console import Console, console, fact, heading, headline, print_json, proposal, say
-from lumiimg.report.json_builds import CatalogueEntry
+from lumiimg.report.json_builds import CatalogueEntry, Listing, ShownLayer, ShownRecipe
 from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count
 
@@ -50,7 +50,7 @@ def print_list(catalogue: Catalogue, environment: Mapping[str, str], *, as_json:
         except CatalogError as error:
             entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
     if as_json:
-        print_json("list", entries=entries)
+        print_json("list", Listing(tuple(entries)))
         return
     out = console()
     kinds = {kind: [entry for entry in entries if entry.kind == kind] for kind in ("base", "layer", "recipe", "site")}
@@ -89,7 +89,7 @@ def _age_of_images(layer: Layer) -> str | None:
 
 def print_recipe(recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
-        print_json("show-recipe", recipe=recipe)
+        print_json("show-recipe", ShownRecipe(recipe))
         return
     out = console()
     headline(out, f"{recipe.name} (recipe): {recipe.summary}")
@@ -110,9 +110,8 @@ def print_entry(layer: Layer, *, as_json: bool, read: Sequence[Release] = ()) ->
     Raises CatalogError where a file of it cannot be read.
     """
     if as_json:
-        print_json(
-            "show-layer", layer=layer, read=read, trials=[one for row in rows_of(layer) for one in trials_of(*row)]
-        )
+        trials = tuple(trial for row in rows_of(layer) for trial in trials_of(*row))
+        print_json("show-layer", ShownLayer(layer, tuple(read), trials))
         return
     kind = "family of bases" if layer.variants else "base" if layer.is_base else "layer"
     out = console()

@@ -282,16 +282,16 @@ def fact(out: Console, title: str, text: str, *, style: str | None = None) -> No
     say(out, text, first=f"  {title:<10}", rest=" " * 14, style=style)
 
 
-def print_json(kind: str, value: object = None, /, **parts: object) -> None:
-    """Print a result for machines: a value of the kind's type, or the parts that one is made of."""
+def print_json(kind: str, value: object) -> None:
+    """Print a result for machines, a value of the kind's type."""
     from lumiimg.report import json_output
 
-    print(json_output.json_text(kind, value, **parts))
+    print(json_output.json_text(kind, value))
 
 
-def print_json_line(kind: str, value: object = None, /, **parts: object) -> None:
+def print_json_line(kind: str, value: object) -> None:
     """Print a result for machines in one line, as one of several (JSON Lines)."""
     from lumiimg.report import json_output
 
     # a line break in a text is an escape
-    print(json_output.json_text(kind, value, **parts).replace("\n", " "), flush=True)
+    print(json_output.json_text(kind, value).replace("\n", " "), flush=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lumiimg.build.capabilities import CapabilityTrial
@@ -79,10 +80,7 @@ class Libraries:
 class BoundImage:
     """The least list of binds and variables for an image on a machine, or why there is none."""
 
-    image: str
-    """As it was named."""
-    host: str
-    """Node of the snapshot."""
+    of: HostFit
     decision: Literal["ok", "refused", "unknown"]
     """About the binds: `ok`, each library that is opened is found, in versions that fit."""
     manifest: BindManifest
@@ -228,7 +226,7 @@ class DoctorResult:
     """What was tried."""
     trials: tuple[CapabilityTrial, ...]
     """In the order in which they were made."""
-    strategies: dict[str, tuple[str, ...]]
+    strategies: Mapping[str, Sequence[str]]
     """What stands against each way to build; empty: it works. The quickest first."""
     room: tuple[FreeSpace, ...]
     """Of the cache, then of temporary files."""

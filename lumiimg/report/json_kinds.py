@@ -60,7 +60,7 @@ KINDS = {
     "bind": Kind(
         "lumiimg bind IMAGE --host host.json --json",
         "report.json_images.BoundImage",
-        f"""image host decision manifest.fabric manifest.binds{{{_BOUND} chain}} environment{{value reason}}
+        f"""of.image of.host decision manifest.fabric manifest.binds{{{_BOUND} chain}} environment{{value reason}}
         manifest.loaded{{{_LOADED}}} manifest.refusals{{attempt library need have chain words}} manifest.notes
         doubts""",
     ),

@@ -59,10 +59,9 @@ def fields_of(kind: type) -> Keys:
     return {field.name: Key((field.name,), None, may_be_absent=False) for field in dataclasses.fields(kind)}
 
 
-def json_text(name: str, value: object = None, /, **parts: object) -> str:
-    """Return an output of a kind, with its number: a value of the kind's type, or the parts that one is made of."""
+def json_text(name: str, value: object) -> str:
+    """Return a value of a kind's type as JSON, with the kind's number."""
     kind = KINDS[name]
-    value = kind.type(**parts) if parts else value
     plain = cache(partial(hidden, known=secrets_here()))  # names and paths stand there many times
     return strict_json({kind.number_key: kind.number, **_builtins(value, keys_in(kind.keys) or None, "", plain)})
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.questions import open_for
 from lumiimg.cluster.job.topology import ranges
 from lumiimg.report.console import Console, console, fact, headline, print_json, say
+from lumiimg.report.json_builds import ShownSite
 from lumiimg.report.views.request import when_of
 from lumiimg.wording import count
 
@@ -21,7 +22,7 @@ def print_site(site: Site, *, as_json: bool) -> None:
     """Print what is known of a machine, each fact with its source and date."""
     questions = open_for(site.name)
     if as_json:
-        print_json("show-site", site=site, questions=questions)
+        print_json("show-site", ShownSite(site, tuple(questions)))
         return
     out = console()
     headline(out, f"{site.name}: {site.title}")

@@ -70,8 +70,8 @@ def outputs_validated() -> Iterator[None]:
     """Hold against its schema whatever is printed as JSON in this process."""
     json_text = json_output.json_text
 
-    def checked_output(name: str, value: object = None, /, **parts: object) -> str:
-        text: str = json_text(name, value, **parts)
+    def checked_output(name: str, value: object) -> str:
+        text = json_text(name, value)
         validated(text, name)
         return text
 

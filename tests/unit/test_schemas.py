@@ -48,6 +48,8 @@ from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.console import print_json
+from lumiimg.report.json_builds import LockDiff, WrittenLock
+from lumiimg.report.json_images import DoctorResult, ImportBench, TrialJob, WrittenVenv
 from lumiimg.report.json_kinds import KINDS
 from lumiimg.report.json_output import strict_json
 from lumiimg.report.schema import schema_of
@@ -167,28 +169,30 @@ def _trial(folder: Path) -> None:
 AS_JSON = argparse.Namespace(json=True, quiet=True, manifest=None)
 MACHINE = cast("BuildMachine", SimpleNamespace(engine=ENGINE))
 PRINTED: dict[str, Callable[[Place], object]] = {
-    "bench-import": lambda _: print_json("bench-import", module="t", places=[_STARTUP]),
+    "bench-import": lambda _: print_json("bench-import", ImportBench("t", (_STARTUP,))),
     "build": lambda at: report_built(AS_JSON, at.built, at.lock, MACHINE),
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
     "check at level run": lambda at: print_json("check", at.run()),
-    "diff-locks": lambda _: print_json("diff-locks", changes=[LockChange("layer a", "1", None)]),
+    "diff-locks": lambda _: print_json("diff-locks", LockDiff((LockChange("layer a", "1", None),))),
     "doctor": lambda at: print_json(
         "doctor",
-        engine=ENGINE,
-        trials=(CapabilityTrial("user namespaces", works=True, said=""),),
-        strategies={"overlay": ("no FUSE",), "sandbox": ()},
-        room=(FreeSpace(at.folder, 5, in_memory=False),),
-        advice=Advice(next="lumiimg build"),
+        DoctorResult(
+            ENGINE,
+            (CapabilityTrial("user namespaces", works=True, said=""),),
+            {"overlay": ("no FUSE",), "sandbox": ()},
+            (FreeSpace(at.folder, 5, in_memory=False),),
+            Advice(next="lumiimg build"),
+        ),
     ),
-    "lock": lambda _: print_json("lock", lock=Path("lumiimg.lock"), changes=[LockChange("layer a", None, "1")]),
+    "lock": lambda _: print_json("lock", WrittenLock(Path("lumiimg.lock"), (LockChange("layer a", None, "1"),))),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
     "rebuild": lambda at: report_built(AS_JSON, at.built, None, MACHINE, [FileDifference("/x", "content")]),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: print_json(
-        "venv", record=VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), path=at.folder
+        "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder)
     ),
-    "trial-job": lambda _: print_json("trial-job", job="7", state="PENDING", command=None),
+    "trial-job": lambda _: print_json("trial-job", TrialJob("7", "PENDING", None)),
     "trial": lambda at: _trial(at.folder / "trial"),
     "why": lambda at: print_json(
         "why", CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),))
