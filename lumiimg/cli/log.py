@@ -20,7 +20,7 @@ from lumiimg.nccl.report import LogReport
 from lumiimg.nccl.sources import log_files
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.json_images import KnownMessages, LogAnswer
-from lumiimg.report.reading import Reading
+from lumiimg.report.progress import ReadProgress
 from lumiimg.report.views.log import advice_of, log_document, signatures_document
 from lumiimg.report.views.log_words import headline
 
@@ -84,7 +84,7 @@ def _refuse_other_files(names: list[str], report: LogReport) -> None:
 def _read(names: list[str], *, quiet: bool) -> LogReader:
     """Read all files, and show on a terminal how far that is."""
     files = log_files(names)
-    reading = Reading(total_bytes(files), quiet=quiet)
+    reading = ReadProgress(total_bytes(files), quiet=quiet)
     try:
         return read_logs(files, print_note, reading)
     finally:

@@ -1,4 +1,4 @@
-"""What a build shows while it runs: a list on a terminal, one line a step elsewhere (Slurm's output file)."""
+"""Signs of life on standard error: of a build, a list on a terminal and lines elsewhere; of a long log, one line."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.errors import printable
-from lumiimg.report.console import console, say
 from lumiimg.wording import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
-    from rich.progress import ProgressColumn, Task, TaskID
-
+    from rich.table import Table
 
 ALIVE_EVERY_S = 30.0
 _BELOW = " " * 6
 _CUT = 72
 """Characters of the last line: it is a sign of life, and the log has all of it."""
+_FIRST_S, _AGAIN_S = 3.0, 0.5
+"""When it is first said how far a log was read, and how often then."""
 
 
 class LineProgress(Progress):
@@ -54,13 +54,13 @@ class LineProgress(Progress):
 
     def notice(self, text: str) -> None:
         """Say it."""
-        self._spoken_at = time.monotonic()
-        say(console(stderr=True), text, first=_BELOW)
+        self._say(f"{_BELOW}{text}")
 
     def step_done(self, stage: BuildStage) -> None:
         """Say what the step took, or that it was not needed."""
         self._name = ""
-        self._say(f"{_BELOW}{stage.name}: {_outcome(stage)}")
+        took = "" if stage.reused else f"{duration(stage.seconds)}, "
+        self._say(f"{_BELOW}{stage.name}: {took}{_outcome(stage)}")
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -79,53 +79,6 @@ class LineProgress(Progress):
         print(printable(text), file=sys.stderr, flush=True)
 
 
-class TerminalProgress(Progress):
-    """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
-
-    def __init__(self) -> None:
-        from rich.console import Console as RichConsole
-        from rich.progress import Progress as Tasks  # 50 ms
-        from rich.progress import TextColumn
-        from rich.table import Column
-
-        told = TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
-        name = TextColumn("{task.description}", markup=False)
-        columns = (_state_column(), name, _clock_column(), told)
-        self._screen = RichConsole(stderr=True, markup=False, emoji=False, highlight=False)
-        self._progress = Tasks(*columns, console=self._screen, transient=True, expand=True)
-        self._tasks: dict[str, TaskID] = {}
-        self._running: TaskID | None = None
-
-    def begin(self, names: Sequence[str]) -> None:
-        """Show the list."""
-        self._tasks = {name: self._progress.add_task(name, start=False, total=1, told="", before="") for name in names}
-        self._progress.start()
-
-    def step_started(self, name: str, last_s: float | None = None) -> None:
-        """Start the clock of a step, beside what it took the last time."""
-        self._running = self._tasks[name]
-        self._progress.update(self._running, before="" if last_s is None else f" of {duration(last_s)} the last time")
-        self._progress.start_task(self._running)
-
-    def line(self, text: str) -> None:
-        """Show the line behind the clock, cut to the terminal's width."""
-        if self._running is not None:
-            self._progress.update(self._running, told=printable(text.strip()))
-
-    def notice(self, text: str) -> None:
-        """Print it above the list."""
-        self._progress.console.print(f"  {printable(text)}", style="yellow")
-
-    def step_done(self, stage: BuildStage) -> None:
-        """Tell beside the step what it took."""
-        self._progress.update(self._tasks[stage.name], completed=1, told=_outcome(stage, with_time=False))
-        self._running = None
-
-    def stop(self) -> None:
-        """Take the list away; the terminal is as before."""
-        self._progress.stop()
-
-
 class VerboseProgress(LineProgress):
     """Every line as the engine prints it."""
 
@@ -134,34 +87,96 @@ class VerboseProgress(LineProgress):
         self._say(text)
 
 
-def _state_column() -> ProgressColumn:
-    """Return a column that shows whether a step is still to come, runs, or is done."""
-    from rich.progress import SpinnerColumn
-    from rich.text import Text
+class TerminalProgress(Progress):
+    """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
 
-    class State(SpinnerColumn):
-        def render(self, task: Task) -> RenderableType:
-            return super().render(task) if task.started else Text(" ")
+    def __init__(self) -> None:
+        from rich.console import Console  # 50 ms, of use to a build on a terminal alone
+        from rich.live import Live
+        from rich.spinner import Spinner
 
-    return State(finished_text="[green]✓")
+        self._names: Sequence[str] = ()
+        self._done: dict[str, BuildStage] = {}
+        self._running, self._last, self._before, self._started_at = "", "", "", 0.0
+        self._spinner = Spinner("dots")
+        screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
+        self._live = Live(console=screen, get_renderable=self._list, transient=True, redirect_stdout=False)
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Show the list."""
+        self._names = names
+        self._live.start()
+
+    def step_started(self, name: str, last_s: float | None = None) -> None:
+        """Start the clock of a step, beside what it took the last time."""
+        self._running, self._last = name, ""
+        self._before = "" if last_s is None else f" of {duration(last_s)} the last time"
+        self._started_at = time.monotonic()
+
+    def line(self, text: str) -> None:
+        """Show the line behind the clock, cut to the terminal's width."""
+        self._last = text.strip()
+
+    def notice(self, text: str) -> None:
+        """Print it above the list."""
+        self._live.console.print(f"  {printable(text)}", style="yellow")
+
+    def step_done(self, stage: BuildStage) -> None:
+        """Show beside the step what it took."""
+        self._done[stage.name] = stage
+        self._running = ""
+
+    def stop(self) -> None:
+        """Take the list away; the terminal is as before."""
+        self._live.stop()
+
+    def _list(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        steps = Table.grid(padding=(0, 1), expand=True)
+        steps.add_column(width=1)
+        steps.add_column(no_wrap=True)
+        steps.add_column(no_wrap=True, justify="right")
+        steps.add_column(no_wrap=True, ratio=1)
+        for name in self._names:
+            mark: RenderableType = ""
+            clock = told = ""
+            if (stage := self._done.get(name)) is not None:
+                mark, clock, told = Text("✓", "green"), duration(stage.seconds), _outcome(stage)
+            elif name == self._running:
+                mark, told = self._spinner, self._last
+                clock = f"{duration(time.monotonic() - self._started_at)}{self._before}"
+            steps.add_row(mark, *(Text(printable(text)) for text in (name, clock, told)))
+        return steps
 
 
-def _clock_column() -> ProgressColumn:
-    """Return a column with the time of a step: nothing before it begins."""
-    from rich.progress import ProgressColumn
-    from rich.text import Text
+class ReadProgress:
+    """How much of a long log was read: a line on a terminal, from the third second on, that is gone at the end."""
 
-    class Clock(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            elapsed = task.finished_time if task.finished else task.elapsed
-            before = "" if task.finished else task.fields["before"]
-            return Text("" if elapsed is None else f"{duration(elapsed)}{before}", justify="right")
+    def __init__(self, total_bytes: int | None, *, quiet: bool) -> None:
+        self._total = total_bytes
+        self._is_shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self._next = time.monotonic() + _FIRST_S
+        self._has_line = False
 
-    return Clock()
+    def __call__(self, read_bytes: int) -> None:
+        """Take how much was read so far."""
+        if not self._is_shown or (now := time.monotonic()) < self._next:
+            return
+        self._next, self._has_line = now + _AGAIN_S, True
+        told = f"read {size(read_bytes)}"
+        if self._total:
+            told += f" of {size(self._total)}, {min(100, 100 * read_bytes // self._total)} %"
+        print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._has_line:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _outcome(stage: BuildStage, *, with_time: bool = True) -> str:
+def _outcome(stage: BuildStage) -> str:
     if stage.reused:
         return f"kept from an earlier build, {size(stage.size_bytes)}"
-    took = f"{duration(stage.seconds)}, " if with_time else ""
-    return f"{took}cpu {duration(stage.cpu_seconds)}, {size(stage.size_bytes)}"
+    return f"cpu {duration(stage.cpu_seconds)}, {size(stage.size_bytes)}"

@@ -18,7 +18,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.nccl import sources
 from lumiimg.report.junit import Case, to_junit
-from lumiimg.report.reading import Reading
+from lumiimg.report.progress import ReadProgress
 from tests.shared import fabric_builder
 from tests.shared.job_deaths import died, job
 from tests.shared.joblog import job_log
@@ -212,7 +212,7 @@ def test_how_far_a_long_log_was_read_is_shown_on_a_terminal_and_nowhere_else(mon
         clock = iter(range(100))
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-        seen = Reading(total, quiet=quiet)
+        seen = ReadProgress(total, quiet=quiet)
         for part in range(1, 6):
             seen(part * 200_000_000)
         seen.close()
