@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lumiimg.check.static.evidence import StaticResult
 from lumiimg.check.static.host_fit import HostFit
+from lumiimg.check.static.result import StaticResult
 from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
 from lumiimg.cluster.nodes.check import NodesReport, build_report
 from lumiimg.cluster.nodes.groups import gather

@@ -25,7 +25,7 @@ from tests.shared.fabric_builder import ROCR
 from tests.shared.programs import sampled
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
 
 LIB = "usr/lib/x86_64-linux-gnu"
 RCCL_2_13 = ["RCCL version 2.13.4+hip5.7", "librccl-net.so", "ncclNetPlugin_v6", "ncclNetPlugin_v5", "ncclNetPlugin_v4"]

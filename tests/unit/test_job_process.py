@@ -25,7 +25,7 @@ from tests.shared.job.pairs import ask
 from tests.shared.python_image import SITE, environment, python, torch, venv
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
     from lumiimg.findings import Finding
 
 ROCM = "opt/rocm/lib/librccl.so.1"

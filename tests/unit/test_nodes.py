@@ -13,7 +13,7 @@ import pytest
 from lumiimg.check.answer import Answer
 from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
-from lumiimg.check.static.evidence import StaticResult
+from lumiimg.check.static.result import StaticResult
 from lumiimg.cli import check_nodes
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm, submit, watch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
 
 _OF_THE_LOADER = re.compile(r"cannot open shared object|undefined symbol|version `.*' not found|wrong ELF|invalid ELF")
 
@@ -128,7 +128,7 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
 
 def _differences(mapped: Sequence[str], static: StaticResult) -> list[str]:
     """Return what one side alone has; a Python may open more than is predicted, but for libraries of the fabric."""
-    expected = {*static.opened, *static.opened_later}
+    expected = {*static.opened, *static.opened_by_libfabric}
     is_python = static.job is not None and static.job.is_python
     more = [path for path in mapped if path not in expected and (part_of(path) is not None or not is_python)]
     less = [path for path in static.opened if path not in mapped] if is_python else []

@@ -11,7 +11,7 @@ from lumiimg.resolve.rules import RuleOutcome, RuleResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
     from lumiimg.host.manifest import BindManifest, Loaded
     from lumiimg.host.margins import Margin
 

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.covers import judge_covered, judge_hidden_program, note_hidden
-from lumiimg.check.static.duplicates import judge_process
-from lumiimg.check.static.evidence import StaticResult, files_of
 from lumiimg.check.static.plugin import judge_plugin
 from lumiimg.check.static.plugin_search import load_plugin
+from lumiimg.check.static.process_faults import check_unmodelled, judge_process
 from lumiimg.check.static.rccl import load_rccl, read_path
-from lumiimg.check.static.symbols import judge_not_modelled
+from lumiimg.check.static.result import StaticResult, files_of
+from lumiimg.check.static.shadowed_files import check_shadowed, check_shadowed_program, note_shadowed
 from lumiimg.check.static.variables import doubted, judge_binds, judge_no_plugin_wanted, judge_variables, read_variables
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
@@ -54,12 +53,12 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
     files = rccl_files(image.root)
     jobs = jobs_of(image, environment, program)
     if jobs.hidden:
-        judge_hidden_program(image, jobs.hidden, found)
+        check_shadowed_program(image, jobs.hidden, found)
         return StaticResult(findings=tuple(found.found))
     inside = see_inside(image, environment)
     settings = inside.settings
     processes = jobs.processes or (job_of_library(image.root, settings, files),)
-    judge_not_modelled(image.root, inside.doubts, processes, found)
+    check_unmodelled(image.root, inside.doubts, processes, found)
     results = {job: _check_process(image, environment, settings, job, files) for job in processes}
     worst = min(results, key=lambda job: _rank(results[job]))
     if jobs.note:
@@ -69,7 +68,7 @@ def check_static(image: Image, environment: Mapping[str, str], program: str | No
             what = f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}"
             names = {"path": result.path.rccl}
             found.add(Code.RCCL_SEVERAL, Severity.INFO, what, reason="other", names=names, where=result.path.rccl)
-    note_hidden(image, results[worst].findings, found)
+    note_shadowed(image, results[worst].findings, found)
     return replace(results[worst], findings=(*found.found, *results[worst].findings))
 
 
@@ -124,6 +123,6 @@ def _check_process(
     judge_no_plugin_wanted(variables, result.path, found)
     judge_variables(variables, result.path, found)
     judge_binds(environment, process, found)
-    judge_covered(image, job, process, found)
+    check_shadowed(image, job, process, found)
     opened, later = files_of(image.root, process)
-    return replace(result, opened=opened, opened_later=later, findings=doubted(found.found, variables))
+    return replace(result, opened=opened, opened_by_libfabric=later, findings=doubted(found.found, variables))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.duplicates import judge_process
-from lumiimg.check.static.evidence import StaticResult, files_of
 from lumiimg.check.static.plugin import judge_plugin
+from lumiimg.check.static.process_faults import judge_process
+from lumiimg.check.static.result import StaticResult, files_of
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Family, Level, Remedy, Severity
@@ -47,7 +47,7 @@ def with_host(static: StaticResult, manifest: BindManifest, *, host: str) -> Sta
     for note in manifest.notes:
         found.add(Code.BIND_NOTE, Severity.INFO, note)
     opened, later = files_of(trial.root, trial.process)
-    return replace(result, opened=opened, opened_later=later, findings=tuple(found.found))
+    return replace(result, opened=opened, opened_by_libfabric=later, findings=tuple(found.found))
 
 
 def with_carried(static: StaticResult, carried: CarriedAccount) -> StaticResult:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
     from lumiimg.elf.rules import LoaderSettings
 
 _AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})

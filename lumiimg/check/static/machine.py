@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 

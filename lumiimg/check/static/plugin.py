@@ -18,7 +18,7 @@ from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.fabric.path import FabricPath

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.static.plugin import lacks_of_host
-from lumiimg.check.static.symbols import judge_symbols
+from lumiimg.check.static.process_faults import judge_symbols
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.rccl import Rccl, read_rccl
 from lumiimg.findings import Code, Severity

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.check.static.evidence import StaticResult
+    from lumiimg.check.static.result import StaticResult
     from lumiimg.host.manifest import BindManifest
     from tests.shared.job.world import Node, World
 
@@ -105,7 +105,7 @@ def _difference(world: World, static: StaticResult, happened: tuple[Happened, ..
     """Return which libraries one side alone has; what Python's standard library opens itself is left out."""
     if not static.opened or not any(each.is_fast for each in happened):
         return ""
-    predicted = {*static.opened, *static.opened_later}
+    predicted = {*static.opened, *static.opened_by_libfabric}
     own = f"/lib/python{world.ground.version}/lib-dynload/"
     # of several jobs the prediction is about the one that fares worst
     nearest = min(happened, key=lambda each: len(predicted ^ each.mapped))

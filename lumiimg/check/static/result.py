@@ -46,7 +46,7 @@ class StaticResult:
     """The process that has the RCCL; None without one."""
     opened: tuple[str, ...] = ()
     """Libraries of that process when RCCL has opened its plugin, without links."""
-    opened_later: tuple[str, ...] = ()
+    opened_by_libfabric: tuple[str, ...] = ()
     """And those that libfabric opens then: its provider, ROCr."""
     provider_path: str | None = None
     """FI_PROVIDER_PATH as it is in the container."""

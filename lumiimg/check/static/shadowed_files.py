@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def judge_covered(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
+def check_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
     """Judge whether what the process has is there for everybody who starts it."""
     files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
     for cover, below in may_be_hidden(image, files):
@@ -34,7 +34,7 @@ def judge_covered(image: Image, job: JobProcess, process: Process, found: Findin
         found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, what, where=below[0], evidence=lines, cause=cover.by)
 
 
-def judge_hidden_program(image: Image, program: str, found: Findings) -> None:
+def check_shadowed_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
     real = image.whole.resolve(program)
     found.add(
@@ -48,7 +48,7 @@ def judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     )
 
 
-def note_hidden(image: Image, findings: Iterable[Finding], found: Findings) -> None:
+def note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -> None:
     """Note the files that the image has for what a process lacks, in folders that the engine mounts over."""
     lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
