@@ -12,6 +12,7 @@ Options = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of i
 LOCK = "lumiimg.lock"
 JSON = "print the result as JSON on standard output; text for people on stderr"
 IMAGES = "a SIF, squashfs file, sandbox folder, OCI layout, OCI or docker archive"
+_QUIET = "print only the answer, in one line, and errors"
 _OFFLINE = "use earlier downloads and ask no server; the layers' own scripts may still do so"
 _MACHINE = "machine, by name (lumi) or file"
 _SNAPSHOT = "node snapshot written by `lumiimg host scan -o FILE`"
@@ -21,7 +22,7 @@ _MOST_JOBS = 16
 
 
 def add_output_options(
-    parser: Options, *, verbose: str = "", html: bool = False, junit: bool = False, quiet: bool = True
+    parser: Options, *, verbose: str = "", html: bool = False, junit: bool = False, quiet: str = _QUIET
 ) -> None:
     """Add what says how a command answers; `verbose` is what it prints more of."""
     if junit:
@@ -29,7 +30,7 @@ def add_output_options(
     if html:
         parser.add_argument("--html", metavar="FILE", type=Path, help="also write the result as an HTML page")
     if quiet:
-        parser.add_argument("--quiet", action="store_true", help="print only the answer, in one line, and errors")
+        parser.add_argument("--quiet", action="store_true", help=quiet)
     if verbose:
         parser.add_argument("--verbose", action="store_true", help=f"print more: {verbose}")
     parser.add_argument("--json", action="store_true", help=JSON)

@@ -33,9 +33,10 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     with opened as context:
         _, boundary = explain_image(context)
-    print(manifest_text(boundary, snapshot, arguments.format), end="")
+    print(manifest_text(boundary, snapshot, "json" if arguments.json else arguments.format), end="")
     if boundary.fabric is Fabric.NONE:
-        show(refusals_document(boundary, "bind"), stderr=True)
+        show(refusals_document(boundary, "bind"), quiet=arguments.quiet, stderr=True)
         return boundary.answer.exit_code
-    show_items(doubts(boundary), stderr=True)
+    if not arguments.quiet:
+        show_items(doubts(boundary), stderr=True)
     return ExitCode.GOOD

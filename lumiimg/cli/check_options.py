@@ -119,7 +119,7 @@ def bind(parser: argparse.ArgumentParser) -> None:
         default="shell",
         help="format: for a shell (default), the engine, a program",
     )
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help=arguments.JSON)
+    arguments.add_output_options(parser, quiet="print only the binds, and errors")
 
 
 def ldd(parser: argparse.ArgumentParser) -> None:

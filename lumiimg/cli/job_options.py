@@ -79,7 +79,7 @@ def job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain", action="store_true", help="print how the cores of each rank are found, and no script"
     )
-    arguments.add_output_options(parser)
+    arguments.add_output_options(parser, quiet="print only the script, or where it is, and errors")
 
 
 def module(parser: argparse.ArgumentParser) -> None:

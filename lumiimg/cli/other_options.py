@@ -20,7 +20,7 @@ def show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", action="store_true", help="for an image, list for which GPUs each component has code")
     arguments.add_machine(parser, "with --gpu, mark the code that its GPU accepts")
     arguments.add_layers(parser)
-    arguments.add_output_options(parser, quiet=False)
+    arguments.add_output_options(parser, quiet="")
 
 
 def schema(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def schema(parser: argparse.ArgumentParser) -> None:
       check-jsonschema --schemafile check.schema.json check.json
     """
     parser.add_argument("name", metavar="NAME", nargs="?", help="check, log, host, …")
-    arguments.add_output_options(parser, quiet=False)
+    arguments.add_output_options(parser, quiet="")
 
 
 def completion(parser: argparse.ArgumentParser) -> None:

@@ -209,6 +209,8 @@ def test_a_refusal_names_both_versions_and_stops_whoever_does_not_look_at_the_ex
         assert all(each in unwrapped(err) for each in said), err
         assert "Ubuntu 22.04" not in unwrapped(err)
         assert subprocess.run(["sh", "-c", out], capture_output=True, check=False).returncode == 1
+        code, quiet_out, err = asked.run("bind", asked.root, "--quiet")
+        assert (code, quiet_out, err.count("\n")) == (1, out, 1)
         for style, stop in {"shell": "false", "singularity": "--lumiimg-bind-refused"}.items():
             code, out, _ = asked.run("bind", asked.root, "--format", style)
             assert (code, stop in out) == (1, True)

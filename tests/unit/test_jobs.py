@@ -662,3 +662,13 @@ def test_a_word_that_the_job_takes_too_needs_the_dashes(image: Path, capsys: Cap
         assert main(["job", str(image), "--site", "lumi", "python", "x.py", option, "2"]) == ExitCode.BAD_INPUT
         (line,) = capsys.readouterr().err.splitlines()
         assert f"{option} may be of lumiimg job, or of python; put `--` before the program: -- python" in line
+
+
+def test_quiet_leaves_where_the_script_is(
+    image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["job", "--quiet", str(image), "--site", "lumi", "-o", "job.sh", "vllm"]) == ExitCode.GOOD
+    assert capsys.readouterr() == ("wrote job.sh\n", "")
+    assert main(["job", "--quiet", str(image), "--site", "lumi", "vllm"]) == ExitCode.GOOD
+    assert capsys.readouterr() == (Path("job.sh").read_text(), "")
