@@ -82,13 +82,6 @@ def test_the_help_of_each_command_and_action_says_what_each_exit_code_means() ->
             assert end == unwrapped(" ".join(f"{code} {sentence}" for code, sentence in row.exits.items())), one.prog
 
 
-def test_each_command_with_an_answer_takes_quiet_and_json() -> None:
-    for name in COMMANDS.keys() - {"completion", "schema", "show"}:
-        parser = make_parser().below[name]
-        for one in parser.below.values() or (parser,):
-            assert {"--quiet", "--json"} <= {*one.options}, one.prog
-
-
 def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -139,7 +139,6 @@ def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
 # -- options --
 
 ARE_DOCUMENTS = {
-    "bind",
     "list",
     "show",
     "schema",
