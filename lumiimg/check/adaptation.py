@@ -9,7 +9,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_files
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables, read_variables
+from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
@@ -68,7 +68,7 @@ def objections_of(image: Path, snapshot: Snapshot | None) -> Objections:
     found = Findings(Level.STATIC)
     with open_for_check(image, snapshot=snapshot) as context:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
-        variables, static = read_variables(context.image, {}), check_files(context).static
+        variables, static = context.variables, check_files(context).static
         judge_variables(variables, static.path, found)
         judge_plugin_name(variables, static.path, found)
         settings = doubted(found.found, variables)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
+from lumiimg.check.static.variables import Variables, read_variables
 from lumiimg.host.container_view import ContainerView, LoaderMachine, read_on, see_inside
 from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.job_process import JobProcesses, jobs_of
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
 from lumiimg.resolve.inventory import Inventory, read_contents
 from lumiimg.resolve.venv import Venv, with_venv
@@ -67,6 +69,16 @@ class ImageInContext:
         """The image as a process in it has it."""
         machine = LoaderMachine.of(self.snapshot) if self.snapshot else LoaderMachine()
         return see_inside(self.image, self.read_by_engine, machine=machine)
+
+    @cached_property
+    def variables(self) -> Variables:
+        """The variables of RCCL's process."""
+        return read_variables(self.image, self.read_by_engine)
+
+    @cached_property
+    def jobs(self) -> JobProcesses:
+        """What its jobs start, by which an RCCL is loaded."""
+        return jobs_of(self.image, self.read_by_engine, self.program)
 
     @cached_property
     def contents(self) -> Inventory:

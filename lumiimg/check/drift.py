@@ -88,7 +88,7 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
     Raises BadInputError for what is not an image.
     """
     with open_for_check(path, without_ours(environment), drift.now, site) as context:
-        static = check_static(context.image, context.read_by_engine)
+        static = check_static(context)
         then = replace(context, snapshot=drift.before)
         before, now = (
             check_host_fit(each, static, owner=gpu_owner(site, each.snapshot), with_site=True)

@@ -112,12 +112,11 @@ def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
 
     `with_site`: the site's own binds are a part of what is bound. Raises BadInputError where the image cannot be read.
     """
-    image, environment, snapshot, site = context.image, context.read_by_engine, context.snapshot, context.site
-    static = with_machine(image, check_static(image, environment, context.program), snapshot, site)
-    files = check_host_fit(context, static, owner=gpu_owner(site, snapshot), with_site=with_site)
-    findings = (*files.static.findings, *find_faults(image, environment, static))
-    files = replace(files, static=replace(files.static, findings=findings))
-    return with_faults_of_venv(files, context.venv, context.path, context.plain)
+    static = with_machine(context, check_static(context))
+    owner = gpu_owner(context.site, context.snapshot)
+    files = check_host_fit(context, static, owner=owner, with_site=with_site)
+    findings = (*files.static.findings, *find_faults(context, static))
+    return with_faults_of_venv(context, replace(files, static=replace(files.static, findings=findings)))
 
 
 def _report(

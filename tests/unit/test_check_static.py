@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.answer import Answer
+from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
 from lumiimg.check.probe.task import inconclusive_because
 from lumiimg.check.static.files import check_static
@@ -64,7 +65,7 @@ def plugin(path: Path, *arguments: str | Path, versions: tuple[int, ...] = (5,))
 
 def check(root: Path, environment: dict[str, str] | None = None) -> StaticResult:
     with open_image(root) as image:
-        return check_static(image, environment or {})
+        return check_static(ImageInContext(root, image, image, environment or {}))
 
 
 def severities(result: StaticResult) -> dict[str, Severity]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.check.context import ImageInContext
 from lumiimg.check.static.files import check_static
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
@@ -63,7 +64,7 @@ def root(tmp_path: Path) -> Path:
 
 def check(root: Path, named: str | None = None) -> StaticResult:
     with open_image(root) as opened:
-        return check_static(opened, {}, named)
+        return check_static(ImageInContext(root, opened, opened, {}, program=named))
 
 
 def told(root: Path, identity: str, named: str | None = None) -> list[Finding]:

@@ -17,49 +17,41 @@ from lumiimg.check.static.process_faults import check_unmodelled, judge_process
 from lumiimg.check.static.rccl import load_rccl, read_path
 from lumiimg.check.static.result import StaticResult, files_of
 from lumiimg.check.static.shadowed_files import check_shadowed, check_shadowed_program, note_shadowed
-from lumiimg.check.static.variables import doubted, judge_binds, judge_no_plugin_wanted, judge_variables, read_variables
+from lumiimg.check.static.variables import doubted, judge_binds, judge_no_plugin_wanted, judge_variables
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.container_view import see_inside
-from lumiimg.host.job_process import JobProcess, JobProcesses, jobs_of
 from lumiimg.host.ldd import refusal
 from lumiimg.host.rccl_process import job_of_library, rccl_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.image import Image
+    from lumiimg.check.context import ImageInContext
+    from lumiimg.host.job_process import JobProcess, JobProcesses
 
 
-def check_static(image: Image, environment: Mapping[str, str], program: str | None = None) -> StaticResult:
+def check_static(context: ImageInContext) -> StaticResult:
     """Follow the fabric path through the image's files, from the program that its jobs start.
 
-    `environment` is the user's: variables of it reach the container, and some of them change what is loaded. `program`
-    is what jobs start, by its path or name; None for the Python on the image's PATH. Where an image has several
-    frameworks, each with an RCCL, the one that fares worst is returned, and the others are named.
+    Where an image has several frameworks, each with an RCCL, the one that fares worst is returned, and the others are
+    named.
 
     Raises BadInputError where the image itself cannot be read, or has no such program; a broken library in it is a
     finding.
     """
-    found = Findings(Level.STATIC)
+    found, image = Findings(Level.STATIC), context.image
     for warning in image.warnings:
         found.add(Code.IMAGE_PARTLY_READ, Severity.UNKNOWN, warning)
     if (musl := refusal(image.root)) is not None:
         found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)
         return StaticResult(findings=tuple(found.found))
-    files = rccl_files(image.root)
-    jobs = jobs_of(image, environment, program)
+    files, jobs, inside = rccl_files(image.root), context.jobs, context.inside
     if jobs.hidden:
         check_shadowed_program(image, jobs.hidden, found)
         return StaticResult(findings=tuple(found.found))
-    inside = see_inside(image, environment)
-    settings = inside.settings
-    processes = jobs.processes or (job_of_library(image.root, settings, files),)
+    processes = jobs.processes or (job_of_library(image.root, inside.settings, files),)
     check_unmodelled(image.root, inside.doubts, processes, found)
-    results = {job: _check_process(image, environment, settings, job, files) for job in processes}
+    results = {job: _check_process(context, job, files) for job in processes}
     worst = min(results, key=lambda job: _rank(results[job]))
     if jobs.note:
         _note_program(jobs, results, worst, found)
@@ -98,13 +90,10 @@ def _rank(result: StaticResult) -> int:
     return next((i for i, each in enumerate((Severity.PROBLEM, Severity.UNKNOWN)) if each in severities), 2)
 
 
-def _check_process(
-    image: Image, environment: Mapping[str, str], settings: LoaderSettings, job: JobProcess, files: list[str]
-) -> StaticResult:
+def _check_process(context: ImageInContext, job: JobProcess, files: list[str]) -> StaticResult:
     """Follow the path of one process."""
-    found = Findings(Level.STATIC)
-    variables = read_variables(image, environment)
-    begun = load_rccl(image, settings, job, files, found)
+    found, image, variables = Findings(Level.STATIC), context.image, context.variables
+    begun = load_rccl(image, context.inside.settings, job, files, found)
     process, rccl = begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and image.root.is_file(job.program) else None
@@ -122,7 +111,7 @@ def _check_process(
         judge_process(image.root, process, found)
     judge_no_plugin_wanted(variables, result.path, found)
     judge_variables(variables, result.path, found)
-    judge_binds(environment, process, found)
+    judge_binds(context.read_by_engine, process, found)
     check_shadowed(image, job, process, found)
     opened, later = files_of(image.root, process)
     return replace(result, opened=opened, opened_by_libfabric=later, findings=doubted(found.found, variables))

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer, decide
+from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.comparisons import rules_of
 from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, judge_gpu_code
 from lumiimg.check.static.host_binds import with_carried, with_host
-from lumiimg.check.static.variables import doubted, read_variables
+from lumiimg.check.static.variables import doubted
 from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
@@ -102,6 +103,11 @@ class HostFit:
         against.sort(key=lambda finding: (finding.id is not Code.BIND_REFUSED, finding.severity is Severity.UNKNOWN))
         return tuple(dict.fromkeys(remedy for finding in against for remedy in finding.remedy))
 
+    def concluded(self, context: ImageInContext) -> HostFit:
+        """Return it with the commands that mend what is lacking."""
+        findings = with_commands(self.static.findings, context.name, context.built_with, context.machine)
+        return replace(self, static=replace(self.static, findings=findings))
+
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
     """Leave out a search path that an earlier manifest, perhaps of another image, has put into the user's shell."""
@@ -136,9 +142,7 @@ def check_host_fit(
     carried = account_of(image.root, settings, demand, manifest, snapshot)
     static = with_carried(static, carried)
     gpu = judge_gpu_code(image, environment, (item.object.path for item in loaded), owner)
-    static = replace(
-        static, findings=(*doubted(findings_of(gpu, owner), read_variables(image, environment)), *static.findings)
-    )
+    static = replace(static, findings=(*doubted(findings_of(gpu, owner), context.variables), *static.findings))
     return HostFit(
         image=str(context.path),
         host=snapshot.host if snapshot else None,

@@ -19,7 +19,7 @@ from lumiimg.elf.system import facts_at
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.gpu.cuda import is_in_the_way
-from lumiimg.host.container_view import see_inside, variable_of
+from lumiimg.host.container_view import variable_of
 from lumiimg.host.root_queries import names_in, read_text
 from lumiimg.image.programs import search_path
 from lumiimg.image.tree import FileKind
@@ -28,6 +28,7 @@ from lumiimg.toml import own_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.result import StaticResult
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess
@@ -50,16 +51,16 @@ _LARGEST_MODULE_BYTES = 4 << 20
 _MOST_READ_BYTES = 64 << 20
 
 
-def find_faults(image: Image, environment: Mapping[str, str], static: StaticResult) -> tuple[Finding, ...]:
+def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
     """Return what was found in an image whose path is known. Raises BadInputError where it cannot be read."""
-    found = Findings(Level.STATIC)
+    found, image = Findings(Level.STATIC), context.image
     facts = own_table(__package__, "faults.toml")
-    _judge_caches(image, environment, facts, found)
+    _judge_caches(image, context.read_by_engine, facts, found)
     _judge_tools(image, facts, found)
     _judge_entrypoint(image, facts, found)
     _judge_scripts(image, found)
     if static.job is not None:
-        _judge_mpi(image.root, see_inside(image, environment).settings, static.job, found)
+        _judge_mpi(image.root, context.inside.settings, static.job, found)
     _judge_python(image, static.job, facts, found)
     return tuple(found.found)
 

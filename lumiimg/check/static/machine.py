@@ -10,13 +10,13 @@ from lumiimg.elf.system import facts_at, loader_of
 from lumiimg.findings import Code, Level, Severity
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.resolve.driver_rule import driver_window, window_on_node
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.result import StaticResult
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
@@ -27,14 +27,15 @@ _OF_ROCM = "x86_64"
 """Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
 
 
-def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, site: Site | None) -> StaticResult:
+def with_machine(context: ImageInContext, static: StaticResult) -> StaticResult:
     """Return what the files say, with what stands against the image on a machine, whatever its libraries are."""
     found = Findings(Level.STATIC, list(static.findings))
-    lacking = wrong_processors(image, (static.job.program,) if static.job else (), snapshot, site)
+    snapshot = context.snapshot
+    lacking = wrong_processors(context.image, (static.job.program,) if static.job else (), snapshot, context.site)
     if lacking is not None:
         found.add(Code.IMAGE_ARCHITECTURE, Severity.PROBLEM, lacking)
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
-    for rule in _driver(image, snapshot, site):
+    for rule in _driver(context):
         what = f"{rule.have}: {rule.because}"
         if rule.outcome is RuleOutcome.OK:
             found.add(Code.IMAGE_DRIVER, Severity.INFO, what, source=rule.source)
@@ -46,15 +47,16 @@ def with_machine(image: Image, static: StaticResult, snapshot: Snapshot | None, 
     return replace(static, findings=tuple(found.found))
 
 
-def _driver(image: Image, snapshot: Snapshot | None, site: Site | None) -> Iterator[RuleResult]:
+def _driver(context: ImageInContext) -> Iterator[RuleResult]:
     """Yield what is known of the driver: what was seen on a node counts without a site, too."""
+    snapshot, site = context.snapshot, context.site
     if snapshot is not None:
-        for rule in window_on_node(read_contents(image).stack, site, snapshot):
+        for rule in window_on_node(context.contents.stack, site, snapshot):
             # without a site the question is the network's, and a driver that nobody knows leaves it as it is
             if site is not None or rule.outcome is not RuleOutcome.UNKNOWN:
                 yield rule
     elif site is not None:
-        yield from driver_window(read_contents(image).stack, site)
+        yield from driver_window(context.contents.stack, site)
 
 
 def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | None, site: Site | None) -> str | None:

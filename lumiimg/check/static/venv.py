@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from lumiimg.check.registry import Findings
 from lumiimg.findings import Code, Level, Severity
 from lumiimg.resolve.inventory import read_contents
-from lumiimg.resolve.venv import Venv, VenvFault, faults_of, made_again
+from lumiimg.resolve.venv import VenvFault, faults_of, made_again
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.host_fit import HostFit
-    from lumiimg.image import Image
 
 
 _FOUND = {
@@ -26,12 +24,13 @@ _FOUND = {
 }
 
 
-def with_faults_of_venv(fit: HostFit, venv: Venv | None, path: Path, image: Image) -> HostFit:
-    """Return what files say, with what stands against an environment over an image; `image` is without it."""
+def with_faults_of_venv(context: ImageInContext, fit: HostFit) -> HostFit:
+    """Return what files say, with what stands against an environment over an image."""
+    venv, path = context.venv, context.path
     if venv is None:
         return fit
     found = Findings(Level.STATIC)
-    for fault, sentence in faults_of(venv, path, read_contents(image).has):
+    for fault, sentence in faults_of(venv, path, read_contents(context.plain).has):
         code, severity, reason = _FOUND[fault]
         again = (made_again(venv, path),)
         found.add(code, severity, sentence, reason=reason, where=str(venv.path), remedy=again)

@@ -163,7 +163,9 @@ def plan_module(
         refuse_not_runnable(path, image)
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
-            boundary = check_host_fit(replace(context, image=image), check_static(image, environment), with_site=True)
+            without_venv = replace(context, image=image)
+            static = check_static(without_venv)
+            boundary = check_host_fit(without_venv, static, with_site=True).concluded(without_venv)
         if snapshot is None and boundary is not None:
             (carried, of_manifest), boundary = without_node(boundary.carried), None
         contents = read_contents(image)
