@@ -385,22 +385,28 @@ class _Writer:
         for line in self._terminal.drawn(grid):
             yield self._part([line], Importance.WELL)
 
-    def _tree(self, tree: Tree, guide: str = "", below: str = "") -> Iterator[_Part]:
-        """Yield a tree branch by branch, which rich would cut; a note has a line of its own where there is no room."""
-        mark = f"{MARKS[tree.severity]} " if tree.severity else ""
-        style = _STYLES[tree.severity] if tree.severity else ""
-        text = f"{guide}{mark}{tree.text}"
-        is_short = len(text) + 2 + len(tree.note) <= self._terminal.width
-        if tree.note and is_short:
-            text = f"{text}  {tree.note}"
-        yield self._verbatim(text, Importance.WELL, style=style)
-        if tree.note and not is_short:
-            yield self._verbatim(f"{below}{'│' if tree.branches else ' '}   {tree.note}", Importance.WELL, style=style)
-        for number, branch in enumerate(tree.branches, 1):
-            is_last = number == len(tree.branches)
-            yield from self._tree(
-                branch, f"{below}{'└' if is_last else '├'}── ", f"{below}{' ' if is_last else '│'}   "
-            )
+    def _tree(self, tree: Tree) -> Iterator[_Part]:
+        """Yield a tree branch by branch, which rich would cut; a note has a line of its own where there is no room.
+
+        Without recursion: chains can be long.
+        """
+        pending = [(tree, "", "")]
+        while pending:
+            branch, guide, below = pending.pop()
+            mark = f"{MARKS[branch.severity]} " if branch.severity else ""
+            style = _STYLES[branch.severity] if branch.severity else ""
+            text = f"{guide}{mark}{branch.text}"
+            is_short = len(text) + 2 + len(branch.note) <= self._terminal.width
+            if branch.note and is_short:
+                text = f"{text}  {branch.note}"
+            yield self._verbatim(text, Importance.WELL, style=style)
+            if branch.note and not is_short:
+                note = f"{below}{'│' if branch.branches else ' '}   {branch.note}"
+                yield self._verbatim(note, Importance.WELL, style=style)
+            if branch.branches:
+                *others, last = branch.branches
+                pending.append((last, f"{below}└── ", f"{below}    "))
+                pending += [(one, f"{below}├── ", f"{below}│   ") for one in reversed(others)]
 
 
 def _fitting(parts: Sequence[_Part], room: int) -> tuple[list[_Part], int]:
