@@ -35,15 +35,15 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
     inputs = Inputs.of(arguments)
+    level = Level(arguments.level) if arguments.level else None
+    request = NodesRequest(arguments.nodes, level, arguments.simulate_gpu, arguments.leave_out)
     allocation = find_allocation(os.environ)
     if allocation is None:
-        report = _by_job(arguments, inputs)
+        words = request.words(arguments.images[0], arguments.starts, arguments.venv)
+        report = _by_job(arguments, [*words, *inputs.words(anywhere=True)])
     else:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
-
-        level = Level(arguments.level) if arguments.level else None
-        request = NodesRequest(arguments.nodes, level, arguments.simulate_gpu, arguments.leave_out)
         opened = open_for_check(
             arguments.images[0].absolute(),  # nodes may be asked from elsewhere
             os.environ,
@@ -64,19 +64,13 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     return output.deliver(nodes_document(report, inputs.site), "check-nodes", report, report.answer.exit_code)
 
 
-def _by_job(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
+def _by_job(arguments: argparse.Namespace, words: list[str]) -> NodesReport:
     try:
         for_sbatch = shlex.split(arguments.sbatch)
     except ValueError as error:
         raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
     with open_for_check(arguments.images[0]):
         pass  # what is not an image is reported now, not when the job has waited for its nodes
-    words = ["check", str(arguments.images[0].absolute()), "--nodes", str(arguments.nodes), "--json"]
-    words += ["--program", arguments.starts] if arguments.starts else []
-    words += ["--venv", str(arguments.venv.absolute())] if arguments.venv else []
-    words += ["--simulate-gpu"] if arguments.simulate_gpu else []
-    words += ["--level", arguments.level] if arguments.level else []
-    words += inputs.words(anywhere=True)
 
     def submitted(job: str) -> None:
         print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -15,6 +16,7 @@ from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.static.result import StaticResult
 from lumiimg.cli import check_nodes
+from lumiimg.cli.commands import parser_for
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm, submit, watch
 from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
@@ -504,3 +506,14 @@ def test_a_line_says_which_nodes_are_waited_for_and_until_when(
     clock.now += 30
     tell(Waiting(3, ("nid000004",), 260.0))
     assert "nid000004" in capsys.readouterr().err, "it says so again, though nothing has changed"
+
+
+def test_the_job_of_a_check_is_asked_for_what_its_user_asked_for() -> None:
+    for level, program, simulate in itertools.product((None, *Level), (None, "-c", "/opt/a b/python"), (False, True)):
+        asked = NodesRequest(7, level, simulate, "NCCL_X" if simulate else None)
+        words = asked.words(Path("an image.sif"), program, Path("env") if simulate else None)
+        read = parser_for(words).parse_args(words)
+        found = Level(read.level) if read.level else None
+        assert NodesRequest(read.nodes, found, read.simulate_gpu, read.leave_out) == asked
+        assert (read.images, read.starts, read.json) == ([Path("an image.sif").absolute()], program, True)
+        assert read.venv == (Path("env").absolute() if simulate else None)
