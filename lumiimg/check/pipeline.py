@@ -203,7 +203,7 @@ def _run_here(engine: Engine, context: ImageInContext, task: ProbeTask, probed: 
             start_here,
             gpus=count_gpus(container, task.static.path.rccl or ""),
             version=loaded_rccl_version(probed),
-            excuse=inconclusive_because(context.environment),
+            inconclusive=inconclusive_because(context.environment),
         )
 
 

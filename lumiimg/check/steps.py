@@ -77,13 +77,13 @@ def fabric_steps(
     verdict: str | None = None,
 ) -> tuple[Step, ...]:
     """Return the path as findings and files tell it; `verdict` is that of the collective, where there was one."""
-    against: dict[Part, Finding] = {}
+    blocking: dict[Part, Finding] = {}
     for severity in (Severity.PROBLEM, Severity.UNKNOWN):
         for finding in findings:
             part = _part_of(finding, verdict)
             if finding.severity is severity and part is not None:
-                against.setdefault(part, finding)
-    first_broken = next((p for p in Part if p in against and against[p].severity is Severity.PROBLEM), None)
+                blocking.setdefault(part, finding)
+    first_broken = next((p for p in Part if p in blocking and blocking[p].severity is Severity.PROBLEM), None)
     made: list[Step] = []
     for part in Part:
         file = _file_of(part, path, findings)
@@ -100,15 +100,17 @@ def fabric_steps(
             version={Part.RCCL: path.rccl_version, Part.PLUGIN: plugin_version if path.plugin else None}.get(part),
             interface=interface,
         )
-        made.append(_judged(step, _evidence(part, path, findings), against.get(part), first_broken))
+        made.append(_judged(step, _evidence(part, path, findings), blocking.get(part), first_broken))
     return tuple(made)
 
 
-def _judged(step: Step, evidence: tuple[Level, str] | None, against: Finding | None, first_broken: Part | None) -> Step:
-    is_outdone = evidence is not None and against is not None and _rank(evidence[0]) > _rank(against.level)
-    if against is not None and (against.severity is Severity.PROBLEM or not is_outdone):
-        severity = Severity.PROBLEM if against.severity is Severity.PROBLEM else Severity.UNKNOWN
-        return replace(step, severity=severity, why=against.summary, level=against.level, remedy=against.remedy)
+def _judged(
+    step: Step, evidence: tuple[Level, str] | None, blocking: Finding | None, first_broken: Part | None
+) -> Step:
+    is_outweighed = evidence is not None and blocking is not None and _rank(evidence[0]) > _rank(blocking.level)
+    if blocking is not None and (blocking.severity is Severity.PROBLEM or not is_outweighed):
+        severity = Severity.PROBLEM if blocking.severity is Severity.PROBLEM else Severity.UNKNOWN
+        return replace(step, severity=severity, why=blocking.summary, level=blocking.level, remedy=blocking.remedy)
     if evidence is not None:
         return replace(step, severity=Severity.OK, level=evidence[0], why=evidence[1])
     if first_broken is not None and list(Part).index(step.part) > list(Part).index(first_broken):

@@ -50,9 +50,9 @@ class Recorded:
         return self.listing or run("ld.so", 0, text="\tlibfabric.so.1 => /usr/lib/libfabric.so.1 (0x7f)\n")
 
 
-def probed(recorded: Recorded, path: FabricPath, *, excuse: str | None = None) -> ProbeResult:
+def probed(recorded: Recorded, path: FabricPath, *, inconclusive: str | None = None) -> ProbeResult:
     static = StaticResult(path, "/lib64/ld-linux-x86-64.so.2")
-    return probe(cast("Container", recorded), static, excuse=excuse)
+    return probe(cast("Container", recorded), static, inconclusive=inconclusive)
 
 
 def by_id(result: ProbeResult) -> dict[str, Finding]:
@@ -66,14 +66,14 @@ def answer(result: ProbeResult) -> Answer:
 def test_tcp_and_an_init_that_fails_prove_nothing_without_a_nic_and_are_a_no_with_one() -> None:
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
     fails = Recorded(run("rccl-ofi-rccl"), run("handshake-ofi-rccl", 12))
-    for excuse, severity, decided in ((NO_NIC, OPEN, Answer.UNDECIDED), (None, BAD, Answer.NO)):
-        result = probed(recorded, PRESENT, excuse=excuse)
+    for inconclusive, severity, decided in ((NO_NIC, OPEN, Answer.UNDECIDED), (None, BAD, Answer.NO)):
+        result = probed(recorded, PRESENT, inconclusive=inconclusive)
         found = by_id(result)
         assert found["rccl.opens-plugin"].severity is found["plugin.loads"].severity is Severity.OK
         assert (found["provider.other"].severity, answer(result)) == (severity, decided)
         assert (result.path.provider, result.path.plugin_api) == ("tcp", 6)
-        assert found["provider.other"].remedy or excuse
-        init = by_id(probed(fails, PRESENT, excuse=excuse))["plugin.init"]
+        assert found["provider.other"].remedy or inconclusive
+        init = by_id(probed(fails, PRESENT, inconclusive=inconclusive))["plugin.init"]
         assert init.severity is severity
     assert any("initialization failed" in line for line in init.evidence)
 
@@ -127,7 +127,7 @@ def test_what_the_probes_print_is_a_finding_with_its_proof() -> None:
     for case in JUDGEMENTS["case"]:
         severity, identity = Severity(case["severity"]), case["finds"]
         recorded = Recorded(printed(case["rccl"]), printed(case["hands"]))
-        result = probed(recorded, IMAGES[case["image"]], excuse=NO_NIC if severity is INFO else None)
+        result = probed(recorded, IMAGES[case["image"]], inconclusive=NO_NIC if severity is INFO else None)
         found = by_id(result)
         finding = found[identity]
         assert finding.severity is severity, case
@@ -148,6 +148,6 @@ def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
     unknown = replace(ABSENT, rccl_version=None, plugin_files=(), accepts=())
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
     static = StaticResult(unknown)
-    result = probe(cast("Container", recorded), static, excuse=NO_NIC)
+    result = probe(cast("Container", recorded), static, inconclusive=NO_NIC)
     assert result.path.rccl_version == "2.13.4"
     assert recorded.asked == ("/opt/aws-ofi-nccl/lib/librccl-net.so", (6, 5, 4)), "the file that RCCL itself opened"

@@ -100,7 +100,7 @@ def ran(
     gpus: int = 8,
     output: str | None = None,
     exit_code: int = 0,
-    excuse: str | None = None,
+    inconclusive: str | None = None,
     busbw: float = 86.0,
     program: CollectiveProgram = CollectiveProgram.OWN,
     **how: bool | str,
@@ -110,7 +110,7 @@ def ran(
     output = table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
     ended = Completed(("x",), exit_code, output, 1.0)
-    return judge(logs, ended, collective, "2.22.3", site=find_site("lumi", {}), excuse=excuse)
+    return judge(logs, ended, collective, "2.22.3", site=find_site("lumi", {}), inconclusive=inconclusive)
 
 
 def by_id(result: RunResult) -> dict[str, Finding]:
@@ -152,7 +152,7 @@ def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> No
         file.unlink()
     collective = Collective(CollectiveProgram.OWN, ("x",), (), 8, 2, RCCL, needs_mpi=False)
     ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
-    result = judge(tmp_path / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
+    result = judge(tmp_path / LOGS, ended, collective, "2.22.3", site=None, inconclusive=None)
     network = by_id(result)["run.network"]
     assert network.severity is Severity.UNKNOWN
     assert "8 of 16 ranks left a log" in network.summary
@@ -221,7 +221,7 @@ def test_what_a_collective_left_decides_no_more_than_it_shows(case: dict[str, An
 
 
 def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Path) -> None:
-    result = ran(tmp_path, "cxi", nodes=1, excuse=NO_NIC)
+    result = ran(tmp_path, "cxi", nodes=1, inconclusive=NO_NIC)
     assert "run.network" not in by_id(result), "nothing crossed a network"
     selected = by_id(result)["run.selected"]
     assert selected.severity is Severity.OK
@@ -242,7 +242,7 @@ def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = 
     (folder / LOGS / "output.log").write_text(output)
     ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
     collective = Collective(CollectiveProgram.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
-    result = judge(folder / LOGS, ended, collective, "2.22.3", site=None, excuse=None)
+    result = judge(folder / LOGS, ended, collective, "2.22.3", site=None, inconclusive=None)
     return by_id(result)["run.hang"]
 
 

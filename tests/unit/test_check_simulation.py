@@ -26,8 +26,8 @@ def recorded(name: str) -> ProbeRun:
     return read_run("rcclsim", Completed(("x",), 0, (PROBES / f"rcclsim-{name}.txt").read_text(), 0.1))
 
 
-def found(name: str, *, probed: str | None = PLUGIN, excuse: str | None = NO_NIC) -> Finding:
-    (finding,) = judge(recorded(name), "2.27.7", probed, excuse=excuse).found
+def found(name: str, *, probed: str | None = PLUGIN, inconclusive: str | None = NO_NIC) -> Finding:
+    (finding,) = judge(recorded(name), "2.27.7", probed, inconclusive=inconclusive).found
     assert finding.id == "simulated.network"
     assert finding.level is Level.PROBE
     assert finding.summary.startswith("SIMULATION, with a stand-in for HIP: RCCL 2.27.7 ")
@@ -56,8 +56,8 @@ SHOWN = [
 
 def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
     for name, with_nic, without, says in SHOWN:
-        for excuse, severity in ((None, with_nic), (NO_NIC, without)):
-            finding = found(name, excuse=excuse)
+        for inconclusive, severity in ((None, with_nic), (NO_NIC, without)):
+            finding = found(name, inconclusive=inconclusive)
             assert finding.severity is severity, name
             assert any(says in line for line in finding.evidence), name
             if severity is BAD:
@@ -70,7 +70,7 @@ def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
     assert other.summary.endswith("everything else here about a plugin is about /other/librccl-net.so")
     # an end before the choice may be the stand-in's
     for text in ("", "@probe signal number=11 during=communicator\n", "Bootstrap : Using eth0\n"):
-        (ended,) = judge(read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, excuse=None).found
+        (ended,) = judge(read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, inconclusive=None).found
         assert (ended.severity, "which may be due to the stand-in" in ended.summary) == (OPEN, True), text
 
 

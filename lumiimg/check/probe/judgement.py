@@ -44,10 +44,10 @@ class ProbeResult:
     findings: Findings = field(default_factory=lambda: Findings(Level.PROBE))
 
 
-def probe(container: Container, static: StaticResult, *, excuse: str | None) -> ProbeResult:
+def probe(container: Container, static: StaticResult, *, inconclusive: str | None) -> ProbeResult:
     """Run the probes that can answer, and judge what they did.
 
-    `excuse`: why a plugin that fails, or takes another provider than cxi, proves nothing here; None where it does.
+    `inconclusive`: why a plugin that fails, or takes another provider than cxi, proves nothing here; None if it does.
 
     Raises MissingHereError if no container starts.
     """
@@ -69,7 +69,7 @@ def probe(container: Container, static: StaticResult, *, excuse: str | None) -> 
         result.runs.append(run)
         if not _is_absent(run, name):
             break
-    _judge_handshake(run, names, container, static, result, excuse=excuse)
+    _judge_handshake(run, names, container, static, result, inconclusive=inconclusive)
     return result
 
 
@@ -182,7 +182,7 @@ def _judge_handshake(
     static: StaticResult,
     result: ProbeResult,
     *,
-    excuse: str | None,
+    inconclusive: str | None,
 ) -> None:
     opened = run.first("dlopen")
     causes = log_of(run).causes
@@ -222,7 +222,7 @@ def _judge_handshake(
     )
     result.findings.add(Code.PLUGIN_LOADS, Severity.OK, f"{result.path.plugin} was opened, with all its libraries")
     _list_libraries(container, static, result)
-    _judge_stages(run, result, causes, excuse=excuse)
+    _judge_stages(run, result, causes, inconclusive=inconclusive)
 
 
 def _list_libraries(container: Container, static: StaticResult, result: ProbeResult) -> None:
@@ -264,7 +264,7 @@ def _judge_failed_open(
     result.findings.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, **told)
 
 
-def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, excuse: str | None) -> None:
+def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...], *, inconclusive: str | None) -> None:
     none = run.first("none")
     if none is not None:
         what = f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}"
@@ -281,9 +281,9 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
     evidence = (*lines, *warnings)[-EVIDENCE_LINES:]
     if failed is not None:
         stage, code = failed
-        severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
-        what = f"the plugin failed at {stage}{f', which proves nothing here: {excuse}' if excuse else ''}"
-        told = explained(() if excuse else causes, evidence=evidence)
+        severity = Severity.UNKNOWN if inconclusive else Severity.PROBLEM
+        what = f"the plugin failed at {stage}{f', which proves nothing here: {inconclusive}' if inconclusive else ''}"
+        told = explained(() if inconclusive else causes, evidence=evidence)
         result.findings.add(code, severity, what, **told)
     elif not _listens(run):
         what = f"the handshake {ending(run)} without having listened on every device"
@@ -293,14 +293,14 @@ def _judge_stages(run: ProbeRun, result: ProbeResult, causes: tuple[Cause, ...],
         lines = tuple(line for line in evidence if "rovider" in line) or evidence[:2]
         result.findings.add(Code.PROVIDER_CXI, Severity.OK, what, evidence=lines)
     elif provider is not None:
-        severity = Severity.UNKNOWN if excuse else Severity.PROBLEM
+        severity = Severity.UNKNOWN if inconclusive else Severity.PROBLEM
         what = f"the plugin works, but selected the provider {provider}, which is TCP and not Slingshot"
         result.findings.add(
             Code.PROVIDER_OTHER,
             severity,
-            f"{what}; that proves nothing here: {excuse}" if excuse else what,
+            f"{what}; that proves nothing here: {inconclusive}" if inconclusive else what,
             **explained(
-                () if excuse else causes,
+                () if inconclusive else causes,
                 evidence=[line for line in lines if "rovider is" in line][-2:],
             ),
         )

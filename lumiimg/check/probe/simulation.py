@@ -25,10 +25,10 @@ _TELLING = re.compile(rf"NET/Plugin|NET/OFI|external plugin|{_NETWORK.pattern}|{
 _TAKEN = re.compile(r"Loaded net plugin|NET/OFI")
 
 
-def judge(run: ProbeRun, version: str | None, probed: str | None, *, excuse: str | None) -> Findings:
+def judge(run: ProbeRun, version: str | None, probed: str | None, *, inconclusive: str | None) -> Findings:
     """Return what the simulation shows of this RCCL.
 
-    `probed`: the plugin's file that the handshake had mapped. `excuse`: why a plugin whose init fails here proves
+    `probed`: the plugin's file that the handshake had mapped. `inconclusive`: why a plugin whose init fails here proves
     nothing; it does not cover one that RCCL does not find, cannot load, or whose API it does not take, as that needs
     no NIC.
     """
@@ -54,8 +54,8 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, excuse: str
     else:
         goes_on = f"goes on with {chosen[-1]}" if chosen else "gives up"
         started = any(match and not _is_built_in(match[1]) for match in map(_STARTED.search, run.output.splitlines()))
-        if taken and excuse and not started:
-            what = f"{rccl} opens the plugin, whose init fails here, and {goes_on}; that proves nothing: {excuse}"
+        if taken and inconclusive and not started:
+            what = f"{rccl} opens the plugin, whose init fails here, and {goes_on}; that proves nothing: {inconclusive}"
             found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=shown)
         else:
             does = (

@@ -104,13 +104,13 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     if gone is not None:
         raise MissingHereError(f"{gone}, which must be bound, is not here")
     container = task.container(engine, environment)
-    excuse = inconclusive_because(container.environment)
-    result = probe(container, task.static, excuse=excuse)
+    inconclusive = inconclusive_because(container.environment)
+    result = probe(container, task.static, inconclusive=inconclusive)
     if task.simulate and task.static.path.rccl is not None:
         plugin = next((found for run in reversed(result.runs) if (found := run.mapped(Part.PLUGIN))), None)
         simulated = container.simulate(task.static.path.rccl)
         result.runs.append(simulated)
-        judged = simulation.judge(simulated, result.path.rccl_version, plugin, excuse=excuse)
+        judged = simulation.judge(simulated, result.path.rccl_version, plugin, inconclusive=inconclusive)
         result.findings.found += judged.found
     by = f"probed with {engine.name}, programs {task.tools.origin}"
     if engine.kind is EngineKind.NAMESPACES:

@@ -114,13 +114,13 @@ def run_collective(
     gpus: int,
     nodes: int = 1,
     version: str | None,
-    excuse: str | None,
+    inconclusive: str | None,
     without: str | None = None,
 ) -> RunResult:
     """Run a collective on the GPUs of this node, or of others, with what a job on the site would set.
 
     `container` has the all-reduce of this project. `folder` is seen by all nodes. `version`: of the RCCL that is looked
-    at. `excuse`: why a plugin that does not get onto the fabric there proves nothing. `without`: a variable that
+    at. `inconclusive`: why a plugin that does not get onto the fabric there proves nothing. `without`: a variable that
     it has neither of the site nor of the image.
     """
     engine, site = container.engine, context.site
@@ -132,7 +132,7 @@ def run_collective(
     own = with_variables(engine, container.environment, variables)
     with (folder / LOGS / OUTPUT).open("wb") as log:
         ended = launch(collective, collective.command(engine, container.image, folder), own, log)
-    result = judge(folder / LOGS, ended, collective, version, site=site, excuse=excuse)
+    result = judge(folder / LOGS, ended, collective, version, site=site, inconclusive=inconclusive)
     note_site_variables(result.findings, site, variables)
     return result
 
@@ -159,11 +159,11 @@ def judge(
     version: str | None,
     *,
     site: Site | None,
-    excuse: str | None,
+    inconclusive: str | None,
 ) -> RunResult:
     """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended.
 
-    `version`: of the RCCL that is looked at. `excuse`: why a plugin that does not get onto the fabric here proves
+    `version`: of the RCCL that is looked at. `inconclusive`: why a plugin that does not get onto the fabric here proves
     nothing.
     """
     report = read_logs(log_files([str(logs)]), lambda _: None).report()
@@ -178,11 +178,11 @@ def judge(
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
     began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
     silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
-    _judge_end(program, result, causes, silent=silent, excuse=excuse)
+    _judge_end(program, result, causes, silent=silent, inconclusive=inconclusive)
     if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
         signatures = vocabulary().signatures
         needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
-        _judge_network(result, causes, version, ended, excuse=None if needs_no_nic else excuse)
+        _judge_network(result, causes, version, ended, inconclusive=None if needs_no_nic else inconclusive)
     return result
 
 
@@ -205,13 +205,13 @@ def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
 
 
 def _judge_end(
-    program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, silent: int, excuse: str | None
+    program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, silent: int, inconclusive: str | None
 ) -> None:
     """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
     wrong = program.all("wrong")
     told = any(finding.id is Code.RUN_DATA_ERRORS for finding in result.findings.found)
     nodes = result.collective.nodes
-    severity = Severity.UNKNOWN if excuse or nodes == 1 else Severity.PROBLEM
+    severity = Severity.UNKNOWN if inconclusive or nodes == 1 else Severity.PROBLEM
     if wrong and not told:
         what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
         lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
@@ -231,7 +231,7 @@ def _judge_end(
 
 
 def _judge_network(
-    result: RunResult, causes: tuple[Cause, ...], version: str | None, ended: Completed, *, excuse: str | None
+    result: RunResult, causes: tuple[Cause, ...], version: str | None, ended: Completed, *, inconclusive: str | None
 ) -> None:
     """Judge which network carried the traffic, or would have on several nodes."""
     report, collective, found = result.report, result.collective, result.findings
@@ -267,8 +267,8 @@ def _judge_network(
         told = explained(causes, evidence=proof)
         told["remedy"] = ()
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="no-vni", **told)
-    elif excuse:
-        what = f"{by}: RCCL took {network}; that proves nothing here: {excuse}"
+    elif inconclusive:
+        what = f"{by}: RCCL took {network}; that proves nothing here: {inconclusive}"
         found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
     else:
         would = (

@@ -197,7 +197,7 @@ def check_nodes(
                     gpus=gpus,
                     nodes=len(taking_part),
                     version=well[0].fingerprint.rccl,
-                    excuse=without_nic(well),
+                    inconclusive=without_nic(well),
                     without=request.without,
                 )
             except LumiimgError as error:  # what the nodes have answered stands

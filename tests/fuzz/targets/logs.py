@@ -116,7 +116,7 @@ def _startup(data: bytes) -> None:
 def _probe(data: bytes) -> None:
     output = text_of(data)
     run = ProbeRun("probe", 0, timed_out=False, output=output, events=read_events(output))
-    simulation.judge(run, "2.22.3", "/x.so", excuse=None)
+    simulation.judge(run, "2.22.3", "/x.so", inconclusive=None)
     run.mapped(Part.PLUGIN)
 
 
