@@ -23,7 +23,7 @@ from lumiimg.files import write_text
 from lumiimg.findings import Level
 from lumiimg.nccl.node_names import folded
 from lumiimg.report import json_output
-from lumiimg.report.console import console, cut, say
+from lumiimg.report.text import Terminal
 from lumiimg.report.views.check import nodes_document
 
 _SOON_S, _LATER_S = 5.0, 30.0
@@ -80,7 +80,7 @@ def _by_job(arguments: argparse.Namespace, words: list[str]) -> NodesReport:
 
 def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
     """Return what prints how far a check is: sooner where more nodes have answered."""
-    out = console(stderr=True)
+    terminal = Terminal(sys.stderr)
     said_at, answered = time.monotonic(), 0
 
     def say_how_far(waiting: Waiting) -> None:
@@ -89,7 +89,9 @@ def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
         if waiting.nodes and now - said_at >= (_SOON_S if waiting.answered > answered else _LATER_S):
             said_at, answered = now, waiting.answered
             until = time.strftime("%H:%M:%S", time.localtime(time.time() + waiting.seconds))
-            names = cut(out, folded(waiting.nodes), "  ")
-            say(out, f"{answered} of {nodes} nodes have answered; waiting until {until} at the latest for {names}")
+            names = folded(waiting.nodes)
+            names = names if len(names) < terminal.width else f"{names[: terminal.width - 1]}…"  # it says that it lives
+            line = f"{answered} of {nodes} nodes have answered; waiting until {until} at the latest for {names}"
+            terminal.write(terminal.wrapped(line))
 
     return say_how_far

@@ -8,8 +8,6 @@ from typing import TextIO
 
 from lumiimg.errors import printable
 
-_NARROWEST = 40
-
 
 def print_note(text: str) -> None:
     """Print on standard error what does not stop a command."""
@@ -29,11 +27,10 @@ def _print(stream: TextIO, program: str, line: str, sentence: str, hint: str | N
     if not stream.isatty():
         print(printable(f"{program}: {line}"), file=stream, flush=True)
         return
-    from lumiimg.report.console import console, wrapped  # where something is wrong
+    from lumiimg.report.text import Terminal  # where something is wrong
 
-    out = console(stderr=True)
-    out.width = max(out.width, _NARROWEST)
+    terminal = Terminal(stream)
     for word, style, text in (("error:", "bold red", sentence), ("hint:", "bold cyan", hint)):
         if text:
-            told = wrapped(out, printable(text), first=f"{word} ", rest=" " * (len(word) + 1))
-            print(told.replace(word, out.styled(word, style), 1), file=stream)
+            first, *more = terminal.wrapped(text, first=f"{word} ", rest=" " * (len(word) + 1))
+            terminal.write([first.replace(word, terminal.styled(word, style), 1), *more])

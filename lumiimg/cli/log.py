@@ -20,7 +20,7 @@ from lumiimg.nccl.report import LogReport
 from lumiimg.nccl.sources import log_files
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.json_images import KnownMessages, LogAnswer
-from lumiimg.report.progress import ReadProgress
+from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import advice_of, log_document, signatures_document
 from lumiimg.report.views.log_words import headline
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from lumiimg.build.choice import choose_way, machine_for_builds
@@ -16,10 +17,9 @@ from lumiimg.cli.build import check_result
 from lumiimg.cli.image_build import carry_out, known_machine, progress_of, report_built
 from lumiimg.cli.sources import open_sources
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError, ExitCode, printable
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference, compare
-from lumiimg.report.console import console, say
 from lumiimg.resolve.lock import file_sha256
 
 
@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             names = " + ".join(", ".join(definition.layers) for definition in chain)
             start = f"building {names} → {arguments.output}  ({machine.engine.name}, {way}: {because})"
-            say(console(stderr=True), start)
+            print(printable(start), file=sys.stderr, flush=True)
         built = carry_out(
             arguments,
             chain,

@@ -1,4 +1,4 @@
-"""Signs of life on standard error: of a build, a list on a terminal and lines elsewhere; of a long log, one line."""
+"""What a build shows while it runs: a list on a terminal, one line per step elsewhere (Slurm's output file)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ ALIVE_EVERY_S = 30.0
 _BELOW = " " * 6
 _CUT = 72
 """Characters of the last line: it is a sign of life, and the log has all of it."""
-_FIRST_S, _AGAIN_S = 3.0, 0.5
-"""When it is first said how far a log was read, and how often then."""
 
 
 class LineProgress(Progress):
@@ -149,31 +147,6 @@ class TerminalProgress(Progress):
                 clock = f"{duration(time.monotonic() - self._started_at)}{self._before}"
             steps.add_row(mark, *(Text(printable(text)) for text in (name, clock, told)))
         return steps
-
-
-class ReadProgress:
-    """How much of a long log was read: a line on a terminal, from the third second on, that is gone at the end."""
-
-    def __init__(self, total_bytes: int | None, *, quiet: bool) -> None:
-        self._total = total_bytes
-        self._is_shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
-        self._next = time.monotonic() + _FIRST_S
-        self._has_line = False
-
-    def __call__(self, read_bytes: int) -> None:
-        """Take how much was read so far."""
-        if not self._is_shown or (now := time.monotonic()) < self._next:
-            return
-        self._next, self._has_line = now + _AGAIN_S, True
-        told = f"read {size(read_bytes)}"
-        if self._total:
-            told += f" of {size(self._total)}, {min(100, 100 * read_bytes // self._total)} %"
-        print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._has_line:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _outcome(stage: BuildStage) -> str:

@@ -141,7 +141,7 @@ class Terminal:
         size = shutil.get_terminal_size()
         columns = size.columns if is_terminal else _columns(os.environ.get("COLUMNS", ""))
         self.columns = columns
-        self.width = min(columns, WIDEST)
+        self.width = max(min(columns, WIDEST), _NARROWEST)
         self.rows = max(size.lines if is_terminal else 0, _ROWS) - 1
         self.has_colours = is_terminal and not plain
 

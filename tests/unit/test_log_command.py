@@ -18,7 +18,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.nccl import sources
 from lumiimg.report.junit import Case, to_junit
-from lumiimg.report.progress import ReadProgress
+from lumiimg.report.read_progress import ReadProgress
 from tests.shared import fabric_builder
 from tests.shared.job_deaths import died, job
 from tests.shared.joblog import job_log
