@@ -17,13 +17,17 @@ from typing import Any
 
 import pytest
 
+import lumiimg.cli
 import lumiimg.report
 from lumiimg.cli.main import main
 from lumiimg.errors import LumiimgError
+from lumiimg.findings import Remedy
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
 from lumiimg.report import json_output
+from lumiimg.report import text as shown_text
+from lumiimg.report.document import Document
 from lumiimg.secret import HIDDEN
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -49,6 +53,8 @@ def poisoned(value: Any, behind: str, depth: int = 0) -> Any:
     """A value with words behind every text in it that is not one of a closed set."""
     if depth > 12 or isinstance(value, (enum.Enum, bool, int, float, bytes)) or value is None:
         return value
+    if isinstance(value, Remedy):
+        return Remedy(value.text + behind, value.command and value.command + behind, value.where)
     if isinstance(value, str):
         return value + behind
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
@@ -58,7 +64,7 @@ def poisoned(value: Any, behind: str, depth: int = 0) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changes = {}
         for field in dataclasses.fields(value):
-            if field.init and field.name not in CHECKED:
+            if field.init and (field.name not in CHECKED or isinstance(value, Document)):
                 changes[field.name] = poisoned(getattr(value, field.name), behind, depth + 1)
         with contextlib.suppress(Exception):  # one that checks itself stays as it is
             return dataclasses.replace(value, **changes)
@@ -74,7 +80,7 @@ class Reports:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
-    """Give every function of report/ that prints hostile words."""
+    """Give every function of report/ that prints, and what shows documents, hostile words."""
     found = Reports()
 
     def hostile(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,6 +103,11 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
 
         return call
 
+    for module in pkgutil.iter_modules(lumiimg.cli.__path__, "lumiimg.cli."):
+        loaded = importlib.import_module(module.name)
+        for name in ("show", "show_items"):
+            if getattr(loaded, name, None) is getattr(shown_text, name):
+                monkeypatch.setattr(loaded, name, hostile(f"{loaded.__name__}.{name}", getattr(shown_text, name)))
     for module in pkgutil.iter_modules(lumiimg.report.__path__, "lumiimg.report."):
         loaded = importlib.import_module(module.name)
         for name, function in vars(loaded).copy().items():
