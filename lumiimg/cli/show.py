@@ -11,17 +11,25 @@ from pathlib import Path
 from lumiimg.build.provenance import read_record
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import Layer, Release
+from lumiimg.catalog.questions import open_for
 from lumiimg.catalog.settings import read_settings, user_cache
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.rule import node_gpu
 from lumiimg.image import open_image
-from lumiimg.report.catalogue import print_entry, print_list, print_recipe
+from lumiimg.report.json_builds import ShownRecipe, ShownSite
 from lumiimg.report.json_images import ImageGpuCode
-from lumiimg.report.site import print_site
+from lumiimg.report.views.catalogue import (
+    layer_document,
+    listing_document,
+    listing_of,
+    recipe_document,
+    shown_layer,
+)
 from lumiimg.report.views.gpu_code import gpu_code_document
 from lumiimg.report.views.image import record_document
+from lumiimg.report.views.site import site_document
 from lumiimg.resolve.gpu_code import gpu_code_of
 from lumiimg.resolve.releases.kept import kept_rows
 from lumiimg.resolve.releases.lookup import with_age
@@ -39,30 +47,30 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     catalogue = open_catalogue(os.environ, arguments.layers)
     if arguments.name is None:
-        print_list(catalogue, os.environ, as_json=arguments.json)
-        return ExitCode.GOOD
+        listing = listing_of(catalogue, os.environ)
+        return output.deliver(listing_document(listing), "list", listing, ExitCode.GOOD)
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
         record = read_record(Path(arguments.name))
         return output.deliver(record_document(record), "show-image", record, ExitCode.GOOD)
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
     if is_site and arguments.name not in catalogue.layer_names():
-        print_site(find_site(arguments.name, os.environ), as_json=arguments.json)
-        return ExitCode.GOOD
+        site = find_site(arguments.name, os.environ)
+        machine = ShownSite(site, open_for(site.name))
+        return output.deliver(site_document(machine), "show-site", machine, ExitCode.GOOD)
     if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
-        print_recipe(catalogue.recipe(arguments.name), as_json=arguments.json)
-        return ExitCode.GOOD
+        recipe = ShownRecipe(catalogue.recipe(arguments.name))
+        return output.deliver(recipe_document(recipe), "show-recipe", recipe, ExitCode.GOOD)
     if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
         raise BadInputError(f"there is no entry {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
     entry = catalogue.entry(catalogue.meant_by(arguments.name))
-    print_entry(entry, read=_read_before(entry), as_json=arguments.json)
-    return ExitCode.GOOD
+    layer = shown_layer(entry, _read_before(entry))
+    return output.deliver(layer_document(layer), "show-layer", layer, ExitCode.GOOD)
 
 
 def _read_before(layer: Layer) -> Sequence[Release]:
     """Return the releases of a layer that were read from a package index and are kept."""
     if layer.unlisted is None:
         return ()
-
     today = dt.datetime.now(tz=dt.UTC).date()
     return with_age(kept_rows(read_settings(os.environ).cache, layer, today)[0], today)
 

@@ -150,7 +150,7 @@ def test_eight_first_starts_at_once_leave_one_folder_and_what_a_cleaner_of_tmp_t
     (folder,) = unpacked(archive)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     assert folder.parent.stat().st_mode & 0o777 == 0o700
-    (folder / "lumiimg/report/catalogue.py").unlink()
+    (folder / "lumiimg/report/views/catalogue.py").unlink()
     shutil.rmtree(folder / "lumiimg/layers/netprobe")
     left = folder.parent / ".new-killed"
     left.mkdir()
