@@ -32,11 +32,11 @@ def execute(arguments: argparse.Namespace) -> int:
         built_with=asked_for(arguments.image),
     )
     with opened as context:
-        _, boundary = explain_image(context)
-    print(manifest_text(boundary, snapshot, "json" if arguments.json else arguments.format), end="")
-    if boundary.fabric is Fabric.NONE:
-        show(refusals_document(boundary, "bind"), quiet=arguments.quiet, stderr=True)
-        return boundary.answer.exit_code
+        _, fit = explain_image(context)
+    print(manifest_text(fit, snapshot, "json" if arguments.json else arguments.format), end="")
+    if fit.fabric is Fabric.NONE:
+        show(refusals_document(fit, "bind"), quiet=arguments.quiet, stderr=True)
+        return fit.answer.exit_code
     if not arguments.quiet:
-        show_items(doubts(boundary), stderr=True)
+        show_items(doubts(fit), stderr=True)
     return ExitCode.GOOD

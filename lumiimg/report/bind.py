@@ -25,22 +25,22 @@ _REFUSED = {
 }
 
 
-def manifest_text(boundary: HostFit, snapshot: Snapshot, style: str) -> str:
+def manifest_text(fit: HostFit, snapshot: Snapshot, style: str) -> str:
     """Return a manifest for a `shell`, for the command line of `singularity`, or as `json`, which alone says why not.
 
     Raises FailedError for a path that no engine takes.
     """
-    manifest = boundary.manifest or BindManifest(Fabric.NONE)
+    manifest = fit.manifest or BindManifest(Fabric.NONE)
     if manifest.fabric is Fabric.NONE and style != "json":
         return _REFUSED[style]
     refuse_unsafe(manifest.binds, manifest.variables, style)
     if style == "json":
-        return _json(boundary, manifest)
-    return _shell(boundary, manifest, snapshot) if style == "shell" else _singularity(manifest)
+        return _json(fit, manifest)
+    return _shell(fit, manifest, snapshot) if style == "shell" else _singularity(manifest)
 
 
-def _shell(boundary: HostFit, manifest: BindManifest, snapshot: Snapshot) -> str:
-    lines = [f"lumiimg bind {boundary.image} for {boundary.host}: fabric {manifest.fabric.value}"]
+def _shell(fit: HostFit, manifest: BindManifest, snapshot: Snapshot) -> str:
+    lines = [f"lumiimg bind {fit.image} for {fit.host}: fabric {manifest.fabric.value}"]
     if not manifest.binds:
         lines.append(NOTHING_BOUND)
     for bind in manifest.binds:
@@ -49,7 +49,7 @@ def _shell(boundary: HostFit, manifest: BindManifest, snapshot: Snapshot) -> str
             lines.append(f"    {' -> '.join(bind.chain)}")
     lines += [f"{item.name}: {item.reason}" for item in manifest.variables]
     lines += [f"note: {note}" for note in manifest.notes]
-    lines += [f"doubt: {doubt.text}" for doubt in doubts(boundary)]
+    lines += [f"doubt: {doubt.text}" for doubt in doubts(fit)]
     comments = [f"# {printable(line)}" for line in lines]
     return "\n".join([*comments, *exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)]) + "\n"
 
@@ -60,8 +60,8 @@ def _singularity(manifest: BindManifest) -> str:
     return f"{shlex.join(words)}\n"
 
 
-def _json(boundary: HostFit, manifest: BindManifest) -> str:
+def _json(fit: HostFit, manifest: BindManifest) -> str:
     binds = manifest.fabric is not Fabric.NONE
-    decision = "ok" if binds else boundary.decision
-    against = tuple(doubt.text for doubt in doubts(boundary)) if binds else ()
-    return json_output.json_text("bind", BoundImage(boundary, decision, manifest, against)) + "\n"
+    decision = "ok" if binds else fit.decision
+    against = tuple(doubt.text for doubt in doubts(fit)) if binds else ()
+    return json_output.json_text("bind", BoundImage(fit, decision, manifest, against)) + "\n"

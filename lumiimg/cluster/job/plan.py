@@ -266,9 +266,9 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
     )
 
 
-def by_carried(boundary: HostFit, site: Site) -> tuple[BindManifest | None, str | None]:
+def by_carried(fit: HostFit, site: Site) -> tuple[BindManifest | None, str | None]:
     """Return the binds of the manifest that an image carries, with those of the site, and what is to be said of it."""
-    manifest, why = without_node(boundary.carried)
+    manifest, why = without_node(fit.carried)
     return (replace(manifest, binds=(*manifest.binds, *map(_bind, site.binds))) if manifest else None), why
 
 
@@ -444,17 +444,17 @@ def _harmful(variables: Mapping[str, str], site: Site) -> Iterator[str]:
             yield f"the image sets {tried.name}={value}: {tried.because} ({tried.source}, {tried.date})"
 
 
-def loading(boundary: HostFit) -> BindManifest | None:
+def loading(fit: HostFit) -> BindManifest | None:
     """Return what is bound for an image; None where it has nothing that could be bound for.
 
     Raises FailedError where nothing that could be bound loads.
     """
-    manifest = boundary.manifest
+    manifest = fit.manifest
     if manifest is not None and manifest.fabric is Fabric.NONE:
         why = f": {manifest.refusals[-1]}" if manifest.refusals else ""
         raise FailedError(
             f"no libfabric with the cxi provider loads in it{why}",
-            where=boundary.image,
+            where=fit.image,
             hint="`lumiimg explain IMAGE --host FILE` lists all that was tried; without --host, a job stays on TCP",
         )
     return manifest

@@ -31,84 +31,84 @@ _SUBJECTS = {"plugin-name": "RCCL", "plugin-api": "RCCL"}
 _NEEDS_IT = " needs it"
 
 
-def compatibility_document(report: CheckReport, boundary: HostFit) -> Document:
+def compatibility_document(report: CheckReport, fit: HostFit) -> Document:
     """Return what the check of an image's files answers, with which library comes from where."""
-    summary = [sides_line(boundary)]
-    if boundary.gpu is not None:
-        summary.append(account_summary(boundary.gpu))
+    summary = [sides_line(fit)]
+    if fit.gpu is not None:
+        summary.append(account_summary(fit.gpu))
     return Document(
         command="explain",
-        subject=boundary.image,
+        subject=fit.image,
         is_named=True,
         severity=report.answer.severity,
-        sentence=sentence(report, boundary),
+        sentence=sentence(report, fit),
         advice=advice(report),
         summary=tuple(summary),
         sections=(
-            Section("The libraries of the path", _tree(boundary), Shown.TERMINAL, is_headed=False),
+            Section("The libraries of the path", _tree(fit), Shown.TERMINAL, is_headed=False),
             Section(PATH, (path_steps(report.steps),), Shown.PAGE),
-            Section("Rules", tuple(_rules(boundary)), is_headed=False),
-            Section("What meets at the boundary", tuple(_tightest_margins(boundary)), Shown.TERMINAL),
-            Section("Versions at the boundary", tuple(_margins(boundary)), Shown.VERBOSE),
-            Section("What to do", tuple(_remedies(boundary)), is_headed=False),
-            account_section(boundary.gpu),
+            Section("Rules", tuple(_rules(fit)), is_headed=False),
+            Section("What meets at the boundary", tuple(_tightest_margins(fit)), Shown.TERMINAL),
+            Section("Versions at the boundary", tuple(_margins(fit)), Shown.VERBOSE),
+            Section("What to do", tuple(_remedies(fit)), is_headed=False),
+            account_section(fit.gpu),
             Section("What was found", tuple(finding_items(report.findings)), Shown.PAGE),
-            Section("Whose file each library is", tuple(_files(boundary)), Shown.PAGE),
+            Section("Whose file each library is", tuple(_files(fit)), Shown.PAGE),
         ),
     )
 
 
-def refusals_document(boundary: HostFit, command: str) -> Document:
+def refusals_document(fit: HostFit, command: str) -> Document:
     """Return why no set of binds loads, attempt by attempt, and what to do."""
-    manifest = boundary.manifest
+    manifest = fit.manifest
     if manifest is None:
-        first = next((finding.summary for finding in boundary.static.findings), "there is no loader in it")
-        what = f"{'REFUSED' if boundary.answer is Answer.NO else 'CANNOT TELL'}: {first}"
+        first = next((finding.summary for finding in fit.static.findings), "there is no loader in it")
+        what = f"{'REFUSED' if fit.answer is Answer.NO else 'CANNOT TELL'}: {first}"
     elif manifest.host_has_fabric:
-        what = f"REFUSED: no set of binds of {boundary.host} loads"
+        what = f"REFUSED: no set of binds of {fit.host} loads"
     else:
-        what = _no_fabric(boundary)
+        what = _no_fabric(fit)
     refusals = [
         Item(Severity.PROBLEM, f"{refusal.attempt}: {refusal}", evidence=(refusal.words,))
         for refusal in (manifest.refusals if manifest else ())
     ]
     return Document(
         command=command,
-        subject=boundary.image,
+        subject=fit.image,
         is_named=True,
-        severity=boundary.answer.severity,
+        severity=fit.answer.severity,
         sentence=what,
-        advice=Advice(None, first_command(boundary.remedies[:1])),
-        sections=(Section("What was tried", (*refusals, *_remedies(boundary)), is_headed=False),),
+        advice=Advice(None, first_command(fit.remedies[:1])),
+        sections=(Section("What was tried", (*refusals, *_remedies(fit)), is_headed=False),),
     )
 
 
-def doubts(boundary: HostFit) -> tuple[Item, ...]:
+def doubts(fit: HostFit) -> tuple[Item, ...]:
     """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
     found = []
-    for rule in boundary.rules:
+    for rule in fit.rules:
         if rule.outcome is not RuleOutcome.OK:
             would = "would" if rule.outcome is RuleOutcome.REFUSED else "perhaps would"
             text = f"with these binds RCCL {would} not use the fabric: {clause_of(rule)}"
             found.append(Item(rule.outcome.severity, text))
-    if boundary.carried.against and boundary.carried.sentence:
-        found.append(Item(Severity.INFO, boundary.carried.sentence))
+    if fit.carried.against and fit.carried.sentence:
+        found.append(Item(Severity.INFO, fit.carried.sentence))
     return tuple(found)
 
 
-def sentence(report: CheckReport, boundary: HostFit) -> str:
+def sentence(report: CheckReport, fit: HostFit) -> str:
     """Return the answer in one sentence, with what decides it."""
     if report.answer is Answer.NO:
         return f"REFUSED: {report.advice.why}"
     if report.answer is Answer.UNDECIDED:
-        if boundary.manifest is not None and not boundary.manifest.host_has_fabric:
-            return _no_fabric(boundary)
-        if boundary.host:
+        if fit.manifest is not None and not fit.manifest.host_has_fabric:
+            return _no_fabric(fit)
+        if fit.host:
             return f"CANNOT TELL: {report.advice.why}"
         return "CANNOT TELL from the image alone what the fabric path gets (a host snapshot would: --host)"
-    if boundary.fabric is Fabric.HOST:
-        return f"no obstacle found: with the libraries of {boundary.host} bound, the fabric path loads"
-    return f"no obstacle found: it brings its own fabric libraries, and needs none of {boundary.host or 'a host'}"
+    if fit.fabric is Fabric.HOST:
+        return f"no obstacle found: with the libraries of {fit.host} bound, the fabric path loads"
+    return f"no obstacle found: it brings its own fabric libraries, and needs none of {fit.host or 'a host'}"
 
 
 def advice(report: CheckReport) -> Advice:
@@ -119,28 +119,28 @@ def advice(report: CheckReport) -> Advice:
     return replace(report.advice, why=None)
 
 
-def _no_fabric(boundary: HostFit) -> str:
-    return f"CANNOT TELL: the snapshot of {boundary.host} has no libfabric with the cxi provider"
+def _no_fabric(fit: HostFit) -> str:
+    return f"CANNOT TELL: the snapshot of {fit.host} has no libfabric with the cxi provider"
 
 
-def sides_line(boundary: HostFit) -> str:
+def sides_line(fit: HostFit) -> str:
     """Return what each side has, in one line."""
-    parts = [f"image: glibc {boundary.glibc or '?'}"]
-    rccl = boundary.static.path
+    parts = [f"image: glibc {fit.glibc or '?'}"]
+    rccl = fit.static.path
     if rccl.rccl:
         parts.append(f"RCCL {rccl.rccl_version or '?'}")
-    if boundary.torch:
-        parts.append(f"torch {boundary.torch}")
-    if boundary.host:
-        parts.append(f"host {boundary.host}: glibc {boundary.host_glibc or '?'}")
+    if fit.torch:
+        parts.append(f"torch {fit.torch}")
+    if fit.host:
+        parts.append(f"host {fit.host}: glibc {fit.host_glibc or '?'}")
     return " · ".join(parts)
 
 
-def _tree(boundary: HostFit) -> tuple[Tree, ...]:
+def _tree(fit: HostFit) -> tuple[Tree, ...]:
     """Return what is opened, and below it each library where it was first asked for."""
-    path = boundary.static.path
+    path = fit.static.path
     below: dict[str | None, list[Loaded]] = {}
-    for item in boundary.loaded:
+    for item in fit.loaded:
         above = item.object.requested_by
         below.setdefault(above.path if above else None, []).append(item)
 
@@ -150,14 +150,14 @@ def _tree(boundary: HostFit) -> tuple[Tree, ...]:
         children = tuple(map(grown, below.get(item.object.path, [])))
         return Tree(f"{side}  {name}", item.host_path or item.object.path, branches=children)
 
-    rccl = [item for item in boundary.loaded if item.object.path == path.rccl]
-    opened = [item for item in boundary.loaded if item.object.name in (*path.plugin_files, LIBFABRIC)][:1]
+    rccl = [item for item in fit.loaded if item.object.path == path.rccl]
+    opened = [item for item in fit.loaded if item.object.name in (*path.plugin_files, LIBFABRIC)][:1]
     trees = [Tree(grown(item).text, item.host_path or item.object.path) for item in rccl]
     return (*trees, *map(grown, opened))
 
 
-def _rules(boundary: HostFit) -> Iterator[Block]:
-    for rule in sorted(boundary.rules, key=lambda rule: list(Severity)[::-1].index(rule.outcome.severity)):
+def _rules(fit: HostFit) -> Iterator[Block]:
+    for rule in sorted(fit.rules, key=lambda rule: list(Severity)[::-1].index(rule.outcome.severity)):
         yield Item(
             rule.outcome.severity,
             _rule_words(rule) if rule.outcome is RuleOutcome.OK else words_of(rule),
@@ -166,7 +166,7 @@ def _rules(boundary: HostFit) -> Iterator[Block]:
             source=rule.source,
             verbose=rule.outcome is RuleOutcome.OK,
         )
-    for note in boundary.manifest.notes if boundary.manifest else ():
+    for note in fit.manifest.notes if fit.manifest else ():
         yield Paragraph(note, Severity.UNKNOWN)
 
 
@@ -177,29 +177,29 @@ def _rule_words(rule: RuleResult) -> str:
     return f"{subject} {words_of(rule)}" if subject else words_of(rule)
 
 
-def _remedies(boundary: HostFit) -> Iterator[Item]:
+def _remedies(fit: HostFit) -> Iterator[Item]:
     """Yield what to do; where nothing loads, each way out is enough, else all of it is to be done."""
-    if boundary.remedies:
-        any_one = boundary.fabric is Fabric.NONE
+    if fit.remedies:
+        any_one = fit.fabric is Fabric.NONE
         text = "Ways out, the nearest first; one is enough" if any_one else "What to do"
-        yield Item(Severity.INFO, text, remedies=boundary.remedies, any_one=any_one)
+        yield Item(Severity.INFO, text, remedies=fit.remedies, any_one=any_one)
 
 
-def _tightest_margins(boundary: HostFit) -> Iterator[Block]:
-    chosen = list(_tightest(boundary.margins))
+def _tightest_margins(fit: HostFit) -> Iterator[Block]:
+    chosen = list(_tightest(fit.margins))
     yield from map(_meter, chosen)
     gates = [margin for margin in chosen if margin.provider.startswith("libc.so.") and margin.of_host]
-    if gates and boundary.answer is not Answer.NO:
+    if gates and fit.answer is not Answer.NO:
         limit = f"libraries that need more than GLIBC_{gates[0].have}"
         yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
 
 
-def _margins(boundary: HostFit) -> Iterator[Block]:
-    crossing = sorted((margin for margin in boundary.margins if margin.crosses), key=_spare)
+def _margins(fit: HostFit) -> Iterator[Block]:
+    crossing = sorted((margin for margin in fit.margins if margin.crosses), key=_spare)
     yield from map(_meter, crossing)
     if not crossing:
         words = "Without a snapshot of a node (--host) there is no other side to compare with."
-        if boundary.manifest:
+        if fit.manifest:
             words = "No library of one side asks for a version of the other."
         yield Paragraph(words)
 
@@ -224,7 +224,7 @@ def _minor(numbers: tuple[int, ...]) -> int:
 
 
 def _tightest(margins: Sequence[Margin]) -> Iterator[Margin]:
-    """Yield, of the pairs across the boundary, the one that needs most for each provider and family."""
+    """Yield, of the pairs across the fit, the one that needs most for each provider and family."""
     best: dict[tuple[str, str], Margin] = {}
     for margin in margins:
         key = (margin.provider, margin.family)
@@ -246,7 +246,7 @@ def margin_left(margin: Margin) -> str:
     return "no margin" if left == 0 else f"{count(left, 'version')} left"
 
 
-def _files(boundary: HostFit) -> Iterator[Block]:
+def _files(fit: HostFit) -> Iterator[Block]:
     rows = tuple(
         Row(
             (
@@ -255,10 +255,10 @@ def _files(boundary: HostFit) -> Iterator[Block]:
                 item.host_path or item.object.path,
             )
         )
-        for item in boundary.loaded
+        for item in fit.loaded
     )
     if rows:
         caption = "The process of RCCL and its plugin, as the loader would fill it"
         yield Table(("library", "of the", "file"), rows, caption, "libraries")
-    if boundary.missing:
-        yield Paragraph(f"Not in the image: {', '.join(boundary.missing)}")
+    if fit.missing:
+        yield Paragraph(f"Not in the image: {', '.join(fit.missing)}")
