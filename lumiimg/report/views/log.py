@@ -79,7 +79,7 @@ def advice_of(report: LogReport) -> Advice:
     cause = report.causes[0]
     is_end = report.ended is not None and cause.id == report.ended.id and cause.because
     why = cause.because[0] if is_end else cause.summary
-    first = cause.remedy[0] if cause.remedy else None
+    first = cause.remedy[0].concluded({}) if cause.remedy else None
     return Advice(why, first.command, first.reason) if first is not None else Advice(why)
 
 
