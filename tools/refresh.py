@@ -59,6 +59,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--into", metavar="DIR", type=Path, help="folder with layer folders")
     add_mirror(parser)
     add_layers(parser)
+    parser.set_defaults(offline=False, quiet=False)
     arguments = parser.parse_args(words)
     indexes = indexes_of(arguments)
     found, unread = [], dict[str | None, LumiimgError]()

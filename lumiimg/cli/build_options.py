@@ -52,7 +52,7 @@ def adapt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", metavar="IMAGE", help=f"{arguments.IMAGES}, or an address: docker://…")
     arguments.add_layers_and_sources(parser)
     _add_build_options(parser)
-    parser.set_defaults(recipe=None, locked=False, trust_lock=False, why=None, fresh=False)
+    parser.set_defaults(recipe=None, locked=False, trust_lock=False, why=None, fresh=False, exclude_newer=None)
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> arguments.Options:

@@ -97,6 +97,7 @@ def explain(parser: argparse.ArgumentParser) -> None:
     arguments.add_program(parser)
     arguments.add_request(parser, "of a request")
     arguments.add_offline(parser)
+    parser.set_defaults(jobs=1)
     arguments.add_output_options(parser, verbose="every need, source and pair of versions", html=True)
 
 

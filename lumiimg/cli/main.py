@@ -1,6 +1,6 @@
 """The program: the errors, the exit code, signals and streams around one command.
 
-Nothing is imported here that `--help` does not need; a command imports its rooms when it runs.
+Nothing is imported here that `--help` does not need; a command's module is imported when it runs.
 """
 
 from __future__ import annotations

@@ -71,22 +71,21 @@ def resolve_context(arguments: argparse.Namespace, request: Request, catalogue: 
 
 def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:
     """Return where releases without a row are looked for. Raises BadInputError."""
-    offline, quiet = vars(arguments).get("offline", False), vars(arguments).get("quiet", False)
     mirrors = mirrors_of(arguments)
 
     def general() -> str:
-        if offline:
+        if arguments.offline:
             raise MissingHereError("--offline forbids a request to the package index")
         return general_index(mirrors)
 
     def tell(line: str) -> None:
-        if not quiet:
+        if not arguments.quiet:
             print(f"  {printable(line)}", file=sys.stderr)
 
     return ReleaseIndexes(
         cache(general),
         mirrors,
-        Web(offline=offline, patient=False),
+        Web(offline=arguments.offline, patient=False),
         read_settings(os.environ),
         tell,
         dt.datetime.now(tz=dt.UTC).date(),
@@ -126,7 +125,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
         host=arguments.host,
         mirrors=tuple(arguments.mirror),
         layers=tuple(arguments.layers),
-        until=vars(arguments).get("exclude_newer"),
+        until=arguments.exclude_newer,
         written=written,
     )
     refuse_secrets(request, known_secrets(os.environ))
@@ -187,7 +186,7 @@ def _as_written(arguments: argparse.Namespace) -> str:
         ("--fabric", (None if arguments.fabric == "auto" else arguments.fabric,)),
         ("--site", (arguments.site,)),
         ("--host", (arguments.host,)),
-        ("--exclude-newer", (vars(arguments).get("exclude_newer"),)),
+        ("--exclude-newer", (arguments.exclude_newer,)),
     )
 
 

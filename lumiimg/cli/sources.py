@@ -20,7 +20,7 @@ def fetch_image(base: str, arguments: argparse.Namespace) -> Path:
 
 
 def open_sources(arguments: argparse.Namespace) -> Sources:
-    """Return where downloads and answers come from, by the options of a command: --offline and --jobs if it has them.
+    """Return where downloads and answers come from, by --offline, --jobs and --mirror of a command.
 
     Raises BadInputError.
     """
@@ -29,8 +29,8 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
         if not arguments.quiet:
             print(f"  {printable(line)}", file=sys.stderr)
 
-    options, mirrors = vars(arguments), mirrors_of(arguments)
-    web = Web(offline=options.get("offline", False))
+    mirrors = mirrors_of(arguments)
+    web = Web(offline=arguments.offline)
     cache = read_settings(os.environ).cache
-    store = Store(cache / "sources", web, mirrors, options.get("jobs", 1))
+    store = Store(cache / "sources", web, mirrors, arguments.jobs)
     return Sources(web, store, mirrors, cache, tell)
