@@ -15,7 +15,7 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Level
-from lumiimg.report.console import print_json_line
+from lumiimg.report.json_output import print_json_line
 from lumiimg.report.views.check import check_document
 from lumiimg.report.views.images import ImageAnswer, of_check
 

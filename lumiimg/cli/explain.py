@@ -16,8 +16,8 @@ from lumiimg.cli import explain_request
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
-from lumiimg.report.console import print_json_line
 from lumiimg.report.json_images import ExplainedImage
+from lumiimg.report.json_output import print_json_line
 from lumiimg.report.views.compatibility import advice, compatibility_document
 from lumiimg.report.views.images import ImageAnswer, of_explanation
 

@@ -56,7 +56,7 @@ class Output:
         """Write an answer to all places that were asked for, as JSON of its kind; return the exit code."""
         self.write_files(document)
         if self.json:
-            from lumiimg.report.console import print_json  # of use to those alone that want it
+            from lumiimg.report.json_output import print_json  # of use to those alone that want it
 
             print_json(kind, value)
         self.show(document)

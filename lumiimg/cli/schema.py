@@ -9,10 +9,9 @@ import textwrap
 from collections.abc import Collection
 
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.console import print_json
 from lumiimg.report.json_builds import SchemaEntry, Schemas
 from lumiimg.report.json_kinds import KINDS
-from lumiimg.report.json_output import strict_json
+from lumiimg.report.json_output import print_json, strict_json
 from lumiimg.report.schema import schema_of
 
 

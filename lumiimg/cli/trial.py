@@ -25,8 +25,8 @@ from lumiimg.errors import BadInputError, ExitCode, MissingHereError, printable
 from lumiimg.files import write_text
 from lumiimg.findings import Advice
 from lumiimg.report import json_output
-from lumiimg.report.console import print_json
 from lumiimg.report.json_images import TrialJob
+from lumiimg.report.json_output import print_json
 from lumiimg.report.views.trial import trial_document, trial_plan_document
 
 _OWN_IMAGES = 3

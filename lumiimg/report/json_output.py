@@ -59,6 +59,16 @@ def fields_of(kind: type) -> Keys:
     return {field.name: Key((field.name,), None, may_be_absent=False) for field in dataclasses.fields(kind)}
 
 
+def print_json(kind: str, value: object) -> None:
+    """Print a result for machines."""
+    print(json_text(kind, value))
+
+
+def print_json_line(kind: str, value: object) -> None:
+    """Print a result for machines in one line, as one of several (JSON Lines)."""
+    print(json_text(kind, value).replace("\n", " "), flush=True)  # a line break in a text is an escape
+
+
 def json_text(name: str, value: object) -> str:
     """Return a value of a kind's type as JSON, with the kind's number."""
     kind = KINDS[name]

@@ -47,11 +47,10 @@ from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report.console import print_json
 from lumiimg.report.json_builds import LockDiff, WrittenLock
 from lumiimg.report.json_images import DoctorResult, ImportBench, TrialJob, WrittenVenv
 from lumiimg.report.json_kinds import KINDS
-from lumiimg.report.json_output import strict_json
+from lumiimg.report.json_output import print_json, strict_json
 from lumiimg.report.schema import schema_of
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange

@@ -11,6 +11,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,13 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
-from lumiimg.findings import Severity
-from lumiimg.report import console, json_output
-from lumiimg.report.document import Document, Item, Lines, Row, Section, Table
+from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.report import json_output
+from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Table, Tree
 from lumiimg.report.junit import Case, to_junit
 from lumiimg.report.page import to_page
 from lumiimg.report.progress import LineProgress
+from lumiimg.report.text import show
 from lumiimg.secret import HIDDEN, hidden, known_secrets, secrets_here
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -71,23 +73,13 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
     """Yield each place where a text can go out, and what came out of it."""
     for error in (LumiimgError(text), BadInputError("x", where=text), LumiimgError("x", hint=text)):
         yield "error", str(error)
+    item = Item(Severity.PROBLEM, text, evidence=(text,), notes=(text,), why=(text,), remedies=(Remedy(text),))
+    blocks = item, Lines((text,)), Table((text,), (Row((text,)),)), Paragraph(text)
+    tree, facts = Tree(text, text, branches=(Tree(text),)), Facts(((text, text),))
+    sections = (Section(text, (*blocks, tree, facts)),)
+    document = Document(text, text, Severity.OK, text, Advice(text, text, text), (text,), sections, (text,))
     for stderr in (False, True):
-        out = console.console(stderr=stderr)
-        for show in (
-            console.headline,
-            console.say,
-            console.detail,
-            console.verbatim,
-            console.evidence,
-            console.heading,
-        ):
-            show(out, text)
-        console.marked(out, "ok", text)
-        console.fact(out, "x", text)
-        console.proposal(out, text)
-        console.remedies(out, [text, text])
-        console.branch(out, text, text, below="")
-        out.print(text)
+        show(document, verbose=True, stderr=stderr)
     lines = LineProgress()
     lines.notice(text)
     lines._say(text)
@@ -96,8 +88,7 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
     yield "terminal", "".join(capsys.readouterr())
     value = {"a": [{"b": text, text: ""}], "environment": {"DB_PASS": "".join(WORDS)}}
     yield "JSON", json_output.strict_json(json_output._builtins(value, None, "", hidden))
-    blocks = Item(Severity.OK, text, evidence=(text,), notes=(text,)), Lines((text,)), Table((text,), (Row((text,)),))
-    yield "page", to_page(Document(text, text, Severity.OK, text, summary=(text,), sections=(Section(text, blocks),)))
+    yield "page", to_page(replace(document, advice=NO_ADVICE))
     yield "JUnit", to_junit("x", [Case(text, code, text, (text,)) for code in (ExitCode.GOOD, ExitCode.NO)])
 
 
@@ -292,7 +283,7 @@ AS_IT_IS = {
     "cli/schema.py": "our own words",
 }
 """Results that other programs read: they are the same on standard output and in a file."""
-GATED = ("printable(", "json_output.json_text(", "count(", "error", "told", "ground.no_headers")
+GATED = ("printable(", "json_text(", "count(", "error", "told", "ground.no_headers")
 """What the gate returns, numbers, and errors, whose text has passed it."""
 OWN = ("_PAGE", "_END", "self.prog", "answered", "nodes")
 

@@ -78,7 +78,7 @@ def _of_many(outcomes: Mapping[str, LoadOutcome], every: Sequence[LoadOutcome]) 
 def _missing(outcomes: Mapping[str, LoadOutcome]) -> Iterator[Paragraph]:
     """Yield which libraries are missing most often."""
     missing = Counter(item.name for outcome in outcomes.values() for item in outcome.missing)
-    if missing:
+    if missing.total() > _TREES:
         most = ", ".join(f"{name} ({times})" for name, times in missing.most_common(_MOST))
         yield Paragraph(f"missing most often: {most}")
         note = "what a file's own program would have loaded before it (its RPATH, a dlopen) is not counted"
