@@ -208,6 +208,8 @@ class _Writer:
         self._terminal = terminal
         self._document = document
         self._verbose = verbose
+        seen = {Shown.ALWAYS, Shown.TERMINAL, *((Shown.VERBOSE,) if verbose else ())}
+        self._sections = [section for section in document.sections if section.shown in seen]
         self._first = next((item for item in self._items() if item.severity is not Severity.INFO), None)
         """What stands behind the reason at the top: that is not said again above it."""
         self._shown = {document.advice.next}
@@ -224,13 +226,8 @@ class _Writer:
             yield _GAP
         for line in document.summary:
             yield self._sentence(line, Importance.REASON, first=" " * _INDENT, style=_QUIET)
-        for section in document.sections:
-            if (
-                section.shown is Shown.ALWAYS
-                or section.shown is Shown.TERMINAL
-                or (self._verbose and section.shown is Shown.VERBOSE)
-            ):
-                yield from self._section(section)
+        for section in self._sections:
+            yield from self._section(section)
         if document.closing:
             yield _GAP
         for line in document.closing:
@@ -260,7 +257,7 @@ class _Writer:
             yield self._verbatim(f"{word}:  {advice.next}", Importance.ALWAYS)
 
     def _items(self) -> Iterator[Item]:
-        for section in self._document.sections:
+        for section in self._sections:
             yield from (block for block in section.blocks if isinstance(block, Item))
 
     def _section(self, section: Section) -> Iterator[_Part]:
