@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 from collections import Counter
 from datetime import UTC, datetime
 from functools import cache
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lumiimg import __version__
-from lumiimg.errors import printable
 from lumiimg.findings import Severity
+from lumiimg.report.curve import curve_figure
 from lumiimg.report.document import Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Shown, Table, Tree
+from lumiimg.report.markup import Node, element, shown
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -32,13 +32,11 @@ if TYPE_CHECKING:
     from lumiimg.findings import Remedy
     from lumiimg.report.document import Block, Document, Section
 
-Node = ET.Element | str
-"""An element, or text."""
 MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
 _OF_STEPS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
-LIMIT, CELL_LIMIT = 2000, 20_000
-"""Characters of one text, of a log whose line may have millions; of a cell, whose names of nodes are the answer."""
+CELL_LIMIT = 20_000
+"""Characters of a cell, whose names of nodes are the answer."""
 ROWS, LINES, EVIDENCE = 400, 200, 20
 """Of one table, one list of lines, one item."""
 DEPTH = 40
@@ -110,30 +108,6 @@ def _advice(document: Document) -> Iterator[ET.Element]:
 
 
 # -- text and elements --
-
-
-def shown(text: str, limit: int = LIMIT) -> str:
-    """Return a text as it may stand on a page: control characters spelled out, secrets left out, cut where it is long.
-
-    Control characters are those of `errors.printable`: NUL, which HTML cannot carry, and marks that turn the direction
-    of writing are among them.
-    """
-    cut = printable(text[:limit])
-    return f"{cut}… (cut)" if len(text) > limit else cut
-
-
-def element(tag: str, *content: Node, **attributes: str) -> ET.Element:
-    """Return an element; `_` in the name of an attribute is `-`, one at its end is dropped: `class_`, `aria_label`."""
-    names = {name.rstrip("_").replace("_", "-"): shown(value) for name, value in attributes.items() if value}
-    made = ET.Element(tag, names)
-    for node in content:
-        if isinstance(node, ET.Element):
-            made.append(node)
-        elif len(made):
-            made[-1].tail = (made[-1].tail or "") + shown(node)
-        else:
-            made.text = (made.text or "") + shown(node)
-    return made
 
 
 def _unbroken(command: str) -> list[Node]:
@@ -224,7 +198,8 @@ class _Sections:
                 case PathSteps():
                     yield _path(block)
                 case Curve():
-                    yield from _curve(block)
+                    figure, others = curve_figure(block)
+                    yield from (*figure, *_left_out(others, "lines"))
 
 
 # -- blocks --
@@ -378,91 +353,3 @@ def _box(step: Step) -> ET.Element:
         element("p", step.why, class_="why"),
         class_=f"step {severity.value}",
     )
-
-
-# -- curves --
-
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 250, 40, 12, 24, 40
-"""Of the drawing and its edges; a narrow screen shows it about as large."""
-_LINES = ("solid line, dots", "dashed line, squares", "dotted line, crosses")
-_SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def _curve(curve: Curve) -> Iterator[ET.Element]:
-    """Yield a curve, both axes logarithmic, and what its lines are in words."""
-    series = [
-        (name, [point for point in points if min(point) > 0 and all(map(math.isfinite, point))][:ROWS])
-        for name, points in curve.series[: len(_LINES)]
-    ]
-    points = [point for _, of_series in series for point in of_series]
-    if not points:
-        return
-    across = _Axis([x for x, _ in points], _LEFT, _WIDTH - _RIGHT)
-    up = _Axis([y for _, y in points], _HEIGHT - _BOTTOM, _TOP)
-    drawn = [element("title", curve.title)]
-    for tick in across.ticks:
-        x = across.place(tick)
-        drawn += [
-            _line(x, _TOP, x, _HEIGHT - _BOTTOM),
-            _text(_short(tick), x, _HEIGHT - _BOTTOM + 14, text_anchor="middle"),
-        ]
-    for tick in up.ticks:
-        y = up.place(tick)
-        drawn += [_line(_LEFT, y, _WIDTH - _RIGHT, y), _text(_short(tick), _LEFT - 5, y + 4, text_anchor="end")]
-    drawn += [_text(curve.x, _WIDTH - _RIGHT, _HEIGHT - 6, text_anchor="end"), _text(curve.y, 4, 12)]
-    for number, (_, of_series) in enumerate(series):
-        drawn.append(_series(number, [(across.place(x), up.place(y)) for x, y in of_series]))
-    words = [f"{words}: {name}" for words, (name, found) in zip(_LINES, series, strict=False) if found]
-    svg = element(
-        "svg",
-        *drawn,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        role="img",
-        aria_label=f"{curve.title}: {curve.y} over {curve.x}. {'; '.join(words)}.",
-    )
-    caption = element("figcaption", element("strong", curve.title), "; both scales are logarithmic")
-    yield element("figure", caption, svg, _listed(words), class_="curve")
-    yield from _left_out(len(curve.series) - len(series), "lines")
-
-
-class _Axis:
-    """A logarithmic axis over whole powers of ten."""
-
-    def __init__(self, values: Iterable[float], start: float, end: float) -> None:
-        logs = [math.log10(value) for value in values]
-        self._low, high = math.floor(min(logs)), math.ceil(max(logs))
-        self._decades = max(high - self._low, 1)
-        self._start, self._length = start, end - start
-        every = -(-self._decades // 8)
-        self.ticks = [10.0**power for power in range(self._low, self._low + self._decades + 1, every)]
-        if self._decades == 1:
-            self.ticks += [factor * 10.0**self._low for factor in (2, 5)]
-
-    def place(self, value: float) -> float:
-        """Return where a value lies, in units of the drawing."""
-        return self._start + (math.log10(value) - self._low) / self._decades * self._length
-
-
-def _series(number: int, points: Sequence[tuple[float, float]]) -> ET.Element:
-    shapes = ("M{x} {y}m-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M{x} {y}m-3 -3h6v6h-6z", "M{x} {y}m-3 -3l6 6m0 -6l-6 6")
-    places = [{"x": f"{x:.1f}", "y": f"{y:.1f}"} for x, y in points]
-    line = ET.Element("polyline", points=" ".join(f"{place['x']},{place['y']}" for place in places))
-    dots = ET.Element("path", d="".join(shapes[number].format(**place) for place in places))
-    return element("g", line, dots, class_=f"series-{number}")
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> ET.Element:
-    return element("line", x1=f"{x1:.1f}", y1=f"{y1:.1f}", x2=f"{x2:.1f}", y2=f"{y2:.1f}")
-
-
-def _text(text: str, x: float, y: float, **attributes: str) -> ET.Element:
-    return element("text", text, x=f"{x:.1f}", y=f"{y:.1f}", **attributes)
-
-
-def _short(value: float) -> str:
-    """Return a number of an axis: `100k`."""
-    for size, suffix in _SUFFIXES:
-        if value >= size:
-            return f"{value / size:g}{suffix}"
-    return f"{value:g}"

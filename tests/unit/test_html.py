@@ -20,7 +20,8 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.junit import junit_text
-from lumiimg.report.page import shown, to_page
+from lumiimg.report.markup import shown
+from lumiimg.report.page import to_page
 from lumiimg.report.views.check import check_document
 from lumiimg.report.views.log import log_document
 from tests.shared import fabric_builder, pages

@@ -30,7 +30,8 @@ from lumiimg.report.document import (
     Tree,
 )
 from lumiimg.report.junit import junit_text
-from lumiimg.report.page import DEPTH, EVIDENCE, LINES, ROWS, shown, to_page
+from lumiimg.report.markup import shown
+from lumiimg.report.page import DEPTH, EVIDENCE, LINES, ROWS, to_page
 from tests.shared.answers import CHECK, DOCUMENTS, LOG, NEXT, STEPS, UNSEEN, spoiled
 from tests.shared.html_page import HOSTILE, Page, judge
 

@@ -49,4 +49,5 @@ def _item(part: GpuVerdict, processor: str) -> Item:
     where = (
         part.paths[0] if len(part.paths) == 1 else f"{part.paths[0]}, and {count(len(part.paths) - 1, 'place')} more"
     )
-    return Item(severity, f"{part.component}: {processor} {mark_of(part)}", notes=(*filter(None, notes), where))
+    words = f"{processor} {mark_of(part)}" if part.fit in _SEVERITIES else mark_of(part)
+    return Item(severity, f"{part.component}: {words}", notes=(*filter(None, notes), where))
