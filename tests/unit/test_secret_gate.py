@@ -11,7 +11,6 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,9 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import COMMANDS, INTERNAL, make_parser
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
-from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.findings import Advice, Remedy, Severity
 from lumiimg.report import json_output
-from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Table, Tree
+from lumiimg.report.document import Document, Facts, Item, Lines, Meter, Paragraph, PathSteps, Row, Section, Table, Tree
 from lumiimg.report.junit import Case, to_junit
 from lumiimg.report.page import to_page
 from lumiimg.report.progress import LineProgress
@@ -69,17 +68,25 @@ PUBLIC = (
 )
 
 
+def document_of(text: str) -> Document:
+    """Return a document with a text in each place of it; beside one that is public, in one line, is another word."""
+    word = text if leaked(text) else "word"
+    texts = (text,)
+    item = Item(Severity.PROBLEM, text, word, texts, texts, texts, (word, text), texts, (Remedy(text),), source=text)
+    facts, table = Facts(((word, text),)), Table(texts, (Row(texts, Severity.OK),))
+    tree, meter = Tree(text, word, branches=(Tree(text),)), Meter(word, text, 0.5)
+    blocks = item, Paragraph(text), Lines(texts), facts, table, tree, PathSteps((), text), meter
+    advice, sections = Advice(text, word, word), (Section(text, blocks),)
+    return Document(text, word, Severity.OK, text, advice, texts, sections, texts, is_named=True, is_list=True)
+
+
 def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:
     """Yield each place where a text can go out, and what came out of it."""
     for error in (LumiimgError(text), BadInputError("x", where=text), LumiimgError("x", hint=text)):
         yield "error", str(error)
-    item = Item(Severity.PROBLEM, text, evidence=(text,), notes=(text,), why=(text,), remedies=(Remedy(text),))
-    blocks = item, Lines((text,)), Table((text,), (Row((text,)),)), Paragraph(text)
-    tree, facts = Tree(text, text, branches=(Tree(text),)), Facts(((text, text),))
-    sections = (Section(text, (*blocks, tree, facts)),)
-    document = Document(text, text, Severity.OK, text, Advice(text, text, text), (text,), sections, (text,))
-    for stderr in (False, True):
-        show(document, verbose=True, stderr=stderr)
+    document = document_of(text)
+    for quiet, stderr in ((False, False), (True, True)):
+        show(document, verbose=True, quiet=quiet, stderr=stderr)
     lines = LineProgress()
     lines.notice(text)
     lines._say(text)
@@ -88,7 +95,7 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
     yield "terminal", "".join(capsys.readouterr())
     value = {"a": [{"b": text, text: ""}], "environment": {"DB_PASS": "".join(WORDS)}}
     yield "JSON", json_output.strict_json(json_output._builtins(value, None, "", hidden))
-    yield "page", to_page(replace(document, advice=NO_ADVICE))
+    yield "page", to_page(document)
     yield "JUnit", to_junit("x", [Case(text, code, text, (text,)) for code in (ExitCode.GOOD, ExitCode.NO)])
 
 
