@@ -7,7 +7,7 @@ above already; a view decides none of that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumiimg.fabric.path import Step
 
 
@@ -124,6 +126,18 @@ class Tree:
     note: str = ""
     severity: Severity | None = None
     branches: tuple[Tree, ...] = ()
+
+
+def trees_of(rows: Sequence[tuple[int, Tree]]) -> tuple[Tree, ...]:
+    """Return what grows out of one branch, from single branches, each with its depth, in the order they are shown in.
+
+    Without recursion: chains of libraries can be long.
+    """
+    grown: dict[int, list[Tree]] = {}
+    for depth, branch in reversed(rows):
+        below = tuple(reversed(grown.pop(depth + 1, [])))
+        grown.setdefault(depth, []).append(replace(branch, branches=below))
+    return tuple(reversed(grown.get(0, [])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.errors import ExitCode
+from lumiimg.findings import Severity
+from lumiimg.report.document import Document, Section, Tree, trees_of
+from lumiimg.report.text import show
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import NOTES, exe, library, new_runpath, note_source, program, runpath, so, trace
+from tests.shared.programs import EVERYTHING
 
 Capture = pytest.CaptureFixture[str]
 
@@ -143,8 +148,7 @@ def test_wrong_usage_is_one_line_and_exit_2(root: Path, capsys: Capture) -> None
 
 
 def test_a_long_chain_is_no_trouble(tmp_path: Path, capsys: Capture) -> None:
-    folder = tmp_path / "root/usr/lib64"
-    fabric_builder.c_library(tmp_path / "root", 36)
+    folder = fabric_builder.image(tmp_path / "root", plugin=False) / "usr/lib64"
     first = library(folder / "lib0000.so")
     pattern = library(folder / "lib0001.so", first).read_bytes()
     for number in range(2, 1200):
@@ -153,6 +157,22 @@ def test_a_long_chain_is_no_trouble(tmp_path: Path, capsys: Capture) -> None:
         (folder / own.decode()).write_bytes(content)
     assert main(["ldd", str(tmp_path / "root"), "/usr/lib64/lib1199.so"]) == 0
     assert "lib0000.so => /usr/lib64/lib0000.so" in re.sub(r"[│\s]+", " ", capsys.readouterr().out)
+    if EVERYTHING:  # three seconds
+        library(folder / "librccl-net.so", folder / "lib1199.so", source=fabric_builder.PLUGIN)
+        host = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"))
+        words = ["explain", str(tmp_path / "root"), "--host", str(host), "--html", str(tmp_path / "page.html")]
+        assert main([*words, "--verbose"]) in {ExitCode.GOOD, ExitCode.NO, ExitCode.UNDECIDED}
+        assert "image lib0000.so" in re.sub(r"[│└─\s]+", " ", capsys.readouterr().out)
+
+
+def test_a_tree_is_shown_whole_however_deep(capsys: Capture) -> None:
+    (tree,) = trees_of([(depth, Tree(f"lib{depth}.so", f"/lib/{depth}")) for depth in range(1100)])
+    show(Document("explain", "x", Severity.OK, "yes", is_list=True, sections=(Section("", (tree,), is_headed=False),)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].strip() == "/lib/1099"
+    assert [line.strip("└─ ").split()[0] for line in lines[2:-1] if "lib" in line and "/lib" not in line][
+        -1
+    ] == "lib1099.so"
 
 
 def test_musl_cannot_be_decided(tmp_path: Path, capsys: Capture) -> None:

@@ -11,7 +11,7 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Advice, Code, Severity, first_command
-from lumiimg.report.document import Block, Document, Item, Meter, Paragraph, Row, Section, Shown, Table, Tree
+from lumiimg.report.document import Block, Document, Item, Meter, Paragraph, Row, Section, Shown, Table, Tree, trees_of
 from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.gpu_account import account_section, account_summary
 from lumiimg.report.views.path import PATH, path_steps
@@ -144,16 +144,20 @@ def _tree(fit: HostFit) -> tuple[Tree, ...]:
         above = item.object.requested_by
         below.setdefault(above.path if above else None, []).append(item)
 
-    def grown(item: Loaded) -> Tree:
-        side = "HOST " if item.host_path else "image"
-        name = item.object.facts.soname or item.object.name
-        children = tuple(map(grown, below.get(item.object.path, [])))
-        return Tree(f"{side}  {name}", item.host_path or item.object.path, branches=children)
-
     rccl = [item for item in fit.loaded if item.object.path == path.rccl]
     opened = [item for item in fit.loaded if item.object.name in (*path.plugin_files, LIBFABRIC)][:1]
-    trees = [Tree(grown(item).text, item.host_path or item.object.path) for item in rccl]
-    return (*trees, *map(grown, opened))
+    rows = [(0, _branch(item)) for item in rccl]
+    pending = [(0, item) for item in opened]
+    while pending:
+        depth, item = pending.pop()
+        rows.append((depth, _branch(item)))
+        pending += [(depth + 1, child) for child in reversed(below.get(item.object.path, []))]
+    return trees_of(rows)
+
+
+def _branch(item: Loaded) -> Tree:
+    side = "HOST " if item.host_path else "image"
+    return Tree(f"{side}  {item.object.facts.soname or item.object.name}", item.host_path or item.object.path)
 
 
 def _rules(fit: HostFit) -> Iterator[Block]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.objects import FoundBy
 from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Document, Item, Paragraph, Section, Tree
+from lumiimg.report.document import Document, Item, Paragraph, Section, Tree, trees_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -110,26 +110,22 @@ def _needs(outcome: LoadOutcome, root: LoadedObject) -> tuple[Tree, ...]:
     """
     by_path = {loaded.path: loaded for loaded in outcome.objects}
     shown: set[str] = set()
-    rows: list[tuple[int, str, str, bool]] = []
+    rows: list[tuple[int, Tree]] = []
     pending = [(0, name) for name in reversed(root.facts.needed)]
     while pending:
         depth, name = pending.pop()
         path = outcome.closure.get(name)
         if path is None:
-            rows.append((depth, f"{name} => not found", "", True))
+            rows.append((depth, Tree(f"{name} => not found", severity=Severity.PROBLEM)))
             continue
         found = by_path.get(path)
         rule = f"  [{_RULES[found.found_by]}]" if found is not None and found.found_by in _RULES else ""
         again = found is not None and path in shown and bool(found.facts.needed)
-        rows.append((depth, name, f"=> {path}{rule}{' (above)' if again else ''}", False))
+        rows.append((depth, Tree(name, f"=> {path}{rule}{' (above)' if again else ''}")))
         if found is not None and path not in shown:
             shown.add(path)
             pending += [(depth + 1, needed) for needed in reversed(found.facts.needed)]
-    grown: dict[int, list[Tree]] = {}
-    for depth, text, note, is_missing in reversed(rows):
-        below = tuple(reversed(grown.pop(depth + 1, [])))
-        grown.setdefault(depth, []).append(Tree(text, note, Severity.PROBLEM if is_missing else None, below))
-    return tuple(reversed(grown.get(0, [])))
+    return trees_of(rows)
 
 
 def _lists(outcomes: Mapping[str, LoadOutcome], by_kernel: Mapping[str, LoadOutcome]) -> Iterator[Section]:
