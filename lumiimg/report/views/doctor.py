@@ -25,7 +25,11 @@ def doctor_document(result: DoctorResult, cache: Path) -> Document:
         Item(Severity.PROBLEM, f"{way}: {', '.join(against)}") if against else Item(Severity.OK, way)
         for way, against in result.strategies.items()
     )
-    places = ((name, _room(room)) for name, room in zip(("cache", "temporary files"), result.room, strict=True))
+    kept, temporary = result.room
+    places = (
+        ("cache", f"{cache} (LUMIIMG_CACHE): {_room(kept)}"),
+        ("temporary", f"{temporary.folder}: {_room(temporary)}"),
+    )
     severity, sentence = _answer(result.trials, result.strategies)
     return Document(
         command="doctor",
@@ -37,7 +41,7 @@ def doctor_document(result: DoctorResult, cache: Path) -> Document:
         sections=(
             Section("What was tried", tuple(map(_trial, result.trials)), is_headed=False),
             Section("Ways to build, the quickest first", tuple(ways)),
-            Section("Room", (Facts((*places, ("layers", f"in {cache} (LUMIIMG_CACHE)"))),), is_headed=False),
+            Section("Room", (Facts(places),), is_headed=False),
         ),
     )
 
@@ -64,7 +68,7 @@ def _lacking(trials: Sequence[CapabilityTrial]) -> list[str]:
 
 def _room(room: FreeSpace) -> str:
     kind = "of memory: it is a tmpfs, and counts against a job" if room.in_memory else "free"
-    return f"{size(room.free_bytes)} {kind} ({room.folder})"
+    return f"{size(room.free_bytes)} {kind}"
 
 
 def _trial(trial: CapabilityTrial) -> Item:
