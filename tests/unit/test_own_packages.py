@@ -345,8 +345,7 @@ def test_explain_names_what_the_index_would_give_and_what_it_refuses(
         assert said in next(rule["because"] for rule in answer["rules"] if rule["have"] == "own-packages")
     assert main([*words, *own("cudaful\n")]) == ExitCode.NO
     told = " ".join(capsys.readouterr().out.split())
-    assert "refused: requirements that cannot be met [layers]" in told
-    assert "requires cudaful, for which middle requires nvidia-cublas-cu12" in told
+    assert "why: line 1 of requirements.txt requires cudaful, for which middle requires nvidia-cublas-cu12" in told
     world.down = ("pip", "spam")
     assert main([*words, *own("spam\n")]) == ExitCode.GOOD
     assert "is not settled before lock" in " ".join(capsys.readouterr().out.split())

@@ -158,18 +158,18 @@ def test_a_job_with_packages_of_another_python_is_refused_with_both(
 def test_a_job_says_what_else_stands_against_the_environment(image: Path, tmp_path: Path, capsys: Capture) -> None:
     other = packed(image_at(tmp_path / "other"), tmp_path / "other.sqsh")
     script(image, venv_at(tmp_path / "a", other))
-    assert "made for another image" in " ".join(capsys.readouterr().err.split())
+    assert "made for another image" in " ".join(capsys.readouterr().out.split())
     script(image, venv_at(tmp_path / "b", image, made_beside="2.7.1+rocm6.3"))
-    told = " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().out.split())
     assert "made for an image with torch 2.7.1+rocm6.3, and this one has torch 2.9.1+rocm6.4" in told
     own = venv_at(tmp_path / "c", image)
     dist(own / SITE, "torch-2.9.0")
     script(image, own)
     assert "carries torch 2.9.0, which is imported instead of the image's torch" in " ".join(
-        capsys.readouterr().err.split()
+        capsys.readouterr().out.split()
     )
     script(image, venv_at(tmp_path / "d", None))
-    assert "does not say which image it was made for" in " ".join(capsys.readouterr().err.split())
+    assert "does not say which image it was made for" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_path_that_no_engine_binds_with_options_is_refused(image: Path, tmp_path: Path, capsys: Capture) -> None:
