@@ -6,9 +6,13 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.cli.commands import COMMANDS, EXITS, GROUPS, Command, make_parser
+from lumiimg.cli.commands import COMMANDS, EXITS, GROUPS, make_parser
+
+if TYPE_CHECKING:
+    from lumiimg.cli.parser import Parser
 
 DATE = "2026-11-22"
 """Of the pages; the same text has the same bytes on any day."""
@@ -42,18 +46,16 @@ FILES = {
     "~/.cache/lumiimg": "The cache; on LUMI in your project's scratch.",
     "lumiimg.lock": "What lumiimg lock writes and lumiimg build --locked builds.",
 }
-STATUS = {**EXITS, 70: "a fault of lumiimg itself", "130, 143": "interrupted, terminated"}
+STATUS = {**EXITS, "70": "a fault of lumiimg itself", "130, 143": "interrupted, terminated"}
 SECTIONS = {"examples": "EXAMPLES"}
 
 
 def pages() -> dict[str, str]:
     """Return the pages by their file names: one for the program, one a command."""
     parser = make_parser()
-    commands = subparsers(parser)
-    assert commands is not None
     written = {"lumiimg.1": "\n".join(main_page(parser)) + "\n"}
-    for name, row in COMMANDS.items():
-        written[f"lumiimg-{name}.1"] = "\n".join(page(name, commands.choices[name], row)) + "\n"
+    for name, purpose in COMMANDS.items():
+        written[f"lumiimg-{name}.1"] = "\n".join(page(name, parser.below[name], purpose)) + "\n"
     return written
 
 
@@ -72,13 +74,13 @@ def main_page(parser: argparse.ArgumentParser) -> Iterator[str]:
     )
     for title, group in GROUPS.items():
         yield f".SS {quoted(title.capitalize())}"
-        for name, row in group.items():
-            yield from tagged(f"\\fBlumiimg\\-{escaped(name)}\\fR(1)", row.purpose)
+        for name, purpose in group.items():
+            yield from tagged(f"\\fBlumiimg\\-{escaped(name)}\\fR(1)", purpose)
     yield ".SH OPTIONS"
     yield from options(parser)
     yield ".SH EXIT STATUS"
     for code, meaning in STATUS.items():
-        yield from tagged(str(code), meaning)
+        yield from tagged(code, meaning)
     yield ".SH ENVIRONMENT"
     for name, meaning in ENVIRONMENT.items():
         yield from tagged(f"\\fB{escaped(name)}\\fR", meaning)
@@ -90,8 +92,8 @@ def main_page(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from see_also([*(f"lumiimg-{name}" for name in COMMANDS), "apptainer"])
 
 
-def page(name: str, parser: argparse.ArgumentParser, row: Command) -> Iterator[str]:
-    yield from head(f"lumiimg-{name}", row.purpose)
+def page(name: str, parser: Parser, purpose: str) -> Iterator[str]:
+    yield from head(f"lumiimg-{name}", purpose)
     yield ".SH SYNOPSIS"
     below = subparsers(parser)
     leaves = below.choices if below else {"": parser}
@@ -100,7 +102,7 @@ def page(name: str, parser: argparse.ArgumentParser, row: Command) -> Iterator[s
             yield ".br"
         yield from synopsis(leaf)
     yield ".SH DESCRIPTION"
-    yield from paragraphs(parser.description or row.purpose)
+    yield from paragraphs(parser.description or purpose)
     if below is None:
         yield ".SH OPTIONS"
         yield from options(parser)
@@ -116,8 +118,8 @@ def page(name: str, parser: argparse.ArgumentParser, row: Command) -> Iterator[s
         yield f".SH {quoted(title)}"
         yield from (".nf", *map(line_of, lines), ".fi")
     yield ".SH EXIT STATUS"
-    for code, meaning in row.exits.items():
-        yield from tagged(str(code), meaning)
+    for code, meaning in parser.exits.items():
+        yield from tagged(code, meaning)
     yield from (".SH ENVIRONMENT", "As of all commands: see lumiimg(1).")
     yield from see_also(["lumiimg"])
 

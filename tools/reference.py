@@ -48,8 +48,8 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 def exit_codes() -> Iterator[str]:
     yield "# Exit codes of each command\n\nFor whoever writes scripts. What each code means for all commands is on [a page of its own](exit-codes.md).\n"
     yield f"{WRITTEN}\n\n| command | code | meaning |\n|---|---|---|"
-    for name, row in COMMANDS.items():
-        for code, meaning in row.exits.items():
+    for name in COMMANDS:
+        for code, meaning in make_parser().below[name].exits.items():
             yield f"| `{name}` | {code} | {cell(meaning)} |"
 
 

@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import read_layer
-from lumiimg.cli.arguments import add_layers, add_mirror
+from lumiimg.cli.commands import add_options
 from lumiimg.cli.request import indexes_of
 from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
 from lumiimg.files import write_text
@@ -57,8 +57,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layer", metavar="LAYER", nargs="*")
     parser.add_argument("--into", metavar="DIR", type=Path, help="folder with layer folders")
-    add_mirror(parser)
-    add_layers(parser)
+    add_options(parser, ["--mirror", "--layers"])
     parser.set_defaults(offline=False, quiet=False)
     arguments = parser.parse_args(words)
     indexes = indexes_of(arguments)

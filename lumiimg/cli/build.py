@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
-from lumiimg.cli.arguments import LOCK
+from lumiimg.cli.commands import LOCK
 from lumiimg.cli.error_output import print_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output

@@ -28,14 +28,14 @@ def execute(arguments: argparse.Namespace) -> int:
     return ExitCode.GOOD
 
 
-def answer(parser: argparse.ArgumentParser, hidden: str) -> None:
+def answer(parser: argparse.ArgumentParser) -> None:
     """Print for the shell what can follow on its line, and leave; return at once if no shell asks.
 
     The program answers from its own parsers (argcomplete): nothing is installed again when options change, and the
     names are those of the catalogue as it is now, the user's own among them.
     """
     _add_completers(parser)
-    argcomplete.autocomplete(parser, always_complete_options=False, exclude=[hidden])
+    argcomplete.autocomplete(parser, always_complete_options=False)
 
 
 def _add_completers(parser: argparse.ArgumentParser) -> None:

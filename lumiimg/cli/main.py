@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from lumiimg.cli.commands import INTERNAL, make_parser, parser_for
+from lumiimg.cli.commands import parser_for
 from lumiimg.cli.error_output import print_error, print_note
 from lumiimg.cli.parser import Parser
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
@@ -163,7 +163,7 @@ def run() -> NoReturn:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks, at a TAB
         from lumiimg.cli import completion
 
-        completion.answer(make_parser(), hidden=INTERNAL)
+        completion.answer(parser_for(os.environ.get("COMP_LINE", "").split(), offered=True))
     sys.exit(main())
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from lumiimg.cli.error_output import print_error
-from lumiimg.cli.retired import retired
 from lumiimg.errors import BadInputError, ExitCode
 
 _WORDS = 8
@@ -16,7 +15,7 @@ _WORDS = 8
 _WIDTH = 80
 
 
-def exit_codes(exits: Mapping[int | str, str]) -> str:
+def exit_codes(exits: Mapping[str, str]) -> str:
     """Return what the exit codes say, as the end of a help."""
     lines = [f"{code} {sentence}" for code, sentence in exits.items()]
     starts = ["exit codes: ", *[" " * 12] * len(lines)]
@@ -31,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
     words: ClassVar[Sequence[str]] = ()
     """The command line, for hints."""
-    exits: Mapping[int | str, str]
+    exits: Mapping[str, str]
     """What each exit code says; behind the codes a word and its sentence for all of them."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as argparse has them
@@ -88,6 +87,8 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse_retired(self, words: Sequence[str]) -> None:
         """Leave with 2 and the name of the successor where one of the words was a command or an option once."""
+        from lumiimg.cli.suggestions import retired  # only where something is wrong
+
         if found := retired(self.prog.partition(" ")[2], words):
             gone, instead = found
             self.error(f"{gone} is gone", instead)

@@ -32,5 +32,5 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
     mirrors = mirrors_of(arguments)
     web = Web(offline=arguments.offline)
     cache = read_settings(os.environ).cache
-    store = Store(cache / "sources", web, mirrors, arguments.jobs)
+    store = Store(cache / "sources", web, mirrors, vars(arguments).get("jobs", 1))
     return Sources(web, store, mirrors, cache, tell)

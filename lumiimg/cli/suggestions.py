@@ -7,6 +7,8 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
+from lumiimg.toml import own_table
+
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
 
@@ -38,4 +40,18 @@ def for_extra_words(words: Sequence[str], before: Sequence[str], options: Collec
         return f"images stand behind --image: --image {shlex.join(images[:3])}{' …' if len(images) > 3 else ''}"
     if "--add" in options:
         return f"software is named by --add: --add {shlex.quote(first)}"
+    return None
+
+
+def retired(command: str, words: Iterable[str]) -> tuple[str, str] | None:
+    """Return (what is gone, what to use) of words that a command cannot parse; it is "" for lumiimg itself.
+
+    An option's value is the next word, or stands behind `=`.
+    """
+    instead = own_table("lumiimg.cli.commands", "retired.toml")
+    parts = [part for word in words for part in word.split("=", 1)]
+    for number, part in enumerate(parts):
+        for gone in (part, " ".join(parts[number : number + 2])):
+            if successor := instead.get(f"{command} {gone}".strip()):
+                return gone, successor
     return None

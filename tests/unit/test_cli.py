@@ -15,8 +15,8 @@ import pytest
 
 from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
 from lumiimg.cli.main import FAULT, main
-from lumiimg.cli.retired import INSTEAD
 from lumiimg.errors import ExitCode, LumiimgError, one_line
+from lumiimg.toml import own_table
 from lumiimg.wording import engine_word
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each, unwrapped
@@ -42,7 +42,7 @@ def test_help_imports_no_room_and_a_log_neither_engines_nor_images() -> None:
     for argv, loaded in loaded_after_each([("--help",), ("--version",), ("log", log), ("log", log, "--json")]).items():
         rooms = {name.split(".")[1] for name in loaded if name.startswith("lumiimg.")}
         assert not rooms & {"build", "cluster", "definition", "elf", "engine", "host", "image", "resolve"}, argv
-        assert argv[0] == "log" or rooms <= {"cli", "errors", "secret"}, argv
+        assert argv[0] == "log" or rooms <= {"cli", "errors", "secret", "toml"}, argv
         assert argv[0] == "log" or not loaded & {f"lumiimg.cli.{name}" for name in COMMANDS}, argv
 
 
@@ -74,12 +74,12 @@ def test_each_command_explains_itself_within_80_columns(capsys: pytest.CaptureFi
 
 
 def test_the_help_of_each_command_and_action_says_what_each_exit_code_means() -> None:
-    for name, row in COMMANDS.items():
-        assert {0} <= {*row.exits} <= {*ExitCode, "of several images,"}, name
+    for name in COMMANDS:
         parser = make_parser().below[name]
+        assert {"0"} <= {*parser.exits} <= {*map(str, map(int, ExitCode)), "of several images,"}, name
         for one in (parser, *parser.below.values()):
             end = unwrapped(one.format_help().partition("exit codes: ")[2])
-            assert end == unwrapped(" ".join(f"{code} {sentence}" for code, sentence in row.exits.items())), one.prog
+            assert end == unwrapped(" ".join(f"{code} {sentence}" for code, sentence in parser.exits.items())), one.prog
 
 
 def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +153,7 @@ def is_there(row: str) -> bool:
 
 @pytest.mark.usefixtures("clean_home")
 def test_what_is_gone_names_its_successor(capsys: pytest.CaptureFixture[str]) -> None:
-    for row, instead in INSTEAD.items():
+    for row, instead in own_table("lumiimg.cli.commands", "retired.toml").items():
         if is_there(row):
             continue
         with pytest.raises(SystemExit) as caught:

@@ -20,7 +20,7 @@ from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
-HEAVY = {"rich", "requests", "packaging", "tomllib", "urllib3", "lumiimg.catalog.catalogue"}
+HEAVY = {"rich", "requests", "packaging", "urllib3", "lumiimg.catalog.catalogue"}
 
 
 def offered(line: str, folder: Path) -> tuple[list[str], set[str]]:

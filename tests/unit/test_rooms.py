@@ -133,6 +133,7 @@ def test_a_test_imports_what_tests_share_and_no_other_test() -> None:
 
 
 READ_DIRECTLY = {
+    "toml.py:own_table": "our own data, before anything is started",
     "files.py:regular_file": "all others call it",
     "files.py:open_regular": "of its descriptor",
     "build/cache.py:_to_disk": "what was just written, to be brought to the disk",
