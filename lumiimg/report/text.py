@@ -343,16 +343,16 @@ class _Writer:
             yield self._sentence(f"via {' -> '.join(item.via)}", Importance.MORE, first=indent)
         for note in item.notes:
             yield self._sentence(note, reason, first=indent)
-        for number, text in enumerate(item.why, 1):
-            if text == self._document.advice.why:
-                continue
-            word = "why:" if len(item.why) == 1 else f"{number}."
+        reasons = [text for text in item.why if text != self._document.advice.why]
+        for number, text in enumerate(reasons, 1):
+            word = "why:" if len(reasons) == 1 else f"{number}."
             yield self._sentence(f"{word} {text}", reason, first=indent)
         shown = [remedy for remedy in item.remedies if (remedy.command or remedy) not in self._shown]
         self._shown.update(remedy.command or remedy for remedy in shown)
+        first = Importance.SENTENCE if item.severity in _WEIGHTY else Importance.WELL
         for number, remedy in enumerate(shown):
             word = "or" if item.any_one and (number or len(shown) < len(item.remedies)) else "do"
-            yield self._verbatim(f"{indent}{word}:  {remedy}", Importance.MORE if number else Importance.SENTENCE)
+            yield self._verbatim(f"{indent}{word}:  {remedy}", Importance.MORE if number else first)
         if item.source and self._verbose:
             yield self._sentence(f"source: {item.source}", Importance.MORE, first=indent, style=_QUIET)
 

@@ -162,6 +162,7 @@ def _items(images: Sequence[DriftOfImage]) -> Iterator[Item]:
             f"{image.image if is_one else count(len(same), 'image')}: {_fate(image)}",
             names=() if is_one else names,
             why=tuple(_reasons(image)),
+            evidence=tuple(_details(image)),
             notes=tuple(f"note: {note}" for note in image.notes),
             remedies=what if is_one else tuple(_for_first(one, len(same)) for one in what),
             any_one=True,
@@ -175,7 +176,7 @@ def _for_first(remedy: Remedy, number: int) -> Remedy:
 
 def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:
     """Return what images have in common that are shown together; the worst sorts first."""
-    return list(_FATES).index(image.fate), _fate(image), (*_reasons(image), *image.notes)
+    return list(_FATES).index(image.fate), _fate(image), (*_reasons(image), *_details(image), *image.notes)
 
 
 def _fate(image: ImageDrift) -> str:
@@ -185,10 +186,10 @@ def _fate(image: ImageDrift) -> str:
 
 
 def _reasons(image: ImageDrift) -> Iterator[str]:
-    """Yield why it is as it is: both numbers, the chain."""
+    """Yield why it is as it is: what is needed, what there is."""
     if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
         for rule in image.refused:
-            yield f"{words_of(rule)}  [{rule.id}]{f'; {rule.because}' if rule.because else ''}"
+            yield f"{words_of(rule)}  [{rule.id}]"
     if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
         for unknown in image.now.rules:
             if unknown.outcome is RuleOutcome.UNKNOWN:
@@ -196,7 +197,7 @@ def _reasons(image: ImageDrift) -> Iterator[str]:
     for rule_of_driver in image.driver:
         if rule_of_driver.outcome is not RuleOutcome.OK:
             need, have = rule_of_driver.need, rule_of_driver.have
-            yield f"needs {need}: {have}  [{rule_of_driver.id}]; {rule_of_driver.because}"
+            yield f"needs {need}: {have}  [{rule_of_driver.id}]"
     if image.fate is not Fate.STALE_BINDS:
         return
     for path in image.saved.gone:
@@ -205,3 +206,10 @@ def _reasons(image: ImageDrift) -> Iterator[str]:
         yield f"lacks {target}, which the engine hides now"
     if image.saved.refusal is not None and not image.saved.gone:
         yield f"{image.saved.refusal}"
+
+
+def _details(image: ImageDrift) -> Iterator[str]:
+    """Yield what stands behind the reasons: the chain of libraries, the loader's words, the driver's source."""
+    if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
+        yield from (rule.because for rule in image.refused if rule.because)
+    yield from (rule.because for rule in image.driver if rule.outcome is not RuleOutcome.OK and rule.because)
