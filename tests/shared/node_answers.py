@@ -44,7 +44,7 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
 
 
 CONTEXT = unread(Path("image.sif"))
-FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (), (), (), CarriedAccount(None))
+FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (), (), CarriedAccount(None))
 """What the files of an image say of which nothing is read."""
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from lumiimg.check.static.comparisons import rules_of
 from lumiimg.check.static.host_fit import without_ours
 from lumiimg.check.static.result import StaticResult
 from lumiimg.elf.facts import ElfFacts
@@ -15,12 +14,14 @@ from lumiimg.elf.versions import VersionNeed
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.manifest import BindManifest, Loaded
+from lumiimg.host.manifest import BindManifest, Loaded, Refusal
 from lumiimg.host.margins import margins_of
 from lumiimg.resolve.rules import RuleOutcome
+from tests.shared.node_answers import FILES
 
-OK, REFUSED, UNKNOWN = RuleOutcome.OK, RuleOutcome.REFUSED, RuleOutcome.UNKNOWN
+REFUSED, UNKNOWN = RuleOutcome.REFUSED, RuleOutcome.UNKNOWN
 HOST, NOWHERE = BindManifest(Fabric.HOST), BindManifest(Fabric.NONE)
+NEEDS = "GLIBC_2.38 of libc.so.6", "libjson-c.so.5"
 FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True)
 
 
@@ -51,7 +52,25 @@ def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("code", [Code.IMAGE_PARTLY_READ, Code.PLUGIN_SYMBOLS])
-def test_what_was_not_seen_keeps_the_decision_from_being_a_yes(code: Code) -> None:
-    static = StaticResult(findings=(Finding(code, Severity.UNKNOWN, Level.STATIC, ""),))
-    assert {rule.outcome for rule in rules_of(static, HOST, (), (), ())} == {UNKNOWN}
+@pytest.mark.parametrize("code", list(Code))
+@pytest.mark.parametrize("severity", list(Severity))
+def test_each_finding_that_counts_is_a_rule_of_the_same_weight(code: Code, severity: Severity) -> None:
+    found = Finding(code, severity, Level.STATIC, "what was found")
+    rules = replace(FILES, static=StaticResult(findings=(found,)), manifest=HOST).rules
+    if severity is Severity.INFO or code is Code.BIND_REFUSED:  # of no weight; each attempt is a rule of its own
+        assert not rules
+    else:
+        assert [(rule.id, rule.outcome.severity, rule.have) for rule in rules] == [(code, severity, found.summary)]
+
+
+@pytest.mark.parametrize(("host_has_fabric", "outcome"), [(True, REFUSED), (False, UNKNOWN)])
+def test_each_attempt_at_binds_is_a_rule_with_what_is_needed_and_what_there_is(
+    host_has_fabric: bool, outcome: RuleOutcome
+) -> None:
+    tried = tuple(Refusal("the host's", "/lib/a.so", need, "there is none", ("a.so",), "") for need in NEEDS)
+    manifest = replace(NOWHERE, refusals=tried, host_has_fabric=host_has_fabric)
+    rules = replace(FILES, manifest=manifest).rules
+    named = [("glibc-gate", NEEDS[0]), ("library", NEEDS[1])]
+    assert [(rule.id, rule.need) for rule in rules[:2]] == named
+    assert {rule.outcome for rule in rules} == {outcome}
+    assert [rule.id for rule in rules[2:]] == ([] if host_has_fabric else ["host-fabric"])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer, decide
 from lumiimg.check.static.commands import with_commands
-from lumiimg.check.static.comparisons import rules_of
 from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, judge_gpu_code
 from lumiimg.check.static.host_binds import with_carried, with_host
 from lumiimg.check.static.variables import doubted
@@ -20,7 +19,7 @@ from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.findings import Code, Level, Remedy, Severity
+from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.carried_account import CarriedAccount, account_of
@@ -33,10 +32,10 @@ from lumiimg.host.rccl_process import demand_without_rccl
 from lumiimg.host.root_queries import names_in
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import Image, RootFileSystem
-from lumiimg.resolve.rules import RuleResult  # noqa: TC001 - the schema is made from the types of the fields
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.result import StaticResult
@@ -44,7 +43,14 @@ if TYPE_CHECKING:
 
 _AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 _TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
-
+_FREE = "nothing that keeps RCCL off the fabric"
+_SHOWN = 3
+_OUTCOMES = {
+    Severity.OK: RuleOutcome.OK,
+    Severity.UNKNOWN: RuleOutcome.UNKNOWN,
+    Severity.PROBLEM: RuleOutcome.REFUSED,
+}
+_OF_VERSIONS = {"GLIBC": "glibc-gate", "FABRIC": "libfabric-api", "LIBCXI": "libcxi"}
 
 DECISIONS: dict[Answer, Literal["ok", "refused", "unknown"]] = {
     Answer.NO_OBSTACLE: "ok",
@@ -72,8 +78,6 @@ class HostFit:
     """The process, in the loader's order."""
     missing: tuple[str, ...]
     """Names that nothing serves."""
-    rules: tuple[RuleResult, ...]
-    """All comparisons."""
     margins: tuple[Margin, ...]
     """Pairs of versions that meet."""
     carried: CarriedAccount
@@ -97,6 +101,11 @@ class HostFit:
         return DECISIONS[self.answer]
 
     @property
+    def rules(self) -> tuple[RuleResult, ...]:
+        """What the findings come to, each attempt at binds that does not load, and all versions that were compared."""
+        return tuple(_rules(self.static.findings, self.manifest, self.margins))
+
+    @property
     def remedies(self) -> tuple[Remedy, ...]:
         """What to do, a command or a sentence each."""
         against = [finding for finding in self.static.findings if finding.severity in _AGAINST]
@@ -107,6 +116,39 @@ class HostFit:
         """Return it with the commands that mend what is lacking."""
         findings = with_commands(self.static.findings, context.name, context.built_with, context.machine)
         return replace(self, static=replace(self.static, findings=findings))
+
+
+def words_of(rule: RuleResult) -> str:
+    """Return what a rule says; of a finding, its sentence."""
+    return rule.have if rule.need == _FREE else f"needs {rule.need}: {rule.have}"
+
+
+def _rules(
+    findings: Iterable[Finding], manifest: BindManifest | None, margins: Iterable[Margin]
+) -> Iterator[RuleResult]:
+    for found in findings:
+        if found.severity in _OUTCOMES and found.id is not Code.BIND_REFUSED:  # the attempts say that
+            because = found.cause or "; ".join(found.evidence[:_SHOWN])
+            source = found.source or "lumiimg"
+            yield RuleResult(found.id, _OUTCOMES[found.severity], _FREE, found.summary, because, source)
+    if manifest is not None and manifest.fabric is Fabric.NONE:
+        outcome = RuleOutcome.REFUSED if manifest.host_has_fabric else RuleOutcome.UNKNOWN
+        for refusal in manifest.refusals:
+            name = "glibc-gate" if refusal.need.startswith("GLIBC_") else "library"
+            because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; {refusal.words}"
+            source = "glibc elf/dl-load.c, elf/dl-version.c, modelled"
+            yield RuleResult(name, outcome, refusal.need, refusal.have, because, source)
+        if not manifest.host_has_fabric:
+            need, have = "a libfabric with the cxi provider", "the snapshot of the host has none"
+            because = "was it taken on a compute node, with the modules of the job loaded?"
+            yield RuleResult("host-fabric", outcome, need, have, because, "libfabric prov/cxi/configure.m4")
+        return
+    for margin in margins:
+        if margin.crosses:
+            name, need = _OF_VERSIONS.get(margin.family, "versions"), f"{margin.needed} of {margin.provider_side}"
+            have, because = f"up to {margin.offered}", f"{margin.library_side} needs it"
+            source = "glibc elf/dl-version.c: names of versions are compared before any code runs"
+            yield RuleResult(name, RuleOutcome.OK, need, have, because, source)
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
@@ -153,7 +195,6 @@ def check_host_fit(
         manifest=manifest,
         loaded=loaded,
         missing=missing,
-        rules=tuple(rules_of(static, manifest, loaded, missing, margins)),
         margins=margins,
         carried=carried,
         gpu=gpu,

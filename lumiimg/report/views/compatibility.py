@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.static.comparisons import clause_of, words_of
+from lumiimg.check.static.host_fit import words_of
 from lumiimg.elf.versions import numbers_of
 from lumiimg.fabric.names import LIBFABRIC
 from lumiimg.fabric.path import Fabric
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lumiimg.host.margins import Margin
 
 _LOADERS = ("ld-linux", "ld64.")
-_SUBJECTS = {"plugin-name": "RCCL", "plugin-api": "RCCL"}
 _NEEDS_IT = " needs it"
 
 
@@ -86,11 +85,11 @@ def refusals_document(fit: HostFit, command: str) -> Document:
 def doubts(fit: HostFit) -> tuple[Item, ...]:
     """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
     found = []
-    for rule in fit.rules:
-        if rule.outcome is not RuleOutcome.OK:
-            would = "would" if rule.outcome is RuleOutcome.REFUSED else "perhaps would"
-            text = f"with these binds RCCL {would} not use the fabric: {clause_of(rule)}"
-            found.append(Item(rule.outcome.severity, text))
+    for finding in fit.static.findings:
+        if finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}:
+            would = "would" if finding.severity is Severity.PROBLEM else "perhaps would"
+            text = f"with these binds RCCL {would} not use the fabric: {finding.summary}"
+            found.append(Item(finding.severity, text))
     if fit.carried.against and fit.carried.sentence:
         found.append(Item(Severity.INFO, fit.carried.sentence))
     return tuple(found)
@@ -175,10 +174,8 @@ def _rules(fit: HostFit) -> Iterator[Block]:
 
 
 def _rule_words(rule: RuleResult) -> str:
-    subject = _SUBJECTS.get(rule.id)
-    if subject is None and rule.because.endswith(_NEEDS_IT):
-        subject = rule.because.removesuffix(_NEEDS_IT)
-    return f"{subject} {words_of(rule)}" if subject else words_of(rule)
+    subject = f"{rule.because.removesuffix(_NEEDS_IT)} " if rule.because.endswith(_NEEDS_IT) else ""
+    return subject + words_of(rule)
 
 
 def _remedies(fit: HostFit) -> Iterator[Item]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer
 from lumiimg.check.drift import Fate, remedies
-from lumiimg.check.static.comparisons import words_of
+from lumiimg.check.static.host_fit import words_of
 from lumiimg.findings import Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Paragraph, Section, Tree
