@@ -21,9 +21,8 @@ from pathlib import Path
 from auditwheel import lddtree
 from PySquashfsImage import SquashFsImage
 
-from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
-from lumiimg.cluster.nodes.check import build_report
-from lumiimg.cluster.nodes.groups import gather
+from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, gather, write_answer
+from lumiimg.cluster.nodes.report import build_report
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel
 from lumiimg.fabric.path import FabricPath

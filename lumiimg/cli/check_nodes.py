@@ -13,8 +13,8 @@ from lumiimg.build.provenance import asked_for
 from lumiimg.check.context import open_for_check
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cluster.nodes.check import NodesReport, check_nodes
-from lumiimg.cluster.nodes.request import NodesRequest
+from lumiimg.cluster.nodes.check import NodesRequest, check_nodes
+from lumiimg.cluster.nodes.report import NodesReport
 from lumiimg.cluster.nodes.slurm import find_allocation
 from lumiimg.cluster.nodes.submit import check_by_job
 from lumiimg.cluster.nodes.watch import Waiting

@@ -8,6 +8,7 @@ library's facts are such.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from typing import Any, TypeVar
 
@@ -29,12 +30,12 @@ _NAMES = {
 
 
 class FormError(ValueError):
-    """Data that is not of the type that is declared: `key` says where."""
+    """Data that is not of the type that is declared: `key` says where, and is empty for the whole of it."""
 
     def __init__(self, key: str, what: str) -> None:
         self.key = key
         self.what = what
-        super().__init__(f"{key}: {what}")
+        super().__init__(f"{key}: {what}" if key else what)
 
 
 def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
@@ -78,6 +79,22 @@ def decode(kind: type[T], data: object) -> T:
         raise FormError("the file", "has a key, or a number, that none has") from error
     _check_sizes(msgspec.to_builtins(value, enc_hook=str), "")
     return value
+
+
+def from_json(kind: type[T], data: bytes) -> T:
+    """Return what `decode` makes of JSON. Raises FormError, whatever the bytes."""
+    try:
+        read = json.loads(data)
+    except RecursionError as error:
+        raise FormError("", "is nested too deeply") from error
+    except ValueError as error:
+        raise FormError("", "is cut off, or not JSON") from error
+    return decode(kind, read)
+
+
+def to_json(value: object) -> str:
+    """Return what `from_json` reads."""
+    return json.dumps(encode(value))
 
 
 def count_of_values(data: bytes) -> int:

@@ -97,7 +97,7 @@ KINDS = {
         f"""image answer sentence advice level levels path findings
         probes=runs{{name simulation=is_simulation exit_code timed_out events=event_words}} collective gpu{{{_GPU}}}""",
     ),
-    "check-nodes": Kind("lumiimg check IMAGE --nodes N --json", "cluster.nodes.check.NodesReport"),
+    "check-nodes": Kind("lumiimg check IMAGE --nodes N --json", "cluster.nodes.report.NodesReport"),
     "diff-images": Kind("lumiimg diff OLD NEW --json, of images", "report.json_images.ImageDiff"),
     "diff-locks": Kind("lumiimg diff OLD NEW --json, of locks", "report.json_builds.LockDiff"),
     "doctor": Kind(

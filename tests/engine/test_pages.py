@@ -124,4 +124,4 @@ def test_the_page_of_a_real_check_names_what_was_seen_and_no_more(
     states = chromium.ask("[...document.querySelectorAll('.step')].map(one => one.getAttribute('class'))")
     assert states[:3] == ["step ok"] * 3  # opened, with the image's own libfabric
     assert "step ok" not in states[3:]  # on a machine without Slingshot
-    assert "holds (" in chromium.ask("document.querySelectorAll('.step')[2].innerText")
+    assert "holds (probe)" in chromium.ask("document.querySelectorAll('.step')[2].innerText")

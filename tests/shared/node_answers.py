@@ -7,9 +7,8 @@ from pathlib import Path
 
 from lumiimg.check.static.host_fit import HostFit
 from lumiimg.check.static.result import StaticResult
-from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
-from lumiimg.cluster.nodes.check import NodesReport, build_report
-from lumiimg.cluster.nodes.groups import gather
+from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, gather, write_answer
+from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.carried_account import CarriedAccount

@@ -17,8 +17,8 @@ from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.static.gpu_code import GpuAccount
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
-from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
-from lumiimg.cluster.nodes.groups import UnresponsiveNodes
+from lumiimg.cluster.nodes.answers import UnresponsiveNodes
+from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity

@@ -19,12 +19,10 @@ from lumiimg.cli import check_nodes
 from lumiimg.cli.commands import parser_for
 from lumiimg.cluster.nodes import check as nodes
 from lumiimg.cluster.nodes import slurm, submit, watch
-from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, write_answer
-from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S, shared_gpus, without_nic
-from lumiimg.cluster.nodes.differences import differences
-from lumiimg.cluster.nodes.groups import NodeAnswers, gather
+from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, NodeAnswers, gather, write_answer
+from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S, NodesRequest, shared_gpus, without_nic
 from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, take_part, write_task
-from lumiimg.cluster.nodes.request import NodesRequest
+from lumiimg.cluster.nodes.report import build_report, differences
 from lumiimg.cluster.nodes.watch import Waiting, Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
@@ -281,12 +279,12 @@ def test_a_collective_over_nodes_without_a_nic_proves_nothing_of_the_image(tmp_p
 
 def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
     gathered = grouped(tmp_path, WELL, WELL)
-    report = nodes.build_report(CONTEXT, FILES, "7", gathered, None, "not taken: no GPU", owes_run=True)
+    report = build_report(CONTEXT, FILES, "7", gathered, None, "not taken: no GPU", owes_run=True)
     assert report.answer is Answer.UNDECIDED
     assert report.sentence.startswith("CANNOT TELL: level run not taken: no GPU; no obstacle found at level probe")
     assert report.levels["run"] == "not taken: no GPU"
     assert report.groups[0].nodes == ("nid000000", "nid000001"), "what the nodes answered is told all the same"
-    assert nodes.build_report(CONTEXT, FILES, "7", gathered, None, "not taken").answer is Answer.NO_OBSTACLE
+    assert build_report(CONTEXT, FILES, "7", gathered, None, "not taken").answer is Answer.NO_OBSTACLE
 
 
 # -- one node --
@@ -371,7 +369,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
     program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
     gathered, done = nodes._ask(folder, ("a", "b"), task(image).probes, None, in_job(stand_in), lambda _: None)
     assert told(gathered) == {"never started": ("a", "b")}
-    report = nodes.build_report(CONTEXT, FILES, "7", gathered, output=nodes._tail(done))
+    report = build_report(CONTEXT, FILES, "7", gathered, output=nodes._tail(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)

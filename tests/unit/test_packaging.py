@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import lumiimg
-from lumiimg.cluster.nodes.check import own_command
+from lumiimg.cluster.nodes.slurm import own_command
 
 ROOT = Path(lumiimg.__file__).parents[1]
 WHEEL = f"lumiimg-{lumiimg.__version__}-py3-none-any.whl"

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lumiimg.check.answer import CheckReport
-    from lumiimg.cluster.nodes.check import NodesReport
+    from lumiimg.cluster.nodes.report import NodesReport
     from lumiimg.resolve.lock import Lock
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

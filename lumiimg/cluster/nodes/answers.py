@@ -1,18 +1,20 @@
-"""What one node answers, and the file that it puts it in: JSON, written by rename."""
+"""The answers of nodes, a file of JSON each, written by rename: who answered, who did not, and which are the same."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from lumiimg.fabric.path import FabricPath
 from lumiimg.files import read_beginning, write_text
-from lumiimg.findings import Finding  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.host.codec import FormError, decode, encode
+from lumiimg.findings import Finding
+from lumiimg.host.codec import FormError, from_json, to_json
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
 
 MAX_BYTES = 1 << 20
@@ -20,6 +22,7 @@ _SUFFIX = ".json"
 _PREFIX = "node-"
 """So that no name of a node makes a hidden file."""
 _NAME_LIMIT = 150
+_FILE_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,59 @@ class NodeAnswer:
     """What HIP says where it finds none."""
 
 
+@dataclass(frozen=True, slots=True)
+class FingerprintGroup:
+    """Nodes that are the same in all that is compared."""
+
+    nodes: tuple[str, ...]
+    fingerprint: Fingerprint
+    findings: tuple[Finding, ...]
+    """With the evidence of the first of them."""
+    no_gpu: str | None
+    """What HIP says on the first of them."""
+    slowest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnresponsiveNodes:
+    """Nodes without an answer that could be used."""
+
+    nodes: tuple[str, ...]
+    """Names."""
+    why: str
+    """What is known of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswers:
+    """What a check's folder holds."""
+
+    groups: tuple[FingerprintGroup, ...]
+    """The largest first."""
+    silent: tuple[UnresponsiveNodes, ...]
+    out_of_time: bool = False
+    """Whether nodes were waited for up to the end of the job, and no longer."""
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    """An answer whose fingerprint and findings are not read yet: those of most nodes are the same bytes."""
+
+    run: str
+    node: str
+    milliseconds: Annotated[int, msgspec.Meta(ge=0)]
+    schema: int = 0
+    fingerprint: msgspec.Raw = msgspec.Raw(b"{}")
+    findings: msgspec.Raw = msgspec.Raw(b"[]")
+    no_gpu: str | None = None
+
+
 class AnswerError(Exception):
     """A file that is not an answer: a fact about the node, not the end of a command."""
 
 
 def write_answer(folder: Path, answer: NodeAnswer) -> None:
     """Put a node's answer into the folder of a check: whole, or not at all. Raises FailedError."""
-    write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{_SUFFIX}", json.dumps(encode(answer)))
+    write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{_SUFFIX}", to_json(answer))
 
 
 def fingerprint_findings(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -102,8 +151,11 @@ def is_answer(name: str) -> bool:
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
-def read_answer(path: Path) -> NodeAnswer:
-    """Return an answer. Raises AnswerError, whatever the bytes."""
+def read_answer(path: Path, fingerprints: dict[bytes, Fingerprint]) -> NodeAnswer:
+    """Return an answer. Raises AnswerError, whatever the bytes.
+
+    `fingerprints`: those that were read already, by their bytes; this one is added.
+    """
     try:
         data = read_beginning(path, MAX_BYTES + 1)
     except OSError as error:
@@ -111,13 +163,68 @@ def read_answer(path: Path) -> NodeAnswer:
     if len(data) > MAX_BYTES:
         raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
     try:
-        answer = decode(NodeAnswer, json.loads(data))
-    except RecursionError as error:
-        raise AnswerError("its answer is nested too deeply") from error
-    except FormError as error:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+        said = bytes(sealed.fingerprint)
+        fingerprint = fingerprints.get(said) or from_json(Fingerprint, said)
+        findings = from_json(tuple[Finding, ...], bytes(sealed.findings))
+    except (FormError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
-    except ValueError as error:
-        raise AnswerError("its answer is cut off, or not JSON") from error
-    if answer.fingerprint.findings != fingerprint_findings(answer.findings):
+    if fingerprint.findings != fingerprint_findings(findings):
         raise AnswerError("its answer contradicts itself")
-    return answer
+    fingerprints[said] = fingerprint
+    return NodeAnswer(sealed.schema, sealed.run, sealed.node, sealed.milliseconds, fingerprint, findings, sealed.no_gpu)
+
+
+def gather(
+    folder: Path, run: str, nodes: Collection[str], started: Collection[str], *, out_of_time: bool = False
+) -> NodeAnswers:
+    """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
+
+    Of a node that answered twice, the answers must be the same. Raises OSError if the folder cannot be read.
+    """
+    found, faults = _read_all(folder, run, set(nodes))
+    same: dict[Fingerprint, list[NodeAnswer]] = {}
+    for node, answers in found.items():
+        if any(answer.fingerprint != answers[0].fingerprint for answer in answers):
+            faults[node] = f"gave {len(answers)} different answers"
+        else:
+            same.setdefault(answers[0].fingerprint, []).append(answers[0])
+    groups = [_group(fingerprint, answers) for fingerprint, answers in same.items()]
+    groups.sort(key=lambda group: (-len(group.nodes), group.nodes))
+    until = " before the time of the job was up" if out_of_time else ""
+    for node in set(nodes) - found.keys() - faults.keys():
+        faults[node] = f"{'started, but gave no answer' if node in started else 'never started'}{until}"
+    return NodeAnswers(tuple(groups), tuple(_silent(faults)), out_of_time)
+
+
+def _group(fingerprint: Fingerprint, answers: list[NodeAnswer]) -> FingerprintGroup:
+    names = tuple(sorted(answer.node for answer in answers))
+    slowest = max(answer.milliseconds for answer in answers)
+    return FingerprintGroup(names, fingerprint, answers[0].findings, answers[0].no_gpu, slowest)
+
+
+def _read_all(folder: Path, run: str, nodes: Collection[str]) -> tuple[dict[str, list[NodeAnswer]], dict[str, str]]:
+    """Return (answers by node, what is wrong with others by node); a file of no node of the check is passed over."""
+    found: dict[str, list[NodeAnswer]] = {}
+    faults: dict[str, str] = {}
+    fingerprints: dict[bytes, Fingerprint] = {}
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for _, entry in zip(range(_FILE_LIMIT), entries, strict=False))
+    for name in filter(is_answer, names):
+        try:
+            answer = read_answer(folder / name, fingerprints)
+        except AnswerError as error:
+            if (node := node_of_file(name)) in nodes:
+                faults[node] = str(error)
+            continue
+        if answer.run == run and answer.node in nodes:
+            found.setdefault(answer.node, []).append(answer)
+    return found, {node: why for node, why in faults.items() if node not in found}
+
+
+def _silent(faults: Mapping[str, str]) -> Iterator[UnresponsiveNodes]:
+    reasons: dict[str, list[str]] = {}
+    for node, why in faults.items():
+        reasons.setdefault(why, []).append(node)
+    for why, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield UnresponsiveNodes(tuple(sorted(names)), why)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import re
@@ -27,7 +26,7 @@ from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import BadInputError, LumiimgError, MissingHereError
 from lumiimg.files import open_regular, read_beginning, write_text
 from lumiimg.host import node_facts as host_node
-from lumiimg.host.codec import FormError, decode, encode
+from lumiimg.host.codec import FormError, from_json, to_json
 from lumiimg.host.root_queries import read_word
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
@@ -81,7 +80,7 @@ def identity_of(path: Path) -> str:
 
 def write_task(folder: Path, task: NodeTask) -> None:
     """Put the task into the folder of a check. Raises FailedError."""
-    write_text(folder / TASK, json.dumps(encode(task)))
+    write_text(folder / TASK, to_json(task))
 
 
 def read_task(folder: Path, node: str) -> NodeTask:
@@ -91,16 +90,15 @@ def read_task(folder: Path, node: str) -> NodeTask:
     """
     path = folder / TASK
     try:
-        return decode(NodeTask, json.loads(read_beginning(path, _MAX_TASK_BYTES)))
+        return from_json(NodeTask, read_beginning(path, _MAX_TASK_BYTES))
     except OSError as error:
         raise BadInputError(
             f"cannot be read on {node}: {error.strerror}",
             where=str(path),
             hint="start the check in a folder that all nodes share: project or scratch, not /tmp",
         ) from error
-    except (ValueError, RecursionError) as error:
-        what = str(error) if isinstance(error, FormError) else "is not JSON"
-        raise BadInputError(f"is not the task of a check: {what}", where=str(path)) from error
+    except FormError as error:
+        raise BadInputError(f"is not the task of a check: {error}", where=str(path)) from error
 
 
 def is_mark(name: str) -> bool:

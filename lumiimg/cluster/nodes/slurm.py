@@ -1,16 +1,23 @@
-"""Slurm, asked through its own commands: which nodes a job has, one step over them, a job that is waited for."""
+"""Slurm, asked through its own commands: which nodes a job has, one step over them, a job that is waited for.
+
+And what those nodes need of this one: the command that starts this program there, and a folder that they share.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import lumiimg
 from lumiimg.cluster.job.shape import OTHER_SHAPE, seconds
+from lumiimg.engine.own_folder import own_folder
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError, one_line
 
@@ -169,3 +176,36 @@ def slurm_program(name: str, environment: Mapping[str, str]) -> str:
     if found is None:
         raise MissingHereError(f"no Slurm here: {name} is not on PATH", hint=_HINT)
     return found
+
+
+def own_command() -> list[str]:
+    """Return how this program is started on another node that has the same files, from a checkout too.
+
+    Not out of the folder it is started in (-P), and without PYTHONPATH, which would reach the container. From a zip
+    file it is that file: what it unpacks lies on this node alone.
+    """
+    if lumiimg.archive is not None:
+        return [sys.executable, lumiimg.archive]
+    home = str(Path(lumiimg.__file__).parent.parent)
+    code = f"import sys; sys.path.append({home!r}); from lumiimg.cli.main import run; run()"
+    return [sys.executable, "-P", "-c", code]
+
+
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """Make a folder for a check where the user is, which all nodes share as a rule; it is gone afterwards.
+
+    What a check of this machine left there when it was killed is removed.
+
+    Raises BadInputError where nothing can be written.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(own_folder(Path.cwd(), ".lumiimg-check-"))
+        except OSError as error:
+            raise BadInputError(
+                f"the answers of the nodes cannot be put here: {error.strerror}",
+                where=str(Path.cwd()),
+                hint="start the check in a folder that can be written and that all nodes share",
+            ) from error
+        yield folder

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.nodes.check import NodesReport, own_command, shared_folder
-from lumiimg.cluster.nodes.collective import TOGETHER_LIMIT_S
-from lumiimg.cluster.nodes.slurm import is_job_number, run_job
+from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S
+from lumiimg.cluster.nodes.report import NodesReport
+from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, shared_folder
 from lumiimg.cluster.nodes.watch import FIRST_LIMIT_S, limit_s
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
 from lumiimg.files import read_beginning
-from lumiimg.host.codec import FormError, decode
+from lumiimg.host.codec import FormError, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,14 +67,11 @@ def check_by_job(
         # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
         try:
-            return decode(NodesReport, json.loads(read_beginning(report, _MAX_BYTES)))
+            return from_json(NodesReport, read_beginning(report, _MAX_BYTES))
         except FileNotFoundError as error:
             raise _without_report(done, _last_line(folder / _OUTPUT)) from error
-        except (OSError, ValueError, RecursionError) as error:
-            what = str(error) if isinstance(error, FormError) else _last_line(folder / _OUTPUT)
-            raise UndecidedError(
-                f"the report of the job cannot be read: {one_line(what) or 'it is not JSON'}"
-            ) from error
+        except (OSError, FormError) as error:
+            raise UndecidedError(f"the report of the job cannot be read: {one_line(str(error))}") from error
 
 
 def minutes(nodes: int) -> int:

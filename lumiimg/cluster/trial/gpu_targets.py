@@ -13,8 +13,7 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_files
 from lumiimg.check.probe.container import Container, read_run, tail
 from lumiimg.check.probe.programs import GPU_PROBE, find_or_compile
-from lumiimg.cluster.nodes.check import shared_folder
-from lumiimg.cluster.nodes.slurm import find_allocation, run_step
+from lumiimg.cluster.nodes.slurm import find_allocation, run_step, shared_folder
 from lumiimg.cluster.trial.look import snapshot_in
 from lumiimg.cluster.trial.reading import ClaimReading
 from lumiimg.engine.engine import find_engine

@@ -15,7 +15,7 @@ from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.check.run.collective import CollectiveOutcome
-    from lumiimg.cluster.nodes.check import NodesReport
+    from lumiimg.cluster.nodes.report import NodesReport
     from lumiimg.cluster.trial.case import TrialCase
     from lumiimg.cluster.trial.values import Claim
 

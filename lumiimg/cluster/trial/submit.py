@@ -9,8 +9,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lumiimg.cluster.nodes.check import own_command
-from lumiimg.cluster.nodes.slurm import slurm_program, submit_job
+from lumiimg.cluster.nodes.slurm import own_command, slurm_program, submit_job
 from lumiimg.cluster.trial.case import SlurmFacts
 from lumiimg.cluster.trial.claims import HERE
 from lumiimg.cluster.trial.driver import steps_left

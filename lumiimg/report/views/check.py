@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.answer import CheckReport
     from lumiimg.check.run.collective import CollectiveOutcome
-    from lumiimg.cluster.nodes.check import NodeGroup, NodesReport
+    from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 
 FOUND = "What was found"
 _LONG_NAMES = 60

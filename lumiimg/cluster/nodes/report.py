@@ -1,0 +1,295 @@
+"""What the nodes of a check come to together: one answer, and which nodes differ from the others, and in what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lumiimg.check.advice import advice_from_findings
+from lumiimg.check.answer import Answer
+from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, conclude
+from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - as above
+from lumiimg.cluster.nodes.answers import Library, UnresponsiveNodes  # noqa: TC001 - as above
+from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
+from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
+from lumiimg.nccl.node_names import folded
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.check.context import ImageInContext
+    from lumiimg.check.run.execution import RunResult
+    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.cluster.nodes.answers import Fingerprint, FingerprintGroup, NodeAnswers
+
+_LONG_NAMES = 200
+"""Characters of names of nodes, above which too many are at fault to go on without them."""
+_WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
+_DIFFERENCES = 4
+"""At most, of a group of nodes."""
+_BUILD_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes that are the same, and what that means."""
+
+    nodes: tuple[str, ...]
+    """Names."""
+    answer: Answer
+    """Of these nodes."""
+    sentence: str
+    """The answer for a person."""
+    differs: tuple[str, ...]
+    """From the largest group, in a few words; empty for that one."""
+    path: FabricPath
+    """As it is on these nodes."""
+    findings: tuple[Finding, ...]
+    """On these nodes."""
+    libraries: tuple[Library, ...]
+    """That were in the processes of the probes."""
+    slowest_ms: int
+    """That the slowest node took, in milliseconds."""
+    gpus: int | None = None
+    """Of one node, as HIP says there; None where it was not asked."""
+    steps: tuple[Step, ...] = ()
+    """The path step by step, with what is known of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReport:
+    """The same on N nodes of a job; identical nodes are reported as one group."""
+
+    image: str
+    """As it was named."""
+    job: str
+    """Number of the job."""
+    answer: Answer
+    """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
+    sentence: str
+    """The answer for a person."""
+    levels: dict[str, str]
+    """What became of each level, by its name: `done`, or why it was not taken."""
+    groups: tuple[NodeGroup, ...]
+    """Those that say no first, then the largest."""
+    silent: tuple[UnresponsiveNodes, ...]
+    """Nodes that gave no answer."""
+    output: tuple[str, ...]
+    """What the step printed at its end, where nodes are silent: for people."""
+    collective: CollectiveOutcome | None = None
+    """What the collective of level run came to."""
+    gpu: GpuAccount | None = None
+    """Whether the GPU of --host or --site takes the image's code; null where none of AMD's is known."""
+    advice: Advice = NO_ADVICE
+    """Why, and what to do."""
+
+
+def build_report(
+    context: ImageInContext,
+    files: HostFit,
+    job: str,
+    gathered: NodeAnswers,
+    ran: RunResult | None = None,
+    why: str = NOT_ASKED,
+    output: tuple[str, ...] = (),
+    *,
+    owes_run: bool = False,
+) -> NodesReport:
+    """Return what the answers come to, with what the files of the image say.
+
+    `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
+    without one the question is open. `output` is that of the step.
+    """
+    usual = gathered.groups[0].fingerprint if gathered.groups else None
+    found = [_group(context, files, group, usual, ran) for group in gathered.groups]
+    groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
+    silent = gathered.silent
+    answer = _answer(groups, silent)
+    outcome = ran.outcome if ran is not None else None
+    levels = {
+        Level.STATIC.value: "done",
+        Level.PROBE.value: f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
+        Level.RUN.value: f"done: {outcome.program}, {count(outcome.ranks, 'rank')}" if outcome is not None else why,
+    }
+    words = _sentence(answer, groups, silent)
+    missing = f"level run {why}" if owes_run and ran is None else None
+    if answer is Answer.NO_OBSTACLE and missing is not None:
+        answer, words = Answer.UNDECIDED, f"CANNOT TELL: {missing}; {words}"
+    return NodesReport(
+        image=str(context.path),
+        job=job,
+        answer=answer,
+        sentence=words,
+        levels=levels,
+        groups=groups,
+        silent=silent,
+        output=output if silent else (),
+        collective=outcome,
+        gpu=files.gpu,
+        advice=_advice(answer, groups, silent, missing),
+    )
+
+
+def report_without_rccl(context: ImageInContext, files: HostFit, nodes: tuple[str, ...], job: str) -> NodesReport:
+    """Return what an image comes to in which there is nothing to run: the same on all nodes."""
+    found = conclude(context, files, files.static.path, level=Level.STATIC)
+    path = files.static.path
+    group = NodeGroup(nodes, found.answer, found.sentence, (), path, found.findings, (), 0, steps=found.steps)
+    levels = {Level.STATIC.value: "done", Level.PROBE.value: NO_RCCL, Level.RUN.value: NO_RCCL}
+    advice = advice_from_findings(found.answer, found.findings, str(context.path))
+    asked = (str(context.path), job, found.answer, found.sentence)
+    return NodesReport(*asked, levels, (group,), (), (), gpu=files.gpu, advice=advice)
+
+
+def _advice(
+    answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes], missing: str | None
+) -> Advice:
+    """Return why, and what to do: where the image works on other nodes, the nodes are at fault, and not the image."""
+    worst = next((group for group in groups if group.answer is answer), None)
+    if answer is Answer.UNDECIDED and silent:
+        bad = [node for entry in silent for node in entry.nodes]
+        why = f"{count(len(bad), 'node')} gave no answer: {silent[0].why}"
+    elif worst is None:
+        return Advice(missing)
+    else:
+        of_group = advice_from_findings(worst.answer, worst.findings)
+        if len(groups) == 1 or answer is Answer.NO_OBSTACLE:
+            return of_group if answer is not Answer.UNDECIDED or of_group.why else Advice(missing)
+        bad = [*worst.nodes]
+        why = f"on {count(len(bad), 'node')}: {of_group.why or worst.sentence}"
+    names = folded(bad)
+    fine = len(names) < _LONG_NAMES and any(group.answer is Answer.NO_OBSTACLE for group in groups)
+    return Advice(why, f"#SBATCH --exclude={names}", "in the job script") if fine else Advice(why)
+
+
+def _group(
+    context: ImageInContext, files: HostFit, group: FingerprintGroup, usual: Fingerprint | None, ran: RunResult | None
+) -> NodeGroup:
+    """Return what nodes that are the same come to; `ran` counts for those that were probed."""
+    here = group.fingerprint
+    ran = ran if here.trouble is None else None
+    level = Level.STATIC if here.trouble else Level.RUN if ran is not None else Level.PROBE
+    found = conclude(context, files, here.fabric, group.findings, ran, level=level)
+    return NodeGroup(
+        nodes=group.nodes,
+        answer=found.answer if here.trouble is None else Answer.UNDECIDED,
+        sentence=found.sentence if here.trouble is None else f"CANNOT TELL: not probed: {here.trouble}",
+        differs=differences(here, usual) if usual else (),
+        path=here.fabric,
+        steps=found.steps,
+        findings=found.findings,
+        libraries=here.libraries,
+        slowest_ms=group.slowest_ms,
+        gpus=here.gpus,
+    )
+
+
+def _answer(groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes]) -> Answer:
+    """Return the answer for all: one node that says no is a no, one that says nothing leaves it open."""
+    answers = {group.answer for group in groups}
+    if Answer.NO in answers:
+        return Answer.NO
+    return Answer.UNDECIDED if silent or Answer.UNDECIDED in answers else Answer.NO_OBSTACLE
+
+
+def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes]) -> str:
+    """Return the answer with the tally: 60 the same, 3 with another libcxi, 1 gave no answer."""
+    total = sum(len(group.nodes) for group in groups) + sum(len(entry.nodes) for entry in silent)
+    if len(groups) == 1 and not silent:
+        return f"{groups[0].sentence} ({count(total, 'node')}{', all the same' if total > 1 else ''})"
+    tally = [
+        f"{len(group.nodes)} {group.differs[0] if group.differs else 'the same'}"
+        for group in sorted(groups, key=lambda group: bool(group.differs))
+    ]
+    tally += [f"{len(entry.nodes)} {entry.why}" for entry in silent]
+    concerned = [group for group in groups if group.answer is answer]
+    number = sum(len(group.nodes) for group in concerned)
+    if answer is Answer.UNDECIDED:
+        number += sum(len(entry.nodes) for entry in silent)
+    of = f"{number} of {count(total, 'node')}"
+    start = {
+        Answer.NO: f"NO on {of}",
+        Answer.UNDECIDED: f"CANNOT TELL for {of}",
+        Answer.NO_OBSTACLE: f"no obstacle found on {of}",
+    }[answer]
+    return f"{start}: {'; '.join(tally)}"
+
+
+def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
+    """Return what a fingerprint has other than the usual one, what most explains the rest first; a few at most."""
+    if of == usual:
+        return ()
+    found = tuple(dict.fromkeys(_all(of, usual))) or ("something that is not shown here",)
+    more = len(found) - _DIFFERENCES + 1
+    return found if more < 2 else (*found[: _DIFFERENCES - 1], f"{more} more differences")
+
+
+def _all(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
+    if of.trouble != usual.trouble:
+        yield f"not probed: {of.trouble}" if of.trouble else "probed"
+        return
+    yield from _word("RCCL", of.rccl or "unknown", usual.rccl or "unknown")
+    yield from _libraries(of, usual)
+    if of.fabric.provider != usual.fabric.provider:
+        yield f"provider {of.fabric.provider or 'not known'} instead of {usual.fabric.provider or 'none known'}"
+    if of.nics != usual.nics:
+        yield f"other NICs: {_nics(of)} instead of {_nics(usual)}"
+    for field in ("plugin", "plugin_api", "libfabric", "libcxi"):
+        here, there = getattr(of.fabric, field), getattr(usual.fabric, field)
+        yield from _word(field.replace("_", " "), f"{here or 'none'}", f"{there or 'none'}")
+    yield from _word("GPUs", f"{of.gpus or 0}", f"{usual.gpus or 0}")
+    yield from _word("amdgpu", of.gpu_driver or "none", usual.gpu_driver or "none")
+    yield from _word("engine", of.engine or "none", usual.engine or "none")
+    yield from _word("kernel", of.kernel, usual.kernel)
+    for finding in sorted(set(of.findings) - set(usual.findings)):
+        identity, _, severity = finding.partition(" ")
+        yield f"{identity} is {severity}"
+    for finding in sorted(set(usual.findings) - set(of.findings)):
+        identity = finding.partition(" ")[0]
+        if not any(other.startswith(f"{identity} ") for other in of.findings):
+            yield f"no {identity}"
+
+
+def _libraries(of: Fingerprint, usual: Fingerprint) -> Iterator[str]:
+    """Yield which libraries are others; one that lies elsewhere is the same if its build is."""
+    ours, theirs = _by_name(of), _by_name(usual)
+    for name in sorted(ours.keys() & theirs.keys()):
+        here, there = ours[name], theirs[name]
+        if here.build != there.build:
+            yield f"another {name} (build {_short(here)} instead of {_short(there)})"
+        elif here.path != there.path:
+            yield f"{name} from {here.path} instead of {there.path}"
+    for name in sorted(theirs.keys() - ours.keys()):
+        yield f"without {name}"
+    for name in sorted(ours.keys() - theirs.keys()):
+        yield f"with {name}"
+
+
+def _by_name(of: Fingerprint) -> dict[str, Library]:
+    """Return the libraries by name up to `.so.N`: libcxi.so.1.5.0 is another build of libcxi.so.1.7.0."""
+    return {_soname(library.name): library for library in of.libraries}
+
+
+def _soname(name: str) -> str:
+    stem, so, versions = name.partition(".so")
+    major = versions.split(".")[1:2]
+    return ".".join((stem + so, *major)) if so else name
+
+
+def _short(library: Library) -> str:
+    return library.build[:_BUILD_DIGITS] or "unknown"
+
+
+def _nics(of: Fingerprint) -> str:
+    if not of.nics:
+        return "none"
+    down = sum(nic.link_is_up is False for nic in of.nics)
+    firmware = ", ".join(sorted({nic.firmware for nic in of.nics if nic.firmware}))
+    return f"{len(of.nics)}{f', {down} down' if down else ''}{f', firmware {firmware}' if firmware else ''}"
+
+
+def _word(what: str, here: str, there: str) -> Iterator[str]:
+    if here != there:
+        yield f"{what} {here} instead of {there}"
