@@ -11,7 +11,7 @@ from lumiimg.check.adaptation import nothing_added, objections_of
 from lumiimg.cli import build
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import image_fetcher, resolve_request
+from lumiimg.cli.request import fetch_image, resolve_request
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Item
 from lumiimg.report.json_builds import NothingToAdapt
@@ -25,13 +25,12 @@ def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments, site_to_make_for)
     site = inputs.target
     read: list[Path] = []
-    fetch = image_fetcher(arguments)
 
-    def fetch_once(name: str) -> Path:
-        read.append(fetch(name))
+    def fetch(name: str) -> Path:
+        read.append(fetch_image(name, arguments))
         return read[-1]
 
-    base = read_foreign(arguments.base, fetch_once, site)
+    base = read_foreign(arguments.base, fetch, site)
     request, plan = resolve_request(arguments, images={arguments.base: base})
     _note(arguments, [has_item(arguments.base, base)])
     objections = objections_of(read[-1] if read else Path(arguments.base), inputs.snapshot)

@@ -7,12 +7,11 @@ import os
 from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.sites import find_site
 from lumiimg.cli.commands import LOCK
 from lumiimg.cli.error_output import print_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import resolve_request
+from lumiimg.cli.request import options_of, resolve_request
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places
@@ -20,8 +19,8 @@ from lumiimg.report.json_builds import BuildPlan, Stack
 from lumiimg.report.views.request import plan_document
 from lumiimg.resolve.decide import locked
 from lumiimg.resolve.lock import Lock
-from lumiimg.resolve.lock_trust import outside_catalogue, refuse_untrusted_sources
-from lumiimg.resolve.lockfile import read_lock, refuse_other_file
+from lumiimg.resolve.lock_trust import read_for_build
+from lumiimg.resolve.lockfile import refuse_other_file
 from lumiimg.resolve.request import Request
 
 
@@ -82,23 +81,17 @@ def _refuse_beside_why(arguments: argparse.Namespace) -> None:
 
 def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
     """Read the lock. Raises BadInputError where the command line asks for something else beside it."""
-    for option in ("base", "recipe", "add", "requirements", "arg", "source", "fabric", "host", "exclude-newer"):
-        given = getattr(arguments, option.replace("-", "_"))
-        if given and given != "auto":
-            raise BadInputError(f"--{option} and --locked", hint="the lock decides what is built; write it again first")
-    catalogue = open_catalogue(os.environ, arguments.layers)
-    path = arguments.lock or Path(LOCK)
-    mirrors = mirrors_of(arguments)
-    lock, request = read_lock(path, catalogue, mirrors, os.environ.get("PATH"))
-    if arguments.site is not None and find_site(arguments.site, os.environ).name != lock.site:
-        raise BadInputError(
-            f"is for {lock.site or 'no site'}, not for {arguments.site}",
-            where=str(path),
-            hint="write one for it: lumiimg lock",
-        )
-    found = outside_catalogue(lock, mirrors)
-    if not arguments.trust_lock:
-        refuse_untrusted_sources(found, path)
+    beside = ("base", "recipe", "add", "requirements", "arg", "source", "fabric", "host", "exclude_newer")
+    if given := options_of(arguments).given(*beside):
+        raise BadInputError(f"{given} and --locked", hint="the lock decides what is built; write it again first")
+    lock, request, found = read_for_build(
+        arguments.lock or Path(LOCK),
+        open_catalogue(os.environ, arguments.layers),
+        mirrors_of(arguments),
+        os.environ,
+        arguments.site,
+        trusted=arguments.trust_lock,
+    )
     for one in found:
         print_note(f"by the lock, not by the catalogue: {one}")
     return lock, request

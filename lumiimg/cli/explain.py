@@ -5,25 +5,32 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from lumiimg.build.provenance import asked_for
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.check.answer import CheckReport
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import explain_image
 from lumiimg.check.static.host_fit import HostFit, without_ours
-from lumiimg.cli import explain_request
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError
+from lumiimg.cli.request import ground_of, open_sources, options_of, read_request, resolve_request
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.report.json_builds import ExplainedRequest, PossibleBase, PossibleBases
 from lumiimg.report.json_images import ExplainedImage
 from lumiimg.report.json_output import print_json_line
 from lumiimg.report.views.compatibility import advice, compatibility_document
 from lumiimg.report.views.images import ImageAnswer, of_explanation
+from lumiimg.report.views.request import bases_document, request_document
+from lumiimg.resolve.decide import working
+from lumiimg.resolve.pin import with_taken
+from lumiimg.resolve.plan import outcome_of
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    is_request = bool(arguments.base or arguments.recipe or arguments.add or arguments.requirements)
+    is_request = options_of(arguments).given("base", "recipe", "add", "requirements") is not None
     if is_request and arguments.starts:
         raise BadInputError("--program is of an image", hint="leave it out")
     if bool(arguments.images) == is_request:
@@ -35,14 +42,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.images:
         _refuse_options_of_requests(arguments)
         return _several(arguments, output) if len(arguments.images) > 1 else _image(arguments, output)
-    return explain_request.execute(arguments, output)
+    return _request(arguments, output) if arguments.base or arguments.recipe else _bases(arguments, output)
 
 
 def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
-    given = [f"--{name}" for name in ("arg", "source", "mirror", "layers") if getattr(arguments, name)]
-    if given or arguments.fabric != "auto":
+    if given := options_of(arguments).given("arg", "source", "mirror", "layers", "fabric"):
         hint = f"of an image: --host FILE; of a request on it: --base {arguments.images[0]}"
-        raise BadInputError(f"{(given or ['--fabric'])[0]} says nothing about a finished image", hint=hint)
+        raise BadInputError(f"{given} says nothing about a finished image", hint=hint)
 
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
@@ -82,3 +88,24 @@ def _explainer(arguments: argparse.Namespace) -> Callable[[Path], tuple[CheckRep
             return explain_image(context)
 
     return look
+
+
+def _request(arguments: argparse.Namespace, output: Output) -> int:
+    request, plan = resolve_request(arguments)
+    if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
+        plan = with_taken(plan, plan.lock, open_sources(arguments), request.until)
+    code = ExitCode.NO if plan.refused else ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
+    return output.deliver(request_document(plan), "explain-request", ExplainedRequest(plan), code)
+
+
+def _bases(arguments: argparse.Namespace, output: Output) -> int:
+    """Report on which bases of the catalogue the layers can be put that are asked for."""
+    catalogue = open_catalogue(os.environ, arguments.layers)
+    request = read_request(arguments, catalogue, needs_base=False)
+    ground = ground_of(arguments, request, catalogue)
+    plans, others = working(request, ground)
+    free = [] if plans else working(replace(request.plainly(), add=request.unpinned), ground)[0]
+    document = bases_document(plans, request, ground.site, others=others, free=free)
+    bases = tuple(PossibleBase(plan.base.name, plan.is_doubtful, outcome_of(plan)) for plan in plans)
+    code = ExitCode.GOOD if plans else ExitCode.NO
+    return output.deliver(document, "explain-bases", PossibleBases(bases), code)

@@ -22,7 +22,7 @@ from lumiimg.build.unfetched import unreachable, write_fetch
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import find_site
 from lumiimg.cli.output import Output
-from lumiimg.cli.sources import open_sources
+from lumiimg.cli.request import open_sources
 from lumiimg.definition.definition import Definition
 from lumiimg.definition.writer import with_manifest, write_chain, write_flat
 from lumiimg.engine.engine import clean_environment

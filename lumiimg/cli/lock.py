@@ -10,8 +10,7 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.error_output import print_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import decide_request, indexes_of, read_request, resolve_context
-from lumiimg.cli.sources import open_sources
+from lumiimg.cli.request import decide_request, ground_of, indexes_of, open_sources, options_of, read_request
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.files import refuse_places, write_text
 from lumiimg.report.json_builds import WrittenLock
@@ -23,6 +22,7 @@ from lumiimg.resolve.lock_trust import outside_catalogue
 from lumiimg.resolve.lockfile import read_document, read_lock, refuse_other_file, to_text
 from lumiimg.resolve.pin import settle
 from lumiimg.resolve.request import Request
+from lumiimg.resolve.request_options import request_again
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -35,11 +35,11 @@ def execute(arguments: argparse.Namespace) -> int:
     before = _before(arguments, catalogue, must=request is None)
     if arguments.upgrade and before is None:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
-    request = request or _request_of(before, arguments)
+    request = request or request_again(options_of(arguments), before[1] if before else None, arguments.output)
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     # what was read for an answer may have been withdrawn since
     indexes = indexes_of(arguments, kept_days=1)
-    ground = replace(resolve_context(arguments, request, catalogue), held=held.layers, indexes=indexes)
+    ground = replace(ground_of(arguments, request, catalogue), held=held.layers, indexes=indexes)
     lock = locked(decide_request(request, ground), "lock")
     sources = open_sources(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
@@ -50,20 +50,6 @@ def execute(arguments: argparse.Namespace) -> int:
     document = lock_document(lock, request, found, arguments.output, beyond)
     value = WrittenLock(arguments.output, tuple(found or ()))
     return Output.of(arguments).deliver(document, "lock", value, ExitCode.GOOD)
-
-
-def _request_of(before: tuple[Lock, Request] | None, arguments: argparse.Namespace) -> Request:
-    """Return what the lock that is there was made from. Raises BadInputError, also for options that would change it."""
-    if before is None:
-        raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {arguments.output} yet")
-    names = ("add", "requirements", "arg", "source", "site", "host")
-    given = [f"--{name}" for name in names if getattr(arguments, name)]
-    if given or arguments.fabric != "auto":
-        raise BadInputError(
-            f"{(given or ['--fabric'])[0]} without --base or --recipe", hint="name the whole request to change it"
-        )
-    until = arguments.exclude_newer or before[1].until
-    return replace(before[1], mirrors=tuple(arguments.mirror), layers=tuple(arguments.layers), until=until)
 
 
 def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) -> tuple[Lock, Request] | None:

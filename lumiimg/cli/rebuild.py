@@ -15,7 +15,7 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import site_names
 from lumiimg.cli.build import check_result
 from lumiimg.cli.image_build import carry_out, known_machine, progress_of, report_built
-from lumiimg.cli.sources import open_sources
+from lumiimg.cli.request import open_sources
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, ExitCode, printable
 from lumiimg.image import open_image

@@ -9,7 +9,7 @@ from pathlib import Path
 from lumiimg.build.venv import make_venv, plan_venv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
-from lumiimg.cli.sources import open_sources
+from lumiimg.cli.request import open_sources
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places
 from lumiimg.report.json_images import WrittenVenv

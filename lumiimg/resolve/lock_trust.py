@@ -9,9 +9,11 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
+from lumiimg.catalog.sites import find_site
 from lumiimg.errors import BadInputError, LumiimgError, shortened
 from lumiimg.resolve.arguments import values_of
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
+from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.locking import lock_source
 from lumiimg.resolve.network.mirrors import Mirrors, general_index, public_index
 from lumiimg.toml import own_table
@@ -20,10 +22,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import LayerSource
+    from lumiimg.resolve.request import Request
 
 _SHOWN = 5
 """Of what a refusal names."""
+
+
+def read_for_build(
+    path: Path,
+    catalogue: Catalogue,
+    mirrors: Mirrors,
+    environment: Mapping[str, str],
+    site: str | None,
+    *,
+    trusted: bool,
+) -> tuple[Lock, Request, list[str]]:
+    """Read the lock that is to be built, and what in it is not from the catalogue, which counts where it is `trusted`.
+
+    Raises BadInputError where it is not, or is for another than this `site`; else as `read_lock` does.
+    """
+    lock, request = read_lock(path, catalogue, mirrors, environment.get("PATH"))
+    if site is not None and find_site(site, environment).name != lock.site:
+        what = f"is for {lock.site or 'no site'}, not for {site}"
+        raise BadInputError(what, where=str(path), hint="write one for it: lumiimg lock")
+    found = outside_catalogue(lock, mirrors)
+    if not trusted:
+        refuse_untrusted_sources(found, path)
+    return lock, request, found
 
 
 def outside_catalogue(lock: Lock, mirrors: Mirrors) -> list[str]:

@@ -7,16 +7,18 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.sites import Site, SiteFabric
+from lumiimg.catalog.sites import Site, SiteFabric, find_site
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
 from lumiimg.host.snapshot import fabric_entry
+from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import driver_of_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from lumiimg.host.snapshot import HostLibrary, Snapshot
 
@@ -24,6 +26,17 @@ _VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
 _OLDEST_GLIBC = (2, 2)
 """Where no library asks for a version."""
+
+
+def site_seen(name: str | None, host: Path | None, environment: Mapping[str, str]) -> Site | None:
+    """Return the site of that name; with the snapshot of one of its nodes, as it was seen there.
+
+    A lock of an older release may be for none. Raises BadInputError.
+    """
+    site = find_site(name, environment) if name else None
+    if host is None or site is None:
+        return site
+    return seen(site, read_snapshot(host), str(host))
 
 
 def seen(site: Site, snapshot: Snapshot, where: str) -> Site:

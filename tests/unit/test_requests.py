@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.request_options import RequestOptions, request_of
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import LAYER, MakeLayer
 from tests.shared.programs import unwrapped
@@ -259,3 +262,21 @@ def test_of_two_values_none_is_taken_in_silence(image: Path, capsys: Capture) ->
         for words in (["explain", *request], ["adapt", str(image), *request[2:]]):
             code, said = answer([*words, option, one, option, other], capsys)
             assert (code, f"{named} is given twice, with two values" in said) == (ExitCode.BAD_INPUT, True), words
+
+
+def test_a_recipe_is_changed_by_what_stands_beside_it_and_the_options_stay_as_they_were(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    text = 'summary = "s"\nbase = "rocm-6.2.4"\nadd = ["netprobe", "vllm==0.9.0"]\nfabric = "host"\n'
+    for site, chosen in (('site = "lumi"\n', "lumi"), ("", "frontier")):
+        recipe.write_text(text + site)
+        for add, expected, fabric in (
+            ([], ("netprobe", "vllm==0.9.0"), Fabric.HOST),
+            (["vllm=0.10.1"], ("netprobe", "vllm==0.10.1"), Fabric.HOST),
+            (["jax", "vllm==0.9.0"], ("netprobe", "vllm==0.9.0", "jax"), Fabric.HOST),
+            (["fabric-bundled"], ("netprobe", "vllm==0.9.0", "fabric-bundled"), None),
+        ):
+            options = RequestOptions(recipe=str(recipe), add=add)
+            asked = request_of(options, open_catalogue({}), lambda: "frontier", ())
+            assert (asked.base, asked.add, asked.fabric, asked.site) == ("rocm-6.2.4", expected, fabric, chosen)
+            assert asked.written.endswith("--site frontier") == (not site)
+            assert options == RequestOptions(recipe=str(recipe), add=add)
