@@ -24,6 +24,7 @@ from lumiimg.build.keys import image_key, kept_key, layer_keys
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.layer_root import LayerRoot
 from lumiimg.build.overlay import Overlay
+from lumiimg.build.places import log_path
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, SBOM, write_folder
 from lumiimg.build.sandbox import Sandbox, packed_again
@@ -31,6 +32,7 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.squash import squash
 from lumiimg.build.steps import content_below, steps_of
 from lumiimg.catalog.settings import open_to_others
+from lumiimg.engine.engine import clean_environment
 from lumiimg.engine.own_folder import remove_tree
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError
@@ -121,7 +123,6 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     environment: Mapping[str, str],
     cache: Path,
     downloads: Store,
-    log_path: Path,
     progress: Progress,
     runs_on: KnownMachine,
     replaces: bool,
@@ -131,7 +132,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
 ) -> BuiltImage:
     """Build the chain and put the image at `output`, by rename; unless `again`, nothing is written where it is already.
 
-    Layers whose result is in the cache are not built again. The engine's output goes to `log_path`. `documents` are
+    Layers whose result is in the cache are not built again. The log beside it has the engine's output. `documents` are
     JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go;
     `keeps_compiled`: what scripts compile is taken from the cache and put there; `fresh`: the base is not, and what is
     above it only where it came to the same; `runs_on`: what the bind manifest of the image is settled with.
@@ -139,7 +140,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at `output`.
     MissingHereError if the engine cannot build what the cache does not have.
     """
-    start = time.monotonic()
+    start, environment = time.monotonic(), clean_environment(environment)
     if others := open_to_others(cache):
         progress.notice(f"the cache {cache} {others}: whoever can write to it decides what is built")
     kept = LayerCache(cache)
@@ -175,7 +176,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     if not there_are:
         require_bootstrap(machine, chain[0].layers[0], chain[0].sections.header)
     try:
-        log = BuildLog(log_path, known_secrets(environment))
+        log = BuildLog(log_path(output), known_secrets(environment))
     except OSError as error:
         raise BadInputError(f"cannot be written: {error.strerror}", where=str(error.filename)) from error
     with log, _open_umask() as mask, scratch_folder(scratch_parent(cache)) as scratch:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from lumiimg.secret import hidden
 
@@ -69,6 +70,12 @@ class Progress:
 
     def stop(self) -> None:
         """Hear that nothing more comes, also where a step failed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class BuildLog(io.FileIO):

@@ -232,6 +232,12 @@ def read_record(image: Path) -> ImageRecord:
     return ImageRecord(image, plan, bill, manifest)
 
 
+def site_of(image: Path, environment: Mapping[str, str]) -> str | None:
+    """Return the site that an image says it is for, where that is known by its name: a path is not followed."""
+    site = (read_document(image, PLAN) or {}).get("site")
+    return next((name for name in site_names(environment) if name == site), None)
+
+
 def asked_for(image: Path) -> tuple[str, ...]:
     """Return the options of `lumiimg build` that an image was built with, to be proposed again.
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.build.builder import write_definitions
 from lumiimg.build.fetch import sources_of
+from lumiimg.definition.writer import with_manifest, write_chain, write_flat
 from lumiimg.errors import MissingHereError
 from lumiimg.files import replaced
-from lumiimg.resolve.lock import LockedSource
+from lumiimg.resolve.lock import Lock, LockedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from lumiimg.definition.definition import Definition
+    from lumiimg.host.carried_manifest import CarriedManifest
     from lumiimg.resolve.store import Store
 
 FETCH = "fetch.sh"
@@ -32,6 +35,21 @@ get() {
     fi
 }
 """
+
+
+def write_from_lock(
+    lock: Lock, manifest: CarriedManifest, folder: Path, store: Store, on_line: Callable[[str], None]
+) -> tuple[tuple[Definition, ...], Path | None]:
+    """Write the definitions of a lock, step by step and as one, with what they need beside them.
+
+    Return them, and the script that fetches what could not be reached; None where nothing is missing.
+    Raises as `unreachable` and `write_definitions`.
+    """
+    *below, last = write_chain(lock)
+    definitions = (*below, with_manifest(last, manifest), with_manifest(write_flat(lock), manifest))
+    missing = unreachable(definitions, store, on_line)
+    write_definitions(definitions, folder, store, on_line, missing)
+    return definitions, write_fetch(definitions, missing, folder) if missing else None
 
 
 def unreachable(

@@ -7,30 +7,26 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from lumiimg.build.builder import BuiltImage, build_image, write_definitions
+from lumiimg.build.builder import BuiltImage, build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import steps_to, why_rebuilt
 from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.choice import choose_way, machine_for_builds
 from lumiimg.build.local_base import lock_base
-from lumiimg.build.places import log_path, refuse_folder, refuse_output
+from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import PLAN, plan_document
-from lumiimg.build.unfetched import unreachable, write_fetch
+from lumiimg.build.unfetched import write_from_lock
 from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.sites import find_site
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.definition.definition import Definition
-from lumiimg.definition.writer import with_manifest, write_chain, write_flat
-from lumiimg.engine.engine import clean_environment
+from lumiimg.definition.writer import write_chain
 from lumiimg.errors import ExitCode
 from lumiimg.files import write_text
 from lumiimg.host.carried_manifest import read_manifest, to_text
-from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.host.wanted import KnownMachine, planned
+from lumiimg.host.wanted import KnownMachine, known_machine, planned
 from lumiimg.image import open_image
 from lumiimg.image.compare import FileDifference
 from lumiimg.report.json_builds import BuildResult, RebuildResult, Stack, WrittenDefinitions
@@ -57,50 +53,36 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         lock = settle(lock, sources, pin_base=arguments.lock is not None, until=request.until)
     if arguments.lock and not arguments.locked:
         write_text(arguments.lock, lock_text(lock, request))
-    if arguments.definitions is not None:
-        return _write_definitions(arguments, sources.store, lock, request)
-    machine = machine_for_builds(os.environ, cache)
-    if not arguments.why:
-        way, because = choose_way(machine, arguments.strategy)
-        if not arguments.quiet:
-            show(start_document(lock, machine.engine, output_of(arguments), f"{way}: {because}"), stderr=True)
-    progress = progress_of(arguments)
-    lock = lock_base(lock, cache, progress.notice)
-    runs_on = _runs_on(arguments, request, progress)
-    chain = write_chain(lock, runs_on.site.arch if runs_on.site else None)
-    if arguments.why:
-        return _why(arguments, chain, machine, LayerCache(cache))
-    built = carry_out(
-        arguments,
-        chain,
-        machine=machine,
-        way=way,
-        documents={PLAN: plan_document(lock, request)},
-        cache=cache,
-        downloads=sources.store,
-        again=arguments.force,
-        fresh=arguments.fresh,
-        runs_on=runs_on,
-    )
+    with progress_of(arguments) as progress:
+        if arguments.definitions is not None:
+            return _write_definitions(arguments, sources.store, lock, request, progress)
+        machine = machine_for_builds(os.environ, cache)
+        if not arguments.why:
+            way, because = choose_way(machine, arguments.strategy)
+            if not arguments.quiet:
+                show(start_document(lock, machine.engine, output_of(arguments), f"{way}: {because}"), stderr=True)
+        lock = lock_base(lock, cache, progress.notice)
+        runs_on = _runs_on(arguments, request, progress)
+        chain = write_chain(lock, runs_on.site.arch if runs_on.site else None)
+        if arguments.why:
+            return _why(arguments, chain, machine, LayerCache(cache))
+        built = build_image(
+            chain,
+            output_of(arguments),
+            machine=machine,
+            way=way,
+            documents={PLAN: plan_document(lock, request)},
+            environment=os.environ,
+            cache=cache,
+            downloads=sources.store,
+            progress=progress,
+            runs_on=runs_on,
+            replaces=arguments.force,
+            again=arguments.force,
+            fresh=arguments.fresh,
+        )
     report_built(arguments, built, lock, machine)
     return ExitCode.GOOD
-
-
-def carry_out(arguments: argparse.Namespace, chain: Sequence[Definition], **settings: Any) -> BuiltImage:  # noqa: ANN401 - those of build_image
-    """Build, and show on the terminal how far it is."""
-    output, progress = output_of(arguments), progress_of(arguments)
-    try:
-        return build_image(
-            chain,
-            output,
-            environment=clean_environment(os.environ),
-            log_path=log_path(output),
-            progress=progress,
-            replaces=arguments.force,
-            **settings,
-        )
-    finally:
-        progress.stop()
 
 
 def report_built(
@@ -134,19 +116,20 @@ def _why(arguments: argparse.Namespace, chain: Sequence[Definition], machine: Bu
     return Output.of(arguments).deliver(why_document(found, below), "why", found, code)
 
 
-def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, request: Request) -> int:
-    folder, progress = arguments.definitions, progress_of(arguments)
+def _write_definitions(
+    arguments: argparse.Namespace, store: Store, lock: Lock, request: Request, progress: Progress
+) -> int:
     manifest = planned(lock.fabric, _runs_on(arguments, request, progress))
-    *below, last = write_chain(lock)
-    definitions = [*below, with_manifest(last, manifest), with_manifest(write_flat(lock), manifest)]
-    missing = unreachable(definitions, store, progress.line)
-    write_definitions(definitions, folder, store, progress.line, missing)
-    fetch = write_fetch(definitions, missing, folder) if missing else None
+    definitions, fetch = write_from_lock(lock, manifest, arguments.definitions, store, progress.line)
     if arguments.manifest:
         write_text(arguments.manifest, to_text(manifest))
-    document = definitions_document(definitions, folder, fetch)
-    value = WrittenDefinitions(folder, tuple(definitions), fetch)
+    document = definitions_document(definitions, arguments.definitions, fetch)
+    value = WrittenDefinitions(arguments.definitions, definitions, fetch)
     return Output.of(arguments).deliver(document, "build-definitions", value, ExitCode.GOOD)
+
+
+def _runs_on(arguments: argparse.Namespace, request: Request, progress: Progress) -> KnownMachine:
+    return known_machine(request.site, request.host, os.environ, progress.notice if arguments.locked else None)
 
 
 def refuse_places_of_build(arguments: argparse.Namespace) -> None:
@@ -160,19 +143,6 @@ def refuse_places_of_build(arguments: argparse.Namespace) -> None:
 
 def output_of(arguments: argparse.Namespace) -> Path:
     return arguments.output or Path(f"{Path(arguments.recipe).stem if arguments.recipe else 'image'}.sif")
-
-
-def _runs_on(arguments: argparse.Namespace, request: Request, progress: Progress) -> KnownMachine:
-    host = request.host
-    if arguments.locked and host is not None and not host.is_file():
-        progress.notice(f"{host}, which the lock names, is not here: the bind manifest is settled without it")
-        host = None
-    return known_machine(request.site, host)
-
-
-def known_machine(site: str | None, host: Path | None) -> KnownMachine:
-    """Return what is known of the machine that an image is for. Raises BadInputError."""
-    return KnownMachine(read_snapshot(host) if host else None, find_site(site, os.environ) if site else None)
 
 
 def progress_of(arguments: argparse.Namespace) -> Progress:

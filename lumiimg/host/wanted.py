@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.catalog.age import age_of
+from lumiimg.catalog.sites import Site, find_site
 from lumiimg.elf.c_library import of_c_library
 from lumiimg.elf.system import glibc_version
 from lumiimg.elf.versions import numbers_of
@@ -30,15 +31,15 @@ from lumiimg.host.ldd import refusal
 from lumiimg.host.margins import Margin, margins_of, newest_needs
 from lumiimg.host.rccl_process import demands_of
 from lumiimg.host.snapshot import fabric_entry
-from lumiimg.host.snapshot_file import to_text
+from lumiimg.host.snapshot_file import read_snapshot, to_text
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import Image, RootFileSystem
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
 
@@ -61,6 +62,19 @@ class KnownMachine:
         fabric = self.site.fabric if self.site else None
         site = [self.site.name, f"{fabric}"] if self.site and fabric else None
         return json.dumps([site, to_text(replace(self.snapshot, taken="")) if self.snapshot else None]).encode()
+
+
+def known_machine(
+    site: str | None, host: Path | None, environment: Mapping[str, str], on_gone: Callable[[str], None] | None = None
+) -> KnownMachine:
+    """Return what is known of the machine that an image is for. Raises BadInputError.
+
+    A snapshot that is not there any more is left out, and `on_gone` hears of it, where that is given.
+    """
+    if on_gone is not None and host is not None and not host.is_file():
+        on_gone(f"{host}, which the lock names, is not here: the bind manifest is settled without it")
+        host = None
+    return KnownMachine(read_snapshot(host) if host else None, find_site(site, environment) if site else None)
 
 
 def wanted_by(image: Image, machine: KnownMachine) -> CarriedManifest:

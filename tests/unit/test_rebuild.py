@@ -490,7 +490,6 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         environment=dict(os.environ),
         cache=cache,
         downloads=Store(cache / "sources", Web(), Mirrors({})),
-        log_path=output.with_name(f"{output.name}.log"),
         **{
             "runs_on": KnownMachine(),
             "progress": Progress(),
