@@ -1,6 +1,6 @@
-"""What an update of a machine does to one image: it breaks, its binds are to be made again, or nothing happens.
+"""What an update of a machine does to images: they break, their binds are to be made again, or nothing happens.
 
-The image is modelled twice, with what the host offered and with what it offers; and the list of binds that was made
+An image is modelled twice, with what the host offered and with what it offers; and the list of binds that was made
 before, which stands in somebody's module or job script, is tried with the host as it is.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.answer import Answer
@@ -19,15 +19,16 @@ from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.check.static.host_fit import HostFit, check_host_fit, without_ours
 from lumiimg.check.static.proposals import is_refused
+from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Remedy
-from lumiimg.host.bind import ManifestCheck, try_saved
+from lumiimg.host.bind import try_saved
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.wording import typed
+from lumiimg.wording import count, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
     from lumiimg.host.drift import Drift
+    from lumiimg.host.manifest import Refusal
+
+_WORDS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
+    Answer.NO_OBSTACLE: "fine",
+    Answer.NO: "breaks",
+    Answer.UNDECIDED: "undecided",
+}
 
 
 class Fate(StrEnum):
@@ -53,6 +61,38 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """What the user called things, for the commands that are printed."""
+
+    now: str | None
+    """The file of the newer snapshot; None where this machine was read."""
+    site: str | None
+    """As --site takes it."""
+
+    @property
+    def snapshot(self) -> str:
+        """The file that commands can name."""
+        return self.now or "now.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBinds:
+    """What becomes of the binds that were made with the older snapshot."""
+
+    gone: tuple[str, ...] = ()
+    """Paths that they name and the host does not have any more."""
+    lack: tuple[str, ...] = ()
+    """What must be bound now, and was not before: device files that the engine hides."""
+    refusal: Refusal | None = None
+    """Why what is left of them does not load; null where it does."""
+
+    @property
+    def hold(self) -> bool:
+        """Whether the image starts and loads with them. An engine that skips a bind may lack a library."""
+        return not self.gone and not self.lack and self.refusal is None
+
+
+@dataclass(frozen=True, slots=True)
 class ImageDrift:
     """One image, before and now."""
 
@@ -64,13 +104,14 @@ class ImageDrift:
     """With the older snapshot."""
     now: HostFit
     """With the newer snapshot and new binds."""
-    saved: ManifestCheck
-    lacks: tuple[str, ...]
-    """What its engine needs bound now, and did not before: device files that it hides."""
+    saved_binds: SavedBinds
+    """What becomes of the binds that were made with the older snapshot."""
     driver: tuple[RuleResult, ...]
     """What a GPU driver that changed makes of its ROCm."""
     notes: tuple[str, ...]
     """What was not seen."""
+    remedies: tuple[Remedy, ...] = ()
+    """What to do, a command or a sentence each; commands first."""
 
     @property
     def refused(self) -> tuple[RuleResult, ...]:
@@ -82,7 +123,82 @@ class ImageDrift:
         return tuple([rule for rule in all_now if (rule.id, rule.need) not in old] or all_now)
 
 
-def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None = None) -> ImageDrift:
+@dataclass(frozen=True, slots=True)
+class UnreadImage:
+    """One that cannot be read."""
+
+    image: Path
+    """As it was named."""
+    error: LumiimgError
+
+    @property
+    def why(self) -> str:
+        """Why it cannot be read, and what to do."""
+        return "; ".join(filter(None, (self.error.what, self.error.hint)))
+
+
+@dataclass(frozen=True, slots=True)
+class DriftResult:
+    """What a host update changed, and what that does to images."""
+
+    drift: Drift
+    images: tuple[ImageDrift, ...]
+    """Each image that was named and can be read."""
+    unread: tuple[UnreadImage, ...]
+    """Each other one."""
+    words: Words
+
+    @property
+    def decided(self) -> Answer:
+        """Refused where something that was good is not any more; without images, where it may not be."""
+        fates = {image.fate for image in self.images}
+        if self.drift.kinds or (self.unread and not self.images):
+            return Answer.UNDECIDED
+        if not self.images:
+            may_break = any(change.may_break for change in self.drift.changes)
+            return Answer.UNDECIDED if self.drift.lost_fabric else Answer.NO if may_break else Answer.NO_OBSTACLE
+        if fates & {Fate.BREAKS, Fate.STALE_BINDS}:
+            return Answer.NO
+        return Answer.UNDECIDED if Fate.UNKNOWN in fates else Answer.NO_OBSTACLE
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """An image that cannot be read leaves a yes open."""
+        return ExitCode.BAD_INPUT if self.unread and self.decided is not Answer.NO else self.decided.exit_code
+
+    @property
+    def answer(self) -> Literal["fine", "breaks", "undecided"]:
+        """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3, or 2 where an image cannot be read."""
+        is_open = self.unread and self.decided is Answer.NO_OBSTACLE
+        return _WORDS[Answer.UNDECIDED if is_open else self.decided]
+
+    @property
+    def sentence(self) -> str:
+        """The answer for a person."""
+        cut = f"; {count(len(self.unread), 'image')} cannot be read" if self.unread else ""
+        return f"{_sentence(self.drift, self.images, self.decided)}{cut}"
+
+
+def drift_of(
+    drift: Drift, paths: Sequence[Path], environment: Mapping[str, str], site: Site | None, words: Words
+) -> DriftResult:
+    """Return what a drift does to images. Raises LumiimgError where there is one alone, and it cannot be read.
+
+    Of nodes of different kinds nothing follows for an image.
+    """
+    images: list[ImageDrift] = []
+    unread: list[UnreadImage] = []
+    for path in () if drift.kinds else paths:
+        try:
+            images.append(follow(path, environment, drift, site, words))
+        except LumiimgError as error:
+            if len(paths) == 1:
+                raise
+            unread.append(UnreadImage(path, error))  # it does not keep the others from an answer
+    return DriftResult(drift, tuple(images), tuple(unread), words)
+
+
+def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None, words: Words) -> ImageDrift:
     """Return what a drift does to an image; `environment` is the user's, variables of it reach the container.
 
     Raises BadInputError for what is not an image.
@@ -94,29 +210,43 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
             check_host_fit(each, static, owner=gpu_owner(site, each.snapshot), with_site=True)
             for each in (then, context)
         )
-        saved, lacks = _saved(context, drift, before, now)
+        saved = _saved(context, drift, before, now)
         driver = tuple(_driver(context, drift)) if drift.driver_changed else ()
-    fate = _fate(before, now, is_stale=bool(lacks) or not saved.holds, driver=driver)
-    return ImageDrift(str(path), fate, before, now, saved, lacks, driver, tuple(_notes(drift, before, now, fate)))
+    fate = _fate(before, now, is_stale=not saved.hold, driver=driver)
+    notes = tuple(_notes(drift, before, now, fate))
+    found = ImageDrift(str(path), fate, before, now, saved, driver, notes)
+    return replace(found, remedies=tuple(_remedies(found, words)))
 
 
-def judge(drift: Drift, images: Sequence[ImageDrift]) -> Answer:
-    """Return the answer: refused where something that was good is not any more; without images, where it may not be."""
-    fates = {image.fate for image in images}
+def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Answer) -> str:
     if drift.kinds:
-        return Answer.UNDECIDED
-    if not images:
-        may_break = any(change.may_break for change in drift.changes)
-        return Answer.UNDECIDED if drift.lost_fabric else Answer.NO if may_break else Answer.NO_OBSTACLE
-    if fates & {Fate.BREAKS, Fate.STALE_BINDS}:
-        return Answer.NO
-    return Answer.UNDECIDED if Fate.UNKNOWN in fates else Answer.NO_OBSTACLE
+        return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
+    broken = [image for image in images if image.fate is Fate.BREAKS]
+    stale = [image for image in images if image.fate is Fate.STALE_BINDS]
+    of_all = f"of {count(len(images), 'image')}"
+    if broken or stale:
+        parts = []
+        if broken:
+            parts.append(f"{len(broken)} {of_all} {'breaks' if len(broken) == 1 else 'break'}")
+        if stale:
+            parts.append(f"{len(stale)} {of_all} {'needs' if len(stale) == 1 else 'need'} new binds")
+        return "; ".join(parts)
+    if not images and drift.lost_fabric:
+        return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
+    if answer is Answer.UNDECIDED:
+        unknown = sum(image.fate is Fate.UNKNOWN for image in images)
+        return f"CANNOT TELL for {unknown} {of_all}"
+    if not drift.changes:
+        return "nothing changed in the names, versions and settings that images depend on"
+    if answer is Answer.NO:
+        return "the host changed in what can break images: name them with --image to know"
+    return "the host changed; no image breaks by it" if images else "the host changed, in nothing that breaks images"
 
 
-def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[Remedy]:
-    """Yield what to do, commands first; `snapshot` is the name of today's file, `site` what --site takes."""
+def _remedies(image: ImageDrift, words: Words) -> Iterator[Remedy]:
+    site = words.site
     if image.fate in {Fate.STALE_BINDS, Fate.MENDED}:
-        machine = ["--host", snapshot, *(("--site", site) if site else ())]
+        machine = ["--host", words.snapshot, *(("--site", site) if site else ())]
         yield Remedy(command=bind_command(image.image, machine))
     if image.fate is Fate.BREAKS:
         if any(rule.id in {"glibc-gate", "library"} for rule in image.refused):
@@ -134,15 +264,14 @@ def remedies(image: ImageDrift, snapshot: str, site: str | None) -> Iterator[Rem
             yield Remedy("name the machine, so that its driver window applies: --site NAME (`lumiimg list`)")
 
 
-def _saved(
-    context: ImageInContext, drift: Drift, before: HostFit, now: HostFit
-) -> tuple[ManifestCheck, tuple[str, ...]]:
+def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit) -> SavedBinds:
     if before.manifest is None or now.manifest is None or now.manifest.fabric is Fabric.NONE:
-        return ManifestCheck((), None), ()
+        return SavedBinds()
     host = RootFileSystem(SnapshotTree(drift.now))
     bound = {bind.target for bind in before.manifest.binds}
     lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]
-    return try_saved(before.manifest, context.image.root, context.inside.settings, host), tuple(lacks)
+    gone, refusal = try_saved(before.manifest, context.image.root, context.inside.settings, host)
+    return SavedBinds(gone, tuple(lacks), refusal)
 
 
 def _fate(before: HostFit, now: HostFit, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:

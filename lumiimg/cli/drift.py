@@ -7,18 +7,15 @@ import os
 from pathlib import Path
 
 from lumiimg.catalog.site_choice import site_here
-from lumiimg.check.answer import Answer
-from lumiimg.check.drift import follow, judge
+from lumiimg.check.drift import Words, drift_of
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.host.drift import compare
 from lumiimg.host.library_search import ASKED
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.report.views.drift import Words, drift_document, drift_result
-from lumiimg.report.views.images import of_error
+from lumiimg.report.views.drift import drift_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -27,21 +24,9 @@ def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments, None if arguments.now else site_here)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
-    drift = compare(before, now)
-    # of nodes of different kinds nothing follows for an image
-    images, unread = [], []
-    for path in () if drift.kinds else arguments.image:
-        try:
-            images.append(follow(path, os.environ, drift, inputs.site))
-        except LumiimgError as error:
-            if len(arguments.image) == 1:
-                raise
-            unread.append(of_error(path, error))  # it does not keep the others from an answer
-    answer = judge(drift, images) if images or not unread else Answer.UNDECIDED
     words = Words(str(arguments.now) if arguments.now else None, inputs.site_name)
-    code = ExitCode.BAD_INPUT if unread and answer is not Answer.NO else answer.exit_code
-    result = drift_result(drift, images, answer, words, unread)
-    return output.deliver(drift_document(result, words), "drift", result, code)
+    result = drift_of(compare(before, now), arguments.image, os.environ, inputs.site, words)
+    return output.deliver(drift_document(result), "drift", result, result.exit_code)
 
 
 def _this_machine(before: Snapshot) -> Snapshot:

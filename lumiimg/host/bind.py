@@ -11,7 +11,7 @@ preferred.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -283,27 +283,12 @@ def _is_private(trial: BindTrial, version: MissingVersion) -> bool:
 # -- a list of binds that was made for a host as it was, tried with the host as it is --
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestCheck:
-    """What became of such a list, in a module or a job script that nobody wrote again."""
-
-    gone: tuple[str, ...]
-    """Files that it names and that the host's snapshot does not have."""
-    refusal: Refusal | None
-    """Why what is left of it does not load; None where it does."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether it does today what it did. An engine that skips a bind may lack a library."""
-        return not self.gone and self.refusal is None
-
-
 def try_saved(
     manifest: BindManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem
-) -> ManifestCheck:
+) -> tuple[tuple[str, ...], Refusal | None]:
     """Return what a manifest for an earlier host comes to; `root` is the image's, `host` has today's files."""
     if manifest.fabric is not Fabric.HOST or manifest.trial is None:
-        return ManifestCheck((), None)
+        return (), None
     libraries = [bind for bind in manifest.binds if bind.target.startswith(f"{PRIVATE}/")]
     gone = tuple(bind.source for bind in libraries if not host.is_file(bind.source))
     names = {bind.target.removeprefix(f"{PRIVATE}/"): bind for bind in libraries if bind.source not in gone}
@@ -313,7 +298,7 @@ def try_saved(
     trial = attempt(root, settings, manifest.trial.demand, host, plan)
     if trial.outcome.missing:
         refusal = refusals.missing(plan, trial, trial.outcome.missing[0]).refusal
-        return ManifestCheck(gone, replace(refusal, have="neither the image nor the list has it"))
+        return gone, replace(refusal, have="neither the image nor the list has it")
     if not trial.loads:
-        return ManifestCheck(gone, refusals.cannot_load(plan, trial).refusal)
-    return ManifestCheck(gone, None if trial.provider else refusals.no_provider(plan, trial).refusal)
+        return gone, refusals.cannot_load(plan, trial).refusal
+    return gone, None if trial.provider else refusals.no_provider(plan, trial).refusal

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from lumiimg.build.capabilities import CapabilityTrial
     from lumiimg.build.disk_space import FreeSpace
-    from lumiimg.check.drift import ImageDrift
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.startup import Startup
     from lumiimg.check.static.host_fit import HostFit
@@ -27,14 +26,12 @@ if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadOutcome
     from lumiimg.engine.engine import Engine
     from lumiimg.fabric.path import Fabric
-    from lumiimg.findings import Advice, Finding, Remedy
+    from lumiimg.findings import Advice, Finding
     from lumiimg.gpu.target import GpuTarget
-    from lumiimg.host.drift import Drift
-    from lumiimg.host.manifest import BindManifest, Refusal, Variable
+    from lumiimg.host.manifest import BindManifest, Variable
     from lumiimg.image.compare import FileDifference
     from lumiimg.nccl.report import LogReport, RankUse
     from lumiimg.nccl.vocabulary import ReturnCode, Signature
-    from lumiimg.report.views.images import ImageAnswer
     from lumiimg.resolve.gpu_code import GpuCode
     from lumiimg.resolve.venv import VenvRecord
 
@@ -122,50 +119,6 @@ class ExplainedImage:
     def notes(self) -> tuple[str, ...]:
         """What is worth knowing and changes nothing."""
         return self.of.manifest.notes if self.of.manifest else ()
-
-
-@dataclass(frozen=True, slots=True)
-class SavedBinds:
-    """What becomes of the binds that were made with the older snapshot."""
-
-    hold: bool
-    """Whether the image starts and loads with them."""
-    gone: tuple[str, ...]
-    """Paths that they name and the host does not have any more."""
-    lack: tuple[str, ...]
-    """What must be bound now, and was not before."""
-    refusal: Refusal | None
-    """Why what is left of them does not load; null where it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriftOfImage:
-    """One image."""
-
-    of: ImageDrift
-    remedies: tuple[Remedy, ...]
-    """What to do, a command or a sentence each."""
-
-    @property
-    def saved_binds(self) -> SavedBinds:
-        """What becomes of the binds that were made with the older snapshot."""
-        saved, lacks = self.of.saved, self.of.lacks
-        return SavedBinds(saved.holds and not lacks, saved.gone, lacks, saved.refusal)
-
-
-@dataclass(frozen=True, slots=True)
-class DriftResult:
-    """What a host update changed, and what that does to images."""
-
-    answer: Literal["fine", "breaks", "undecided"]
-    """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3, or 2 where an image cannot be read."""
-    sentence: str
-    """The answer for a person."""
-    drift: Drift
-    images: tuple[DriftOfImage, ...]
-    """Each image that was named and can be read."""
-    unread: tuple[ImageAnswer, ...]
-    """Each other one."""
 
 
 @dataclass(frozen=True, slots=True)

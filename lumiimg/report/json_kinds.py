@@ -117,12 +117,12 @@ KINDS = {
     ),
     "drift": Kind(
         "lumiimg drift before.json [now.json] --json",
-        "report.json_images.DriftResult",
+        "check.drift.DriftResult",
         """answer sentence drift.before{host taken} drift.now{host taken} drift.kinds drift.changes drift.notes
-        images{of.image of.fate of.before{decision fabric} of.now{decision fabric}
-            saved_binds{hold gone lack refusal{need have chain}} of.refused{id need have}
-            of.driver{outcome need have because} of.notes remedies}
-        unread{image why=sentence}""",
+        images{image fate before{decision fabric} now{decision fabric}
+            saved_binds{hold gone lack refusal{need have chain}} refused{id need have}
+            driver{outcome need have because} notes remedies}
+        unread{image why}""",
     ),
     "explain-bases": Kind("lumiimg explain --add L --json", "report.json_builds.PossibleBases"),
     "explain-image": Kind(

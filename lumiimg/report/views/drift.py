@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.drift import Fate, remedies
+from lumiimg.check.drift import Fate
 from lumiimg.check.static.host_fit import words_of
 from lumiimg.findings import Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Paragraph, Section, Tree
-from lumiimg.report.json_images import DriftOfImage, DriftResult
-from lumiimg.report.views.images import image_items
+from lumiimg.report.views.images import image_items, of_error
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.drift import ImageDrift
+    from lumiimg.check.drift import DriftResult, ImageDrift
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.report.views.images import ImageAnswer
-
-    Word = Literal["fine", "breaks", "undecided"]
 
 _FATES = {
     Fate.BREAKS: (Severity.PROBLEM, "BREAKS"),
@@ -39,40 +34,14 @@ _FATES = {
     Fate.FINE: (Severity.OK, "no obstacle found: what it loads has not changed, or still fits"),
 }
 """How each fate is marked, and in a sentence; the worst first."""
-_WORDS: Mapping[Answer, Word] = {Answer.NO_OBSTACLE: "fine", Answer.NO: "breaks", Answer.UNDECIDED: "undecided"}
 _SEVERITIES = {"fine": Severity.OK, "breaks": Severity.PROBLEM, "undecided": Severity.UNKNOWN}
 _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What the user called things, for the commands that are printed."""
-
-    now: str | None
-    """The file of the newer snapshot; None where this machine was read."""
-    site: str | None
-
-    @property
-    def snapshot(self) -> str:
-        """The file that commands can name."""
-        return self.now or "now.json"
-
-
-def drift_result(
-    drift: Drift, images: Sequence[ImageDrift], answer: Answer, words: Words, unread: Sequence[ImageAnswer] = ()
-) -> DriftResult:
-    """Return all that is known; images that cannot be read leave a yes open."""
-    whole = Answer.UNDECIDED if unread and answer is Answer.NO_OBSTACLE else answer
-    of_images = (DriftOfImage(image, tuple(remedies(image, words.snapshot, words.site))) for image in images)
-    sentence = _sentence(drift, images, answer)
-    if unread:
-        sentence += f"; {count(len(unread), 'image')} cannot be read"
-    return DriftResult(_WORDS[whole], sentence, drift, tuple(of_images), tuple(unread))
-
-
-def drift_document(result: DriftResult, words: Words) -> Document:
+def drift_document(result: DriftResult) -> Document:
     """Return what `drift` says: images first, the worst before the others, then what changed."""
-    drift, items = result.drift, tuple(_items(result.images))
+    drift, words, items = result.drift, result.words, tuple(_items(result.images))
+    unread = [of_error(one.image, one.error) for one in result.unread]
     named = any(words.snapshot in remedy for item in items for remedy in item.remedies)
     return Document(
         command="drift",
@@ -81,38 +50,13 @@ def drift_document(result: DriftResult, words: Words) -> Document:
         sentence=result.sentence,
         summary=(f"before: {_node(drift.before)}", f"now:    {_node(drift.now)}"),
         sections=(
-            Section("The images", (*items, *image_items(result.unread)), is_headed=False),
+            Section("The images", (*items, *image_items(unread)), is_headed=False),
             Section("Nodes of different kinds", tuple(_kinds(drift))),
             *_changes(drift),
             Section("Not known", tuple(Paragraph(note, Severity.UNKNOWN) for note in drift.notes), is_headed=False),
         ),
         closing=("`lumiimg host scan -o now.json`, here, writes now.json",) if words.now is None and named else (),
     )
-
-
-def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Answer) -> str:
-    if drift.kinds:
-        return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
-    broken = [image for image in images if image.fate is Fate.BREAKS]
-    stale = [image for image in images if image.fate is Fate.STALE_BINDS]
-    of_all = f"of {count(len(images), 'image')}"
-    if broken or stale:
-        parts = []
-        if broken:
-            parts.append(f"{len(broken)} {of_all} {'breaks' if len(broken) == 1 else 'break'}")
-        if stale:
-            parts.append(f"{len(stale)} {of_all} {'needs' if len(stale) == 1 else 'need'} new binds")
-        return "; ".join(parts)
-    if not images and drift.lost_fabric:
-        return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
-    if answer is Answer.UNDECIDED:
-        unknown = sum(image.fate is Fate.UNKNOWN for image in images)
-        return f"CANNOT TELL for {unknown} {of_all}"
-    if not drift.changes:
-        return "nothing changed in the names, versions and settings that images depend on"
-    if answer is Answer.NO:
-        return "the host changed in what can break images: name them with --image to know"
-    return "the host changed; no image breaks by it" if images else "the host changed, in nothing that breaks images"
 
 
 def _node(snapshot: Snapshot) -> str:
@@ -151,12 +95,12 @@ def _change(change: NodeChange) -> Tree:
 # -- images --
 
 
-def _items(images: Sequence[DriftOfImage]) -> Iterator[Item]:
+def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
     """Yield images of one fate together, the worst first."""
-    for _, alike in itertools.groupby(sorted(images, key=lambda one: _alike(one.of)), lambda one: _alike(one.of)):
+    for _, alike in itertools.groupby(sorted(images, key=_alike), _alike):
         same = list(alike)
-        image, names = same[0].of, tuple(each.of.image for each in same)
-        is_one, what = len(same) == 1, same[0].remedies
+        image, names = same[0], tuple(each.image for each in same)
+        is_one, what = len(same) == 1, image.remedies
         yield Item(
             _FATES[image.fate][0],
             f"{image.image if is_one else count(len(same), 'image')}: {_fate(image)}",
@@ -200,12 +144,13 @@ def _reasons(image: ImageDrift) -> Iterator[str]:
             yield f"needs {need}: {have}  [{rule_of_driver.id}]"
     if image.fate is not Fate.STALE_BINDS:
         return
-    for path in image.saved.gone:
+    saved = image.saved_binds
+    for path in saved.gone:
         yield f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
-    for target in image.lacks:
+    for target in saved.lack:
         yield f"lacks {target}, which the engine hides now"
-    if image.saved.refusal is not None and not image.saved.gone:
-        yield f"{image.saved.refusal}"
+    if saved.refusal is not None and not saved.gone:
+        yield f"{saved.refusal}"
 
 
 def _details(image: ImageDrift) -> Iterator[str]:
