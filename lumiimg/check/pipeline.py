@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from lumiimg.check.advice import next_step
 from lumiimg.check.answer import Answer, CheckReport, LevelsTaken, decide, merge_levels, sentence
 from lumiimg.check.probe import simulation
-from lumiimg.check.probe.container import plugin_version_in_log
 from lumiimg.check.probe.task import (
     ProbeTask,
     carry_out,
     find_all_reduce,
     inconclusive_because,
-    loaded_rccl_version,
     make_task,
 )
 from lumiimg.check.run.execution import RunResult, count_gpus, refuse_without_gpu, run_collective, start_here
@@ -138,7 +136,7 @@ def _report(
         ran,
         level=taken,
         level_was_asked_for=level_was_asked_for,
-        plugin_version=plugin_version_in_log(probed.runs) if probed else None,
+        plugin_version=probed.plugin_version if probed else None,
     )
     return CheckReport(
         image=str(context.path),
@@ -202,7 +200,7 @@ def _run_here(engine: Engine, context: ImageInContext, task: ProbeTask, probed: 
             folder,
             start_here,
             gpus=count_gpus(container, task.static.path.rccl or ""),
-            version=loaded_rccl_version(probed),
+            version=probed.loaded_rccl,
             inconclusive=inconclusive_because(context.environment),
         )
 

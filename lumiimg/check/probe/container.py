@@ -73,9 +73,30 @@ class ProbeRun:
         """In its order. Topics and words are internal and may change at any time."""
         return tuple({"topic": event.topic, **event.values} for event in self.events)
 
-    def first(self, topic: str) -> Mapping[str, str] | None:
-        """Return the values of the first event of a topic."""
-        return next((event.values for event in self.events if event.topic == topic), None)
+    @property
+    def is_hung(self) -> bool:
+        """Whether its time was over, by our clock or its own."""
+        return self.timed_out or self.has("timeout")
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for the end of a sentence."""
+        return "ran out of time" if self.timed_out else f"ended with {self.exit_code}"
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines that say something."""
+        passing = ("@probe mapped", "INFO:", "WARNING:")  # the engine's own chatter
+        lines = [line for line in self.output.splitlines() if line.strip() and not line.startswith(passing)]
+        return tuple(lines[-EVIDENCE_LINES:])
+
+    def has(self, topic: str) -> bool:
+        """Whether there is an event of a topic."""
+        return any(event.topic == topic for event in self.events)
+
+    def first(self, topic: str) -> Mapping[str, str]:
+        """Return the values of the first event of a topic; none where there is none."""
+        return next((event.values for event in self.events if event.topic == topic), {})
 
     def all(self, topic: str) -> list[Mapping[str, str]]:
         """Return the values of all events of a topic."""
@@ -84,6 +105,10 @@ class ProbeRun:
     def mapped(self, part: Part) -> str | None:
         """Return the first mapped file that is this part of the fabric path by its name."""
         return next((v["path"] for v in self.all("mapped") if part_of(v.get("path", "")) is part), None)
+
+    def read_log(self) -> LogReport:
+        """Return what the log reader makes of the plugin's and the library's own lines."""
+        return read_lines(self.name, self.output.splitlines())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +130,24 @@ class Container:
 
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
         """Open a plugin as this image's RCCL would, and take it as far as listening."""
-        argv = [self.programs.command("handshake"), "--timeout", str(int(TIMEOUT_S / 2))]
-        if rccl is not None:
-            argv += ["--rccl", rccl]
-        if accepts:
-            argv += ["--accept", ",".join(map(str, accepts))]
-        return self._run("handshake", [*argv, plugin])
+        words = ["--rccl", rccl] if rccl is not None else []
+        words += ["--accept", ",".join(map(str, accepts))] if accepts else []
+        return self._own("handshake", *words, plugin)
 
     def rccl_probe(self, rccl: str) -> ProbeRun:
         """Ask RCCL for a unique id: once per process, as a second call hangs after a failure."""
-        return self._run("rcclprobe", [self.programs.command("rcclprobe"), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
+        return self._own("rcclprobe", rccl)
 
     def simulate(self, rccl: str) -> ProbeRun:
         """Have RCCL make a communicator on a stand-in for HIP. A simulation, and never a part of an ordinary check."""
-        return self._run(SIMULATION, [self.programs.command(SIMULATION), "--timeout", str(int(TIMEOUT_S / 2)), rccl])
+        return self._own(SIMULATION, rccl)
 
     def list_libraries(self, loader: str, library: str) -> ProbeRun:
         """Ask the image's own ld.so what it would load."""
         return self._run("ld.so", [loader, "--list", library])
+
+    def _own(self, program: str, *words: str) -> ProbeRun:
+        return self._run(program, [self.programs.command(program), "--timeout", str(int(TIMEOUT_S / 2)), *words])
 
     def _run(self, name: str, argv: Sequence[str]) -> ProbeRun:
         unset = [word for variable in SILENCING for word in ("-u", variable)]
@@ -175,17 +200,6 @@ def read_events(output: str) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def log_of(run: ProbeRun) -> LogReport:
-    """Return what the log reader makes of the plugin's and the library's own lines."""
-    return read_lines(run.name, run.output.splitlines())
-
-
-def plugin_version_in_log(runs: Iterable[ProbeRun]) -> str | None:
-    """Return the version that the plugin says of itself."""
-    found = (log_of(run).plugin for run in runs)
-    return next((component.version for component in found if component is not None), None)
-
-
 def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingDetails:
     """Return evidence, and cause, remedy and source of the first cause, if the knowledge base has one."""
     lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]
@@ -193,15 +207,3 @@ def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingD
         return {"evidence": lines}
     first = causes[0]
     return {"evidence": lines, "cause": first.summary, "remedy": first.remedy, "source": first.source}
-
-
-def ending(run: ProbeRun) -> str:
-    """Return how a run ended, for the end of a sentence."""
-    return "ran out of time" if run.timed_out else f"ended with {run.exit_code}"
-
-
-def tail(run: ProbeRun) -> tuple[str, ...]:
-    """Return the last lines of a run that say something."""
-    passing = ("@probe mapped", "INFO:", "WARNING:")  # the engine's own chatter
-    lines = [line for line in run.output.splitlines() if line.strip() and not line.startswith(passing)]
-    return tuple(lines[-EVIDENCE_LINES:])

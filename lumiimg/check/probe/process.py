@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun, ending, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, ProbeRun
 from lumiimg.fabric.names import part_of
 from lumiimg.fabric.rccl import generation_of
 from lumiimg.findings import Code, Severity
@@ -98,10 +98,10 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
     """Hold what a process of the job has mapped against what the files say."""
     assert static.job is not None  # noqa: S101 - asked by the caller
     title, failed = static.job.title, run.first("failed")
-    if run.first("end") is None:
-        what = f"{title} could not be tested in the container: it {ending(run)}"
-        found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, evidence=tail(run))
-    elif failed is not None:
+    if not run.has("end"):
+        what = f"{title} could not be tested in the container: it {run.ending}"
+        found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, evidence=run.tail)
+    elif failed:
         error, at = failed.get("error", ""), failed.get("step", "").replace("=", " ")
         details: FindingDetails = {"where": static.job.program, "evidence": (error,)}
         if _OF_THE_LOADER.search(error):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ProbeRun, ending, explained, log_of, tail
+from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, ProbeRun, explained
 from lumiimg.check.registry import Findings
 from lumiimg.fabric.path import Part
 from lumiimg.findings import Code, Level, Severity
@@ -38,7 +38,7 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, inconclusiv
     shown = tuple(lines[-EVIDENCE_LINES:])
     chosen = [match[1] for match in map(_NETWORK.search, lines) if match]
     taken = any(_TAKEN.search(line) for line in lines)
-    report = log_of(run)
+    report = run.read_log()
     if chosen and not _is_built_in(chosen[-1]):
         plugin = run.mapped(Part.PLUGIN)
         what = f"{rccl} takes {plugin or 'a plugin'} and says `Using network {chosen[-1]}`"
@@ -49,8 +49,8 @@ def judge(run: ProbeRun, version: str | None, probed: str | None, *, inconclusiv
             what += f", on the provider {report.provider}" if report.provider else ""
             found.add(Code.SIMULATED_NETWORK, Severity.OK, what, where=plugin, evidence=shown)
     elif not chosen and not any(_GIVES_UP.search(line) for line in lines):
-        what = f"{rccl} did not get as far as its network: it {ending(run)}, which may be due to the stand-in"
-        found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=tail(run))
+        what = f"{rccl} did not get as far as its network: it {run.ending}, which may be due to the stand-in"
+        found.add(Code.SIMULATED_NETWORK, Severity.UNKNOWN, what, evidence=run.tail)
     else:
         goes_on = f"goes on with {chosen[-1]}" if chosen else "gives up"
         started = any(match and not _is_built_in(match[1]) for match in map(_STARTED.search, run.output.splitlines()))

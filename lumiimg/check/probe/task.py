@@ -15,7 +15,6 @@ from lumiimg.check.static.result import StaticResult  # noqa: TC001 - the codec 
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import Part
-from lumiimg.fabric.rccl import version_of_code
 from lumiimg.findings import Code, Severity
 from lumiimg.resolve.venv import BIN, MOUNT
 
@@ -117,12 +116,6 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
         by += "; the engine of a cluster may bind more and set other variables"
     result.findings.add(Code.PROBE_ENGINE, Severity.INFO, by)
     return result
-
-
-def loaded_rccl_version(result: ProbeResult) -> str | None:
-    """Return the version that RCCL itself says in the container, where a bind may have put another in front."""
-    code = next((said.get("value", "") for run in result.runs if (said := run.first("version"))), "")
-    return version_of_code(int(code)) if code.isdigit() else result.path.rccl_version
 
 
 def inconclusive_because(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:

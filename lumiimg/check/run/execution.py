@@ -17,10 +17,8 @@ from lumiimg.check.probe.container import (
     EVIDENCE_LINES,
     Container,
     ProbeRun,
-    ending,
     explained,
     read_run,
-    tail,
 )
 from lumiimg.check.probe.programs import ALL_REDUCE
 from lumiimg.check.registry import Findings
@@ -140,11 +138,11 @@ def run_collective(
 def count_gpus(container: Container, rccl: str) -> int:
     """Ask HIP in a container on this node. Raises MissingHereError if it finds none, or no container starts."""
     asked = container.run(ALL_REDUCE, [container.programs.command(ALL_REDUCE), "--devices", rccl])
-    found = (asked.first("gpus") or {}).get("count", "0")
+    found = asked.first("gpus").get("count", "0")
     if found.isdigit() and int(found) > 0:
         return int(found)
-    failed = asked.first("hipGetDeviceCount") or asked.first("dlopen") or {}
-    why = failed.get("error") or (tail(asked) or ("it said nothing",))[-1]
+    failed = asked.first("hipGetDeviceCount") or asked.first("dlopen")
+    why = failed.get("error") or (asked.tail or ("it said nothing",))[-1]
     raise MissingHereError(
         f"HIP finds no GPU in the container: {why}",
         where=str(container.image),
@@ -216,18 +214,18 @@ def _judge_end(
         what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
         lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
         result.findings.add(Code.RUN_DATA_ERRORS, Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
-    elif program.timed_out or program.exit_code == _TIMED_OUT or program.first("timeout") is not None:
-        during = (program.first("timeout") or {}).get("during", "its run")
+    elif program.is_hung or program.exit_code == _TIMED_OUT:
+        during = program.first("timeout").get("during", "its run")
         what = f"the collective did not return from {during} within {TIMEOUT_S} s"
         if silent:  # it may be these nodes' own fault
             severity = Severity.UNKNOWN
             who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
             what += f", and {who}: it is not known whether the step and its container started there"
-        result.findings.add(Code.RUN_HANG, severity, what, **explained(causes, evidence=tail(program)))
+        result.findings.add(Code.RUN_HANG, severity, what, **explained(causes, evidence=program.tail))
     elif program.exit_code != 0 and not told:
-        what = f"the collective failed: {result.collective.program.value} {ending(program)}"
+        what = f"the collective failed: {result.collective.program.value} {program.ending}"
         severity = severity if result.report.failed_running else Severity.UNKNOWN
-        result.findings.add(Code.RUN_FAILED, severity, what, **explained(causes, evidence=tail(program)))
+        result.findings.add(Code.RUN_FAILED, severity, what, **explained(causes, evidence=program.tail))
 
 
 def _judge_network(

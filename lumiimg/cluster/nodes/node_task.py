@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.programs import ProbePrograms  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.check.probe.task import ProbeTask, carry_out, loaded_rccl_version
+from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cluster.nodes.answers import (
     Fingerprint,
@@ -149,7 +149,7 @@ def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint
         here,
         findings=fingerprint_findings(found),
         fabric=result.path,
-        rccl=loaded_rccl_version(result),
+        rccl=result.loaded_rccl,
         libraries=_libraries(result),
         gpus=gpus,
     )

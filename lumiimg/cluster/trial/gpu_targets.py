@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_files
-from lumiimg.check.probe.container import Container, read_run, tail
+from lumiimg.check.probe.container import Container, read_run
 from lumiimg.check.probe.programs import GPU_PROBE, find_or_compile
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step, shared_folder
 from lumiimg.cluster.trial.look import snapshot_in
@@ -93,20 +93,20 @@ def facts_of(probe: ProbeRun) -> GpuFacts:
         targets=tuple(name.removeprefix(_ISA) for name in names),
         why=_stopped_by(probe),
         no_gpu=probe.exit_code == _NO_GPU,
-        xnack=(probe.first("xnack") or {}).get("value"),
+        xnack=probe.first("xnack").get("value"),
     )
 
 
 def _stopped_by(probe: ProbeRun) -> str:
     """Return what kept the program from looking at all GPUs."""
-    if (ended := probe.first("timeout") or probe.first("signal")) is not None:
+    if ended := probe.first("timeout") or probe.first("signal"):
         how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
         return f"it {how} in: {ended.get('during', '')}"
     error = next((text for event in probe.events if (text := event.values.get("error"))), "")
     if error or probe.exit_code == 0:
         return error
     known = {_NO_HSA: "its RCCL has no HSA among its dependencies", _NO_GPU: "HSA finds no GPU"}
-    return known.get(probe.exit_code) or (tail(probe) or ("it said nothing",))[-1]
+    return known.get(probe.exit_code) or (probe.tail or ("it said nothing",))[-1]
 
 
 def target(facts: GpuFacts | None) -> ClaimReading:

@@ -109,7 +109,6 @@ def _startup(data: bytes) -> None:
     "probe-output",
     "check.probe.container.read_events",
     "check.probe.simulation.judge",
-    "check.probe.container.tail",
     refuses=(),
     rounds=10,
 )
