@@ -89,7 +89,7 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
             if level is not Level.RUN:
                 refuse_without_gpu()
             ran = _run_here(engine, context, task, probed)
-            run_level = f"done: {ran.collective.program.value}"
+            run_level = f"done: {ran.outcome.program}"
         except MissingHereError as error:
             if level is Level.RUN:
                 raise
@@ -173,7 +173,7 @@ def conclude(
     answer = decide(findings, path, level=level, level_was_asked_for=level_was_asked_for)
     loaded = files.manifest.loaded if files.manifest else ()
     known = origins(path, context.image, context.read_by_engine, loaded, running=level is not Level.STATIC)
-    verdict = ran.report.verdict.value if ran else None
+    verdict = ran.outcome.verdict.value if ran else None
     steps = fabric_steps(path, findings, known, plugin_version=plugin_version, verdict=verdict)
     return Conclusion(answer, sentence(answer, findings, level), findings, steps)
 

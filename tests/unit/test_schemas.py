@@ -30,15 +30,13 @@ from lumiimg.build.provenance import plan_document
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.probe.container import Event, ProbeRun
-from lumiimg.check.registry import Findings
-from lumiimg.check.run.collective import Collective, CollectiveProgram
-from lumiimg.check.run.execution import RunResult
+from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.findings import Advice, Level
+from lumiimg.findings import Advice
 from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.host.scan import scan_host
@@ -111,19 +109,16 @@ class Place:
         answer(self.folder / "answers", "a")
         answer(self.folder / "answers", "b", OTHER_CXI)
         report = summed(self.folder / "answers", ["a", "b", "c"])
-        return replace(report, collective=self.ran().outcome)
+        return replace(report, collective=self.ran())
 
-    def ran(self) -> RunResult:
-        return RunResult(
-            Collective(CollectiveProgram.RCCL_TESTS, ("x",), (), 8, 2, "/opt/rocm/lib/librccl.so.1", needs_mpi=True),
-            read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines()),
-            Findings(Level.RUN),
-        )
+    def ran(self) -> CollectiveOutcome:
+        log = read_lines("run.out", (FIXTURES / "bandwidth" / "rccl-tests-all-reduce.out").read_bytes().splitlines())
+        return CollectiveOutcome(CollectiveProgram.RCCL_TESTS, 2, 16, log.verdict, log.confidence, log.measurements)
 
     def run(self) -> CheckReport:
         probe = ProbeRun("handshake", -11, timed_out=False, output="", events=(Event("init", {"provider": "cxi"}),))
         report = checked(self.image)
-        return replace(report, runs=(probe,), collective=self.ran().outcome)
+        return replace(report, runs=(probe,), collective=self.ran())
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

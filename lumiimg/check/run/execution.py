@@ -74,21 +74,8 @@ _NOT_HERE = frozenset({"nothing-crosses"})
 class RunResult:
     """What a collective came to."""
 
-    collective: Collective
-    report: LogReport
+    outcome: CollectiveOutcome
     findings: Findings
-
-    @property
-    def outcome(self) -> CollectiveOutcome:
-        """The result for a report, without the log that shows it."""
-        return CollectiveOutcome(
-            program=self.collective.program,
-            nodes=self.collective.nodes,
-            ranks=self.collective.ranks,
-            verdict=self.report.verdict,
-            confidence=self.report.confidence,
-            measurements=self.report.measurements,
-        )
 
 
 def refuse_without_gpu() -> None:
@@ -168,123 +155,126 @@ def judge(
     # rccl-tests have printed their name only since 2025
     measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
     report = replace(report, measurements=measured)
-    result = RunResult(collective, report, Findings(Level.RUN))
-    program = read_run(collective.program.value, ended)
-    if _ran_another(program, result, cut=ended.truncated):
-        return result
-    result.findings.found += bandwidth_findings(report, site)
+    found, program = Findings(Level.RUN), read_run(collective.program.value, ended)
+    outcome = CollectiveOutcome(
+        collective.program, collective.nodes, collective.ranks, report.verdict, report.confidence, measured
+    )
     causes = tuple(cause for cause in report.causes if cause.id not in _NOT_HERE)
-    began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
-    silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
-    _judge_end(program, result, causes, silent=silent, inconclusive=inconclusive)
-    if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
-        signatures = vocabulary().signatures
-        needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
-        _judge_network(result, causes, version, ended, inconclusive=None if needs_no_nic else inconclusive)
-    return result
+    run = _Run(collective, ended, program, report, causes, found)
+    if not run.had_another_rccl():
+        found.found += bandwidth_findings(report, site)
+        began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
+        silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
+        run.judge_end(silent=silent, inconclusive=inconclusive)
+        if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
+            signatures = vocabulary().signatures
+            needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
+            run.judge_network(version, inconclusive=None if needs_no_nic else inconclusive)
+    return RunResult(outcome, found)
 
 
-def _ran_another(program: ProbeRun, result: RunResult, *, cut: bool) -> bool:
-    """Judge whether torch had the RCCL that is looked at; which Python it imports torch from, only its ranks tell.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A collective that has ended, and what is found of it."""
 
-    `cut`: whether the output is only the end of what was printed.
-    """
-    mapped = {event.get("path", ""): event.get("torch", "") for event in program.all("mapped")}
-    wanted = result.collective.rccl
-    other = next((path for path in sorted(mapped) if path != wanted), None)
-    if other is None and (mapped or result.collective.program is not CollectiveProgram.TORCH or program.exit_code != 0):
-        return False
-    unseen = "an unknown RCCL (the start of its output is not kept)"
-    ran = other or (unseen if cut else "an RCCL that is not a file of its own")
-    what = f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one"
-    lines = (f"imported: {mapped[other]}",) if other else ()
-    result.findings.add(Code.RUN_OTHER_RCCL, Severity.UNKNOWN, what, evidence=lines)
-    return True
+    collective: Collective
+    ended: Completed
+    program: ProbeRun
+    report: LogReport
+    causes: tuple[Cause, ...]
+    found: Findings
 
+    def had_another_rccl(self) -> bool:
+        """Judge whether torch had the RCCL that is looked at; its ranks alone say which Python they import it from."""
+        mapped = {event.get("path", ""): event.get("torch", "") for event in self.program.all("mapped")}
+        wanted, is_torch = self.collective.rccl, self.collective.program is CollectiveProgram.TORCH
+        other = next((path for path in sorted(mapped) if path != wanted), None)
+        if other is None and (mapped or not is_torch or self.program.exit_code != 0):
+            return False
+        unseen = "an unknown RCCL (the start of its output is not kept)"
+        ran = other or (unseen if self.ended.truncated else "an RCCL that is not a file of its own")
+        what = f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one"
+        lines = (f"imported: {mapped[other]}",) if other else ()
+        self.found.add(Code.RUN_OTHER_RCCL, Severity.UNKNOWN, what, evidence=lines)
+        return True
 
-def _judge_end(
-    program: ProbeRun, result: RunResult, causes: tuple[Cause, ...], *, silent: int, inconclusive: str | None
-) -> None:
-    """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
-    wrong = program.all("wrong")
-    told = any(finding.id is Code.RUN_DATA_ERRORS for finding in result.findings.found)
-    nodes = result.collective.nodes
-    severity = Severity.UNKNOWN if inconclusive or nodes == 1 else Severity.PROBLEM
-    if wrong and not told:
-        what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
-        lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
-        result.findings.add(Code.RUN_DATA_ERRORS, Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
-    elif program.is_hung or program.exit_code == _TIMED_OUT:
-        during = program.first("timeout").get("during", "its run")
-        what = f"the collective did not return from {during} within {TIMEOUT_S} s"
-        if silent:  # it may be these nodes' own fault
-            severity = Severity.UNKNOWN
-            who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
-            what += f", and {who}: it is not known whether the step and its container started there"
-        result.findings.add(Code.RUN_HANG, severity, what, **explained(causes, evidence=program.tail))
-    elif program.exit_code != 0 and not told:
-        what = f"the collective failed: {result.collective.program.value} {program.ending}"
-        severity = severity if result.report.failed_running else Severity.UNKNOWN
-        result.findings.add(Code.RUN_FAILED, severity, what, **explained(causes, evidence=program.tail))
+    def judge_end(self, *, silent: int, inconclusive: str | None) -> None:
+        """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
+        found, program, nodes = self.found, self.program, self.collective.nodes
+        wrong, details = program.all("wrong"), explained(self.causes, evidence=program.tail)
+        is_known = any(finding.id is Code.RUN_DATA_ERRORS for finding in found.found)
+        severity = Severity.UNKNOWN if inconclusive or nodes == 1 else Severity.PROBLEM
+        if wrong and not is_known:
+            what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
+            lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
+            found.add(Code.RUN_DATA_ERRORS, Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
+        elif program.is_hung or program.exit_code == _TIMED_OUT:
+            during = program.first("timeout").get("during", "its run")
+            what = f"the collective did not return from {during} within {TIMEOUT_S} s"
+            if silent:  # it may be these nodes' own fault
+                severity = Severity.UNKNOWN
+                who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
+                what += f", and {who}: it is not known whether the step and its container started there"
+            found.add(Code.RUN_HANG, severity, what, **details)
+        elif program.exit_code != 0 and not is_known:
+            what = f"the collective failed: {program.name} {program.ending}"
+            severity = severity if self.report.failed_running else Severity.UNKNOWN
+            found.add(Code.RUN_FAILED, severity, what, **details)
 
+    def judge_network(self, version: str | None, *, inconclusive: str | None) -> None:
+        """Judge which network carried the traffic, or would have on several nodes."""
+        report, collective, found = self.report, self.collective, self.found
+        verdict, is_one = report.verdict, collective.nodes == 1
+        by = f"{self.program.name}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
+        network = _name(report)
+        proof = tuple(evidence.text for evidence in report.proof)
+        details = explained(self.causes, evidence=proof)
+        together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
+        if version and report.library and report.library.version != version:
+            ran = f"{report.library.name} {report.library.version}"
+            what = f"{by}: it ran with {ran}, and the RCCL checked is {version}"
+            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
+        elif not is_one and (report.nothing_crossed or together < collective.ranks):
+            largest = f"the largest communicator has {together}"
+            what = f"{by}: the ranks did not come together ({largest}), so nothing is shown"
+            reason = "mpi" if collective.needs_mpi else None
+            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason=reason, evidence=proof)
+        elif is_one and verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
+            what = f"{by}: the log does not say which network RCCL selected"
+            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
+        elif is_one and verdict in FAST:
+            what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
+            found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof)
+        elif verdict in FAST and (missing := self._missing()):
+            what = f"{by}: {network} was selected; it is not proved that it carried all traffic: {missing}"
+            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
+        elif verdict in FAST and report.answer is ExitCode.GOOD:
+            found.add(Code.RUN_NETWORK, Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
+        elif report.answer is ExitCode.UNDECIDED:
+            what = f"{by}: the log does not prove which network carried the traffic ({verdict.value})"
+            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **details)
+        elif is_one and any(cause.id in _NO_VNI for cause in self.causes):
+            why = "no VNI on the NIC in this step; that proves nothing about the image"
+            details["remedy"] = ()
+            what = f"{by}: RCCL fell back to {network}: {why}"
+            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="no-vni", **details)
+        elif inconclusive:
+            what = f"{by}: RCCL took {network}; that proves nothing here: {inconclusive}"
+            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
+        else:
+            would = "is what RCCL took, and would carry that of two nodes" if is_one else "carried the traffic"
+            found.add(Code.RUN_NETWORK, Severity.PROBLEM, f"{by}: {network} {would}", **details)
 
-def _judge_network(
-    result: RunResult, causes: tuple[Cause, ...], version: str | None, ended: Completed, *, inconclusive: str | None
-) -> None:
-    """Judge which network carried the traffic, or would have on several nodes."""
-    report, collective, found = result.report, result.collective, result.findings
-    by = f"{collective.program.value}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
-    network = _name(report)
-    proof = tuple(evidence.text for evidence in report.proof)
-    if version and report.library and report.library.version != version:
-        what = f"{by}: it ran with {report.library.name} {report.library.version}, and the RCCL checked is {version}"
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
-        return
-    together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
-    if collective.nodes > 1 and (report.nothing_crossed or together < collective.ranks):
-        what = f"{by}: the ranks did not come together (the largest communicator has {together}), so nothing is shown"
-        found.add(
-            Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="mpi" if collective.needs_mpi else None, evidence=proof
-        )
-    elif report.verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY} and collective.nodes == 1:
-        what = f"{by}: the log does not say which network RCCL selected"
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
-    elif report.verdict in FAST and collective.nodes == 1:
-        what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
-        found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof)
-    elif report.verdict in FAST and (missing := _missing(result, ended)):
-        what = f"{by}: {network} was selected; it is not proved that it carried all traffic: {missing}"
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
-    elif report.verdict in FAST and report.answer is ExitCode.GOOD:
-        found.add(Code.RUN_NETWORK, Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
-    elif report.answer is ExitCode.UNDECIDED:
-        what = f"{by}: the log does not prove which network carried the traffic ({report.verdict.value})"
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **explained(causes, evidence=proof))
-    elif collective.nodes == 1 and any(cause.id in _NO_VNI for cause in causes):
-        what = f"{by}: RCCL fell back to {network}: no VNI on the NIC in this step; that proves nothing about the image"
-        told = explained(causes, evidence=proof)
-        told["remedy"] = ()
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="no-vni", **told)
-    elif inconclusive:
-        what = f"{by}: RCCL took {network}; that proves nothing here: {inconclusive}"
-        found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
-    else:
-        would = (
-            "carried the traffic" if collective.nodes > 1 else "is what RCCL took, and would carry that of two nodes"
-        )
-        found.add(Code.RUN_NETWORK, Severity.PROBLEM, f"{by}: {network} {would}", **explained(causes, evidence=proof))
-
-
-def _missing(result: RunResult, ended: Completed) -> str | None:
-    """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
-    told = result.report.told.ranks
-    if not ended.ok:
-        return "it did not finish"
-    if told < result.collective.ranks:
-        return f"{told} of {count(result.collective.ranks, 'rank')} left a log"
-    if not any(measured.wrong == 0 for measured in result.report.measurements):
-        return "no table shows that the sums were right"
-    return None
+    def _missing(self) -> str | None:
+        """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
+        ranks, logged = self.collective.ranks, self.report.told.ranks
+        if not self.ended.ok:
+            return "it did not finish"
+        if logged < ranks:
+            return f"{logged} of {count(ranks, 'rank')} left a log"
+        if not any(measured.wrong == 0 for measured in self.report.measurements):
+            return "no table shows that the sums were right"
+        return None
 
 
 def _name(report: LogReport) -> str:
