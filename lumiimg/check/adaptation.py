@@ -70,7 +70,7 @@ def objections_of(image: Path, snapshot: Snapshot | None) -> Objections:
         # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
         variables, static = context.variables, check_files(context).static
         judge_variables(variables, static.path, found)
-        judge_plugin_name(variables, static.path, found)
+        judge_plugin_name(variables, static.path, found, for_layers=True)
         settings = doubted(found.found, variables)
     files = (finding for finding in static.findings if finding.severity in _COUNT and finding not in settings)
     return Objections(tuple(finding for finding in settings if finding.severity in _COUNT), tuple(files))

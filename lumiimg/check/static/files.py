@@ -3,11 +3,16 @@
 The path that a collective's bytes take is followed file by file, as ld.so would: the RCCL that a program gets, the
 plugin that this RCCL opens (by the names in its own bytes), everything that the plugin pulls in, and whether the
 libfabric among it has the cxi provider. What may come from the host at run time is said to be open, not wrong.
+
+The process is modelled without the files that the engine hides for sure, by what it mounts over their folder: whatever
+it then lacks is a finding of its own. Whether others are there depends on who starts the container, which is open.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
@@ -16,18 +21,25 @@ from lumiimg.check.static.plugin_search import load_plugin
 from lumiimg.check.static.process_faults import check_unmodelled, judge_process
 from lumiimg.check.static.rccl import load_rccl, read_path
 from lumiimg.check.static.result import StaticResult, files_of
-from lumiimg.check.static.shadowed_files import check_shadowed, check_shadowed_program, note_shadowed
-from lumiimg.check.static.variables import doubted, judge_binds, judge_no_plugin_wanted, judge_variables
+from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
+from lumiimg.fabric.names import RCCL_OR_PLUGIN
 from lumiimg.fabric.path import FabricPath
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
 from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.host.engine_mounts import hidden_files, may_be_hidden
 from lumiimg.host.ldd import refusal
 from lumiimg.host.rccl_process import job_of_library, rccl_files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lumiimg.check.context import ImageInContext
+    from lumiimg.elf.loader import Process
     from lumiimg.host.job_process import JobProcess, JobProcesses
+    from lumiimg.image import Image
+
+_SHOWN = 8
 
 
 def check_static(context: ImageInContext) -> StaticResult:
@@ -47,7 +59,7 @@ def check_static(context: ImageInContext) -> StaticResult:
         return StaticResult(findings=tuple(found.found))
     files, jobs, inside = rccl_files(image.root), context.jobs, context.inside
     if jobs.hidden:
-        check_shadowed_program(image, jobs.hidden, found)
+        _judge_hidden_program(image, jobs.hidden, found)
         return StaticResult(findings=tuple(found.found))
     processes = jobs.processes or (job_of_library(image.root, inside.settings, files),)
     check_unmodelled(image.root, inside.doubts, processes, found)
@@ -60,7 +72,7 @@ def check_static(context: ImageInContext) -> StaticResult:
             what = f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}"
             names = {"path": result.path.rccl}
             found.add(Code.RCCL_SEVERAL, Severity.INFO, what, reason="other", names=names, where=result.path.rccl)
-    note_shadowed(image, results[worst].findings, found)
+    _note_shadowed(image, results[worst].findings, found)
     return replace(results[worst], findings=(*found.found, *results[worst].findings))
 
 
@@ -100,18 +112,46 @@ def _check_process(context: ImageInContext, job: JobProcess, files: list[str]) -
         return StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
     path, library = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
     outcome = load_plugin(variables, process, rccl, files, path, library, found)
-    result = StaticResult(
-        path=path,
-        loader=process.system.loader,
-        job=job,
-        provider_path=variables.get(PROVIDER_PATH),
-    )
-    if outcome is not None and outcome.root is not None:
+    provider_path = variables.get(PROVIDER_PATH)
+    result = StaticResult(path, process.system.loader, job=job, provider_path=provider_path)
+    if outcome is not None:
         result = judge_plugin(image.root, outcome, process, result, found)
         judge_process(image.root, process, found)
-    judge_no_plugin_wanted(variables, result.path, found)
+    judge_plugin_name(variables, result.path, found)
     judge_variables(variables, result.path, found)
     judge_binds(context.read_by_engine, process, found)
-    check_shadowed(image, job, process, found)
+    _judge_shadowed(image, job, process, found)
     opened, later = files_of(image.root, process)
     return replace(result, opened=opened, opened_by_libfabric=later, findings=doubted(found.found, variables))
+
+
+def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
+    """Judge whether what the process has is there for everybody who starts it."""
+    files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
+    for cover, below in may_be_hidden(image, files):
+        what = f"{below[0]} is in a folder that may be another in the container: {cover.path}"
+        lines = tuple(below[:_SHOWN])
+        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, what, where=below[0], evidence=lines, cause=cover.by)
+
+
+def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
+    """Judge that what jobs of the image start is not there in the container."""
+    real = image.whole.resolve(program)
+    found.add(
+        Code.PROGRAM_LOAD,
+        Severity.PROBLEM,
+        f"{program} is in the image but not in the container: a job cannot start it",
+        reason="covered",
+        where=program,
+        evidence=(real,),
+        cause=next((cover.by for cover in image.covers if cover.hides(real)), None),
+    )
+
+
+def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -> None:
+    """Note the files that the image has for what a process lacks, in folders that the engine mounts over."""
+    lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
+    wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
+    for cover, path in islice(hidden_files(image, wanted), _SHOWN):
+        what = f"{path} is in the image, and is not there in the container"
+        found.add(Code.IMAGE_COVERED, Severity.INFO, what, where=path, cause=cover.by)

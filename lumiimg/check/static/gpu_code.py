@@ -30,14 +30,13 @@ class GpuOwner:
     processor: str
     name: str
     """Of the site, or of the node whose GPU was seen."""
-    site: str | None
 
 
 def gpu_owner(site: Site | None, snapshot: Snapshot | None) -> GpuOwner | None:
     """Return the owner of the GPU: what was seen on a node counts more than what is believed of its site."""
     if snapshot is not None and snapshot.gpu is not None:
-        return GpuOwner(snapshot.gpu, snapshot.host, site.name if site else None)
-    return GpuOwner(site.arch, site.name, site.name) if site is not None and site.arch is not None else None
+        return GpuOwner(snapshot.gpu, snapshot.host)
+    return GpuOwner(site.arch, site.name) if site is not None and site.arch is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,11 @@ class GpuAccount:
         """Its name without modes."""
         return self.gpu.partition(":")[0]
 
+    @property
+    def title(self) -> str:
+        """What it is called in a sentence."""
+        return f"{self.processor}, the GPU of {self.machine}"
+
 
 def judge_gpu_code(
     image: Image, environment: Mapping[str, str], loaded: Iterable[str], owner: GpuOwner | None
@@ -73,23 +77,23 @@ def judge_gpu_code(
     except GpuCodeError:
         return None
     parts = gpu_verdicts(gpu_code_of(image.root), gpu, frozenset(_real(image, loaded)))
-    return GpuAccount(
-        str(gpu), owner.name, parts, taken_for(owner.processor, variable_of(OVERRIDE, image, environment))
-    )
+    override = taken_for(owner.processor, variable_of(OVERRIDE, image, environment))
+    return GpuAccount(str(gpu), owner.name, parts, override)
 
 
-def findings_of(account: GpuAccount | None, owner: GpuOwner | None) -> tuple[Finding, ...]:
+def findings_of(account: GpuAccount | None) -> tuple[Finding, ...]:
     """Return what follows from an account for jobs; nothing without one."""
     found = Findings(Level.STATIC)
-    if account is not None and owner is not None:
+    if account is not None:
         if account.taken_for is not None:
-            what = f"{OVERRIDE} makes the runtime treat {owner.processor}, {owner.name}'s GPU, as {account.taken_for}"
+            gpu = f"{account.processor}, {account.machine}'s GPU"
+            what = f"{OVERRIDE} makes the runtime treat {gpu}, as {account.taken_for}"
             found.add(Code.GPU_CODE, Severity.PROBLEM, what, reason="override")
-        _judge_needed([part for part in account.parts if part.needed], owner, found)
+        _judge_needed(account, [part for part in account.parts if part.needed], found)
         for part in account.parts:
             if not part.needed and part.fit is not GpuFit.RUNS:
-                summary = f"{part.component} {_lacks(part, owner)}"
-                found.add(Code.GPU_BESIDE, Severity.INFO, summary, where=part.paths[0], cause=part.without)
+                what = f"{part.component} {_lacks(part, account)}"
+                found.add(Code.GPU_BESIDE, Severity.INFO, what, where=part.paths[0], cause=part.without)
     return tuple(found.found)
 
 
@@ -101,31 +105,27 @@ def _real(image: Image, paths: Iterable[str]) -> Iterator[str]:
             continue  # of the host
 
 
-def _judge_needed(parts: Sequence[GpuVerdict], owner: GpuOwner, found: Findings) -> None:
+def _judge_needed(account: GpuAccount, needed: Sequence[GpuVerdict], found: Findings) -> None:
     """Judge what each job calls: a finding for each kind of answer."""
-    gpu = f"{owner.processor}, the GPU of {owner.name}"
-    if none := _of(parts, GpuFit.NO):
-        summary, of = f"no code for {gpu}: {_named(none)}", {"processor": owner.processor}
-        found.add(Code.GPU_CODE, Severity.PROBLEM, summary, reason="none", names=of, **_details(none))
-    if retried := _of(parts, GpuFit.XNACK):
-        summary = f"code for {owner.processor} with xnack alone, which runs only with {XNACK}=1: {_named(retried)}"
-        found.add(Code.GPU_XNACK, Severity.PROBLEM, summary, **_details(retried))
-    for part in _of(parts, GpuFit.UNKNOWN):
-        summary = f"{part.component}: whether it has code for {gpu}, is not known"
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary, where=part.paths[0], cause=part.why)
-    for part in _of(parts, GpuFit.PART):
-        summary = f"{part.component} {_lacks(part, owner)}"
-        found.add(Code.GPU_CODE, Severity.INFO, summary, reason="part", where=part.paths[0])
-    if runs := _of(parts, GpuFit.RUNS):
-        names = ", ".join(part.component for part in runs)
-        found.add(Code.GPU_CODE, Severity.OK, f"code for {gpu}: {names}")
-    if not parts:
-        summary = f"whether its jobs find code for {gpu}, is not known: no component that they need was found with any"
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, summary)
-
-
-def _of(parts: Iterable[GpuVerdict], fit: GpuFit) -> list[GpuVerdict]:
-    return [part for part in parts if part.fit is fit]
+    gpu, of = account.title, {"processor": account.processor}
+    parts = {fit: [part for part in needed if part.fit is fit] for fit in GpuFit}
+    if none := parts[GpuFit.NO]:
+        what = f"no code for {gpu}: {_named(none)}"
+        found.add(Code.GPU_CODE, Severity.PROBLEM, what, reason="none", names=of, **_details(none))
+    if retried := parts[GpuFit.XNACK]:
+        what = f"code for {account.processor} with xnack alone, which runs only with {XNACK}=1: {_named(retried)}"
+        found.add(Code.GPU_XNACK, Severity.PROBLEM, what, **_details(retried))
+    for part in parts[GpuFit.UNKNOWN]:
+        what = f"{part.component}: whether it has code for {gpu}, is not known"
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, what, where=part.paths[0], cause=part.why)
+    for part in parts[GpuFit.PART]:
+        what = f"{part.component} {_lacks(part, account)}"
+        found.add(Code.GPU_CODE, Severity.INFO, what, reason="part", where=part.paths[0])
+    if runs := parts[GpuFit.RUNS]:
+        found.add(Code.GPU_CODE, Severity.OK, f"code for {gpu}: {', '.join(part.component for part in runs)}")
+    if not needed:
+        what = f"whether its jobs find code for {gpu}, is not known: no component that they need was found with any"
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, what)
 
 
 def _named(parts: Iterable[GpuVerdict]) -> str:
@@ -138,11 +138,10 @@ def _details(parts: Sequence[GpuVerdict]) -> FindingDetails:
     return {"where": parts[0].paths[0], "evidence": lines, "cause": causes}
 
 
-def _lacks(part: GpuVerdict, owner: GpuOwner) -> str:
-    gpu = f"{owner.processor}, the GPU of {owner.name}"
+def _lacks(part: GpuVerdict, account: GpuAccount) -> str:
     words = {
-        GpuFit.UNKNOWN: f"may have no code for {gpu}: {part.why}",
-        GpuFit.PART: f"has code for {gpu}, in part of its files or bundles only",
-        GpuFit.XNACK: f"has code for {gpu}, only with {XNACK}=1",
+        GpuFit.UNKNOWN: f"may have no code for {account.title}: {part.why}",
+        GpuFit.PART: f"has code for {account.title}, in part of its files or bundles only",
+        GpuFit.XNACK: f"has code for {account.title}, only with {XNACK}=1",
     }
-    return words.get(part.fit, f"has no code for {gpu}: {part.has}")
+    return words.get(part.fit, f"has no code for {account.title}: {part.has}")

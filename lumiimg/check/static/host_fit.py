@@ -184,7 +184,7 @@ def check_host_fit(
     carried = account_of(image.root, settings, demand, manifest, snapshot)
     static = with_carried(static, carried)
     gpu = judge_gpu_code(image, environment, (item.object.path for item in loaded), owner)
-    static = replace(static, findings=(*doubted(findings_of(gpu, owner), context.variables), *static.findings))
+    static = replace(static, findings=(*doubted(findings_of(gpu), context.variables), *static.findings))
     return HostFit(
         image=str(context.path),
         host=snapshot.host if snapshot else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
@@ -26,10 +26,11 @@ from lumiimg.image.tree import FileKind
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.result import StaticResult
+    from lumiimg.elf.reader import RangeReader
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
@@ -53,42 +54,40 @@ _MOST_READ_BYTES = 64 << 20
 
 def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
     """Return what was found in an image whose path is known. Raises BadInputError where it cannot be read."""
-    found, image = Findings(Level.STATIC), context.image
+    found, image, job = Findings(Level.STATIC), context.image, static.job
     facts = own_table(__package__, "faults.toml")
-    _judge_caches(image, context.read_by_engine, facts, found)
-    _judge_tools(image, facts, found)
-    _judge_entrypoint(image, facts, found)
+    _judge_caches(image, context.read_by_engine, facts["caches"]["variables"], found)
+    _judge_tools(image, facts["tools"]["names"], found)
+    _judge_entrypoint(image, facts["entrypoint"]["variables"], found)
     _judge_scripts(image, found)
-    if static.job is not None:
-        _judge_mpi(image.root, context.inside.settings, static.job, found)
-    _judge_python(image, static.job, facts, found)
+    if job is not None and job.package is not None:  # else there is no folder of packages that counts
+        packages = job.package.rpartition("/")[0]
+        _judge_mpi(image.root, context.inside.settings, job, packages, found)
+        _judge_python(image.root, packages, tuple(facts["c10"]["prefixes"]), found)
     return tuple(found.found)
 
 
-def _judge_caches(image: Image, environment: Mapping[str, str], facts: Mapping[str, Any], found: Findings) -> None:
+def _judge_caches(image: Image, environment: Mapping[str, str], variables: list[str], found: Findings) -> None:
     """Judge the variables that the image itself sets: what a user sets is the user's to know."""
-    own = {name: image.environment[name] for name in facts["caches"]["variables"] if name in image.environment}
+    own = {name: image.environment[name] for name in variables if name in image.environment}
     told = {name: value for name, value in own.items() if variable_of(name, image, environment) == value}
-    homes = [f"{name}={value}" for name, value in told.items() if _HOME.match(value)]
-    if homes:
-        what = f"the image puts caches into a home: {homes[0]}"
-        lines = tuple(homes[:_SHOWN])
-        names = {"variable": homes[0].partition("=")[0]}
-        found.add(Code.IMAGE_CACHES_IN_HOME, Severity.INFO, what, names=names, evidence=lines)
+    homes = {name: f"{name}={value}" for name, value in told.items() if _HOME.match(value)}
+    for name, shown in islice(homes.items(), 1):
+        lines = tuple(homes.values())[:_SHOWN]
+        what = f"the image puts caches into a home: {shown}"
+        found.add(Code.IMAGE_CACHES_IN_HOME, Severity.INFO, what, names={"variable": name}, evidence=lines)
 
 
-def _judge_tools(image: Image, facts: Mapping[str, Any], found: Findings) -> None:
-    root = image.root
-    for name in facts["tools"]["names"]:
+def _judge_tools(image: Image, tools: list[str], found: Findings) -> None:
+    for name in tools:
         real: dict[str, str] = {}
-        for folder in search_path(image):
+        for path in (f"{folder}/{name}" for folder in search_path(image)):
             with contextlib.suppress(OSError, BadInputError):
-                real.setdefault(root.resolve(f"{folder}/{name}"), f"{folder}/{name}")
+                real.setdefault(image.root.resolve(path), path)
         if len(real) > 1:
             first, *others = real.values()
-            what = f"{name} is on PATH {len(real)} times: a job gets {first}"
+            what, names = f"{name} is on PATH {len(real)} times: a job gets {first}", {"other": others[0]}
             lines = tuple(others[:_SHOWN])
-            names = {"other": others[0]}
             found.add(Code.IMAGE_SHADOWED_TOOL, Severity.INFO, what, names=names, where=first, evidence=lines)
 
 
@@ -102,12 +101,11 @@ def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
                 break
 
 
-def _judge_entrypoint(image: Image, facts: Mapping[str, Any], found: Findings) -> None:
+def _judge_entrypoint(image: Image, variables: list[str], found: Findings) -> None:
     """Judge what `singularity exec` skips: the entrypoint of the OCI image, or that this one was made of."""
     scripts = ((path, text) for path, text in _of_entrypoint(image) if text.startswith("#!"))
     path, text = next(scripts, ("", ""))
-    names = "|".join(facts["entrypoint"]["variables"])
-    sets = list(dict.fromkeys(re.findall(rf"\b({names})=", text)))
+    sets = list(dict.fromkeys(re.findall(rf"\b({'|'.join(variables)})=", text)))
     if sets:
         what = f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it"
         found.add(Code.IMAGE_ENTRYPOINT, Severity.INFO, what, names={"variable": sets[0], "path": path}, where=path)
@@ -123,10 +121,8 @@ def _judge_scripts(image: Image, found: Findings) -> None:
 
 def _scripts(image: Image) -> Iterator[str]:
     """Yield small files that are, or may be, scripts of a shell that jobs run or source."""
-    root = image.root
-    folders = dict.fromkeys((*search_path(image), *_OF_SCRIPTS))
-    left = _MOST_SCRIPTS
-    for folder in folders:
+    root, left = image.root, _MOST_SCRIPTS
+    for folder in dict.fromkeys((*search_path(image), *_OF_SCRIPTS)):
         for name in names_in(root, folder or "/"):
             path = f"{folder.rstrip('/')}/{name}"
             with contextlib.suppress(OSError, BadInputError):
@@ -142,76 +138,62 @@ def _is_script(root: RootFileSystem, path: str) -> bool:
         return file.read_at(0, 2) == b"#!"
 
 
-def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, found: Findings) -> None:
+def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, packages: str, found: Findings) -> None:
     """Judge whether mpi4py and the framework load in either order: of two files of one soname the first one stays."""
-    packages = job.package.rpartition("/")[0] if job.package else None
-    module = next((f"{packages}/mpi4py/{n}" for n in names_in(root, f"{packages}/mpi4py") if _is_mpi(n)), None)
-    if packages is None or module is None or not job.opens:
+    named = (name for name in names_in(root, f"{packages}/mpi4py") if name.startswith("MPI.") and name.endswith(".so"))
+    module = next((f"{packages}/mpi4py/{name}" for name in named), None)
+    if module is None or not job.opens:
         return
-    orders = {"mpi4py": (module, *job.opens), str(job.framework): (*job.opens, module)}
     processes: dict[str, Process] = {}
     errors: dict[str, list[str]] = {}
-    for first, paths in orders.items():
+    libraries: dict[str, str] = {}
+    for first, paths in (("mpi4py", (module, *job.opens)), (str(job.framework), (*job.opens, module))):
         process = processes[first] = Process(root, settings)
         errors[first] = list(process.start(job.program).errors)
         for path in paths:
             errors[first] += process.dlopen(path).errors
-    libraries = {
-        first: [item.path for item in process.objects if _LIBMPI.fullmatch(item.path.rpartition("/")[2])]
-        for first, process in processes.items()
-    }
-    if any(len(paths) != 1 for paths in libraries.values()):
-        return
-    offered = {paths[0]: _offered_by(root, paths[0]) for paths in libraries.values()}
+        of_mpi = [item.path for item in process.objects if _LIBMPI.fullmatch(item.path.rpartition("/")[2])]
+        if len(of_mpi) != 1:
+            return
+        libraries[first] = of_mpi[0]
+    offered = {path: _symbols_of(root, path) for path in libraries.values()}
     every = frozenset[str]().union(*offered.values())
     for first, process in processes.items():
-        lacking = every - offered[libraries[first][0]]
+        lacking = every - offered[libraries[first]]
         for item in process.objects if lacking else ():
-            if any(map(_LIBMPI.fullmatch, item.facts.needed)) and (names := lacking & _asked_by(root, item.path)):
+            if any(map(_LIBMPI.fullmatch, item.facts.needed)) and (
+                names := lacking & _symbols_of(root, item.path, _asked)
+            ):
                 errors[first].append(f"{item.path}: undefined symbol: {min(names)}")
-    got = offered.keys()
     dying = [first for first, told in errors.items() if told]
-    if len(got) > 1 and dying:
-        dies = f": with {dying[0]} imported first, it ends" if len(dying) == 1 else ""
-        found.add(
-            Code.IMAGE_TWO_MPI,
-            Severity.INFO,
-            f"mpi4py and {job.framework} bring two libraries of one name: {' and '.join(sorted(got))}{dies}",
-            names={"framework": str(job.framework)},
-            where=module,
-            evidence=tuple(line for first in dying for line in errors[first])[:_SHOWN],
-        )
+    if len(offered) > 1 and dying:
+        what = f"mpi4py and {job.framework} bring two libraries of one name: {' and '.join(sorted(offered))}"
+        what += f": with {dying[0]} imported first, it ends" if len(dying) == 1 else ""
+        lines = tuple(line for first in dying for line in errors[first])[:_SHOWN]
+        of = {"framework": str(job.framework)}
+        found.add(Code.IMAGE_TWO_MPI, Severity.INFO, what, names=of, where=module, evidence=lines)
 
 
-def _is_mpi(name: str) -> bool:
-    return name.startswith("MPI.") and name.endswith(".so")
-
-
-def _judge_python(image: Image, job: JobProcess | None, facts: Mapping[str, Any], found: Findings) -> None:
-    """Judge the distributions beside the framework of a job; without one there is no folder that counts."""
-    folder = job.package.rpartition("/")[0] if job and job.package else None
-    if folder is None:
-        return
-    root = image.root
-    names = names_in(root, folder)
-    infos = filter(None, map(_DIST_INFO.fullmatch, names))
+def _judge_python(root: RootFileSystem, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
+    """Judge the distributions beside the framework of a job, and their modules."""
+    infos = filter(None, map(_DIST_INFO.fullmatch, names_in(root, packages)))
     versions: dict[str, str] = {canonicalize_name(info[1]): info[2] for info in infos}
-    _judge_cuda(versions, folder, found)
-    modules = list(islice(_modules(root, folder), _MOST_MODULES))
-    _judge_torch(root, folder, modules, facts, found)
-    if "numpy" in versions and _major(versions["numpy"]) >= 2:
-        _judge_numpy(root, modules, versions["numpy"], found)
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0]) if version.partition(".")[0].isdecimal() else 0
-
-
-def _judge_cuda(versions: Mapping[str, str], folder: str, found: Findings) -> None:
     wrong = sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of))
     if wrong:
         what = f"packages for NVIDIA's GPUs are among those for ROCm: {', '.join(wrong[:3])}"
-        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, what, where=folder, evidence=tuple(wrong[:_SHOWN]))
+        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, what, where=packages, evidence=tuple(wrong[:_SHOWN]))
+    modules = list(islice(_modules(root, packages), _MOST_MODULES))
+    lacking = dict(_of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, of_c10))
+    if lacking:
+        lines = tuple(f"{path}: undefined symbol: {symbol}" for path, symbol in lacking.items())
+        what, where = f"built for another torch: {lines[0]}", next(iter(lacking))
+        found.add(Code.IMAGE_OTHER_TORCH, Severity.INFO, what, where=where, evidence=lines[:_SHOWN])
+    numpy = versions.get("numpy", "")
+    if numpy.partition(".")[0].isdecimal() and int(numpy.partition(".")[0]) >= 2:
+        lines = tuple(f"{path}: compiled with NumPy 1" for path in _of_numpy_1(root, modules))
+        if lines:
+            what = f"for NumPy 1, but the image has NumPy {numpy}: {lines[0]}"
+            found.add(Code.IMAGE_NUMPY, Severity.INFO, what, evidence=lines[:_SHOWN])
 
 
 def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
@@ -222,54 +204,38 @@ def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
             yield path
 
 
-def _judge_torch(
-    root: RootFileSystem, folder: str, modules: list[str], facts: Mapping[str, Any], found: Findings
-) -> None:
-    lines: list[str] = []
-    where = None
-    prefixes = tuple(facts["c10"]["prefixes"])
-    offered = (
-        _offered_by(root, f"{folder}/torch/lib/libc10.so") if root.is_file(f"{folder}/torch/lib/libc10.so") else None
-    )
+def _of_other_torch(
+    root: RootFileSystem, c10: str, modules: list[str], prefixes: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """Yield the modules that ask for what the image's libc10 does not have, each with the first such symbol."""
+    offered = _symbols_of(root, c10)
     for path in modules if offered else ():
-        of_module = facts_at(root, path)
-        if of_module is None or "libc10.so" not in of_module.needed:
-            continue
-        lacking = [name for name in _asked_by(root, path) if name.startswith(prefixes) and name not in (offered or ())]
-        if lacking:
-            where = where or path
-            lines.append(f"{path}: undefined symbol: {min(lacking)}")
-    if lines:
-        what = f"built for another torch: {lines[0]}"
-        found.add(Code.IMAGE_OTHER_TORCH, Severity.INFO, what, where=where, evidence=tuple(lines[:_SHOWN]))
+        facts = facts_at(root, path)
+        if facts is not None and "libc10.so" in facts.needed:
+            lacking = [name for name in _symbols_of(root, path, _asked) - offered if name.startswith(prefixes)]
+            if lacking:
+                yield path, min(lacking)
 
 
-def _judge_numpy(root: RootFileSystem, modules: list[str], version: str, found: Findings) -> None:
-    lines: list[str] = []
+def _of_numpy_1(root: RootFileSystem, modules: list[str]) -> Iterator[str]:
     left = _MOST_READ_BYTES
-    for path in modules:
-        if not _MODULE.fullmatch(path):
-            continue
+    for path in filter(_MODULE.fullmatch, modules):
         with contextlib.suppress(OSError, BadInputError), contextlib.closing(root.open(path)) as file:
             if file.size <= min(_LARGEST_MODULE_BYTES, left):
                 left -= file.size
                 data = file.read_at(0, file.size)
                 if _OLD_NUMPY in data and _NEW_NUMPY not in data:
-                    lines.append(f"{path}: compiled with NumPy 1")
-    if lines:
-        what = f"for NumPy 1, but the image has NumPy {version}: {lines[0]}"
-        found.add(Code.IMAGE_NUMPY, Severity.INFO, what, evidence=tuple(lines[:_SHOWN]))
+                    yield path
 
 
-def _offered_by(root: RootFileSystem, path: str) -> frozenset[str]:
-    """Return the symbols that a file defines for others; none where it cannot be read."""
+def _asked(file: RangeReader) -> frozenset[str]:
+    return frozenset(symbol.name for symbol in undefined_symbols(file))
+
+
+def _symbols_of(
+    root: RootFileSystem, path: str, read: Callable[[RangeReader], frozenset[str]] = exported_symbols
+) -> frozenset[str]:
+    """Return the symbols that a file defines for others, or what else is read of it; none where it cannot be read."""
     with contextlib.suppress(OSError, ValueError, BadInputError), contextlib.closing(root.open(path)) as file:
-        return exported_symbols(file)
-    return frozenset()
-
-
-def _asked_by(root: RootFileSystem, path: str) -> frozenset[str]:
-    """Return the symbols that a file asks others for; none where it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, BadInputError), contextlib.closing(root.open(path)) as file:
-        return frozenset(symbol.name for symbol in undefined_symbols(file))
+        return read(file)
     return frozenset()

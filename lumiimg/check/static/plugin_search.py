@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import posixpath
 import re
 import shlex
 from typing import TYPE_CHECKING
@@ -59,16 +60,15 @@ def load_plugin(
         name, outcome = broken
         what, lines = f"{name} is found, but is not a library that can be loaded", outcome.errors[:4]
         found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="not-a-library", evidence=lines)
-        return outcome
-    is_open = _hides_a_search(image)
-    severity = Severity.UNKNOWN if is_open else Severity.PROBLEM
-    so_far = ", as far as the image is seen" if is_open else ""
-    lines = tuple(absent[:4])
+        return None
+    severity, so_far, lines = Severity.PROBLEM, "", tuple(absent[:4])
+    if _hides_a_search(image):
+        severity, so_far = Severity.UNKNOWN, ", as far as the image is seen"
     plugins = [file for file in files if part_of(file) is Part.PLUGIN]
     dangling = [file for file in plugins if not image.root.exists(file)]
-    dangling.sort(key=lambda file: file.rpartition("/")[2] not in names)
+    dangling.sort(key=lambda file: posixpath.basename(file) not in names)
     elsewhere = [file for file in plugins if file not in dangling]
-    same_name = [file for file in elsewhere if file.rpartition("/")[2] in names]
+    same_name = [file for file in elsewhere if posixpath.basename(file) in names]
     passed_over = next((why for file in same_name if (why := _passed_over(image, process, file))), None)
     if dangling and not same_name:
         first, target = dangling[0], image.root.readlink(dangling[0])
@@ -79,7 +79,7 @@ def load_plugin(
         what = f"{first} is passed over by the loader: {passed_over}"
         found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="passed-over", where=first, evidence=lines)
     elif same_name:
-        first, folder = same_name[0], same_name[0].rpartition("/")[0]
+        first, folder = same_name[0], posixpath.dirname(same_name[0])
         searched, wanted = str(process.settings.library_path), _prepended(folder, process.settings)
         what = f"{first} is in the image, but not where the loader looks{so_far}"
         values = {"searched": searched, "folder": folder, "wanted": wanted}
@@ -87,8 +87,8 @@ def load_plugin(
     elif elsewhere:
         first = elsewhere[0]
         what = f"this RCCL looks for {' or '.join(names)}; the image has {first}{so_far}"
-        reason = "renamed" if first.rpartition("/")[2] in PLUGIN_FILES else "suffixed"
-        reason = "named" if path.named_by else reason
+        renamed = "renamed" if posixpath.basename(first) in PLUGIN_FILES else "suffixed"
+        reason = "named" if path.named_by else renamed
         ways = _remedies_for_a_name(variables, process, first, path, library)
         found.add(Code.PLUGIN_OTHER_NAME, severity, what, reason=reason, where=first, evidence=lines, remedy=ways)
     else:
@@ -99,10 +99,10 @@ def load_plugin(
 
 def _hides_a_search(image: Image) -> bool:
     """Whether what is not seen of an image may lead the loader to a plugin: all but an export of another variable."""
-    for warning in image.warnings:
-        if not _LEFT_OUT.fullmatch(warning) or any(name in warning for name in _OF_THE_SEARCH):
-            return True
-    return False
+    return any(
+        not _LEFT_OUT.fullmatch(warning) or any(name in warning for name in _OF_THE_SEARCH)
+        for warning in image.warnings
+    )
 
 
 def _passed_over(image: Image, process: Process, file: str) -> str | None:
@@ -115,9 +115,8 @@ def _passed_over(image: Image, process: Process, file: str) -> str | None:
     except BadInputError:
         return None
     own = process.objects[0].facts
-    if (facts.machine, facts.elf_class) != (own.machine, own.elf_class):
-        return "it is for another architecture"
-    return None
+    is_alike = (facts.machine, facts.elf_class) == (own.machine, own.elf_class)
+    return None if is_alike else "it is for another architecture"
 
 
 def _remedies_for_a_name(
@@ -128,7 +127,7 @@ def _remedies_for_a_name(
     def leads(names: tuple[str, ...]) -> bool:
         return any(process.dlopen(name).root is not None for name in names)
 
-    own, base = library.names(None), file.rpartition("/")[2]
+    own, (folder, base) = library.names(None), posixpath.split(file)
     without = (variables.without(PLUGIN_VARIABLE),) if path.named_by else ()
     if without and (leads(own) or base in own):  # in a folder that is not searched, which is said next
         return without
@@ -139,12 +138,8 @@ def _remedies_for_a_name(
     if leading and not asked:
         return (leading[0],)
     # of a name and its suffixed form, the second
-    link = f"ln -s {shlex.quote(file)} {shlex.quote(_beside(file, (asked or own)[-1 if without else 0]))}"
+    link = f"ln -s {shlex.quote(file)} {shlex.quote(posixpath.join(folder, (asked or own)[-1 if without else 0]))}"
     return (*leading[:1], *(() if asked else without), Remedy(f"{link}   (in the image's %post)"))
-
-
-def _beside(path: str, name: str) -> str:
-    return f"{path.rpartition('/')[0]}/{name}"
 
 
 def _prepended(folder: str, settings: LoaderSettings) -> str:

@@ -148,39 +148,27 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
         found.add(Code.PROVIDER_EXCLUDED, Severity.PROBLEM, what, remedy=(variables.set_to("FI_PROVIDER", "cxi"),))
     named = variables.get(_CONF_VARIABLE) if _takes_a_name(path.rccl_version) else None
     if named or variables.unread:
-        found.add(
-            Code.RCCL_SETTINGS,
-            Severity.UNKNOWN,
-            f"RCCL also takes variables from {named or CONF}, and they are not known here",
-            where=named or CONF,
-            cause=None if named else variables.unread,
-        )
+        what = f"RCCL also takes variables from {named or CONF}, and they are not known here"
+        cause = None if named else variables.unread
+        found.add(Code.RCCL_SETTINGS, Severity.UNKNOWN, what, where=named or CONF, cause=cause)
 
 
-def judge_no_plugin_wanted(variables: Variables, path: FabricPath, found: Findings) -> None:
-    """Judge whether NCCL_NET_PLUGIN keeps this RCCL from any plugin."""
-    if path.named_by is not None and Rccl(path.rccl_version).opens_none(path.named_by):
-        found.add(
-            Code.PLUGIN_OTHER_NAME,
-            Severity.PROBLEM,
-            f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL {path.rccl_version} open no net plugin at all",
-            reason="no-name",
-            remedy=(variables.without(PLUGIN_VARIABLE),),
-        )
-
-
-def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings) -> None:
-    """Judge whether NCCL_NET_PLUGIN of an image keeps RCCL from any plugin that a layer would put on it."""
-    judge_no_plugin_wanted(variables, path, found)
-    if path.named_by and path.plugin_files and path.plugin is None and not {*LAYER_PLUGINS} & {*path.plugin_files}:
-        found.add(
-            Code.PLUGIN_OTHER_NAME,
-            Severity.PROBLEM,
-            f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL look for {' or '.join(path.plugin_files)} alone, which it "
-            "does not find in the image; no layer puts in a plugin of that name",
-            reason="no-layer",
-            remedy=(variables.without(PLUGIN_VARIABLE),),
-        )
+def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings, *, for_layers: bool = False) -> None:
+    """Judge whether NCCL_NET_PLUGIN keeps RCCL from any plugin; `for_layers`: from any that a layer would put in."""
+    if path.named_by is None:
+        return
+    asked, reason = path.plugin_files if path.named_by else (), None
+    what = f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL"
+    if Rccl(path.rccl_version).opens_none(path.named_by):
+        reason = "no-name"
+        what += f" {path.rccl_version} open no net plugin at all"
+    elif for_layers and asked and path.plugin is None and not {*LAYER_PLUGINS} & {*asked}:
+        reason = "no-layer"
+        what += f" look for {' or '.join(asked)} alone, which it does not find in the image"
+        what += "; no layer puts in a plugin of that name"
+    if reason is not None:
+        without = (variables.without(PLUGIN_VARIABLE),)
+        found.add(Code.PLUGIN_OTHER_NAME, Severity.PROBLEM, what, reason=reason, remedy=without)
 
 
 def _takes_a_name(version: str | None) -> bool:
@@ -194,20 +182,17 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
     if name is None:
         return
     family = vocabulary().networks.get(name.lower())
-    shown, remedy = variables.shown("NCCL_NET"), variables.without("NCCL_NET")
+    shown, ways = variables.shown("NCCL_NET"), [variables.without("NCCL_NET")]
     if family in {"socket", "ib"}:
         takes = "TCP sockets" if family == "socket" else "InfiniBand or end"
-        found.add(
-            Code.NETWORK_FORCED,
-            Severity.PROBLEM,
-            f"{shown} makes RCCL use {takes}, whatever plugin there is",
-            remedy=(remedy, *([Remedy("on one node alone it may stay")] if family == "socket" else ())),
-        )
+        what = f"{shown} makes RCCL use {takes}, whatever plugin there is"
+        ways += [Remedy("on one node alone it may stay")] if family == "socket" else []
+        found.add(Code.NETWORK_FORCED, Severity.PROBLEM, what, remedy=tuple(ways))
     elif plugin is None and family == "ofi":
         pass  # that there is no plugin is a finding of its own
     elif not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
         what = f"{shown} names a network, and {plugin or 'the image'} has none of that name"
-        found.add(Code.NETWORK_FORCED, Severity.UNKNOWN, what, reason="not-called-so", where=plugin, remedy=(remedy,))
+        found.add(Code.NETWORK_FORCED, Severity.UNKNOWN, what, reason="not-called-so", where=plugin, remedy=tuple(ways))
 
 
 def _calls_itself(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
