@@ -23,7 +23,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,13 +31,11 @@ from typing import Annotated, Any
 import msgspec
 
 from lumiimg.engine.namespaces.unpacked import FOLDER as UNPACKED
-from lumiimg.engine.namespaces.unpacked import remove_unpacked, unpacked_images
 from lumiimg.engine.own_folder import remove_files, remove_left
 from lumiimg.engine.owner import Owner, lives, this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, FailedError, LumiimgError
 from lumiimg.files import read_beginning, write_text
-from lumiimg.image.oci.kept import kept_layers
 from lumiimg.resolve.lock import file_sha256
 
 FORMAT = 2
@@ -173,10 +171,14 @@ class LayerCache:
 
     def entries(self) -> Iterator[CacheEntry]:
         """Yield all entries that can be read."""
-        for folder in sorted(self._layers.glob("*")):
-            entry = self.read(folder.name)
+        for key in self.names():
+            entry = self.read(key)
             if entry is not None:
                 yield entry
+
+    def names(self) -> list[str]:
+        """Return the keys of all entries, also of those that cannot be read."""
+        return sorted(folder.name for folder in self._layers.glob("*"))
 
     def seconds(self) -> dict[tuple[str, ...], float]:
         """Return what each layer took when it was built the last time."""
@@ -194,11 +196,11 @@ class LayerCache:
 
     def newer(self) -> list[str]:
         """Return the keys of entries of a newer lumiimg: this one cannot use them, and leaves them to that."""
-        return [folder.name for folder in sorted(self._layers.glob("*")) if self._is_newer(folder)]
+        return [key for key in self.names() if self._is_newer(key)]
 
-    def _is_newer(self, folder: Path) -> bool:
+    def _is_newer(self, key: str) -> bool:
         try:
-            written = read_object(folder / "entry.json").get("format")
+            written = read_object(self._layers / key / "entry.json").get("format")
         except (OSError, ValueError):
             return False
         return type(written) is int and written > FORMAT
@@ -349,61 +351,13 @@ class LayerCache:
             return False
         return True
 
-    def verify(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, what is wrong) of every entry whose data is not what it was; reads all of them."""
-        for folder in sorted(self._layers.glob("*")):
-            entry = self.read(folder.name)
-            if entry is None:
-                if not self._is_newer(folder):
-                    yield folder.name, "cannot be read, is of an older lumiimg, or has another size than it had"
-            elif file_sha256(entry.data) != entry.sha256:
-                yield folder.name, "its content has changed"
-            elif CacheKey(self.key_of(entry)).digest != folder.name:
-                yield folder.name, "does not match its name"
-        for layer in kept_layers(self.root):
-            if not layer.is_whole:
-                yield layer.key, "a layer of an OCI image that has another size than it had"
-
-    def prune(self, keep_bytes: int | None) -> tuple[list[str], list[str], int]:
-        """Remove what is damaged, then the longest unused until `keep_bytes` are left.
-
-        Return the keys of the layers that went, and of the unpacked images, and how many bytes that were. Images
-        that a container has now do not count. What a newer lumiimg has kept stays. Raises FailedError at the end if
-        something cannot be removed.
-        """
-        whole = {entry.key: entry for entry in self.entries()}
-        images = {image.key: image for image in unpacked_images(self.root)}
-        spared = {*self.newer()}
-        damaged = {folder.name for folder in self._layers.glob("*")} - whole.keys() - spared
-        damaged |= {key for key, image in images.items() if not image.image}
-        used = [(entry.data.with_name("entry.json").stat().st_mtime_ns, key) for key, entry in whole.items()]
-        used += [(image.used_ns, key) for key, image in images.items()] + [(0, key) for key in damaged - images.keys()]
-        sizes = dict.fromkeys(damaged, 0) | {key: one.size_bytes for key, one in (whole | images).items()}
-        left, freed, refused = sum(sizes.values()), 0, None
-        gone: list[str] = []
-        for _, key in sorted(used):
-            if key not in damaged and (keep_bytes is None or left <= keep_bytes):
-                continue
-            try:
-                if key not in images:
-                    self.remove(key)
-                elif not remove_unpacked(self.root, images[key]):
-                    continue
-            except FailedError as error:  # the others can go
-                refused = error
-                continue
-            gone.append(key)
-            left -= sizes[key]
-            freed += sizes[key]
-        kept = (whole.keys() | spared) - set(gone)
+    def forget_all_but(self, kept: Collection[str]) -> None:
+        """Remove the notes of entries that are not kept, and what builds that were killed left."""
         for note in self._contents.glob("*"):
             with contextlib.suppress(OSError):  # a folder, or another was quicker
                 if not note.is_file() or _noted(note) not in kept:
                     note.unlink()
         self.sweep()
-        if refused is None:
-            return [key for key in gone if key not in images], [key for key in gone if key in images], freed
-        raise refused
 
     def sweep(self) -> None:
         """Remove what builds that were killed left: half removed entries, folders they worked in, and their locks."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.builder import BuiltImage
-    from lumiimg.build.cache import CacheEntry
     from lumiimg.catalog.catalogue import Recipe
     from lumiimg.catalog.layers import Layer, LayerSource, Release, Status
     from lumiimg.catalog.ledger import Trial
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition
     from lumiimg.definition.docker.draft import Draft
     from lumiimg.engine.engine import Engine
-    from lumiimg.engine.namespaces.unpacked import UnpackedImage
     from lumiimg.fabric.path import Fabric
     from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.bootstrap import LockedBootstrap
@@ -159,55 +157,6 @@ class PlanInImage:
     """The text of lumiimg.lock (TOML); null where not all was settled when it was built."""
     request: tuple[str, ...]
     """The options of `lumiimg build` that it was built with, but those that only its machine has a use for."""
-
-
-# -- the cache
-
-
-@dataclass(frozen=True, slots=True)
-class CacheContent:
-    """What is in the cache."""
-
-    cache: Path
-    """The folder."""
-    size_bytes: int
-    """Of all entries, and of all that is unpacked."""
-    entries: tuple[CacheEntry, ...]
-    """Layers that are kept."""
-    unpacked: tuple[UnpackedImage, ...]
-    """Images that were unpacked once."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRemoved:
-    """What was removed from the cache."""
-
-    removed: tuple[str, ...]
-    """Keys of layers."""
-    unpacked: tuple[str, ...]
-    """Keys of images that were unpacked."""
-    freed_bytes: int
-    """That they took."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheFault:
-    """One."""
-
-    key: str
-    """Of the entry."""
-    fault: str
-    """What is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheVerified:
-    """Which entries are not what they were."""
-
-    checked: int
-    """Entries that were read."""
-    faults: tuple[CacheFault, ...]
-    """Entries that are not what they were."""
 
 
 # -- requests and the catalogue

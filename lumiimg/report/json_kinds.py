@@ -86,11 +86,11 @@ KINDS = {
     ),
     "cache": Kind(
         "lumiimg cache ls --json",
-        "report.json_builds.CacheContent",
+        "build.cache_upkeep.CacheContent",
         f"cache size_bytes entries{{{_CACHED}}} unpacked{{key image size_bytes}}",
     ),
-    "cache-removed": Kind("lumiimg cache prune --json, lumiimg cache rm --json", "report.json_builds.CacheRemoved"),
-    "cache-verify": Kind("lumiimg cache verify --json", "report.json_builds.CacheVerified"),
+    "cache-removed": Kind("lumiimg cache prune --json, lumiimg cache rm --json", "build.cache_upkeep.CacheRemoved"),
+    "cache-verify": Kind("lumiimg cache verify --json", "build.cache_upkeep.CacheVerified"),
     "check": Kind(
         "lumiimg check IMAGE --json",
         "check.answer.CheckReport",

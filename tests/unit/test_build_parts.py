@@ -22,6 +22,7 @@ from rich.console import Console
 from lumiimg.build import builder
 from lumiimg.build import cache as caches
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.build.cache_upkeep import prune
 from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.choice import choose_way
 from lumiimg.build.compile_cache import keeping
@@ -260,7 +261,7 @@ def test_what_killed_builds_and_removals_left_is_swept_and_what_a_running_one_ha
     left = tmp_path / f"cache/.{'0' * 64}.4711"
     left.mkdir()
     (left / "data.sqfs").write_bytes(b"x")
-    cache.prune(None)
+    prune(cache, None)
     assert not left.exists()
     assert list(cache.entries()) == [entry]
     with cache.making(CacheKey({"a": 1}), print), subprocess.Popen(["true"]) as gone:
@@ -569,7 +570,7 @@ class Stand(Strategy):
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         if self.prunes:
-            self.cache.prune(0)
+            prune(self.cache, 0)
         self.base(step, target)
         target.write_text("".join(path.read_text() for path in below[-1:]) + target.read_text())
 

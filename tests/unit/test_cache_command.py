@@ -14,6 +14,7 @@ import pytest
 from lumiimg.build import disk_space
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.cache_miss import why
+from lumiimg.build.cache_upkeep import verify
 from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.disk_space import FreeSpace, require, room_at
 from lumiimg.build.fetch import content_with
@@ -99,7 +100,7 @@ def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache
         path.write_bytes(os.fsencode(text) if isinstance(text, str) else json.dumps(text).encode())
         found = there.find(key)
         assert (found is not None and there.is_whole(found)) is (name == "as it was"), name
-        assert [wrong for wrong, _ in there.verify()] == [kept.key] * (name != "as it was"), name
+        assert [fault.key for fault in verify(there).faults] == [kept.key] * (name != "as it was"), name
 
 
 def test_layers_are_removed_by_name_or_key(cache: LayerCache, capsys: Capture) -> None:

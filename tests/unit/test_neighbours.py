@@ -19,6 +19,7 @@ import pytest
 
 import lumiimg
 from lumiimg.build.cache import LayerCache
+from lumiimg.build.cache_upkeep import prune
 from lumiimg.cli.main import main
 from lumiimg.engine import own_folder
 from lumiimg.engine.namespaces.unpacked import remove_unpacked, unpacked_images
@@ -408,7 +409,7 @@ def test_an_entry_of_a_cache_that_holds_something_else_stays_under_its_name(tmp_
     mine.rename(entry)
     (entry.parent / ("1" * 64)).mkdir()  # damaged, and nothing else
     with pytest.raises(FailedError, match="by hand"):
-        cache.prune(0)
+        prune(cache, 0)
     assert (_years(entry), [*entry.parent.iterdir()]) == (2, [entry])
 
 
@@ -437,7 +438,7 @@ def test_an_unpacked_image_is_removed_and_another_folder_of_its_name_is_not(
         (scratch / "image" / "root").mkdir(parents=True)
         keep_folder(scratch / "image", images / "0d")
     with pytest.raises(FailedError, match="by hand"):
-        LayerCache(images.parent).prune(0)
+        prune(LayerCache(images.parent), 0)
     assert sorted(path.name for path in images.iterdir()) == ["0b", "0c"], "the others are removed"
     assert _years(images) == 2
     assert len([*notes.iterdir()]) == 2

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.build.cache_miss import CacheLookup, Difference
-    from lumiimg.report.json_builds import CacheContent, CacheRemoved, CacheVerified
+    from lumiimg.build.cache_upkeep import CacheContent, CacheRemoved, CacheVerified
 
 _SHORT = 12
 """Digits of a key that tell it from others."""

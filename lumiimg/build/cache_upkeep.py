@@ -1,0 +1,147 @@
+"""What the cache has of layers and of unpacked images: listed, read again, and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.engine.namespaces.unpacked import UnpackedImage, remove_unpacked, unpacked_images
+from lumiimg.errors import BadInputError, FailedError
+from lumiimg.image.oci.kept import kept_layers
+from lumiimg.resolve.lock import file_sha256
+
+_LEAST_DIGITS = 6
+"""Of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheContent:
+    """What is in the cache."""
+
+    cache: Path
+    """The folder."""
+    entries: tuple[CacheEntry, ...]
+    """Layers that are kept."""
+    unpacked: tuple[UnpackedImage, ...]
+    """Images that were unpacked once."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all entries, and of all that is unpacked."""
+        return sum(entry.size_bytes for entry in self.entries) + sum(image.size_bytes for image in self.unpacked)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRemoved:
+    """What was removed from the cache."""
+
+    removed: tuple[str, ...]
+    """Keys of layers."""
+    unpacked: tuple[str, ...]
+    """Keys of images that were unpacked."""
+    freed_bytes: int
+    """That they took."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFault:
+    """One."""
+
+    key: str
+    """Of the entry."""
+    fault: str
+    """What is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheVerified:
+    """Which entries are not what they were."""
+
+    checked: int
+    """Entries that were read."""
+    faults: tuple[CacheFault, ...]
+    """Entries that are not what they were."""
+
+
+def content_of(cache: LayerCache) -> CacheContent:
+    """Return what is in a cache."""
+    return CacheContent(cache.root, tuple(cache.entries()), tuple(unpacked_images(cache.root)))
+
+
+def verify(cache: LayerCache) -> CacheVerified:
+    """Read the data of all entries, and return which is not what it was."""
+    return CacheVerified(len(list(cache.entries())), tuple(_faults(cache)))
+
+
+def _faults(cache: LayerCache) -> Iterator[CacheFault]:
+    newer = {*cache.newer()}
+    for key in cache.names():
+        entry = cache.read(key)
+        if entry is None:
+            if key not in newer:
+                yield CacheFault(key, "cannot be read, is of an older lumiimg, or has another size than it had")
+        elif file_sha256(entry.data) != entry.sha256:
+            yield CacheFault(key, "its content has changed")
+        elif CacheKey(cache.key_of(entry)).digest != key:
+            yield CacheFault(key, "does not match its name")
+    for layer in kept_layers(cache.root):
+        if not layer.is_whole:
+            yield CacheFault(layer.key, "a layer of an OCI image that has another size than it had")
+
+
+def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
+    """Remove what is damaged, then the longest unused until `keep_bytes` are left.
+
+    Images that a container has now do not count. What a newer lumiimg has kept stays. Raises FailedError at the end if
+    something cannot be removed.
+    """
+    whole = {entry.key: entry for entry in cache.entries()}
+    images = {image.key: image for image in unpacked_images(cache.root)}
+    spared = {*cache.newer()}
+    damaged = {*cache.names()} - whole.keys() - spared
+    damaged |= {key for key, image in images.items() if not image.image}
+    used = [(entry.data.with_name("entry.json").stat().st_mtime_ns, key) for key, entry in whole.items()]
+    used += [(image.used_ns, key) for key, image in images.items()] + [(0, key) for key in damaged - images.keys()]
+    sizes = dict.fromkeys(damaged, 0) | {key: one.size_bytes for key, one in (whole | images).items()}
+    left, freed, refused = sum(sizes.values()), 0, None
+    gone: list[str] = []
+    for _, key in sorted(used):
+        if key not in damaged and (keep_bytes is None or left <= keep_bytes):
+            continue
+        try:
+            if key not in images:
+                cache.remove(key)
+            elif not remove_unpacked(cache.root, images[key]):
+                continue
+        except FailedError as error:  # the others can go
+            refused = error
+            continue
+        gone.append(key)
+        left -= sizes[key]
+        freed += sizes[key]
+    cache.forget_all_but((whole.keys() | spared) - set(gone))
+    if refused is not None:
+        raise refused
+    layers = tuple(key for key in gone if key not in images)
+    return CacheRemoved(layers, tuple(key for key in gone if key in images), freed)
+
+
+def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
+    """Remove the entries whose layer or key (six digits or more of it) is wanted.
+
+    Raises BadInputError for a name that nothing has.
+    """
+    entries = list(cache.entries())
+    for name in wanted:
+        if not any(_is_called(entry, name) for entry in entries):
+            raise BadInputError(f"the cache has no {name!r}", hint="lumiimg cache ls")
+    going = [entry for entry in entries if any(_is_called(entry, name) for name in wanted)]
+    for entry in going:
+        cache.remove(entry.key)
+    return CacheRemoved(tuple(entry.key for entry in going), (), sum(entry.size_bytes for entry in going))
+
+
+def _is_called(entry: CacheEntry, name: str) -> bool:
+    return name in entry.layers or (len(name) >= _LEAST_DIGITS and entry.key.startswith(name))
