@@ -48,20 +48,9 @@ class Answer(StrEnum):
         }[self]
 
 
-@dataclass(frozen=True, slots=True)
-class LevelsTaken:
-    """What became of each level: `done`, or why it was not taken."""
-
-    static: str
-    """Of the files of the image, nothing run."""
-    probe: str
-    """Of programs run in the container, without a GPU."""
-    run: str
-    """Of a real collective on GPUs."""
-
-    def of(self, level: Level) -> str:
-        """Return what became of one level."""
-        return {Level.STATIC: self.static, Level.PROBE: self.probe, Level.RUN: self.run}[level]
+def levels_taken(probe: str, run: str) -> dict[str, str]:
+    """Return what became of each level, where the files were read."""
+    return {Level.STATIC.value: "done", Level.PROBE.value: probe, Level.RUN.value: run}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +65,8 @@ class CheckReport:
     """The answer for a person."""
     level: Level
     """The highest level that was taken."""
-    levels: LevelsTaken
-    """What became of each level: `done`, or why it was not taken."""
+    levels: dict[str, str]
+    """What became of each level, by its name: `done`, or why it was not taken."""
     path: FabricPath
     """The path that a collective's bytes take."""
     steps: tuple[Step, ...]

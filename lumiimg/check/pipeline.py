@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.advice import next_step
-from lumiimg.check.answer import Answer, CheckReport, LevelsTaken, decide, merge_levels, sentence
+from lumiimg.check.answer import Answer, CheckReport, decide, levels_taken, merge_levels, sentence
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.task import (
     ProbeTask,
@@ -63,45 +63,33 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
     Raises BadInputError for what cannot be read, MissingHereError if `level` or the simulation needs what is not here.
     """
     files = check_files(context)
-    static = files.static
-    probe_level = run_level = NOT_ASKED
     probed: ProbeResult | None = None
     ran: RunResult | None = None
-    if level is Level.STATIC:
-        pass
-    elif static.path.rccl is None:
-        probe_level = run_level = NO_RCCL
-    else:
-        try:
-            if files.manifest is not None and files.manifest.binds and context.snapshot is not None:
-                _refuse_elsewhere(files.manifest, context.snapshot)
-            engine = find_engine(context.environment)
-            with scratch_folder(temporary_folder(), "lumiimg-probe-") as folder:
-                task = make_task(engine, context, static, files.manifest, folder, simulate=simulate)
-                probed = carry_out(task, engine, context.environment)
-            probe_level = simulation.DONE if simulate else "done"
-        except MissingHereError as error:
-            if level is not None or simulate:
-                raise
-            probe_level = run_level = str(error)
-    if probed is not None and level is not Level.PROBE:
-        try:
-            if level is not Level.RUN:
-                refuse_without_gpu()
-            ran = _run_here(engine, context, task, probed)
-            run_level = f"done: {ran.outcome.program}"
-        except MissingHereError as error:
-            if level is Level.RUN:
-                raise
-            run_level = f"not taken: {error}"
-    levels = LevelsTaken("done", probe_level, run_level)
+    if level is Level.STATIC or files.static.path.rccl is None:
+        why = NOT_ASKED if level is Level.STATIC else NO_RCCL
+        return _report(context, files, levels_taken(why, why), level_was_asked_for=level is not None)
+    run = NOT_ASKED
+    try:
+        if files.manifest is not None and files.manifest.binds and context.snapshot is not None:
+            _refuse_elsewhere(files.manifest, context.snapshot)
+        engine = find_engine(context.environment)
+        with scratch_folder(temporary_folder(), "lumiimg-probe-") as folder:
+            task = make_task(engine, context, files.static, files.manifest, folder, simulate=simulate)
+            probed = carry_out(task, engine, context.environment)
+        if level is not Level.PROBE:
+            ran, run = _run_here(engine, context, task, probed, is_owed=level is Level.RUN)
+        levels = levels_taken(simulation.DONE if simulate else "done", run)
+    except MissingHereError as error:
+        if level is not None or simulate:
+            raise
+        levels = levels_taken(str(error), str(error))
     return _report(context, files, levels, probed, ran, level_was_asked_for=level is not None)
 
 
 def explain_image(context: ImageInContext) -> tuple[CheckReport, HostFit]:
     """Return what the check of an image's files answers, and which library comes from where, with a site's binds."""
     files = check_files(context, with_site=True)
-    report = _report(context, files, LevelsTaken("done", NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
+    report = _report(context, files, levels_taken(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
     return report, replace(files, static=replace(files.static, findings=report.findings))
 
 
@@ -120,7 +108,7 @@ def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
 def _report(
     context: ImageInContext,
     files: HostFit,
-    levels: LevelsTaken,
+    levels: dict[str, str],
     probed: ProbeResult | None = None,
     ran: RunResult | None = None,
     *,
@@ -185,24 +173,34 @@ def final_findings(
     return with_commands(merge_levels(static, probed, ran), context.name, context.built_with, context.machine)
 
 
-def _run_here(engine: Engine, context: ImageInContext, task: ProbeTask, probed: ProbeResult) -> RunResult:
-    """Run a collective on the GPUs of this node.
+def _run_here(
+    engine: Engine, context: ImageInContext, task: ProbeTask, probed: ProbeResult, *, is_owed: bool
+) -> tuple[RunResult | None, str]:
+    """Return what a collective on the GPUs of this node comes to, and what became of level run.
 
-    Raises MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
+    `is_owed`: raise MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
     """
-    with scratch_folder(temporary_folder(), "lumiimg-run-") as folder:
-        programs = find_all_reduce(engine, context, task, folder)
-        container = task.container(engine, context.environment, programs)
-        return run_collective(
-            container,
-            context,
-            task.static,
-            folder,
-            start_here,
-            gpus=count_gpus(container, task.static.path.rccl or ""),
-            version=probed.loaded_rccl,
-            inconclusive=inconclusive_because(context.environment),
-        )
+    try:
+        if not is_owed:
+            refuse_without_gpu()
+        with scratch_folder(temporary_folder(), "lumiimg-run-") as folder:
+            programs = find_all_reduce(engine, context, task, folder)
+            container = task.container(engine, context.environment, programs)
+            ran = run_collective(
+                container,
+                context,
+                task.static,
+                folder,
+                start_here,
+                gpus=count_gpus(container, task.static.path.rccl or ""),
+                version=probed.loaded_rccl,
+                inconclusive=inconclusive_because(context.environment),
+            )
+    except MissingHereError as error:
+        if is_owed:
+            raise
+        return None, f"not taken: {error}"
+    return ran, f"done: {ran.outcome.program}"
 
 
 def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:

@@ -150,11 +150,11 @@ def on_gpu() -> GpuAccount:
 
 def green() -> str:
     """Return the page of a check whose probes found nothing in the way: stand-ins for findings of a real machine."""
-    from lumiimg.check.answer import CheckReport, LevelsTaken
+    from lumiimg.check.answer import CheckReport, levels_taken
 
     answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
-    levels = LevelsTaken("done", "done", "not taken: no GPU here (/dev/kfd)")
+    levels = levels_taken("done", "not taken: no GPU here (/dev/kfd)")
     told = sentence(answer, PROBED, Level.PROBE)
     good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
     report = CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED, gpu=good)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from lumiimg.check.answer import Answer, CheckReport, LevelsTaken
+from lumiimg.check.answer import Answer, CheckReport, levels_taken
 from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
@@ -106,7 +106,7 @@ def test_foreign_text_stays_text_wherever_it_stands() -> None:
         fabric = replace(pages.FABRIC, rccl=text, plugin=f"/opt/{text}/x.so", libfabric=text)
         told = replace(finding, id=Code.PLUGIN_LOADS)
         steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
-        levels = LevelsTaken(text, text, text)
+        levels = levels_taken(text, text)
         report = CheckReport(text, Answer.NO, text, Level.PROBE, levels, fabric, steps, (told, finding))
         page = judge(to_page(check_document(report)))
         assert page.words.count(shown(text).strip()) > 10, text
@@ -184,7 +184,7 @@ def test_what_was_measured_is_drawn_beside_the_figure_of_the_site(tmp_path: Path
 
 def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> None:
     one = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
-    levels = LevelsTaken("done", "done", "done")
+    levels = levels_taken("done", "done")
     steps = fabric_steps(pages.FABRIC, (one,), {})
     report = CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250)
     text = to_page(check_document(report))
@@ -244,7 +244,7 @@ def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:
 
 def test_junit_of_a_check_that_cannot_tell_has_errors_and_of_a_green_one_none() -> None:
     doubt = Finding(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, Level.STATIC, "it must come from the host")
-    levels = LevelsTaken("done", "done", "done")
+    levels = levels_taken("done", "done")
     open_ = CheckReport("image", Answer.UNDECIDED, "CANNOT TELL", Level.STATIC, levels, pages.FABRIC, (), (doubt,))
     assert suite(open_).get("errors") == "2"
     green = replace(open_, answer=Answer.NO_OBSTACLE, findings=(*pages.PROBED, doubt))

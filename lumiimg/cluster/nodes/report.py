@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.check.advice import advice_from_findings
-from lumiimg.check.answer import Answer
+from lumiimg.check.answer import Answer, levels_taken
 from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, conclude
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - as above
@@ -108,11 +108,10 @@ def build_report(
     silent = gathered.silent
     answer = _answer(groups, silent)
     outcome = ran.outcome if ran is not None else None
-    levels = {
-        Level.STATIC.value: "done",
-        Level.PROBE.value: f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
-        Level.RUN.value: f"done: {outcome.program}, {count(outcome.ranks, 'rank')}" if outcome is not None else why,
-    }
+    levels = levels_taken(
+        f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
+        f"done: {outcome.program}, {count(outcome.ranks, 'rank')}" if outcome is not None else why,
+    )
     words = _sentence(answer, groups, silent)
     missing = f"level run {why}" if owes_run and ran is None else None
     if answer is Answer.NO_OBSTACLE and missing is not None:
@@ -137,10 +136,9 @@ def report_without_rccl(context: ImageInContext, files: HostFit, nodes: tuple[st
     found = conclude(context, files, files.static.path, level=Level.STATIC)
     path = files.static.path
     group = NodeGroup(nodes, found.answer, found.sentence, (), path, found.findings, (), 0, steps=found.steps)
-    levels = {Level.STATIC.value: "done", Level.PROBE.value: NO_RCCL, Level.RUN.value: NO_RCCL}
     advice = advice_from_findings(found.answer, found.findings, str(context.path))
     asked = (str(context.path), job, found.answer, found.sentence)
-    return NodesReport(*asked, levels, (group,), (), (), gpu=files.gpu, advice=advice)
+    return NodesReport(*asked, levels_taken(NO_RCCL, NO_RCCL), (group,), (), (), gpu=files.gpu, advice=advice)
 
 
 def _advice(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.findings import Level, Severity
+from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.document import Document, Item, Section, Shown
 from lumiimg.report.views.bandwidth import bandwidth_section
@@ -50,7 +50,7 @@ def check_document(report: CheckReport, site: Site | None = None) -> Document:
             Section(FOUND, findings, is_headed=False),
             *_bandwidth(report.collective, site),
         ),
-        closing=level_lines({level.value: report.levels.of(level) for level in Level}),
+        closing=level_lines(report.levels),
         case=f"network of {report.image}",
     )
 
