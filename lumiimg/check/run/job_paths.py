@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Part, Side, Step
 from lumiimg.findings import Level, Severity
-from lumiimg.nccl.report import FAST, Cause, Confidence, LogReport, Verdict, VerdictGroup, answer_of
+from lumiimg.nccl.report import FAST, LogReport, Verdict, VerdictGroup, answer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PATHS_SHOWN = 3
 _BY_VERDICT = {
@@ -50,54 +54,6 @@ class JobPath:
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """What some nodes came to, or all."""
-
-    report: LogReport
-    verdict: Verdict
-    confidence: Confidence
-    provider: str | None
-    network: str | None
-    cause: Cause | None
-
-    @property
-    def is_fast(self) -> bool:
-        return self.verdict in FAST or self.verdict is Verdict.IB
-
-    @property
-    def is_proved(self) -> bool:
-        """Whether a fast network carried the traffic."""
-        answer = answer_of(self.verdict, self.provider, self.confidence)
-        return self.is_fast and answer is ExitCode.GOOD and not self.report.nothing_crossed
-
-    @property
-    def uses_libfabric(self) -> bool:
-        return self.verdict in FAST or (
-            self.verdict is Verdict.OFI_OTHER and (self.provider is not None or self.network is not None)
-        )
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The steps that there are; oneCCL speaks to libfabric itself."""
-        library = self.report.library
-        absent = _ABSENT.get(self.verdict, frozenset())
-        if library is not None and library.name == "oneCCL" and self.broken is not Part.PLUGIN:
-            absent |= {Part.PLUGIN}
-        return tuple(part for part in Part if part not in absent)
-
-    @property
-    def broken(self) -> Part | None:
-        """The step that these nodes did not get past; None where they did, or nobody can tell."""
-        if self.report.nothing_crossed or self.verdict in {Verdict.NONE, Verdict.MIXED, Verdict.INTRA_NODE_ONLY}:
-            return None
-        if self.is_fast:
-            return Part.NIC if self.report.failed_running else None
-        if self.verdict is Verdict.OFI_OTHER and self.provider is None:
-            return None
-        return part_of_verdict(self.verdict)
-
-
 def job_paths(report: LogReport) -> tuple[JobPath, ...]:
     """Return the path of a job; where its nodes differ, one for each kind of them.
 
@@ -108,81 +64,86 @@ def job_paths(report: LogReport) -> tuple[JobPath, ...]:
         network = next((rank.network for rank in report.ranks if rank.network), None)
         # advice has no line of the log behind it, and may be about something else
         cause = next((one for one in report.causes if one.evidence), next(iter(report.causes), None))
-        case = _Case(report, report.verdict, report.confidence, report.provider, network, cause)
-        return (JobPath(None, _steps(case)),)
+        whole = VerdictGroup(
+            report.verdict, network, report.provider, cause.id if cause else None, report.confidence, nodes=()
+        )
+        return (JobPath(None, tuple(_steps(report, whole))),)
     ordered = sorted(range(len(groups)), key=lambda number: groups[number].verdict in FAST)
     # what went wrong, and beside it what the largest group of the others did
     shown = ordered[: PATHS_SHOWN - 1] + [n for n in ordered[PATHS_SHOWN - 1 :] if groups[n].verdict in FAST][:1]
-    return tuple(JobPath(number, _steps(_of_group(report, groups[number]))) for number in shown)
+    return tuple(JobPath(number, tuple(_steps(report, groups[number]))) for number in shown)
 
 
-def _of_group(report: LogReport, group: VerdictGroup) -> _Case:
+def _steps(report: LogReport, group: VerdictGroup) -> Iterator[Step]:
+    """Yield the steps that there are, each with what the log says of it."""
+    verdict, library, broken, known = group.verdict, report.library, _broken(report, group), _known(report, group)
+    absent = _ABSENT.get(verdict, frozenset())
+    if library is not None and library.name == "oneCCL" and broken is not Part.PLUGIN:
+        absent |= {Part.PLUGIN}  # it speaks to libfabric itself
     cause = next((one for one in report.causes if one.id == group.cause), None)
-    return _Case(report, group.verdict, group.confidence, group.provider, group.network, cause)
+    is_reached = True
+    for part in Part:
+        step = Step(part, Severity.UNKNOWN, "", side=Side.HOST if part is Part.NIC else None)
+        if part is Part.RCCL and library is not None:
+            step = replace(step, name=library.name)
+        elif verdict in _ELSEWHERE:
+            step = replace(step, name=_ELSEWHERE[verdict].get(part))
+        if part is broken:
+            is_reached = False
+            what = _BROKEN.get(verdict, "a transfer or a collective failed after ranks were connected")
+            if verdict is Verdict.OFI_OTHER:
+                what = f"libfabric was used with the provider {group.provider}, not with cxi"
+            why, remedy = (f"{what}: {cause.summary}", cause.remedy) if cause else (what, ())
+            step = replace(step, severity=Severity.PROBLEM, level=Level.RUN, why=why, remedy=remedy)
+        elif part in known and (is_reached or part is Part.RCCL):
+            component = {Part.RCCL: library, Part.PLUGIN: report.plugin}.get(part)
+            why = f"{component.name}: {known[part]}" if component is not None else known[part]
+            version = component.version if component is not None else None
+            step = replace(step, severity=Severity.OK, level=Level.RUN, why=why, version=version)
+        elif report.nothing_crossed:
+            step = replace(step, why="not needed: nothing crossed a network")
+        elif not is_reached:
+            step = replace(step, why="not reached: the path ends before it")
+        else:
+            is_open = verdict in FAST or verdict is Verdict.IB
+            why = "the log does not prove that traffic went this way" if is_open else "the log does not say"
+            step = replace(step, why=why)
+        if part not in absent:
+            yield step
 
 
-def _steps(case: _Case) -> tuple[Step, ...]:
-    return tuple(_step(part, case) for part in case.parts)
+def _broken(report: LogReport, group: VerdictGroup) -> Part | None:
+    """Return the step that these nodes did not get past; None where they did, or nobody can tell."""
+    verdict = group.verdict
+    if report.nothing_crossed or verdict in {Verdict.NONE, Verdict.MIXED, Verdict.INTRA_NODE_ONLY}:
+        return None
+    if verdict in FAST or verdict is Verdict.IB:
+        return Part.NIC if report.failed_running else None
+    return None if verdict is Verdict.OFI_OTHER and group.provider is None else part_of_verdict(verdict)
 
 
-def _step(part: Part, case: _Case) -> Step:
-    severity, why = _judged(part, case)
-    report = case.report
-    component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part) if severity is Severity.OK else None
-    cause = case.cause if severity is Severity.PROBLEM else None
-    return Step(
-        part=part,
-        severity=severity,
-        why=f"{component.name}: {why}" if component is not None else f"{why}: {cause.summary}" if cause else why,
-        level=Level.RUN if severity is not Severity.UNKNOWN else None,
-        side=Side.HOST if part is Part.NIC else None,
-        version=component.version if component is not None else None,
-        remedy=cause.remedy if cause is not None else (),
-        name=report.library.name
-        if part is Part.RCCL and report.library is not None
-        else _ELSEWHERE.get(case.verdict, {}).get(part),
+def _known(report: LogReport, group: VerdictGroup) -> dict[Part, str]:
+    """Return what the log shows of steps that these nodes came to."""
+    verdict, provider, nics = group.verdict, group.provider, report.transport.nics
+    is_fast = verdict in FAST or verdict is Verdict.IB
+    uses_libfabric = verdict in FAST or (
+        verdict is Verdict.OFI_OTHER and (provider is not None or group.network is not None)
     )
-
-
-def _judged(part: Part, case: _Case) -> tuple[Severity, str]:
-    """Return what is known of a step, and why."""
-    broken = case.broken
-    if part is broken:
-        if case.verdict is Verdict.OFI_OTHER:
-            return Severity.PROBLEM, f"libfabric was used with the provider {case.provider}, not with cxi"
-        return Severity.PROBLEM, _BROKEN.get(
-            case.verdict, "a transfer or a collective failed after ranks were connected"
-        )
-    if part is Part.RCCL and case.report.library is not None:
-        return Severity.OK, "its version is in the log"
-    if case.report.nothing_crossed:
-        return Severity.UNKNOWN, "not needed: nothing crossed a network"
-    if broken is not None and list(Part).index(part) > list(Part).index(broken):
-        return Severity.UNKNOWN, "not reached: the path ends before it"
-    used = {
-        Part.PLUGIN: case.is_fast or case.uses_libfabric or case.verdict is Verdict.PLUGIN_INIT_ERROR,
-        Part.LIBFABRIC: case.uses_libfabric,
-        Part.PROVIDER: case.verdict in FAST and case.provider is not None,
+    whys = {
+        Part.RCCL: "its version is in the log" if report.library is not None else "it was used",
+        Part.PLUGIN: "RCCL's own, or that of a plugin for it" if verdict is Verdict.IB else "it was loaded",
+        Part.LIBFABRIC: "the network is reached through it",
+        Part.PROVIDER: f"the log says that the provider {provider} was selected" if provider else "it was used",
+        Part.LIBCXI: "the cxi provider reaches the NIC through it alone",
+        Part.NIC: f"its {nics} NICs carried the traffic" if nics else "it carried the traffic",
     }
-    if used.get(part) or case.is_proved:
-        return Severity.OK, _why(part, case)
-    return (
-        Severity.UNKNOWN,
-        "the log does not prove that traffic went this way" if case.is_fast else "the log does not say",
-    )
-
-
-def _why(part: Part, case: _Case) -> str:
-    match part:
-        case Part.PLUGIN:
-            return "RCCL's own, or that of a plugin for it" if case.verdict is Verdict.IB else "it was loaded"
-        case Part.LIBFABRIC:
-            return "the network is reached through it"
-        case Part.PROVIDER if case.provider is not None:
-            return f"the log says that the provider {case.provider} was selected"
-        case Part.LIBCXI:
-            return "the cxi provider reaches the NIC through it alone"
-        case Part.NIC:
-            nics = case.report.transport.nics
-            return f"its {nics} NICs carried the traffic" if nics else "it carried the traffic"
-    return "it was used"
+    is_proved = is_fast and answer_of(verdict, provider, group.confidence) is ExitCode.GOOD
+    shown = {
+        Part.RCCL: report.library is not None,
+        Part.PLUGIN: is_fast or uses_libfabric or verdict is Verdict.PLUGIN_INIT_ERROR,
+        Part.LIBFABRIC: uses_libfabric,
+        Part.PROVIDER: verdict in FAST and provider is not None,
+    }
+    if report.nothing_crossed:
+        shown, is_proved = {Part.RCCL: shown[Part.RCCL]}, False
+    return {part: why for part, why in whys.items() if is_proved or shown.get(part)}
