@@ -45,6 +45,7 @@ class BuildMachine:
     """What was found; a program is None where there is none."""
 
     engine: Engine
+    """What was tried."""
     maps_ids: bool
     """Whether a build can be root, so that files keep their owners: as root, or in a user namespace with many ids."""
     mounts: bool

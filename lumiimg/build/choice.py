@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from lumiimg.build.capabilities import CONTAINER, BuildMachine, CapabilityTrial, was_seen
-from lumiimg.build.capability_cache import look_again, look_or_recall, recall
-from lumiimg.engine.engine import Engine, clean_environment, engines_here, programs_here
+from lumiimg.build.capabilities import CONTAINER, BuildMachine, was_seen
+from lumiimg.build.capability_cache import look_or_recall, recall
+from lumiimg.engine.engine import clean_environment, engines_here, programs_here
 from lumiimg.errors import MissingHereError
 
 Way = Literal["overlay", "sandbox"]
@@ -20,27 +19,6 @@ def machine_for_builds(environment: Mapping[str, str], cache: Path) -> BuildMach
     """Return this machine with the engine that builds take. Raises MissingHereError where there is none at all."""
     clean = clean_environment(environment)
     return first_that_works(look_or_recall(engine, clean, cache) for engine in engines_here(environment))
-
-
-def try_engines(
-    engines: Sequence[Engine], environment: Mapping[str, str], cache: Path
-) -> tuple[BuildMachine, list[CapabilityTrial]]:
-    """Try all engines that are here again: return this machine with the one that builds take, and all trials.
-
-    `engines` are those that LUMIIMG_ENGINE allows; of another, only whether it starts a container is said.
-    """
-    clean, others = clean_environment(environment), list[Engine]()
-    with suppress(MissingHereError):
-        others = [*engines_here({name: value for name, value in environment.items() if name != "LUMIIMG_ENGINE"})]
-    machines = {engine: look_again(engine, clean, cache) for engine in dict.fromkeys((*engines, *others))}
-    machine = first_that_works(machines[engine] for engine in engines)
-    trials = [*machine.trials]
-    for engine, other in machines.items():
-        if other is not machine:
-            trial = next(trial for trial in other.trials if trial.name == CONTAINER)
-            note = "; `check` asks it anyway, as jobs do" if engine == engines[0] else ""
-            trials.append(CapabilityTrial(f"{CONTAINER} by {engine.name}", trial.works, f"{trial.said}{note}"))
-    return machine, trials
 
 
 def first_that_works(machines: Iterable[BuildMachine]) -> BuildMachine:

@@ -10,13 +10,10 @@ from lumiimg.cli.output import Output
 from lumiimg.errors import ExitCode
 from lumiimg.files import read_beginning
 from lumiimg.image import open_image
-from lumiimg.image.compare import compare, compared
-from lumiimg.report.json_builds import LockDiff
-from lumiimg.report.json_images import ImageDiff
+from lumiimg.image.compare import compare
 from lumiimg.report.views.build import changes_document
 from lumiimg.report.views.image import differences_document
-from lumiimg.resolve.lock_diff import changes, entries
-from lumiimg.resolve.lockfile import read_document
+from lumiimg.resolve.lock_diff import diff_locks
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -24,14 +21,12 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output.of(arguments)
     if any(is_image(path) for path in (arguments.old, arguments.new)):
         with open_image(arguments.old, user_cache) as old, open_image(arguments.new, user_cache) as new:
-            differences = list(compare(old.root, new.root))
-            what = compared(old.root, new.root)
-        answer = ExitCode.NO if differences else ExitCode.GOOD
-        value = ImageDiff(tuple(differences), tuple(what))
-        return output.deliver(differences_document(differences, what), "diff-images", value, answer)
-    found = changes(*(entries(read_document(path), path) for path in (arguments.old, arguments.new)))
-    answer = ExitCode.NO if found else ExitCode.GOOD
-    return output.deliver(changes_document(found), "diff-locks", LockDiff(tuple(found)), answer)
+            found = compare(old.root, new.root)
+        answer = ExitCode.NO if found.files else ExitCode.GOOD
+        return output.deliver(differences_document(found), "diff-images", found, answer)
+    changes = diff_locks(arguments.old, arguments.new)
+    answer = ExitCode.NO if changes.changes else ExitCode.GOOD
+    return output.deliver(changes_document(changes), "diff-locks", changes, answer)
 
 
 def is_image(path: Path) -> bool:

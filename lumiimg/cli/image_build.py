@@ -28,7 +28,7 @@ from lumiimg.files import write_text
 from lumiimg.host.carried_manifest import read_manifest, to_text
 from lumiimg.host.wanted import KnownMachine, known_machine, planned
 from lumiimg.image import open_image
-from lumiimg.image.compare import FileDifference
+from lumiimg.image.compare import ImageDiff
 from lumiimg.report.json_builds import BuildResult, RebuildResult, Stack, WrittenDefinitions
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
 from lumiimg.report.text import show
@@ -90,7 +90,7 @@ def report_built(
     built: BuiltImage,
     lock: Lock | None,
     machine: BuildMachine,
-    differences: list[FileDifference] | None = None,
+    differences: ImageDiff | None = None,
 ) -> None:
     """Print what a build came to, and write its page and the bind manifest that the image carries."""
     if arguments.manifest:
@@ -103,7 +103,7 @@ def report_built(
         result = BuildResult(built=built, engine=engine, plan=Stack(lock))
         output.deliver(document, "build", result, ExitCode.GOOD)
     else:
-        differing = None if differences is None else tuple(differences)
+        differing = None if differences is None else differences.files
         again = RebuildResult(built=built, engine=engine, differences=differing)
         output.deliver(document, "rebuild", again, ExitCode.GOOD)
 

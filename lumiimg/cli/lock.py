@@ -12,14 +12,13 @@ from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import decide_request, ground_of, indexes_of, open_sources, options_of, read_request
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
-from lumiimg.files import refuse_places, write_text
-from lumiimg.report.json_builds import WrittenLock
+from lumiimg.files import refuse_places
 from lumiimg.report.views.build import lock_document
 from lumiimg.resolve.decide import Held, held_by, locked
 from lumiimg.resolve.lock import Lock
-from lumiimg.resolve.lock_diff import changes, entries
+from lumiimg.resolve.lock_diff import write_lock
 from lumiimg.resolve.lock_trust import outside_catalogue
-from lumiimg.resolve.lockfile import read_document, read_lock, refuse_other_file, to_text
+from lumiimg.resolve.lockfile import read_lock, refuse_other_file
 from lumiimg.resolve.pin import settle
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.request_options import request_again
@@ -43,13 +42,9 @@ def execute(arguments: argparse.Namespace) -> int:
     lock = locked(decide_request(request, ground), "lock")
     sources = open_sources(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
-    old = entries(read_document(arguments.output), arguments.output) if before else None
-    write_text(arguments.output, to_text(lock, request))
-    found = None if old is None else changes(old, entries(read_document(arguments.output), arguments.output))
-    beyond = outside_catalogue(lock, sources.mirrors)
-    document = lock_document(lock, request, found, arguments.output, beyond)
-    value = WrittenLock(arguments.output, tuple(found or ()))
-    return Output.of(arguments).deliver(document, "lock", value, ExitCode.GOOD)
+    written = write_lock(lock, request, arguments.output, replaces=before is not None)
+    document = lock_document(lock, request, written, outside_catalogue(lock, sources.mirrors))
+    return Output.of(arguments).deliver(document, "lock", written, ExitCode.GOOD)
 
 
 def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) -> tuple[Lock, Request] | None:

@@ -20,7 +20,7 @@ from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode, printable
 from lumiimg.host.wanted import known_machine
 from lumiimg.image import open_image
-from lumiimg.image.compare import FileDifference, compare
+from lumiimg.image.compare import ImageDiff, compare
 from lumiimg.resolve.lock import file_sha256
 
 
@@ -56,12 +56,12 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     differences = _differences(arguments.image, arguments.output)
     report_built(arguments, built, None, machine, differences)
-    return ExitCode.NO if arguments.fresh and differences else ExitCode.GOOD
+    return ExitCode.NO if arguments.fresh and differences is not None and differences.files else ExitCode.GOOD
 
 
-def _differences(old: Path, new: Path) -> list[FileDifference] | None:
+def _differences(old: Path, new: Path) -> ImageDiff | None:
     """Return in which files two images differ; None where they are the same bytes."""
     if old.stat().st_size == new.stat().st_size and file_sha256(old) == file_sha256(new):
         return None
     with open_image(old) as before, open_image(new) as after:
-        return list(compare(before.root, after.root))
+        return compare(before.root, after.root)

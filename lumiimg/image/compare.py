@@ -44,6 +44,16 @@ class FileDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageDiff:
+    """In which files two images differ."""
+
+    files: tuple[FileDifference, ...]
+    """By path; empty where there is no difference."""
+    compared: tuple[str, ...]
+    """What was compared of each file, as both images have it."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Side:
     """One of two file systems."""
 
@@ -54,19 +64,17 @@ class _Side:
     """All names of an inode, by each of them, where it has several; directories have one."""
 
 
-def compared(first: RootFileSystem, second: RootFileSystem) -> tuple[str, ...]:
-    """Return what of two file systems can be compared."""
-    trees = (first.tree, second.tree)
-    return (*COMPARED, *DETAILS) if all(isinstance(tree, _DETAILED) for tree in trees) else COMPARED
-
-
-def compare(first: RootFileSystem, second: RootFileSystem) -> Iterator[FileDifference]:
-    """Yield the paths in which two file systems differ, in order, each with what differs first.
+def compare(first: RootFileSystem, second: RootFileSystem) -> ImageDiff:
+    """Return the paths in which two file systems differ, each with what differs first.
 
     Raises OSError where a folder of this machine, or a file in it, may not be read.
     """
-    one, other = _side(first), _side(second)
-    with_details = compared(first, second) != COMPARED
+    with_details = all(isinstance(root.tree, _DETAILED) for root in (first, second))
+    files = _differences(_side(first), _side(second), with_details=with_details)
+    return ImageDiff(tuple(files), (*COMPARED, *DETAILS) if with_details else COMPARED)
+
+
+def _differences(one: _Side, other: _Side, *, with_details: bool) -> Iterator[FileDifference]:
     for path in sorted({*one.kinds, *other.kinds}):
         if path not in other.kinds:
             yield FileDifference(path, "only in the first")

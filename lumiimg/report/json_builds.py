@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lumiimg.image.compare import FileDifference
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.lock import Lock, LockedSource
-    from lumiimg.resolve.lock_diff import LockChange
     from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.stack import Chosen
 
@@ -103,24 +102,6 @@ class NothingToAdapt:
     """A sentence; the exit code says the same."""
     doubts: tuple[str, ...]
     """What is not known, and what the image sets that stands against it, a sentence each."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenLock:
-    """What was locked, beside the lock that was there."""
-
-    lock: Path
-    """The file."""
-    changes: tuple[LockChange, ...]
-    """Against the lock that was there; empty where there was none."""
-
-
-@dataclass(frozen=True, slots=True)
-class LockDiff:
-    """What two locks settle otherwise."""
-
-    changes: tuple[LockChange, ...]
-    """In the order of the newer; what it has no more comes last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,39 +13,24 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lumiimg.build.capabilities import CapabilityTrial
-    from lumiimg.build.disk_space import FreeSpace
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.startup import Startup
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.elf.objects import LoadOutcome
-    from lumiimg.engine.engine import Engine
     from lumiimg.fabric.path import Fabric
     from lumiimg.findings import Advice, Finding
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.host.manifest import BindManifest, Variable
-    from lumiimg.image.compare import FileDifference
     from lumiimg.nccl.report import LogReport, RankUse
     from lumiimg.nccl.vocabulary import ReturnCode, Signature
     from lumiimg.resolve.gpu_code import GpuCode
     from lumiimg.resolve.venv import VenvRecord
 
 # -- images
-
-
-@dataclass(frozen=True, slots=True)
-class ImageDiff:
-    """In which files two images differ."""
-
-    files: tuple[FileDifference, ...]
-    """By path; empty where there is no difference."""
-    compared: tuple[str, ...]
-    """What was compared of each file, as both images have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +154,6 @@ class KnownMessages:
 
 
 # -- this machine
-
-
-@dataclass(frozen=True, slots=True)
-class DoctorResult:
-    """What the engine can do here, and which ways to build that leaves."""
-
-    engine: Engine
-    """What was tried."""
-    trials: tuple[CapabilityTrial, ...]
-    """In the order in which they were made."""
-    strategies: Mapping[str, Sequence[str]]
-    """What stands against each way to build; empty: it works. The quickest first."""
-    room: tuple[FreeSpace, ...]
-    """Of the cache, then of temporary files."""
-    advice: Advice
-    """A build, where it can work; else what gets what is missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,12 +98,12 @@ KINDS = {
         probes=runs{{name simulation=is_simulation exit_code timed_out events=event_words}} collective gpu{{{_GPU}}}""",
     ),
     "check-nodes": Kind("lumiimg check IMAGE --nodes N --json", "cluster.nodes.report.NodesReport"),
-    "diff-images": Kind("lumiimg diff OLD NEW --json, of images", "report.json_images.ImageDiff"),
-    "diff-locks": Kind("lumiimg diff OLD NEW --json, of locks", "report.json_builds.LockDiff"),
+    "diff-images": Kind("lumiimg diff OLD NEW --json, of images", "image.compare.ImageDiff"),
+    "diff-locks": Kind("lumiimg diff OLD NEW --json, of locks", "resolve.lock_diff.LockDiff"),
     "doctor": Kind(
         "lumiimg doctor --json",
-        "report.json_images.DoctorResult",
-        f"engine{{{_ENGINE}}} trials strategies room advice",
+        "build.doctor.DoctorResult",
+        f"machine.engine{{{_ENGINE}}} trials strategies room advice",
     ),
     "draft": Kind(
         "lumiimg draft Dockerfile --json",
@@ -155,7 +155,7 @@ KINDS = {
         undecided? notes?""",
     ),
     "list": Kind("lumiimg list --json", "report.json_builds.Listing"),
-    "lock": Kind("lumiimg lock … --json", "report.json_builds.WrittenLock"),
+    "lock": Kind("lumiimg lock … --json", "resolve.lock_diff.WrittenLock", "lock changes"),
     "log": Kind(
         "lumiimg log FILE… --json",
         "report.json_images.LogAnswer",

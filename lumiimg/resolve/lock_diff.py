@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import BadInputError
+from lumiimg.files import write_text
+from lumiimg.resolve.lockfile import read_document, to_text
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +28,45 @@ class LockChange:
     """In the newer lock; null where it has it not."""
 
 
-def entries(document: Mapping[str, Any], path: Path) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class LockDiff:
+    """What two locks settle otherwise."""
+
+    changes: tuple[LockChange, ...]
+    """In the order of the newer; what it has no more comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLock(LockDiff):
+    """What was locked, beside the lock that was there."""
+
+    lock: Path
+    """The file."""
+    replaces: bool
+    """Whether a lock was there that could be read."""
+
+
+def diff_locks(old: Path, new: Path) -> LockDiff:
+    """Return what two locks settle otherwise. Raises BadInputError for what is not a lock."""
+    return LockDiff(_changes(_settled(old), _settled(new)))
+
+
+def write_lock(lock: Lock, request: Request, path: Path, *, replaces: bool) -> WrittenLock:
+    """Write a lock, and return what it has otherwise than the one that it replaces."""
+    old = _settled(path) if replaces else None
+    write_text(path, to_text(lock, request))
+    return WrittenLock(() if old is None else _changes(old, _settled(path)), path, replaces)
+
+
+def _settled(path: Path) -> dict[str, str]:
     """Return what a lock settles, each thing by a name for people. Raises BadInputError for what is not a lock."""
     try:
-        return dict(_entries(document))
+        return dict(_entries(read_document(path)))
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise BadInputError(f"is not a lock: {error} is missing or wrong", where=str(path)) from error
 
 
-def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[LockChange, ...]:
-    """Return the differences, in the order of the newer lock; what it has no more comes last."""
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[LockChange, ...]:
     names = [*new, *(name for name in old if name not in new)]
     return tuple(LockChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 

@@ -28,7 +28,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_mksquashfs_packs_is_read(tree: Path, compression: str, tmp_path: Path) -> None:
     packed = mksquashfs(tree, tmp_path / "packed", "-comp", compression)
     with open_image(tree) as folder, open_image(packed) as read:
-        assert {other.what for other in compare(folder.root, read.root)} <= {"owner", "time"}
+        assert {other.what for other in compare(folder.root, read.root).files} <= {"owner", "time"}
 
 
 def test_what_is_packed_without_mksquashfs_is_what_unsquashfs_takes_out(tree: Path, tmp_path: Path) -> None:
@@ -36,5 +36,7 @@ def test_what_is_packed_without_mksquashfs_is_what_unsquashfs_takes_out(tree: Pa
     words: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-d", tmp_path / "out", tmp_path / "packed"]
     assert subprocess.run(words, capture_output=True, check=True).stderr == b""
     with open_image(tree) as folder, open_image(tmp_path / "out") as unpacked:
-        others = {(other.path, other.what) for other in compare(folder.root, unpacked.root) if other.what != "time"}
+        others = {
+            (other.path, other.what) for other in compare(folder.root, unpacked.root).files if other.what != "time"
+        }
         assert others <= {("/setuid", "mode")}, "that bit it gives to nobody but root"

@@ -176,7 +176,7 @@ def test_doctor_says_the_one_command_to_go_on_with_at_once(
     assert proposed_line() == f"next:  sudo {install}"
     for name in ("newuidmap", "squashfuse_ll", "mksquashfs"):
         has(name)
-    monkeypatch.setattr("lumiimg.build.lacking.own_ranges", lambda _: [])
+    monkeypatch.setattr("lumiimg.build.doctor.own_ranges", lambda _: [])
     assert proposed_line().startswith("next:  sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ")
     for name in ("newuidmap", "squashfuse_ll", "mksquashfs"):
         (place.bin / name).unlink()

@@ -14,8 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -25,6 +24,7 @@ from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import CacheLookup, Difference
 from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.disk_space import FreeSpace
+from lumiimg.build.doctor import DoctorResult
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.provenance import plan_document
 from lumiimg.catalog.catalogue import open_catalogue
@@ -43,15 +43,14 @@ from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
-from lumiimg.image.compare import FileDifference
+from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report.json_builds import LockDiff, WrittenLock
-from lumiimg.report.json_images import DoctorResult, ImportBench, TrialJob, WrittenVenv
+from lumiimg.report.json_images import ImportBench, TrialJob, WrittenVenv
 from lumiimg.report.json_kinds import KINDS
 from lumiimg.report.json_output import print_json, strict_json
 from lumiimg.report.schema import schema_of
 from lumiimg.resolve.decide import decide, locked
-from lumiimg.resolve.lock_diff import LockChange
+from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.request import Request
@@ -161,7 +160,9 @@ def _trial(folder: Path) -> None:
 
 
 AS_JSON = argparse.Namespace(json=True, quiet=True, manifest=None)
-MACHINE = cast("BuildMachine", SimpleNamespace(engine=ENGINE))
+MACHINE = BuildMachine(
+    ENGINE, True, True, False, None, Path("/x"), None, None, (CapabilityTrial("user namespaces", works=True, said=""),)
+)
 PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: print_json("bench-import", ImportBench("t", (_STARTUP,))),
     "build": lambda at: report_built(AS_JSON, at.built, at.lock, MACHINE),
@@ -171,17 +172,21 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "doctor": lambda at: print_json(
         "doctor",
         DoctorResult(
-            ENGINE,
-            (CapabilityTrial("user namespaces", works=True, said=""),),
-            {"overlay": ("no FUSE",), "sandbox": ()},
+            MACHINE,
+            MACHINE.trials,
+            at.folder,
             (FreeSpace(at.folder, 5, in_memory=False),),
             Advice(next="lumiimg build"),
         ),
     ),
-    "lock": lambda _: print_json("lock", WrittenLock(Path("lumiimg.lock"), (LockChange("layer a", None, "1"),))),
+    "lock": lambda _: print_json(
+        "lock", WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), replaces=True)
+    ),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
-    "rebuild": lambda at: report_built(AS_JSON, at.built, None, MACHINE, [FileDifference("/x", "content")]),
+    "rebuild": lambda at: report_built(
+        AS_JSON, at.built, None, MACHINE, ImageDiff((FileDifference("/x", "content"),), COMPARED)
+    ),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: print_json(
         "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder)

@@ -105,7 +105,7 @@ def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path
         superblock = Superblock(*SUPERBLOCK.unpack(target.read_bytes()[: SUPERBLOCK.size]))
         assert (superblock.compression, superblock.block_bytes) == (Compressor.GZIP, 131072), way
         with open_stack(layers) as stack, open_image(target) as image:
-            others = list(compare(stack.root, image.root))
+            others = list(compare(stack.root, image.root).files)
             assert [other.path for other in others if not other.path.startswith("/dev")] == [], way
             assert image.root.list_dir("/dev") == ()
             assert image.root.read_bytes("/opt/big", 1 << 30) == (base / "opt/big").read_bytes()
@@ -114,7 +114,7 @@ def test_what_is_woven_is_what_the_stack_shows(base: Path, upper: Path, tmp_path
 def test_what_is_packed_without_mksquashfs_has_the_same_files(base: Path, upper: Path) -> None:
     independent, here = [packed(base), packed(upper)], [packed_here(base), packed_here(upper)]
     with open_stack(independent) as reference, open_stack(here) as found:
-        others = list(compare(reference.root, found.root))
+        others = list(compare(reference.root, found.root).files)
         assert [other.path for other in others if not other.path.startswith("/dev")] == []
         node: Any = found.root.node("/opt/big")
         assert stacked(found).xattrs(node) == {b"user.note": b"x" * 2000}
@@ -133,7 +133,7 @@ def test_other_readers_agree(layers: list[Path], tmp_path: Path) -> None:
     argv: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-d", reference, image]
     assert subprocess.run(argv, capture_output=True, check=False).stderr == b""
     with open_image(reference) as unpacked, open_image(image) as read:
-        assert [other for other in compare(unpacked.root, read.root) if other.what != "time"] == []
+        assert [other for other in compare(unpacked.root, read.root).files if other.what != "time"] == []
     assert (reference / "etc/new").samefile(reference / "many/zz")
     assert os.getxattr(reference / "opt/big", "user.note") == b"x" * 2000
     assert (reference / "sparse").stat().st_size == (3 << 20) + 17
@@ -143,7 +143,7 @@ def test_other_readers_agree(layers: list[Path], tmp_path: Path) -> None:
         assert len(os.listdir(folder / "many")) == 1501  # noqa: PTH208 - names alone
         assert (folder / "many/00007-xxxxxxx").read_bytes() == b"changed"
         with open_image(folder) as seen, open_image(image) as read:
-            assert list(compare(read.root, seen.root)) == []
+            assert list(compare(read.root, seen.root).files) == []
     finally:
         if subprocess.run(["umount", folder], capture_output=True, check=False).returncode:
             subprocess.run(["fusermount", "-u", folder], check=True)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from lumiimg.build.builder import BuiltImage
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
-    from lumiimg.image.compare import FileDifference
+    from lumiimg.image.compare import ImageDiff
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.lock_diff import LockChange
+    from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
 
 
 def doubts_section(lock: Lock) -> Section:
@@ -85,7 +85,7 @@ def start_document(lock: Lock, engine: Engine, output: Path, way: str) -> Docume
 
 
 def built_document(
-    built: BuiltImage, lock: Lock | None, engine: Engine, differences: Sequence[FileDifference] | None = None
+    built: BuiltImage, lock: Lock | None, engine: Engine, differences: ImageDiff | None = None
 ) -> Document:
     """Return what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
     name, length = str(built.image), size(built.size_bytes)
@@ -108,7 +108,7 @@ def built_document(
         advice=check,
         summary=(beside,) if beside else (),
         sections=(
-            difference_lines(differences or ()),
+            difference_lines(differences.files if differences is not None else ()),
             Section("What each part took", tuple(_stages(built)) if built.is_new else (), is_headed=False),
             *([_layers(lock), replace(doubts_section(lock), shown=Shown.PAGE)] if lock is not None else []),
             Section("What it is", (_facts(built, engine),), Shown.PAGE),
@@ -161,17 +161,13 @@ def _stack(lock: Lock) -> str:
     return " + ".join(layer.layer.name for layer in lock.stack)
 
 
-def lock_document(
-    lock: Lock, request: Request, changes: Sequence[LockChange] | None, path: Path, beyond: Sequence[str]
-) -> Document:
-    """Return what was locked for a request; `changes` from the lock that was there, None where there was none.
-
-    `beyond` is what is not from where the catalogue has it.
-    """
+def lock_document(lock: Lock, request: Request, written: WrittenLock, beyond: Sequence[str]) -> Document:
+    """Return what was locked for a request; `beyond` is what is not from where the catalogue has it."""
+    path = written.lock
     wheels = sum(len(layer.wheels) for layer in lock.stack)
     sources = sum(len(layer.sources) for layer in lock.stack)
     parts = [count(len(lock.layers), "layer"), count(sources, "source"), count(wheels, "Python distribution")]
-    notes = ["no difference to what was there"] if changes is not None and not changes else []
+    notes = ["no difference to what was there"] if written.replaces and not written.changes else []
     if (lock.bootstrap.image is None or lock.bootstrap.image.digest is None) and not lock.bootstrap.sha256:
         notes.append(f"the base has no digest: it is what {lock.bootstrap.agent} finds when it is built")
     notes += (f"not by the catalogue: {one}" for one in beyond)
@@ -188,15 +184,16 @@ def lock_document(
         sentence=f"{lock.base.layer.name} with {', '.join(parts)}, fabric {lock.fabric.value}",
         advice=Advice(next=command),
         sections=(
-            _change_lines(changes or ()),
+            _change_lines(written.changes),
             Section("Notes", tuple(Paragraph(note, quiet=True) for note in notes), is_headed=False),
             doubts_section(lock),
         ),
     )
 
 
-def changes_document(changes: Sequence[LockChange]) -> Document:
+def changes_document(found: LockDiff) -> Document:
     """Return what two locks settle otherwise."""
+    changes = found.changes
     return Document(
         command="diff",
         subject="two locks",

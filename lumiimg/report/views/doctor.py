@@ -11,15 +11,14 @@ from lumiimg.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from lumiimg.build.disk_space import FreeSpace
+    from lumiimg.build.doctor import DoctorResult
     from lumiimg.errors import MissingHereError
     from lumiimg.findings import Advice
-    from lumiimg.report.json_images import DoctorResult
 
 
-def doctor_document(result: DoctorResult, cache: Path) -> Document:
+def doctor_document(result: DoctorResult) -> Document:
     """Return what was tried, and what follows for each way to build."""
     ways = (
         Item(Severity.PROBLEM, f"{way}: {', '.join(against)}") if against else Item(Severity.OK, way)
@@ -27,16 +26,17 @@ def doctor_document(result: DoctorResult, cache: Path) -> Document:
     )
     kept, temporary = result.room
     places = (
-        ("cache", f"{cache} (LUMIIMG_CACHE): {_room(kept)}"),
+        ("cache", f"{result.cache} (LUMIIMG_CACHE): {_room(kept)}"),
         ("temporary", f"{temporary.folder}: {_room(temporary)}"),
     )
+    engine = result.machine.engine
     severity, sentence = _answer(result.trials, result.strategies)
     return Document(
         command="doctor",
         subject="this machine",
         is_list=True,
         severity=severity,
-        sentence=f"{sentence}: {result.engine.name} ({result.engine.path})",
+        sentence=f"{sentence}: {engine.name} ({engine.path})",
         advice=result.advice,
         sections=(
             Section("What was tried", tuple(map(_trial, result.trials)), is_headed=False),

@@ -11,7 +11,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import NO_ADVICE, Advice, Severity
 from lumiimg.host.carried_manifest import Basis, CarriedManifest, SettledBy
-from lumiimg.image.compare import COMPARED, DETAILS, FileDifference
+from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
 from lumiimg.report.document import Document, Facts, Lines, Paragraph, Section
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.wording import count, operand, typed
@@ -60,14 +60,13 @@ def record_document(record: ImageRecord) -> Document:
     )
 
 
-def differences_document(
-    differences: Sequence[FileDifference], compared: Sequence[str] = (*COMPARED, *DETAILS)
-) -> Document:
-    """Return in which files two images differ, and where they do not, what was `compared`."""
+def differences_document(found: ImageDiff) -> Document:
+    """Return in which files two images differ, and where they do not, what was compared."""
+    files, compared = found.files, found.compared
     sentence = f"no difference: the same files, {', '.join(compared[:-1])} and {compared[-1]}"
-    if differences:
-        sentence = f"{count(len(differences), 'file')} differ{'s' if len(differences) == 1 else ''}"
-    missing = [] if differences else [name for name in DETAILS if name not in compared]
+    if files:
+        sentence = f"{count(len(files), 'file')} differ{'s' if len(files) == 1 else ''}"
+    missing = [] if files else [name for name in DETAILS if name not in compared]
     note = f"not compared: {' and '.join(missing)}, which are read of SIF, squashfs and folders only"
     return Document(
         command="diff",
@@ -75,7 +74,7 @@ def differences_document(
         severity=Severity.INFO,
         sentence=sentence,
         summary=(note,) if missing else (),
-        sections=(difference_lines(differences),),
+        sections=(difference_lines(files),),
     )
 
 

@@ -1,20 +1,35 @@
-"""What to do next on a machine, by what was tried on it: build, or get what is missing."""
+"""What builds need, tried on this machine, and what follows: build, or get what is missing."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import shlex
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.build.capabilities import BASES_BY_DEBOOTSTRAP, BuildMachine, program_of, was_seen
-from lumiimg.build.choice import builds_here
+from lumiimg.build.capabilities import (
+    BASES_BY_DEBOOTSTRAP,
+    CONTAINER,
+    BuildMachine,
+    CapabilityTrial,
+    program_of,
+    was_seen,
+)
+from lumiimg.build.capability_cache import look_again
+from lumiimg.build.choice import builds_here, faults_of, first_that_works
+from lumiimg.build.disk_space import FreeSpace, room_at
+from lumiimg.engine.engine import Engine, clean_environment, engines_here
 from lumiimg.engine.namespaces.ids import own_ranges
+from lumiimg.errors import ExitCode, MissingHereError
+from lumiimg.files import temporary_folder
 from lumiimg.findings import Advice
 from lumiimg.resolve.bootstrap import debootstrap_at
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 class _Manager(NamedTuple):
@@ -33,6 +48,59 @@ _MANAGERS = (
     _Manager("dnf install", "squashfs-tools", "squashfuse", "debootstrap", "shadow-utils"),
     _Manager("zypper install", "squashfs", "squashfuse", "debootstrap", "shadow"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorResult:
+    """What the engine can do here, and which ways to build that leaves."""
+
+    machine: BuildMachine
+    """With the engine that builds take."""
+    trials: tuple[CapabilityTrial, ...]
+    """In the order in which they were made."""
+    cache: Path
+    room: tuple[FreeSpace, ...]
+    """Of the cache, then of temporary files."""
+    advice: Advice
+    """A build, where it can work; else what gets what is missing."""
+
+    @property
+    def strategies(self) -> Mapping[str, Sequence[str]]:
+        """What stands against each way to build; empty: it works. The quickest first."""
+        return faults_of(self.machine)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Whether images can be built here."""
+        return {True: ExitCode.GOOD, False: ExitCode.NO, None: ExitCode.UNDECIDED}[builds_here(self.machine)]
+
+
+def examine(engines: Sequence[Engine], environment: Mapping[str, str], cache: Path) -> DoctorResult:
+    """Try all engines that are here again.
+
+    `engines` are those that LUMIIMG_ENGINE allows; of another, only whether it starts a container is said.
+    """
+    machine, trials = _try(engines, environment, cache)
+    rooms = room_at(cache), room_at(temporary_folder())
+    return DoctorResult(machine, tuple(trials), cache, rooms, next_step(machine, environment))
+
+
+def _try(
+    engines: Sequence[Engine], environment: Mapping[str, str], cache: Path
+) -> tuple[BuildMachine, list[CapabilityTrial]]:
+    """Return this machine with the engine that builds take, and all trials."""
+    clean, others = clean_environment(environment), list[Engine]()
+    with suppress(MissingHereError):
+        others = [*engines_here({name: value for name, value in environment.items() if name != "LUMIIMG_ENGINE"})]
+    machines = {engine: look_again(engine, clean, cache) for engine in dict.fromkeys((*engines, *others))}
+    machine = first_that_works(machines[engine] for engine in engines)
+    trials = [*machine.trials]
+    for engine, other in machines.items():
+        if other is not machine:
+            trial = next(trial for trial in other.trials if trial.name == CONTAINER)
+            note = "; `check` asks it anyway, as jobs do" if engine == engines[0] else ""
+            trials.append(CapabilityTrial(f"{CONTAINER} by {engine.name}", trial.works, f"{trial.said}{note}"))
+    return machine, trials
 
 
 def next_step(machine: BuildMachine | None, environment: Mapping[str, str]) -> Advice:
