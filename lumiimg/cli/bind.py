@@ -35,7 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _, fit = explain_image(context)
     print(manifest_text(fit, snapshot, "json" if arguments.json else arguments.format), end="")
     if fit.fabric is Fabric.NONE:
-        show(refusals_document(fit, "bind"), quiet=arguments.quiet, stderr=True)
+        show(refusals_document(fit, "bind"), quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return fit.answer.exit_code
     if not arguments.quiet:
         show_items(doubts(fit), stderr=True)

@@ -15,7 +15,6 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Level
-from lumiimg.report.json_output import print_json_line
 from lumiimg.report.views.check import check_document
 from lumiimg.report.views.images import ImageAnswer, of_check
 
@@ -64,10 +63,8 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
         raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
     check = _checker(arguments, Inputs.of(arguments))
 
-    def answer(image: Path) -> ImageAnswer:
+    def answer(image: Path) -> tuple[ImageAnswer, object]:
         report = check(image)
-        if arguments.json:
-            print_json_line("check", report)
-        return of_check(report)
+        return of_check(report), report
 
-    return output.each("check", arguments.images, answer)
+    return output.each("check", "check", arguments.images, answer)

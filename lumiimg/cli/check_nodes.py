@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.check import NodesRequest, check_nodes
 from lumiimg.cluster.nodes.report import NodesReport
-from lumiimg.cluster.nodes.slurm import find_allocation
+from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 from lumiimg.cluster.nodes.submit import check_by_job
 from lumiimg.cluster.nodes.watch import Waiting
 from lumiimg.errors import BadInputError, printable
@@ -65,10 +64,7 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _by_job(arguments: argparse.Namespace, words: list[str]) -> NodesReport:
-    try:
-        for_sbatch = shlex.split(arguments.sbatch)
-    except ValueError as error:
-        raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
+    for_sbatch = sbatch_words(arguments.sbatch)
     with open_for_check(arguments.images[0]):
         pass  # what is not an image is reported now, not when the job has waited for its nodes
 

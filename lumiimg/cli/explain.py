@@ -20,7 +20,6 @@ from lumiimg.cli.request import ground_of, open_sources, options_of, read_reques
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.report.json_builds import ExplainedRequest, PossibleBase, PossibleBases
 from lumiimg.report.json_images import ExplainedImage
-from lumiimg.report.json_output import print_json_line
 from lumiimg.report.views.compatibility import advice, compatibility_document
 from lumiimg.report.views.images import ImageAnswer, of_explanation
 from lumiimg.report.views.request import bases_document, request_document
@@ -60,13 +59,11 @@ def _image(arguments: argparse.Namespace, output: Output) -> int:
 def _several(arguments: argparse.Namespace, output: Output) -> int:
     explain = _explainer(arguments)
 
-    def answer(image: Path) -> ImageAnswer:
+    def answer(image: Path) -> tuple[ImageAnswer, object]:
         report, fit = explain(image)
-        if arguments.json:
-            print_json_line("explain-image", ExplainedImage(fit, advice(report)))
-        return of_explanation(report, fit)
+        return of_explanation(report, fit), ExplainedImage(fit, advice(report))
 
-    return output.each("explain", arguments.images, answer)
+    return output.each("explain", "explain-image", arguments.images, answer)
 
 
 def _explainer(arguments: argparse.Namespace) -> Callable[[Path], tuple[CheckReport, HostFit]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from lumiimg.cli.output import Output
@@ -26,5 +27,5 @@ def execute(arguments: argparse.Namespace) -> int:
         write_snapshot(snapshot, written)
     if to_stdout:
         sys.stdout.write(to_text(snapshot))
-    Output(json=to_stdout, quiet=arguments.quiet).show(snapshot_document(snapshot, written))
+    replace(Output.of(arguments), json=to_stdout).show(snapshot_document(snapshot, written))
     return ExitCode.GOOD if fabric_entry(snapshot) is not None else ExitCode.UNDECIDED

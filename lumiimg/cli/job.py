@@ -17,7 +17,6 @@ from lumiimg.cluster.job.short import is_enough, short_script
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places, write_text
 from lumiimg.report.json_images import JobScript
-from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show_items
 from lumiimg.report.views.compatibility import doubts
 from lumiimg.report.views.job import cores_document, notes, written_document
@@ -56,10 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
         write_text(arguments.output, script)
         arguments.output.chmod(0o755)
         return output.deliver(written_document(plan, arguments.output), "job", value, ExitCode.GOOD)
-    if arguments.json:
-        print(json_text("job", value))
-    else:
-        print(script, end="")
+    output.hand_over("job", value, script)
     if not arguments.quiet:
         show_items(notes(plan), stderr=True)
     return ExitCode.GOOD

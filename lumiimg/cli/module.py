@@ -22,7 +22,8 @@ def execute(arguments: argparse.Namespace) -> int:
         arguments.image, arguments.output, arguments.name, inputs.snapshot, inputs.site, os.environ, inputs.venv
     )
     if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
-        show(refusals_document(module.boundary, "module"), stderr=True)
+        refusals = refusals_document(module.boundary, "module")
+        show(refusals, quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return module.boundary.answer.exit_code
     write_module(module, arguments.output, force=arguments.force)
     written = written_module(module, arguments.output)

@@ -62,6 +62,15 @@ class Output:
         self.show(document)
         return code
 
+    def hand_over(self, kind: str, value: object, text: str) -> None:
+        """Print what is to be used as it stands: the text, or JSON of its kind."""
+        if self.json:
+            from lumiimg.report.json_output import print_json
+
+            print_json(kind, value)
+        else:
+            print(text, end="")
+
     def show(self, document: Document) -> None:
         """Print the text."""
         show(document, verbose=self.verbose, quiet=self.quiet, stderr=self.json)
@@ -77,9 +86,12 @@ class Output:
 
             write_text(self.junit, junit_text(document))
 
-    def each(self, command: str, images: Sequence[Path], answer: Callable[[Path], ImageAnswer]) -> ExitCode:
+    def each(
+        self, command: str, kind: str, images: Sequence[Path], answer: Callable[[Path], tuple[ImageAnswer, object]]
+    ) -> ExitCode:
         """Answer for several images, one after the other, and return the exit code of the worst.
 
+        `answer` returns what is shown, and what is printed as JSON of its kind in a line of its own.
         One that cannot be read does not keep the others from it.
         """
         from lumiimg.report.views.images import images_document, of_error, worst
@@ -88,7 +100,12 @@ class Output:
         said_at = time.monotonic()
         for image in images:
             try:
-                answers.append(answer(image))
+                shown, value = answer(image)
+                if self.json:
+                    from lumiimg.report.json_output import print_json_line
+
+                    print_json_line(kind, value)
+                answers.append(shown)
             except LumiimgError as error:
                 answers.append(of_error(image, error))
             if time.monotonic() - said_at > _SOON_S:

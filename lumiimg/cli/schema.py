@@ -5,36 +5,24 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-import textwrap
 from collections.abc import Collection
 
+from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.json_builds import SchemaEntry, Schemas
 from lumiimg.report.json_kinds import KINDS
-from lumiimg.report.json_output import print_json, strict_json
+from lumiimg.report.json_output import strict_json
 from lumiimg.report.schema import schema_of
+from lumiimg.report.views.schemas import all_schemas, schemas_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     if arguments.name is None:
-        _list(as_json=arguments.json)
-        return ExitCode.GOOD
+        listed = all_schemas()
+        return Output.of(arguments).deliver(schemas_document(listed), "schemas", listed, ExitCode.GOOD)
     if arguments.name not in KINDS:
         raise BadInputError(f"there is no schema {arguments.name!r}", hint=_hint(arguments.name, KINDS))
     sys.stdout.write(f"{strict_json(schema_of(arguments.name))}\n")
     return ExitCode.GOOD
-
-
-def _list(*, as_json: bool) -> None:
-
-    listed = tuple(SchemaEntry(name, kind.number, kind.printed_by, kind.summary) for name, kind in KINDS.items())
-    if as_json:
-        print_json("schemas", Schemas(listed))
-        return
-    for kind in listed:
-        print(textwrap.fill(kind.summary, 80, initial_indent=f"{kind.name:<19}", subsequent_indent=" " * 19))
-    print("\none of them: lumiimg schema NAME    as tables: docs/reference/json.md")
 
 
 def _hint(name: str, names: Collection[str]) -> str:

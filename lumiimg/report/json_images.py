@@ -261,15 +261,3 @@ class WrittenVenv:
     record: VenvRecord
     path: Path
     """Absolute path of the file, or of the folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialJob:
-    """The job that does what is left of a trial."""
-
-    job: str | None
-    """Its number; null where it was not submitted."""
-    state: str | None
-    """`SUBMITTED` now, else as squeue says: `PENDING`, `RUNNING`; null where it was not submitted."""
-    command: str | None
-    """What submits it, with `--write-only`; null elsewhere."""

@@ -218,7 +218,7 @@ KINDS = {
     ),
     "signatures": Kind("lumiimg log --signatures --json", "report.json_images.KnownMessages"),
     "trial": Kind("lumiimg trial report FOLDER --json, and FOLDER/trial.json", "cluster.trial.values.TrialReport"),
-    "trial-job": Kind("lumiimg trial run FOLDER --json", "report.json_images.TrialJob"),
+    "trial-job": Kind("lumiimg trial run FOLDER --json", "cluster.trial.turn.TrialJob"),
     "trial-plan": Kind(
         "lumiimg trial plan IMAGE -o FOLDER --json, and FOLDER/plan.json", "cluster.trial.values.TrialPlan"
     ),

@@ -35,6 +35,7 @@ from lumiimg.check.startup import ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
+from lumiimg.cluster.trial.turn import TrialJob
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.findings import Advice
 from lumiimg.host.carried_manifest import CarriedManifest
@@ -45,7 +46,7 @@ from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report.json_images import ImportBench, TrialJob, WrittenVenv
+from lumiimg.report.json_images import ImportBench, WrittenVenv
 from lumiimg.report.json_kinds import KINDS
 from lumiimg.report.json_output import print_json, strict_json
 from lumiimg.report.schema import schema_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,14 @@ class Allocation:
     """When its time is up, by `time.monotonic`; None: it is not known, or there is no limit."""
     ran_s: float = 0.0
     """For how long it has run already, as far as Slurm says."""
+
+
+def sbatch_words(text: str) -> list[str]:
+    """Return the options in the value of --sbatch. Raises BadInputError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise BadInputError(f"is not a valid list of options: {error}", where="--sbatch") from error
 
 
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
