@@ -23,8 +23,7 @@ from lumiimg.check.static.files import check_static
 from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.check.static.host_fit import HostFit, check_host_fit
 from lumiimg.check.static.image_faults import find_faults
-from lumiimg.check.static.machine import with_machine
-from lumiimg.check.static.venv import with_faults_of_venv
+from lumiimg.check.static.surroundings import findings_of_machine, findings_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.workspace import scratch_folder
@@ -90,7 +89,7 @@ def explain_image(context: ImageInContext) -> tuple[CheckReport, HostFit]:
     """Return what the check of an image's files answers, and which library comes from where, with a site's binds."""
     files = check_files(context, with_site=True)
     report = _report(context, files, levels_taken(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
-    return report, replace(files, static=replace(files.static, findings=report.findings))
+    return report, files.with_findings(report.findings)
 
 
 def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
@@ -98,11 +97,11 @@ def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
 
     `with_site`: the site's own binds are a part of what is bound. Raises BadInputError where the image cannot be read.
     """
-    static = with_machine(context, check_static(context))
+    static = check_static(context)
+    static = replace(static, findings=(*static.findings, *findings_of_machine(context, static)))
     owner = gpu_owner(context.site, context.snapshot)
     files = check_host_fit(context, static, owner=owner, with_site=with_site)
-    findings = (*files.static.findings, *find_faults(context, static))
-    return with_faults_of_venv(context, replace(files, static=replace(files.static, findings=findings)))
+    return files.with_findings((*findings_of_venv(context), *files.static.findings, *find_faults(context, static)))
 
 
 def _report(

@@ -18,7 +18,6 @@ from lumiimg.toml import own_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.host.carried_account import CarriedAccount
     from lumiimg.host.manifest import BindManifest, Refusal
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
@@ -48,15 +47,6 @@ def with_host(static: StaticResult, manifest: BindManifest, *, host: str) -> Sta
         found.add(Code.BIND_NOTE, Severity.INFO, note)
     opened, later = files_of(trial.root, trial.process)
     return replace(result, opened=opened, opened_by_libfabric=later, findings=tuple(found.found))
-
-
-def with_carried(static: StaticResult, carried: CarriedAccount) -> StaticResult:
-    """Return what the files say, with what there is to say of the image's own bind manifest: it decides nothing."""
-    if carried.sentence is None:
-        return static
-    found = Findings(Level.STATIC, list(static.findings))
-    found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
-    return replace(static, findings=tuple(found.found))
 
 
 def _refused(static: StaticResult, manifest: BindManifest, host: str) -> StaticResult:

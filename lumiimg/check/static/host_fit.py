@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer, decide
+from lumiimg.check.registry import Findings
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, judge_gpu_code
-from lumiimg.check.static.host_binds import with_carried, with_host
+from lumiimg.check.static.host_binds import with_host
 from lumiimg.check.static.variables import doubted
 from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
@@ -114,7 +115,11 @@ class HostFit:
 
     def concluded(self, context: ImageInContext) -> HostFit:
         """Return it with the commands that mend what is lacking."""
-        findings = with_commands(self.static.findings, context.name, context.built_with, context.machine)
+        names = context.name, context.built_with, context.machine
+        return self.with_findings(with_commands(self.static.findings, *names))
+
+    def with_findings(self, findings: tuple[Finding, ...]) -> HostFit:
+        """Return it with other findings."""
         return replace(self, static=replace(self.static, findings=findings))
 
 
@@ -182,9 +187,11 @@ def check_host_fit(
         loaded, missing = _alone(image.root, settings, demand)
     margins = tuple(margins_of(loaded))
     carried = account_of(image.root, settings, demand, manifest, snapshot)
-    static = with_carried(static, carried)
     gpu = judge_gpu_code(image, environment, (item.object.path for item in loaded), owner)
-    static = replace(static, findings=(*doubted(findings_of(gpu), context.variables), *static.findings))
+    found = Findings(Level.STATIC, [*doubted(findings_of(gpu), context.variables), *static.findings])
+    if carried.sentence is not None:
+        found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
+    static = replace(static, findings=tuple(found.found))
     return HostFit(
         image=str(context.path),
         host=snapshot.host if snapshot else None,

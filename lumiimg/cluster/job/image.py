@@ -10,7 +10,7 @@ from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_files
 from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
 from lumiimg.check.static.host_fit import HostFit, without_ours
-from lumiimg.check.static.machine import wrong_processors
+from lumiimg.check.static.surroundings import wrong_processors
 from lumiimg.cluster.job.gpu_notes import notes_of_gpu
 from lumiimg.cluster.job.mounts import absent_paths
 from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job

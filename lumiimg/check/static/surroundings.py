@@ -1,16 +1,17 @@
-"""The machine that an image is for: its processors, and the driver of its GPUs, against those of a site and a node."""
+"""What stands against an image, whatever its libraries are: the machine that it is for, and a Python bound over it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
 from lumiimg.elf.system import facts_at, loader_of
-from lumiimg.findings import Code, Level, Severity
+from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.host.snapshot_tree import MACHINES
 from lumiimg.resolve.driver_rule import driver_window, window_on_node
+from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.venv import VenvFault, faults_of, made_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,12 +26,30 @@ _OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Architectures as images name them, and as `uname -m` does."""
 _OF_ROCM = "x86_64"
 """Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
+_OF_VENV = {
+    VenvFault.OTHER_PYTHON: (Code.PROGRAM_VENV_PYTHON, Severity.PROBLEM, None),
+    VenvFault.OWN_TORCH: (Code.PROGRAM_VENV_TORCH, Severity.PROBLEM, "own"),
+    VenvFault.OWN_PART: (Code.PROGRAM_VENV_TORCH, Severity.UNKNOWN, "part"),
+    VenvFault.OTHER_IMAGE: (Code.PROGRAM_VENV_IMAGE, Severity.UNKNOWN, None),
+    VenvFault.NOT_KNOWN: (Code.PROGRAM_VENV_IMAGE, Severity.UNKNOWN, None),
+}
 
 
-def with_machine(context: ImageInContext, static: StaticResult) -> StaticResult:
-    """Return what the files say, with what stands against the image on a machine, whatever its libraries are."""
-    found = Findings(Level.STATIC, list(static.findings))
-    snapshot = context.snapshot
+def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
+    """Return what stands against an environment that jobs bind over the image."""
+    found, venv = Findings(Level.STATIC), context.venv
+    if venv is None:
+        return ()
+    for fault, what in faults_of(venv, context.path, read_contents(context.plain).has):
+        code, severity, reason = _OF_VENV[fault]
+        again = (made_again(venv, context.path),)
+        found.add(code, severity, what, reason=reason, where=str(venv.path), remedy=again)
+    return tuple(found.found)
+
+
+def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
+    """Return what stands against the image on the processors of a machine, and with the driver of its GPUs."""
+    found, snapshot = Findings(Level.STATIC), context.snapshot
     lacking = wrong_processors(context.image, (static.job.program,) if static.job else (), snapshot, context.site)
     if lacking is not None:
         found.add(Code.IMAGE_ARCHITECTURE, Severity.PROBLEM, lacking)
@@ -44,7 +63,7 @@ def with_machine(context: ImageInContext, static: StaticResult) -> StaticResult:
         if rule.outcome is RuleOutcome.REFUSED:
             severity, reason = Severity.PROBLEM, "refused"
         found.add(Code.IMAGE_DRIVER, severity, what, reason=reason, cause=f"needed: {rule.need}", source=rule.source)
-    return replace(static, findings=tuple(found.found))
+    return tuple(found.found)
 
 
 def _driver(context: ImageInContext) -> Iterator[RuleResult]:
