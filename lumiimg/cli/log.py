@@ -8,8 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from lumiimg.check.run.bandwidth import answer_of_job, bandwidth_findings
-from lumiimg.check.run.job_paths import job_paths
+from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.error_output import print_note
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode, printable
@@ -19,9 +18,8 @@ from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.report import LogReport
 from lumiimg.nccl.sources import log_files
 from lumiimg.nccl.vocabulary import vocabulary
-from lumiimg.report.json_images import KnownMessages, LogAnswer
 from lumiimg.report.read_progress import ReadProgress
-from lumiimg.report.views.log import advice_of, log_document, signatures_document
+from lumiimg.report.views.log import log_document, signatures_document
 from lumiimg.report.views.log_words import headline
 
 _NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
@@ -50,11 +48,8 @@ def execute(arguments: argparse.Namespace) -> int:
         from lumiimg.cli.log_inputs import compare_image  # images and engines
 
         image = compare_image(report, arguments.image, arguments.host)
-    measured = bandwidth_findings(report, site)
-    answer = answer_of_job(report, measured)
-    document = log_document(arguments.paths, report, job_paths(report), measured, image, answer, site)
-    value = LogAnswer(report, answer, advice_of(report), tuple(measured), image)
-    return output.deliver(document, "log", value, answer)
+    answer = answer_of_log(report, site, image)
+    return output.deliver(log_document(arguments.paths, answer), "log", answer, answer.exit_code)
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
@@ -115,5 +110,4 @@ def _follow(names: list[str]) -> LogReader:
 
 def _list_signatures(arguments: argparse.Namespace) -> int:
     known = vocabulary()
-    value = KnownMessages(tuple(known.signatures.values()), tuple(known.return_codes.values()))
-    return Output.of(arguments).deliver(signatures_document(known), "signatures", value, ExitCode.GOOD)
+    return Output.of(arguments).deliver(signatures_document(known), "signatures", known, ExitCode.GOOD)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Remedy  # noqa: TC001 - schemas are made from the types of the fields
+from lumiimg.findings import NO_ADVICE, Advice, Remedy
 from lumiimg.nccl.node_names import folded
 
 
@@ -375,6 +375,17 @@ class LogReport:
     def _changed(self, change: Callable[[Remedy], Remedy]) -> LogReport:
         causes = (replace(cause, remedy=tuple(map(change, cause.remedy))) for cause in self.causes)
         return replace(self, causes=tuple(causes))
+
+    @property
+    def advice(self) -> Advice:
+        """Why, and what to do first."""
+        if not self.causes or self.answer is ExitCode.GOOD:
+            return NO_ADVICE
+        cause = self.causes[0]
+        is_end = self.ended is not None and cause.id == self.ended.id and cause.because
+        why = cause.because[0] if is_end else cause.summary
+        first = cause.remedy[0].concluded({}) if cause.remedy else None
+        return Advice(why, first.command, first.reason) if first is not None else Advice(why)
 
     @property
     def nothing_crossed(self) -> bool:

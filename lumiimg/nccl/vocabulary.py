@@ -226,7 +226,7 @@ class ReturnCode:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """All that the reader knows by heart."""
+    """The messages of logs that are known, with their source."""
 
     entries: tuple[MessagePattern, ...]
     signatures: Mapping[str, Signature]
@@ -248,6 +248,16 @@ class Vocabulary:
     """Variables that each process is meant to have its own value of."""
     places: tuple[re.Pattern[str], ...]
     """What names the rank or the node that a death hit."""
+
+    @property
+    def known_signatures(self) -> tuple[Signature, ...]:
+        """Most likely cause first."""
+        return tuple(self.signatures.values())
+
+    @property
+    def known_codes(self) -> tuple[ReturnCode, ...]:
+        """By their numbers."""
+        return tuple(self.return_codes.values())
 
     def family(self, network: str) -> str | None:
         """Return the family of a network as named in a log line, where more words may follow the name."""

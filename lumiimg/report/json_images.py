@@ -6,27 +6,21 @@ kind loads no room that its command has no use for.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-
-from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.startup import Startup
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.plan import ImageModule
     from lumiimg.elf.objects import LoadOutcome
     from lumiimg.fabric.path import Fabric
-    from lumiimg.findings import Advice, Finding
+    from lumiimg.findings import Advice
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.host.manifest import BindManifest, Variable
-    from lumiimg.nccl.report import LogReport, RankUse
-    from lumiimg.nccl.vocabulary import ReturnCode, Signature
     from lumiimg.resolve.gpu_code import GpuCode
     from lumiimg.resolve.venv import VenvRecord
 
@@ -104,53 +98,6 @@ class ExplainedImage:
     def notes(self) -> tuple[str, ...]:
         """What is worth knowing and changes nothing."""
         return self.of.manifest.notes if self.of.manifest else ()
-
-
-@dataclass(frozen=True, slots=True)
-class LogAnswer:
-    """Which network carried the traffic of a job, the line that proves it, the causes of what went wrong."""
-
-    report: LogReport
-    code: ExitCode
-    advice: Advice
-    """Why, and what to do first."""
-    findings: tuple[Finding, ...]
-    """What measured bandwidth and wrong results come to."""
-    image: ImageOfJob | None
-    """With --image: what the model of the image adds; else null."""
-
-    @property
-    def answer(self) -> Literal["good", "no", "undecided"]:
-        """As the exit code: `good` 0, `no` 1, `undecided` 3."""
-        return "good" if self.code is ExitCode.GOOD else "no" if self.code is ExitCode.NO else "undecided"
-
-    @property
-    def ranks(self) -> dict[str, RankUse]:
-        """By number; by number and process where several say to be the same; by process where no number is known."""
-        taken = Counter(one.rank for one in self.report.ranks)
-        return {
-            one.process
-            if one.rank is None
-            else str(one.rank)
-            if taken[one.rank] == 1
-            else f"{one.rank} {one.process}": one
-            for one in self.report.ranks
-        }
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
-        return dict(self.report.environment)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownMessages:
-    """The messages of logs that are known, with their source."""
-
-    signatures: tuple[Signature, ...]
-    """Most likely cause first."""
-    return_codes: tuple[ReturnCode, ...]
-    """By their numbers."""
 
 
 # -- this machine

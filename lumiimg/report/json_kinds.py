@@ -158,8 +158,8 @@ KINDS = {
     "lock": Kind("lumiimg lock … --json", "resolve.lock_diff.WrittenLock", "lock changes"),
     "log": Kind(
         "lumiimg log FILE… --json",
-        "report.json_images.LogAnswer",
-        """answer advice report.verdict report.confidence report.proof
+        "check.run.log_answer.LogAnswer",
+        """answer report.advice report.verdict report.confidence report.proof
         ranks{process verdict confidence network provider}
         report.nodes{verdict network provider cause confidence count names} report.told report.runs_before
         report.first_line report.excerpt report.single_node report.failed_running report.connected report.ended
@@ -216,7 +216,11 @@ KINDS = {
         environment=site.variables{{{_VARIABLE} given unless}} site.modules questions site.options site.annotations
         site.domain site.measured site.advice""",
     ),
-    "signatures": Kind("lumiimg log --signatures --json", "report.json_images.KnownMessages"),
+    "signatures": Kind(
+        "lumiimg log --signatures --json",
+        "nccl.vocabulary.Vocabulary",
+        "signatures=known_signatures return_codes=known_codes",
+    ),
     "trial": Kind("lumiimg trial report FOLDER --json, and FOLDER/trial.json", "cluster.trial.values.TrialReport"),
     "trial-job": Kind("lumiimg trial run FOLDER --json", "cluster.trial.turn.TrialJob"),
     "trial-plan": Kind(

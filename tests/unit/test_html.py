@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lumiimg.check.answer import Answer, CheckReport, levels_taken
-from lumiimg.check.run.job_paths import job_paths
+from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
@@ -166,7 +166,7 @@ def test_a_log_of_thousands_of_nodes_makes_a_small_page_that_names_them_all() ->
         return f"nid{node:06}:7:7 [0] NCCL INFO Using network {'Socket' if node % 7 == 0 else 'AWS Libfabric'}"
 
     report = read_lines("a.log", [line(node) for node in range(3010)])
-    text = to_page(log_document(["a.log"], report, job_paths(report), (), None, report.answer))
+    text = to_page(log_document(["a.log"], LogAnswer(report)))
     words = judge(text).words
     assert len(text) < 500_000
     assert {group.names in words for group in report.nodes} == {True}

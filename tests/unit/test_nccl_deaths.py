@@ -7,7 +7,6 @@ from itertools import product
 from lumiimg.errors import ExitCode
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, LogReport, Verdict
-from lumiimg.report.views.log import advice_of
 from lumiimg.report.views.log_words import headline
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
@@ -334,7 +333,7 @@ def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> No
             assert report.ended is not None
             assert (report.ended.id, report.causes[0].id) == ("time-limit", first), lines
             assert named in report.causes[0].summary, lines
-            assert named in (advice_of(report).why or ""), lines
+            assert named in (report.advice.why or ""), lines
             assert "time-limit" in [cause.id for cause in report.causes], lines
     own = "nid005101:103:1 [0] NCCL INFO"
     alone = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]

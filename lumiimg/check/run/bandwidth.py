@@ -5,23 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.errors import ExitCode
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.wording import count, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lumiimg.catalog.sites import Site, SiteBandwidth
     from lumiimg.nccl.report import LogReport, Measurement
 
 _SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
 """What the project brings for images that have no rccl-tests, by the test whose bandwidth it measures."""
-
-
-def answer_of_job(report: LogReport, measured: Sequence[Finding]) -> ExitCode:
-    """Return the answer about a log and its benchmarks: a slow or wrong one is a no, whichever network carried it."""
-    return ExitCode.NO if any(f.severity is Severity.PROBLEM for f in measured) else report.answer
 
 
 def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, ...]:

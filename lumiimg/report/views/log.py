@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumiimg.check.run.job_paths import JobPath, job_paths
 from lumiimg.errors import ExitCode
-from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.findings import Severity
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Row, Section, Shown, Table, severity_of
 from lumiimg.report.views.bandwidth import bandwidth_section
@@ -18,9 +19,8 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.check.run.job_log import ImageOfJob
-    from lumiimg.check.run.job_paths import JobPath
+    from lumiimg.check.run.log_answer import LogAnswer
     from lumiimg.findings import Finding
     from lumiimg.nccl.report import Cause, Evidence, LogReport, VerdictGroup
     from lumiimg.nccl.vocabulary import Vocabulary
@@ -29,19 +29,9 @@ _CAUSES = 3
 """That a terminal shows without --verbose."""
 
 
-def log_document(
-    names: Sequence[str],
-    report: LogReport,
-    paths: Sequence[JobPath],
-    measured: Sequence[Finding],
-    image: ImageOfJob | None,
-    answer: ExitCode,
-    site: Site | None = None,
-) -> Document:
-    """Return what the log `names` says of its job; `answer` is that of the command, with what was measured.
-
-    `site`: whose bandwidth is drawn beside what was measured.
-    """
+def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
+    """Return what the log `names` says of its job."""
+    report, measured = answer.report, answer.findings
     stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
     ended = () if report.ended is None else (_network(report),)
     lines = tuple(map(place, report.proof))
@@ -49,9 +39,9 @@ def log_document(
     return Document(
         command="log",
         subject=", ".join(names),
-        severity=severity_of(answer),
-        sentence=_sentence(report, measured, answer),
-        advice=advice_of(report),
+        severity=severity_of(answer.exit_code),
+        sentence=_sentence(answer),
+        advice=report.advice,
         summary=(*filter(None, [stall]), *known(report)),
         sections=(
             Section("The network", ended, is_headed=False),
@@ -60,9 +50,9 @@ def log_document(
             Section("The nodes", tuple(_nodes(report)), is_headed=False),
             Section("Variables that differ between ranks", _lines(_differences(report), "values")),
             Section("Measured", tuple(_measured(measured)), is_headed=False),
-            bandwidth_section(report.measurements, site, report.told.of_nodes),
-            Section("The image of the job", tuple(_image(image)), is_headed=False),
-            Section(PATH, tuple(_path(report, path) for path in paths), Shown.PAGE),
+            bandwidth_section(report.measurements, answer.site, report.told.of_nodes),
+            Section("The image of the job", tuple(_image(answer.image)), is_headed=False),
+            Section(PATH, tuple(_path(report, path) for path in job_paths(report)), Shown.PAGE),
             Section("How far each rank came", _lines(_progress(report), "ranks"), Shown.VERBOSE),
             Section("How ranks were connected", _channels(report), Shown.VERBOSE),
             Section("Communicators", _communicators(report), Shown.PAGE),
@@ -70,17 +60,6 @@ def log_document(
         ),
         case="network of the job" if report.ended is None else "end of the job",
     )
-
-
-def advice_of(report: LogReport) -> Advice:
-    """Return why, and one command: with the headline they are what is read first, and often alone."""
-    if not report.causes or report.answer is ExitCode.GOOD:
-        return NO_ADVICE
-    cause = report.causes[0]
-    is_end = report.ended is not None and cause.id == report.ended.id and cause.because
-    why = cause.because[0] if is_end else cause.summary
-    first = cause.remedy[0].concluded({}) if cause.remedy else None
-    return Advice(why, first.command, first.reason) if first is not None else Advice(why)
 
 
 def place(evidence: Evidence) -> str:
@@ -111,12 +90,12 @@ def signatures_document(known: Vocabulary) -> Document:
     )
 
 
-def _sentence(report: LogReport, measured: Sequence[Finding], answer: ExitCode) -> str:
+def _sentence(answer: LogAnswer) -> str:
     """Return the headline, and what was measured where that alone makes the answer a no."""
-    worst = next((finding for finding in measured if finding.severity is Severity.PROBLEM), None)
-    if worst is None or answer is not ExitCode.NO or report.answer is ExitCode.NO:
-        return headline(report)
-    return f"{headline(report)}; {worst.summary}"
+    worst = next((finding for finding in answer.findings if finding.severity is Severity.PROBLEM), None)
+    if worst is None or answer.report.answer is ExitCode.NO:
+        return headline(answer.report)
+    return f"{headline(answer.report)}; {worst.summary}"
 
 
 def _network(report: LogReport) -> Item:

@@ -8,6 +8,7 @@ from unittest import mock
 from lumiimg.check import startup, strace
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
+from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.cluster.job.shape import seconds
 from lumiimg.cluster.nodes import slurm
 from lumiimg.engine import engine, failures
@@ -22,10 +23,9 @@ from lumiimg.nccl.lines import messages, probe_event
 from lumiimg.nccl.node_names import folded
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.sources import blocks, refuse_binary
-from lumiimg.report.json_images import LogAnswer
 from lumiimg.report.json_output import json_text
 from lumiimg.report.text import show
-from lumiimg.report.views.log import advice_of, log_document
+from lumiimg.report.views.log import log_document
 from lumiimg.resolve import closure, uv
 from lumiimg.resolve.closure import CudaError
 from lumiimg.resolve.network import mirrors
@@ -66,9 +66,10 @@ def _log(data: bytes) -> str:
     for block in filter(None, (data[:cut], data[cut:].removesuffix(b"\n") + b"\n", data[cut:])):
         reader.feed("job.out", block)
     report = reader.report()
-    json_text("log", LogAnswer(report, report.answer, advice_of(report), (), None))
+    answer = LogAnswer(report)
+    json_text("log", answer)
     assert all(evidence.text.isprintable() for evidence in report.proof)
-    return printed(show, log_document(["log"], report, (), (), None, report.answer), verbose=True)
+    return printed(show, log_document(["log"], answer), verbose=True)
 
 
 @target("log-file", "nccl.sources.blocks", "nccl.sources.refuse_binary", "nccl.follow.Tail", form="bytes")

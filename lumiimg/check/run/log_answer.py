@@ -1,0 +1,63 @@
+"""The answer about the logs of a job, with what the site should give, and what the model of its image adds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lumiimg.check.run.bandwidth import bandwidth_findings
+from lumiimg.errors import ExitCode
+from lumiimg.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.run.job_log import ImageOfJob
+    from lumiimg.nccl.report import LogReport, RankUse
+
+
+@dataclass(frozen=True, slots=True)
+class LogAnswer:
+    """Which network carried the traffic of a job, the line that proves it, the causes of what went wrong."""
+
+    report: LogReport
+    findings: tuple[Finding, ...] = ()
+    """What measured bandwidth and wrong results come to."""
+    image: ImageOfJob | None = None
+    """With --image: what the model of the image adds; else null."""
+    site: Site | None = None
+    """Whose bandwidth is drawn beside what was measured."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """A slow or wrong benchmark is a no, whichever network carried it."""
+        is_bad = any(finding.severity is Severity.PROBLEM for finding in self.findings)
+        return ExitCode.NO if is_bad else self.report.answer
+
+    @property
+    def answer(self) -> Literal["good", "no", "undecided"]:
+        """As the exit code: `good` 0, `no` 1, `undecided` 3."""
+        return "good" if self.exit_code is ExitCode.GOOD else "no" if self.exit_code is ExitCode.NO else "undecided"
+
+    @property
+    def ranks(self) -> dict[str, RankUse]:
+        """By number; by number and process where several say to be the same; by process where no number is known."""
+        taken = Counter(one.rank for one in self.report.ranks)
+        return {
+            one.process
+            if one.rank is None
+            else str(one.rank)
+            if taken[one.rank] == 1
+            else f"{one.rank} {one.process}": one
+            for one in self.report.ranks
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
+        return dict(self.report.environment)
+
+
+def answer_of_log(report: LogReport, site: Site | None = None, image: ImageOfJob | None = None) -> LogAnswer:
+    """Return the answer; without a site, benchmarks are compared with nothing."""
+    return LogAnswer(report, bandwidth_findings(report, site), image, site)
