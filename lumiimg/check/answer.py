@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import finding_types
 from lumiimg.errors import ExitCode
-from lumiimg.findings import NO_ADVICE, Advice, Code, Family, Finding, Level, Severity
+from lumiimg.findings import Code, Family, Finding, Level, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.check.probe.container import ProbeRun
-    from lumiimg.check.run.collective import CollectiveOutcome
-    from lumiimg.check.static.gpu_code import GpuAccount
-    from lumiimg.fabric.path import FabricPath, Step
+    from lumiimg.fabric.path import FabricPath
 
 _EFFECTS = frozenset({Family.RCCL, Family.RUN, Family.SIMULATED})
 """What RCCL made of what is wrong with its plugin."""
@@ -51,36 +48,6 @@ class Answer(StrEnum):
 def levels_taken(probe: str, run: str) -> dict[str, str]:
     """Return what became of each level, where the files were read."""
     return {Level.STATIC.value: "done", Level.PROBE.value: probe, Level.RUN.value: run}
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """Whether RCCL in an image would use the fast network, with the evidence."""
-
-    image: str
-    """As it was named."""
-    answer: Answer
-    """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
-    sentence: str
-    """The answer for a person."""
-    level: Level
-    """The highest level that was taken."""
-    levels: dict[str, str]
-    """What became of each level, by its name: `done`, or why it was not taken."""
-    path: FabricPath
-    """The path that a collective's bytes take."""
-    steps: tuple[Step, ...]
-    """The path, with what is known of each of its steps."""
-    findings: tuple[Finding, ...]
-    """What was found, as it bears on the answer."""
-    runs: tuple[ProbeRun, ...] = ()
-    """What the probes said; empty below level `probe`."""
-    collective: CollectiveOutcome | None = None
-    """What the collective of level run came to."""
-    gpu: GpuAccount | None = None
-    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
-    advice: Advice = NO_ADVICE
-    """Why, and what to do."""
 
 
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.advice import next_step
-from lumiimg.check.answer import Answer, CheckReport, decide, levels_taken, merge_levels, sentence
+from lumiimg.check.answer import Answer, decide, levels_taken, merge_levels, sentence
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.task import (
     ProbeTask,
@@ -17,10 +17,11 @@ from lumiimg.check.probe.task import (
     inconclusive_because,
     make_task,
 )
+from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.run.execution import RunResult, count_gpus, refuse_without_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_static
-from lumiimg.check.static.gpu_code import gpu_owner
+from lumiimg.check.static.gpu_code import GpuAccount, gpu_owner
 from lumiimg.check.static.host_fit import HostFit, check_host_fit
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.surroundings import findings_of_machine, findings_of_venv
@@ -29,12 +30,13 @@ from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import MissingHereError
 from lumiimg.files import temporary_folder
-from lumiimg.findings import Finding, Level
+from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.check.context import ImageInContext
+    from lumiimg.check.probe.container import ProbeRun
     from lumiimg.check.probe.judgement import ProbeResult
     from lumiimg.fabric.path import FabricPath, Step
     from lumiimg.host.manifest import BindManifest
@@ -42,6 +44,42 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "not asked for"
 NO_RCCL = "there is no RCCL to run"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Whether RCCL in an image would use the fast network: what is said of it on one machine, and on many nodes."""
+
+    image: str
+    """As it was named."""
+    answer: Answer
+    """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
+    sentence: str
+    """The answer for a person."""
+    levels: dict[str, str]
+    """What became of each level, by its name: `done`, or why it was not taken."""
+    collective: CollectiveOutcome | None = field(default=None, kw_only=True)
+    """What the collective of level run came to."""
+    gpu: GpuAccount | None = field(default=None, kw_only=True)
+    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
+    advice: Advice = field(default=NO_ADVICE, kw_only=True)
+    """Why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport(CheckResult):
+    """The same on one machine, with the evidence."""
+
+    level: Level
+    """The highest level that was taken."""
+    path: FabricPath
+    """The path that a collective's bytes take."""
+    steps: tuple[Step, ...]
+    """The path, with what is known of each of its steps."""
+    findings: tuple[Finding, ...]
+    """What was found, as it bears on the answer."""
+    runs: tuple[ProbeRun, ...] = ()
+    """What the probes said; empty below level `probe`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lumiimg.build.provenance import asked_for
-from lumiimg.check.answer import CheckReport
 from lumiimg.check.context import open_for_check
-from lumiimg.check.pipeline import check_image
+from lumiimg.check.pipeline import CheckReport, check_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from lumiimg.build.provenance import asked_for
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.check.answer import CheckReport
 from lumiimg.check.context import open_for_check
-from lumiimg.check.pipeline import explain_image
+from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output

@@ -93,7 +93,7 @@ KINDS = {
     "cache-verify": Kind("lumiimg cache verify --json", "build.cache_upkeep.CacheVerified"),
     "check": Kind(
         "lumiimg check IMAGE --json",
-        "check.answer.CheckReport",
+        "check.pipeline.CheckReport",
         f"""image answer sentence advice level levels path findings
         probes=runs{{name simulation=is_simulation exit_code timed_out events=event_words}} collective gpu{{{_GPU}}}""",
     ),

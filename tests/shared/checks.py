@@ -16,7 +16,7 @@ from lumiimg.image.folder import FolderTree
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.pipeline import CheckReport
     from lumiimg.host.snapshot import Snapshot
 
 

@@ -150,14 +150,15 @@ def on_gpu() -> GpuAccount:
 
 def green() -> str:
     """Return the page of a check whose probes found nothing in the way: stand-ins for findings of a real machine."""
-    from lumiimg.check.answer import CheckReport, levels_taken
+    from lumiimg.check.answer import levels_taken
+    from lumiimg.check.pipeline import CheckReport
 
     answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
     levels = levels_taken("done", "not taken: no GPU here (/dev/kfd)")
     told = sentence(answer, PROBED, Level.PROBE)
     good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
-    report = CheckReport("image.sif", answer, told, Level.PROBE, levels, FABRIC, steps, PROBED, gpu=good)
+    report = CheckReport("image.sif", answer, told, levels, Level.PROBE, FABRIC, steps, PROBED, gpu=good)
     return to_page(check_document(report))
 
 
@@ -190,10 +191,10 @@ def nodes() -> str:
     silent = (UnresponsiveNodes((names[63],), "never started"),)
     report = NodesReport(
         "image.sif",
-        "123456",
         Answer.NO,
         what,
         levels,
+        "123456",
         (ill, well),
         silent,
         ("srun: error: nid005063: task 63: Killed",),

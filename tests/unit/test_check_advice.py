@@ -27,7 +27,7 @@ from tests.shared.programs import EVERYTHING, sampled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.pipeline import CheckReport
 
 planned: set[str] = set()
 SITE = ("--site", "lumi")

@@ -12,7 +12,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from lumiimg.check.answer import Answer, CheckReport, levels_taken
+from lumiimg.check.answer import Answer, levels_taken
+from lumiimg.check.pipeline import CheckReport
 from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
@@ -107,7 +108,7 @@ def test_foreign_text_stays_text_wherever_it_stands() -> None:
         told = replace(finding, id=Code.PLUGIN_LOADS)
         steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
         levels = levels_taken(text, text)
-        report = CheckReport(text, Answer.NO, text, Level.PROBE, levels, fabric, steps, (told, finding))
+        report = CheckReport(text, Answer.NO, text, levels, Level.PROBE, fabric, steps, (told, finding))
         page = judge(to_page(check_document(report)))
         assert page.words.count(shown(text).strip()) > 10, text
         assert not re.search(r"[\0\x1b\u202e\u2066\ud800]", page.text), text
@@ -186,7 +187,7 @@ def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> No
     one = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
     levels = levels_taken("done", "done")
     steps = fabric_steps(pages.FABRIC, (one,), {})
-    report = CheckReport("image", Answer.NO, "NO", Level.PROBE, levels, pages.FABRIC, steps, (one,) * 250)
+    report = CheckReport("image", Answer.NO, "NO", levels, Level.PROBE, pages.FABRIC, steps, (one,) * 250)
     text = to_page(check_document(report))
     assert len(text) < 1_000_000
     assert "9980 more lines; --json has all" in text
@@ -245,7 +246,7 @@ def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:
 def test_junit_of_a_check_that_cannot_tell_has_errors_and_of_a_green_one_none() -> None:
     doubt = Finding(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, Level.STATIC, "it must come from the host")
     levels = levels_taken("done", "done")
-    open_ = CheckReport("image", Answer.UNDECIDED, "CANNOT TELL", Level.STATIC, levels, pages.FABRIC, (), (doubt,))
+    open_ = CheckReport("image", Answer.UNDECIDED, "CANNOT TELL", levels, Level.STATIC, pages.FABRIC, (), (doubt,))
     assert suite(open_).get("errors") == "2"
     green = replace(open_, answer=Answer.NO_OBSTACLE, findings=(*pages.PROBED, doubt))
     assert (suite(green).get("failures"), suite(green).get("errors"), suite(green).get("tests")) == ("0", "0", "5")

@@ -65,7 +65,7 @@ from tests.shared.validation import fault, validated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.pipeline import CheckReport
     from lumiimg.cluster.nodes.report import NodesReport
     from lumiimg.resolve.lock import Lock
 

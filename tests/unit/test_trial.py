@@ -129,7 +129,7 @@ def claim(key: str, predicted: str | None = None, at: str = "image-1.run", **mor
 
 
 def on_nodes(*groups: NodeGroup, run: str = "not asked for", **more: Any) -> NodesReport:
-    return NodesReport("i.sif", "7", Answer.UNDECIDED, "", {"run": run}, groups, (), (), **more)
+    return NodesReport("i.sif", Answer.UNDECIDED, "", {"run": run}, "7", groups, (), (), **more)
 
 
 def group(*findings: Finding, differs: tuple[str, ...] = (), **path: Any) -> NodeGroup:

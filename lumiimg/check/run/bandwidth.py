@@ -55,17 +55,16 @@ def reference_of(measured: Measurement, nodes: int | None, site: Site | None) ->
     """Return what a site should give for this test on that number of nodes; None where it has no figure."""
     if site is None or measured.largest_size is None:
         return None
+    for reference in _references(measured, site):
+        is_same = reference.nodes == nodes and measured.ranks in {None, reference.ranks}
+        if is_same and measured.largest_size >= reference.from_bytes:
+            return reference
+    return None
+
+
+def _references(measured: Measurement, site: Site) -> list[SiteBandwidth]:
     test = _SAME_TEST.get(measured.test or "", measured.test)
-    return next(
-        (
-            reference
-            for reference in site.bandwidths
-            if (reference.test, reference.nodes) == (test, nodes)
-            and measured.ranks in {None, reference.ranks}
-            and measured.largest_size >= reference.from_bytes
-        ),
-        None,
-    )
+    return [reference for reference in site.bandwidths if reference.test == test]
 
 
 def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -> str:
@@ -76,8 +75,7 @@ def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -
     missing += ["its number of nodes"] if nodes is None else []
     if missing:
         return f"; not compared with {site.name}: the log does not say {' and '.join(missing)}"
-    test = _SAME_TEST.get(measured.test or "", measured.test)
-    known = [one for one in site.bandwidths if one.test == test]
+    known = _references(measured, site)
     if not known:
         return f"; not compared: {site.name} has no figure of this test"
     wanted = " or ".join(f"{count(one.nodes, 'node')} from {size(one.from_bytes)} on" for one in known)

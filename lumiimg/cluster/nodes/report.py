@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.advice import advice_from_findings
 from lumiimg.check.answer import Answer, levels_taken
-from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, conclude
-from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - as above
+from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
 from lumiimg.cluster.nodes.answers import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
-from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
+from lumiimg.findings import Advice, Finding, Level
 from lumiimg.nccl.node_names import folded
 from lumiimg.wording import count
 
@@ -59,31 +57,17 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class NodesReport:
+class NodesReport(CheckResult):
     """The same on N nodes of a job; identical nodes are reported as one group."""
 
-    image: str
-    """As it was named."""
     job: str
     """Number of the job."""
-    answer: Answer
-    """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
-    sentence: str
-    """The answer for a person."""
-    levels: dict[str, str]
-    """What became of each level, by its name: `done`, or why it was not taken."""
     groups: tuple[NodeGroup, ...]
     """Those that say no first, then the largest."""
     silent: tuple[UnresponsiveNodes, ...]
     """Nodes that gave no answer."""
     output: tuple[str, ...]
     """What the step printed at its end, where nodes are silent: for people."""
-    collective: CollectiveOutcome | None = None
-    """What the collective of level run came to."""
-    gpu: GpuAccount | None = None
-    """Whether the GPU of --host or --site takes the image's code; null where none of AMD's is known."""
-    advice: Advice = NO_ADVICE
-    """Why, and what to do."""
 
 
 def build_report(
@@ -137,8 +121,9 @@ def report_without_rccl(context: ImageInContext, files: HostFit, nodes: tuple[st
     path = files.static.path
     group = NodeGroup(nodes, found.answer, found.sentence, (), path, found.findings, (), 0, steps=found.steps)
     advice = advice_from_findings(found.answer, found.findings, str(context.path))
-    asked = (str(context.path), job, found.answer, found.sentence)
-    return NodesReport(*asked, levels_taken(NO_RCCL, NO_RCCL), (group,), (), (), gpu=files.gpu, advice=advice)
+    levels = levels_taken(NO_RCCL, NO_RCCL)
+    said = (str(context.path), found.answer, found.sentence, levels)
+    return NodesReport(*said, job, (group,), (), (), gpu=files.gpu, advice=advice)
 
 
 def _advice(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.catalog.sites import MeasuredVariable, Site, SiteBinding, SiteVariable
-    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.pipeline import CheckReport
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
 

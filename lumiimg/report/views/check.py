@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.pipeline import CheckReport
     from lumiimg.check.run.collective import CollectiveOutcome
     from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 

@@ -21,7 +21,7 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.answer import CheckReport
+    from lumiimg.check.pipeline import CheckReport
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.manifest import Loaded
     from lumiimg.host.margins import Margin
