@@ -68,7 +68,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport(CheckResult):
-    """The same on one machine, with the evidence."""
+    """Whether RCCL in an image would use the fast network on one machine, with the evidence."""
 
     level: Level
     """The highest level that was taken."""

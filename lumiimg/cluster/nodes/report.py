@@ -58,7 +58,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class NodesReport(CheckResult):
-    """The same on N nodes of a job; identical nodes are reported as one group."""
+    """The same on nodes of a job; identical nodes are reported as one group."""
 
     job: str
     """Number of the job."""
