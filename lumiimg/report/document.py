@@ -15,7 +15,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from lumiimg.fabric.path import Step
 
@@ -179,14 +179,28 @@ Block = Item | Paragraph | Lines | Facts | Table | Tree | PathSteps | Meter | Cu
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of an answer; without blocks it is not shown."""
+    """A part of an answer; without anything to show it is not shown."""
 
     title: str
     """Its heading."""
-    blocks: tuple[Block, ...]
+    blocks: Iterable[Block]
     shown: Shown = Shown.ALWAYS
-    is_headed: bool = True
-    """Whether a terminal shows the heading, too: what follows the answer at once needs none."""
+    is_headed: bool = False
+    """Whether a terminal shows the heading, too: what follows the answer at once needs none, and what --verbose adds
+    always has one."""
+
+    def __post_init__(self) -> None:
+        """Leave out what has nothing to show."""
+        object.__setattr__(self, "blocks", tuple(block for block in self.blocks if _has_content(block)))
+
+
+def _has_content(block: Block) -> bool:
+    match block:
+        case Facts(rows=rows) | Table(rows=rows):
+            return bool(rows)
+        case Lines(lines=lines):
+            return bool(lines)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +211,9 @@ class Document:
     """Which command answers: `check`."""
     subject: str
     """What it is about: an image, a log, a request."""
-    severity: Severity
     sentence: str
     """The answer; all that --quiet shows, on one line."""
+    severity: Severity = Severity.INFO
     advice: Advice = NO_ADVICE
     summary: tuple[str, ...] = ()
     """What is good to know at once, a line each: which libraries, which network."""

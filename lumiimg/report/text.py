@@ -120,7 +120,7 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
 def show_items(items: Iterable[Item], *, stderr: bool = False) -> None:
     """Print things beside an answer that is printed as it is: a script, a manifest."""
     terminal = Terminal(sys.stderr if stderr else sys.stdout)
-    writer = _Writer(terminal, Document("", "", Severity.INFO, ""), verbose=True)
+    writer = _Writer(terminal, Document("", "", ""), verbose=True)
     parts = _without_gaps([part for item in items for part in writer.item(item)])
     terminal.write(line for part in parts for line in part.lines or ("",))
 
@@ -264,7 +264,7 @@ class _Writer:
         if not section.blocks:
             return
         yield _GAP
-        if section.is_headed:
+        if section.is_headed or section.shown is Shown.VERBOSE:
             lines = [self._terminal.styled(printable(section.title), _TITLE)]
             yield self._part(lines, Importance.ALWAYS, is_title=True)  # as long as something is left below it
         for block in section.blocks:

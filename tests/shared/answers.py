@@ -66,8 +66,8 @@ LEVELS = Section(
 CHECK = Document(
     "check",
     "image.sif",
-    PROBLEM,
     "NO: from its files alone, RCCL would use TCP sockets",
+    PROBLEM,
     Advice("RCCL finds no net plugin", NEXT, "to get one"),
     ("RCCL 2.20.5 -> no plugin", "GPU code for gfx90a: RCCL ✓, torch ✓ in part, vLLM _C gfx942 ✗"),
     (
@@ -123,8 +123,8 @@ CHECK = Document(
 LOG = Document(
     "log",
     "slurm-123456.out",
-    OK,
     "fast: all 64 ranks on 8 nodes used Slingshot, by libfabric with the provider cxi",
+    OK,
     Advice(None, "lumiimg log slurm-123456.out --json", None),
     ("RCCL 2.22.3, aws-ofi-rccl 1.17.2", "GPUDirect RDMA: in use"),
     (
@@ -156,8 +156,8 @@ LOG = Document(
 EXPLAIN = Document(
     "explain",
     "image.sif",
-    UNKNOWN,
     "CANNOT TELL: no snapshot of a node is at hand",
+    UNKNOWN,
     Advice("without one there is no other side to compare with", "lumiimg host scan -o host.json", "on a compute node"),
     ("needs of the host: libfabric, libcxi",),
     (
@@ -193,8 +193,8 @@ EXPLAIN = Document(
 IMAGES = Document(
     "check",
     "5 images",
-    PROBLEM,
     "NO for 2 images, no obstacle found for 3 (of 5)",
+    PROBLEM,
     sections=(
         Section(
             "The images",
@@ -220,8 +220,8 @@ IMAGES = Document(
 NODES = Document(
     "check --nodes",
     "image.sif",
-    PROBLEM,
     "NO on 2 of 64 nodes: 61 the same; 2 another libcxi.so.1; 1 never started",
+    PROBLEM,
     Advice("provider tcp instead of cxi", "lumiimg check image.sif --nodes 2 -- --nodelist=nid[005012-005013]", None),
     sections=(
         Section(

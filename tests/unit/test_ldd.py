@@ -167,7 +167,7 @@ def test_a_long_chain_is_no_trouble(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_tree_is_shown_whole_however_deep(capsys: Capture) -> None:
     (tree,) = trees_of([(depth, Tree(f"lib{depth}.so", f"/lib/{depth}")) for depth in range(1100)])
-    show(Document("explain", "x", Severity.OK, "yes", is_list=True, sections=(Section("", (tree,), is_headed=False),)))
+    show(Document("explain", "x", "yes", Severity.OK, is_list=True, sections=(Section("", (tree,)),)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].strip() == "/lib/1099"
     assert [line.strip("└─ ").split()[0] for line in lines[2:-1] if "lib" in line and "/lib" not in line][

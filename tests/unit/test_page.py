@@ -43,7 +43,7 @@ def page(document: Document) -> Page:
 
 
 def of(*blocks: kinds.Block) -> Document:
-    return Document("check", "image.sif", Severity.OK, "no obstacle found", sections=(Section("What", blocks),))
+    return Document("check", "image.sif", "no obstacle found", Severity.OK, sections=(Section("What", blocks),))
 
 
 def texts(value: Any) -> list[str]:

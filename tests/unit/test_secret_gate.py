@@ -76,8 +76,8 @@ def document_of(text: str) -> Document:
     facts, table = Facts(((word, text),)), Table(texts, (Row(texts, Severity.OK),))
     tree, meter = Tree(text, word, branches=(Tree(text),)), Meter(word, text, 0.5)
     blocks = item, Paragraph(text), Lines(texts), facts, table, tree, PathSteps((), text), meter
-    advice, sections = Advice(text, word, word), (Section(text, blocks),)
-    return Document(text, word, Severity.OK, text, advice, texts, sections, texts, is_named=True, is_list=True)
+    advice, sections = Advice(text, word, word), (Section(text, blocks, is_headed=True),)
+    return Document(text, word, text, Severity.OK, advice, texts, sections, texts, is_named=True, is_list=True)
 
 
 def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:

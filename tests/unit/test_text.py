@@ -47,8 +47,8 @@ def documents(draw: st.DrawFn) -> Document:
     return Document(
         "check",
         draw(WORD),
-        draw(st.sampled_from(Severity)),
         draw(SENTENCE),
+        draw(st.sampled_from(Severity)),
         Advice(draw(st.none() | SENTENCE), draw(st.none() | SENTENCE)),
         sections=tuple(draw(st.lists(sections, max_size=4))),
         is_named=draw(st.booleans()),
@@ -131,7 +131,9 @@ class _Stream:
 
 def test_a_screen_has_room_for_an_answer_and_loses_evidence_first(monkeypatch: pytest.MonkeyPatch) -> None:
     long = Item(Severity.PROBLEM, "it is not there", evidence=("a line",) * 40, remedies=(Remedy("look", "ls"),))
-    document = replace(answers.CHECK, sections=(Section("Found", (long, replace(long, text="nor that"))),))
+    document = replace(
+        answers.CHECK, sections=(Section("Found", (long, replace(long, text="nor that")), is_headed=True),)
+    )
     text = on_a_terminal(document, monkeypatch)
     lines = text.splitlines()
     assert len(lines) <= 23
@@ -156,13 +158,18 @@ def test_what_stands_above_already_is_not_said_again(capsys: Capture) -> None:
     )
     advice = Advice("no net plugin", "lumiimg adapt a.sif")
     document = Document(
-        "log", "a", Severity.PROBLEM, "NO", advice, sections=(Section("Proof", (Lines((proof,)), item)),)
+        "log",
+        "a",
+        "NO",
+        Severity.PROBLEM,
+        advice,
+        sections=(Section("Proof", (Lines((proof,)), item), is_headed=True),),
     )
     text = shown(capsys, document)
     for once in (proof, "another line", "no net plugin  [plugin.absent, static]", "lumiimg adapt", "lumiimg build"):
         assert text.count(once) == 1, once
     other = replace(item, text="something else", remedies=(Remedy("make one", "lumiimg adapt a.sif"),))
-    several = replace(document, sections=(Section("Found", (other, item)),))
+    several = replace(document, sections=(Section("Found", (other, item), is_headed=True),))
     assert shown(capsys, several).count("no net plugin") == 2, "behind another finding it has its name"
 
 
@@ -171,7 +178,7 @@ def test_a_table_shows_each_cell_whole_and_a_tree_each_branch(capsys: Capture) -
     table = Table(("file", "whose"), (Row((path, "host"), Severity.OK), Row(("b", "x" * 90))))
     tree = Tree("librccl.so.1", path, branches=(Tree("libfabric.so.1", branches=(Tree("libcxi.so.1"),)),))
     facts = Facts((("base", "rocm-6.4.4"), ("layers", "vllm " * 30)))
-    document = Document("show", "a", Severity.INFO, "what it has", sections=(Section("All", (table, tree, facts)),))
+    document = Document("show", "a", "what it has", sections=(Section("All", (table, tree, facts), is_headed=True),))
     text = shown(capsys, document, verbose=True)
     joined = "".join(text.split())
     # a cell has several lines: what stands in its column is whole
@@ -197,7 +204,14 @@ def test_foreign_text_cannot_command_a_terminal_or_forge_a_line(text: str, capsy
     )
     advice = Advice(forged, forged, forged)
     document = Document(
-        forged, forged, Severity.PROBLEM, forged, advice, (forged,), (Section(forged, blocks),), (forged,)
+        forged,
+        forged,
+        forged,
+        Severity.PROBLEM,
+        advice,
+        (forged,),
+        (Section(forged, blocks, is_headed=True),),
+        (forged,),
     )
     for verbose, quiet in ((True, False), (False, False), (False, True)):
         out = shown(capsys, document, verbose=verbose, quiet=quiet)
@@ -210,7 +224,7 @@ def test_no_secret_of_the_environment_is_shown(capsys: Capture, monkeypatch: pyt
     token = "hf_" + "a1B2" * 8
     item = Item(Severity.PROBLEM, f"token {token}", evidence=(f"HF_TOKEN={token}",), remedies=(Remedy("x", token),))
     table = Table(("a",), (Row((token,)),))
-    document = Document("check", token, Severity.INFO, token, sections=(Section(token, (item, table, Tree(token))),))
+    document = Document("check", token, token, sections=(Section(token, (item, table, Tree(token)), is_headed=True),))
     for verbose in (True, False):
         assert token not in shown(capsys, document, verbose=verbose)
     monkeypatch.undo()
@@ -218,6 +232,6 @@ def test_no_secret_of_the_environment_is_shown(capsys: Capture, monkeypatch: pyt
 
 def test_a_list_that_was_asked_for_is_whole_on_any_screen(capsys: Capture) -> None:
     many = tuple(Item(Severity.INFO, f"base {number}") for number in range(100))
-    document = Document("list", "bases", Severity.INFO, "100 bases", sections=(Section("Bases", many),), is_list=True)
+    document = Document("list", "bases", "100 bases", sections=(Section("Bases", many, is_headed=True),), is_list=True)
     assert "base 99" in shown(capsys, document)
     assert "base 99" not in shown(capsys, replace(document, is_list=False))

@@ -37,4 +37,4 @@ def objection_items(findings: Iterable[Finding], image: str, site: str, note: st
 def nothing_document(image: str, result: NothingAdded, lock: Lock) -> Document:
     """Return what is said where nothing is built."""
     sentence, sections = f"{result.sentence}: nothing was built", (doubts_section(lock),)
-    return Document("adapt", image, result.answer.severity, sentence, sections=sections)
+    return Document("adapt", image, sentence, result.answer.severity, sections=sections)

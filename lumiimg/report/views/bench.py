@@ -45,4 +45,4 @@ def _place(startup: Startup, module: str) -> Section:
     table = Table(("", *_COLUMNS), rows)
     why_not = [Paragraph(f"not counted: {startup.why_not}", Severity.UNKNOWN)] if startup.why_not else []
     title = f"{startup.path} ({startup.kind}): Python {startup.python}, {module} {startup.version or '-'}"
-    return Section(title, (table, *why_not))
+    return Section(title, (table, *why_not), is_headed=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def doubts_section(lock: Lock) -> Section:
     """Return what was never built, and what the rules warn of or could not decide."""
-    return Section("What is not sure", tuple(doubts_of(lock)), is_headed=False)
+    return Section("What is not sure", doubts_of(lock))
 
 
 def definitions_document(definitions: Sequence[Definition], folder: Path, fetch: Path | None) -> Document:
@@ -44,15 +44,13 @@ def definitions_document(definitions: Sequence[Definition], folder: Path, fetch:
     return Document(
         command="build",
         subject=str(folder),
-        severity=Severity.INFO,
         is_list=True,
         sentence=f"wrote {count(len(definitions), 'definition file')} into {folder}",
         sections=(
-            Section("The files", (Lines(tuple(f"{one.name}.def" for one in definitions)),), is_headed=False),
+            Section("The files", (Lines(tuple(f"{one.name}.def" for one in definitions)),)),
             Section(
                 "Their sources",
                 (Paragraph(unfetched), Lines((typed(["sh", str(fetch)]),))) if fetch is not None else (),
-                is_headed=False,
             ),
             Section(
                 "To build them",
@@ -61,7 +59,6 @@ def definitions_document(definitions: Sequence[Definition], folder: Path, fetch:
                     Lines((typed(["cd", str(folder)]), *(commands[:-1] if flat else commands))),
                     *((Paragraph("or all at once:"), Lines((commands[-1],))) if flat else ()),
                 ),
-                is_headed=False,
             ),
         ),
     )
@@ -76,7 +73,6 @@ def start_document(lock: Lock, engine: Engine, output: Path, way: str) -> Docume
     return Document(
         command="build",
         subject=str(output),
-        severity=Severity.INFO,
         is_list=True,
         sentence=f"building {_stack(lock)} → {output}  ({engine.name})",
         summary=(way, agent, *notes),
@@ -109,7 +105,7 @@ def built_document(
         summary=(beside,) if beside else (),
         sections=(
             difference_lines(differences.files if differences is not None else ()),
-            Section("What each part took", tuple(_stages(built)) if built.is_new else (), is_headed=False),
+            Section("What each part took", tuple(_stages(built)) if built.is_new else ()),
             *([_layers(lock), replace(doubts_section(lock), shown=Shown.PAGE)] if lock is not None else []),
             Section("What it is", (_facts(built, engine),), Shown.PAGE),
         ),
@@ -180,12 +176,11 @@ def lock_document(lock: Lock, request: Request, written: WrittenLock, beyond: Se
         command="lock",
         subject=str(path),
         is_named=True,
-        severity=Severity.INFO,
         sentence=f"{lock.base.layer.name} with {', '.join(parts)}, fabric {lock.fabric.value}",
         advice=Advice(next=command),
         sections=(
             _change_lines(written.changes),
-            Section("Notes", tuple(Paragraph(note, quiet=True) for note in notes), is_headed=False),
+            Section("Notes", (Paragraph(note, quiet=True) for note in notes)),
             doubts_section(lock),
         ),
     )
@@ -197,7 +192,6 @@ def changes_document(found: LockDiff) -> Document:
     return Document(
         command="diff",
         subject="two locks",
-        severity=Severity.INFO,
         is_list=True,
         sentence=count(len(changes), "difference") if changes else "no difference",
         sections=(_change_lines(changes),),
@@ -206,4 +200,4 @@ def changes_document(found: LockDiff) -> Document:
 
 def _change_lines(changes: Sequence[LockChange]) -> Section:
     lines = tuple(f"{one.what}: {one.old or '(not there)'} -> {one.new or '(gone)'}" for one in changes)
-    return Section("Differences", (Lines(lines, what="differences"),) if lines else (), is_headed=False)
+    return Section("Differences", (Lines(lines, what="differences"),))

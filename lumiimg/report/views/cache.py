@@ -34,9 +34,8 @@ def entries_document(content: CacheContent) -> Document:
         command="cache ls",
         subject=str(content.cache),
         is_list=True,
-        severity=Severity.INFO,
         sentence=f"{number}, {size(content.size_bytes)}, in {content.cache}",
-        sections=(Section("Entries", (Facts(tuple(rows)),) if rows else (), is_headed=False),),
+        sections=(Section("Entries", (Facts(tuple(rows)),)),),
     )
 
 
@@ -50,14 +49,14 @@ def faults_document(verified: CacheVerified) -> Document:
         severity=Severity.PROBLEM if items else Severity.OK,
         sentence=f"{count(verified.checked, 'layer')} read; {count(len(items), 'fault')}",
         advice=Advice(next="lumiimg cache prune" if items else None),
-        sections=(Section("Faults", items, is_headed=False),),
+        sections=(Section("Faults", items),),
     )
 
 
 def removed_document(gone: CacheRemoved) -> Document:
     """Return what was removed."""
     what = f"removed {_both(len(gone.removed), len(gone.unpacked))}, {size(gone.freed_bytes)}"
-    return Document("cache", "the cache", Severity.INFO, what)
+    return Document("cache", "the cache", what)
 
 
 def why_document(answer: CacheLookup, below: str | None) -> Document:
@@ -78,8 +77,8 @@ def why_document(answer: CacheLookup, below: str | None) -> Document:
         severity=severity,
         sentence=what,
         sections=(
-            *(Section("", tuple(_difference(one, below)), is_headed=False) for one in answer.differences),
-            Section("The base", tuple(_age(answer)), is_headed=False),
+            *(Section("", _difference(one, below)) for one in answer.differences),
+            Section("The base", _age(answer)),
         ),
     )
 

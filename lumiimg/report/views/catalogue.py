@@ -10,7 +10,7 @@ from lumiimg.catalog.ledger import rows_of, trials_of
 from lumiimg.catalog.named_images import age_in_name
 from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
-from lumiimg.findings import Advice, Severity
+from lumiimg.findings import Advice
 from lumiimg.report.document import Document, Facts, Section
 from lumiimg.report.json_builds import CatalogueEntry, Listing, ShownLayer
 from lumiimg.report.reach import LEGEND
@@ -58,11 +58,10 @@ def listing_document(listing: Listing) -> Document:
         command="list",
         subject="the catalogue",
         is_list=True,
-        severity=Severity.INFO,
         sentence=", ".join(count(len(of_kinds[kind]), kind) for kind in kinds[:-1]),
         summary=("more of one: lumiimg show NAME", "what goes together: lumiimg explain --add LAYER --site SITE"),
         sections=tuple(
-            Section(kind if kind == "broken" else f"{kind}s", (Facts(tuple(_rows(entries))),))
+            Section(kind if kind == "broken" else f"{kind}s", (Facts(tuple(_rows(entries))),), is_headed=True)
             for kind, entries in of_kinds.items()
             if entries
         ),
@@ -103,10 +102,9 @@ def recipe_document(shown: ShownRecipe) -> Document:
         command="show",
         subject=recipe.name,
         is_list=True,
-        severity=Severity.INFO,
         sentence=f"{recipe.name} (recipe): {recipe.summary}",
         advice=Advice(next=f"lumiimg explain --recipe {recipe.name}", where="what comes out, and why"),
-        sections=(Section("The recipe", (Facts(tuple(rows)),), is_headed=False),),
+        sections=(Section("The recipe", (Facts(tuple(rows)),)),),
     )
 
 
@@ -126,9 +124,8 @@ def layer_document(shown: ShownLayer) -> Document:
         command="show",
         subject=layer.name,
         is_list=True,
-        severity=Severity.INFO,
         sentence=f"{layer.name} ({kind}, {layer.status}): {layer.summary}",
-        sections=(Section("The layer", (Facts(tuple(_facts(shown))),), is_headed=False),),
+        sections=(Section("The layer", (Facts(tuple(_facts(shown))),)),),
     )
 
 

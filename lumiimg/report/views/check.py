@@ -47,7 +47,7 @@ def check_document(report: CheckReport, site: Site | None = None) -> Document:
         sections=(
             Section(PATH, (path_steps(report.steps),), Shown.PAGE),
             account_section(report.gpu),
-            Section(FOUND, findings, is_headed=False),
+            Section(FOUND, findings),
             *_bandwidth(report.collective, site),
         ),
         closing=level_lines(report.levels),
@@ -75,7 +75,7 @@ def nodes_document(report: NodesReport, site: Site | None = None) -> Document:
         advice=report.advice,
         summary=tuple(summary),
         sections=(
-            Section("The nodes", tuple(nodes), is_headed=False),
+            Section("The nodes", nodes),
             Section(PATH, tuple(pictures), Shown.PAGE),
             account_section(report.gpu),
             *_findings(report),

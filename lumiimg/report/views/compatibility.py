@@ -44,12 +44,12 @@ def compatibility_document(report: CheckReport, fit: HostFit) -> Document:
         advice=advice(report),
         summary=tuple(summary),
         sections=(
-            Section("The libraries of the path", _tree(fit), Shown.TERMINAL, is_headed=False),
+            Section("The libraries of the path", _tree(fit), Shown.TERMINAL),
             Section(PATH, (path_steps(report.steps),), Shown.PAGE),
-            Section("Rules", tuple(_rules(fit)), is_headed=False),
-            Section("What meets at the boundary", tuple(_tightest_margins(fit)), Shown.TERMINAL),
-            Section("Versions at the boundary", tuple(_margins(fit)), Shown.VERBOSE),
-            Section("What to do", tuple(_remedies(fit)), is_headed=False),
+            Section("Rules", _rules(fit)),
+            Section("What meets at the boundary", _tightest_margins(fit), Shown.TERMINAL, is_headed=True),
+            Section("Versions at the boundary", _margins(fit), Shown.VERBOSE),
+            Section("What to do", _remedies(fit)),
             account_section(fit.gpu),
             Section("What was found", tuple(finding_items(report.findings)), Shown.PAGE),
             Section("Whose file each library is", tuple(_files(fit)), Shown.PAGE),
@@ -78,7 +78,7 @@ def refusals_document(fit: HostFit, command: str) -> Document:
         severity=fit.answer.severity,
         sentence=what,
         advice=Advice(None, first_command(fit.remedies[:1])),
-        sections=(Section("What was tried", (*refusals, *_remedies(fit)), is_headed=False),),
+        sections=(Section("What was tried", (*refusals, *_remedies(fit))),),
     )
 
 

@@ -39,9 +39,9 @@ def doctor_document(result: DoctorResult) -> Document:
         sentence=f"{sentence}: {engine.name} ({engine.path})",
         advice=result.advice,
         sections=(
-            Section("What was tried", tuple(map(_trial, result.trials)), is_headed=False),
-            Section("Ways to build, the quickest first", tuple(ways)),
-            Section("Room", (Facts(places),), is_headed=False),
+            Section("What was tried", map(_trial, result.trials)),
+            Section("Ways to build, the quickest first", ways, is_headed=True),
+            Section("Room", (Facts(places),)),
         ),
     )
 
@@ -49,7 +49,7 @@ def doctor_document(result: DoctorResult) -> Document:
 def no_engine_document(error: MissingHereError, advice: Advice) -> Document:
     """Return that nothing starts a container here, and what to do."""
     sentence = f"no way to build works here: {error}"
-    return Document("doctor", "this machine", Severity.PROBLEM, sentence, advice)
+    return Document("doctor", "this machine", sentence, Severity.PROBLEM, advice)
 
 
 def _answer(trials: Sequence[CapabilityTrial], faults: Mapping[str, Sequence[str]]) -> tuple[Severity, str]:

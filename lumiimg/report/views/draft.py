@@ -34,16 +34,15 @@ def draft_document(draft: Draft) -> Document:
         subject=str(path.dockerfile.path),
         is_list=True,
         is_named=True,
-        severity=Severity.INFO,
         sentence=" → ".join(stages),
         advice=_advice(draft),
         sections=(
-            Section("Base", tuple(_base(draft))),
-            Section("Layers that bring what is in it", _facts(known)),
-            Section("GPUs", tuple(_gpus(draft))),
-            Section("Not carried over", tuple(_left_out(draft))),
-            Section("Arguments", _facts(_arguments(draft))),
-            Section("Steps", tuple(_steps(draft))),
+            Section("Base", _base(draft), is_headed=True),
+            Section("Layers that bring what is in it", _facts(known), is_headed=True),
+            Section("GPUs", _gpus(draft), is_headed=True),
+            Section("Not carried over", _left_out(draft), is_headed=True),
+            Section("Arguments", _facts(_arguments(draft)), is_headed=True),
+            Section("Steps", _steps(draft), is_headed=True),
         ),
         closing=("as a layer: the same with -o layers/NAME",),
     )
@@ -63,10 +62,9 @@ def written_document(draft: Draft, folder: Path) -> Document:
         subject=str(folder),
         is_list=True,
         is_named=True,
-        severity=Severity.INFO,
         sentence=f"{count(len(draft.path.steps), 'step')} as a layer that nobody has built yet",
         advice=Advice(None, f"lumiimg {shlex.join(words)}", f"once {folder}/post.sh is edited" if is_edited else None),
-        sections=(Section("What to see to", tuple(_to_do(draft)), is_headed=False),),
+        sections=(Section("What to see to", _to_do(draft)),),
     )
 
 

@@ -50,10 +50,10 @@ def drift_document(result: DriftResult) -> Document:
         sentence=result.sentence,
         summary=(f"before: {_node(drift.before)}", f"now:    {_node(drift.now)}"),
         sections=(
-            Section("The images", (*items, *image_items(unread)), is_headed=False),
-            Section("Nodes of different kinds", tuple(_kinds(drift))),
+            Section("The images", (*items, *image_items(unread))),
+            Section("Nodes of different kinds", _kinds(drift), is_headed=True),
             *_changes(drift),
-            Section("Not known", tuple(Paragraph(note, Severity.UNKNOWN) for note in drift.notes), is_headed=False),
+            Section("Not known", (Paragraph(note, Severity.UNKNOWN) for note in drift.notes)),
         ),
         closing=("`lumiimg host scan -o now.json`, here, writes now.json",) if words.now is None and named else (),
     )
@@ -78,7 +78,7 @@ def _changes(drift: Drift) -> Iterator[Section]:
     """Yield the changes of each subject, those first that can break images."""
     for subject, changes in itertools.groupby(drift.changes, lambda change: change.subject):
         ordered = sorted(changes, key=lambda change: not change.may_break)
-        yield Section(subject.value, tuple(map(_change, ordered)))
+        yield Section(subject.value, map(_change, ordered), is_headed=True)
 
 
 def _change(change: NodeChange) -> Tree:

@@ -25,7 +25,7 @@ def account_summary(account: GpuAccount) -> str:
 def account_section(account: GpuAccount | None) -> Section:
     """Return the components with what the GPU takes of each; empty where there is no account."""
     if account is None:
-        return Section("GPU code", ())
+        return Section("GPU code", (), is_headed=True)
     which = f"Whether {account.gpu}, the GPU of {account.machine}, takes the code of each component."
     if not account.parts:
         return Section("GPU code", (Paragraph("No GPU code of AMD's was found."),), Shown.PAGE)

@@ -38,7 +38,7 @@ def gpu_code_document(image: str, code: GpuCode, gpu: GpuTarget | None) -> Docum
         is_list=True,
         severity=Severity.UNKNOWN if code.unreadable else Severity.INFO,
         sentence=_answer(code, gpu),
-        sections=(Section("GPU code", table, is_headed=False), Section("Not read", tuple(lost), is_headed=False)),
+        sections=(Section("GPU code", table), Section("Not read", lost)),
     )
 
 

@@ -39,9 +39,9 @@ def snapshot_document(snapshot: Snapshot, written: Path | None) -> Document:
         if fabric
         else "no libfabric for Slingshot was found here",
         sections=(
-            Section("The machine", (Facts(tuple(_facts(snapshot))),), is_headed=False),
-            Section("Its libraries", tuple(_entry(one, snapshot, root) for one in snapshot.entries), is_headed=False),
-            Section("Gaps", tuple(Item(Severity.UNKNOWN, gap) for gap in snapshot.gaps), is_headed=False),
+            Section("The machine", (Facts(tuple(_facts(snapshot))),)),
+            Section("Its libraries", (_entry(one, snapshot, root) for one in snapshot.entries)),
+            Section("Gaps", (Item(Severity.UNKNOWN, gap) for gap in snapshot.gaps)),
         ),
         closing=(f"{described} in {written}" if written else f"{described}; -o FILE keeps them",),
     )

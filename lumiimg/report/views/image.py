@@ -9,7 +9,7 @@ from lumiimg.build.provenance import SBOM
 from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import NO_ADVICE, Advice, Severity
+from lumiimg.findings import NO_ADVICE, Advice
 from lumiimg.host.carried_manifest import Basis, CarriedManifest, SettledBy
 from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
 from lumiimg.report.document import Document, Facts, Lines, Paragraph, Section
@@ -50,11 +50,10 @@ def record_document(record: ImageRecord) -> Document:
         subject=str(record.image),
         is_named=True,
         is_list=True,
-        severity=Severity.INFO,
         sentence=sentence,
         advice=advice,
         sections=(
-            Section("What it was built from", (Facts(rows),) if rows else (), is_headed=False),
+            Section("What it was built from", (Facts(rows),)),
             *([_manifest(manifest)] if manifest is not None else []),
         ),
     )
@@ -71,7 +70,6 @@ def differences_document(found: ImageDiff) -> Document:
     return Document(
         command="diff",
         subject="two images",
-        severity=Severity.INFO,
         sentence=sentence,
         summary=(note,) if missing else (),
         sections=(difference_lines(files),),
@@ -81,7 +79,7 @@ def differences_document(found: ImageDiff) -> Document:
 def difference_lines(differences: Sequence[FileDifference]) -> Section:
     """Return the files that differ."""
     lines = tuple(f"{one.path}: {one.what}" for one in differences)
-    return Section("Files that differ", (Lines(lines, what="files"),) if lines else (), is_headed=False)
+    return Section("Files that differ", (Lines(lines, what="files"),))
 
 
 def _base(record: ImageRecord, plan: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -147,6 +145,7 @@ def _manifest(manifest: CarriedManifest) -> Section:
             Facts(tuple(_manifest_rows(manifest))),
             *([cut] if any(len(part) > _MOST for part in parts) else []),
         ),
+        is_headed=True,
     )
 
 

@@ -83,7 +83,7 @@ def images_document(command: str, answers: Sequence[ImageAnswer]) -> Document:
         severity=severity_of(worst(answers)),
         sentence=counted(answers),
         sections=(
-            Section("The images", image_items(answers), is_headed=False),
+            Section("The images", image_items(answers)),
             Section("Image by image", (_table(answers),), Shown.PAGE),
         ),
     )

@@ -24,10 +24,9 @@ def written_document(plan: JobPlan, script: Path) -> Document:
     return Document(
         command="job",
         subject=plan.image,
-        severity=Severity.INFO,
         sentence=f"wrote {script}",
         advice=Advice(None, command, None if plan.shape.account else where),
-        sections=(Section("Notes", tuple(notes(plan)), is_headed=False),),
+        sections=(Section("Notes", notes(plan)),),
     )
 
 
@@ -46,7 +45,6 @@ def cores_document(plan: JobPlan) -> Document:
     return Document(
         command="job --explain",
         subject=plan.image,
-        severity=Severity.INFO,
         sentence=f"{count(shape.nodes, 'node')} of {where}, {count(shape.gpus, 'GPU')} each: {nodes}",
         is_list=True,
         summary=(*because, plan.binding, *([] if plan.topology is None else [_source(plan.topology)])),
@@ -66,11 +64,11 @@ def _source(topology: Topology) -> str:
 def _sections(plan: JobPlan, topology: Topology) -> Iterator[Section]:
     for place in topology.places:
         lines = tuple(_arithmetic(topology, place, by_mask=not plan.by_pbs))
-        yield Section(f"GPU {place.local_rank}: group {place.group}", (Lines(lines),))
+        yield Section(f"GPU {place.local_rank}: group {place.group}", (Lines(lines),), is_headed=True)
     legend = "Core 0 is on the left, and the lowest bit of a mask: # of the rank, x kept, . other."
     cores = f"list:{':'.join(ranges(place.cores) for place in topology.places)}"
     of_mpiexec = [Lines((cores,))] if plan.by_pbs else []
-    yield Section("All ranks", (*of_mpiexec, Paragraph(legend, quiet=True)), is_headed=False)
+    yield Section("All ranks", (*of_mpiexec, Paragraph(legend, quiet=True)))
 
 
 def _arithmetic(topology: Topology, place: RankCores, *, by_mask: bool) -> Iterator[str]:

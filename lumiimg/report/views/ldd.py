@@ -50,9 +50,7 @@ def ldd_document(image: str, found: Libraries) -> Document:
         sentence=sentence,
         advice=Advice(every[0].errors[0]) if len(every) == 1 and every[0].errors else NO_ADVICE,
         sections=(
-            Section(
-                "What is not known", tuple(Item(Severity.UNKNOWN, doubt) for doubt in found.notes), is_headed=False
-            ),
+            Section("What is not known", (Item(Severity.UNKNOWN, doubt) for doubt in found.notes)),
             *(_trees(outcomes, by_kernel) if has_trees else _lists(outcomes, by_kernel)),
         ),
     )
@@ -100,7 +98,7 @@ def _tree(title: str, outcome: LoadOutcome) -> Section:
     items = [Item(Severity.PROBLEM, error) for error in outcome.errors]
     items += [Item(Severity.UNKNOWN, warning) for warning in outcome.warnings]
     tree = Tree(title, "statically linked" if is_static else "", branches=needs)
-    return Section(title, (tree, *items), is_headed=False)
+    return Section(title, (tree, *items))
 
 
 def _needs(outcome: LoadOutcome, root: LoadedObject) -> tuple[Tree, ...]:
@@ -130,7 +128,7 @@ def _needs(outcome: LoadOutcome, root: LoadedObject) -> tuple[Tree, ...]:
 
 def _lists(outcomes: Mapping[str, LoadOutcome], by_kernel: Mapping[str, LoadOutcome]) -> Iterator[Section]:
     """Yield what is missing most often, and the files that lack something; with --verbose the others, too."""
-    yield Section("What is missing", tuple(_missing(outcomes)), is_headed=False)
+    yield Section("What is missing", _missing(outcomes))
     bad = ((path, outcome) for path, outcome in outcomes.items() if not outcome.ok)
     items = [Item(Severity.PROBLEM, f"{path}: {'; '.join(outcome.errors)}") for path, outcome in bad]
     for path, outcome in by_kernel.items():
@@ -138,4 +136,4 @@ def _lists(outcomes: Mapping[str, LoadOutcome], by_kernel: Mapping[str, LoadOutc
         severity = Severity.OK if outcome.ok else Severity.PROBLEM
         items.append(Item(severity, f"{path}, started by its name, loads others: {ends}"))
     items += [Item(Severity.OK, path, verbose=True) for path, outcome in outcomes.items() if outcome.ok]
-    yield Section("Files", tuple(items), is_headed=False)
+    yield Section("Files", items)

@@ -35,7 +35,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
     stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
     ended = () if report.ended is None else (_network(report),)
     lines = tuple(map(place, report.proof))
-    proof = (Lines(lines, few=1 if ended else 3, is_evidence=True),) if lines else ()
+    proof = (Lines(lines, few=1 if ended else 3, is_evidence=True),)
     return Document(
         command="log",
         subject=", ".join(names),
@@ -44,14 +44,14 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
         advice=report.advice,
         summary=(*filter(None, [stall]), *known(report)),
         sections=(
-            Section("The network", ended, is_headed=False),
-            Section("The lines that decide it", proof, is_headed=False),
-            Section("Why, and what to do", tuple(_causes(report)), is_headed=False),
-            Section("The nodes", tuple(_nodes(report)), is_headed=False),
-            Section("Variables that differ between ranks", _lines(_differences(report), "values")),
-            Section("Measured", tuple(_measured(measured)), is_headed=False),
+            Section("The network", ended),
+            Section("The lines that decide it", proof),
+            Section("Why, and what to do", _causes(report)),
+            Section("The nodes", _nodes(report)),
+            Section("Variables that differ between ranks", _lines(_differences(report), "values"), is_headed=True),
+            Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.told.of_nodes),
-            Section("The image of the job", tuple(_image(answer.image)), is_headed=False),
+            Section("The image of the job", _image(answer.image)),
             Section(PATH, tuple(_path(report, path) for path in job_paths(report)), Shown.PAGE),
             Section("How far each rank came", _lines(_progress(report), "ranks"), Shown.VERBOSE),
             Section("How ranks were connected", _channels(report), Shown.VERBOSE),
@@ -84,9 +84,8 @@ def signatures_document(known: Vocabulary) -> Document:
         command="log --signatures",
         subject="signatures",
         is_list=True,
-        severity=Severity.INFO,
         sentence=f"{kinds} kinds of messages, {troubles} of them troubles; --json has all",
-        sections=(Section("Messages", tuple(items), is_headed=False),),
+        sections=(Section("Messages", items),),
     )
 
 
@@ -211,4 +210,4 @@ def _variables(report: LogReport) -> Iterator[str]:
 
 def _lines(texts: Iterable[str], what: str) -> tuple[Lines, ...]:
     lines = tuple(texts)
-    return (Lines(lines, what),) if lines else ()
+    return (Lines(lines, what),)

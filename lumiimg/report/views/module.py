@@ -42,12 +42,11 @@ def module_document(written: WrittenModule) -> Document:
         command="module",
         subject=module.full_name,
         is_list=True,
-        severity=Severity.INFO,
         sentence=f"wrote module {module.full_name} for {module.title}",
         sections=(
-            Section("What it does", (Facts(tuple(facts)),), is_headed=False),
-            Section("Notes", tuple(Item(Severity.UNKNOWN, note) for note in notes), is_headed=False),
-            Section("next:", (Lines(commands, what="commands"),)),
+            Section("What it does", (Facts(tuple(facts)),)),
+            Section("Notes", (Item(Severity.UNKNOWN, note) for note in notes)),
+            Section("next:", (Lines(commands, what="commands"),), is_headed=True),
         ),
     )
 

@@ -38,7 +38,7 @@ def request_document(plan: Plan) -> Document:
         summary=tuple(_summary(plan)),
         sections=(
             Section("What is chosen", () if plan.refused else (_chosen(plan),), Shown.PAGE),
-            Section("The rules", tuple(map(_rule, rules)), is_headed=False),
+            Section("The rules", map(_rule, rules)),
             Section("What each rule compares", (Table(("rule", "needs", "has"), tuple(compared)),), Shown.VERBOSE),
             *(() if plan.refused else _of_jobs(plan)),
         ),
@@ -70,8 +70,8 @@ def bases_document(
         sentence=sentence,
         advice=Advice(None, command, "more about one" if plans else "why not"),
         sections=(
-            Section("Those without doubts come first", _bases(plans)),
-            Section("Bases that take another version", _bases(free)),
+            Section("Those without doubts come first", _bases(plans), is_headed=True),
+            Section("Bases that take another version", _bases(free), is_headed=True),
         ),
     )
 
@@ -85,16 +85,15 @@ def plan_document(lock: Lock, chain: Sequence[Definition]) -> Document:
     return Document(
         command="build",
         subject=" + ".join(definition.name for definition in chain),
-        severity=Severity.INFO,
         sentence=f"would build {' + '.join(layer.layer.name for layer in lock.stack)}",
         summary=() if lock.site is None else (f"for {lock.site}, fabric {lock.fabric.value}",),
         sections=(
-            Section("Base and layers", (Facts(tuple(rows)),), is_headed=False),
+            Section("Base and layers", (Facts(tuple(rows)),)),
             *(
-                Section(_released(layer), (Lines(lines),) if (lines := tuple(_made_of(layer))) else ())
+                Section(_released(layer), (Lines(lines),) if (lines := tuple(_made_of(layer))) else (), is_headed=True)
                 for layer in lock.stack
             ),
-            Section("What is not sure", tuple(doubts_of(lock)), is_headed=False),
+            Section("What is not sure", doubts_of(lock)),
         ),
         closing=("nothing was built; --definitions DIR writes the definition files",),
     )
@@ -183,7 +182,7 @@ def _of_jobs(plan: Plan) -> Iterator[Section]:
     layers = plan.stack.layers if plan.stack else ()
     rows = [(plan.base, None, plan.base.status), *((chosen.layer, chosen.version, chosen.status) for chosen in layers)]
     if note := never_built(rows):
-        yield Section("How far it was tried", (Paragraph(note, Severity.UNKNOWN),), is_headed=False)
+        yield Section("How far it was tried", (Paragraph(note, Severity.UNKNOWN),))
     if plan.environment and plan.site is not None:
         exports = tuple(f"export {item.name}={item.value}{when_of(item)}" for item in plan.environment)
         because = tuple((item.name, f"{item.because} ({item.source})") for item in plan.environment)

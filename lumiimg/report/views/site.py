@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.job.topology import ranges
-from lumiimg.findings import Severity
 from lumiimg.report.document import Document, Facts, Section
 from lumiimg.report.views.request import when_of
 from lumiimg.wording import count
@@ -30,9 +29,8 @@ def site_document(shown: ShownSite) -> Document:
         command="show",
         subject=shown.site.name,
         is_list=True,
-        severity=Severity.INFO,
         sentence=f"{shown.site.name}: {shown.site.title}",
-        sections=(Section("The site", (Facts(tuple(rows)),), is_headed=False),),
+        sections=(Section("The site", (Facts(tuple(rows)),)),),
     )
 
 

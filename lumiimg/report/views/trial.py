@@ -40,13 +40,12 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
     return Document(
         command="trial plan",
         subject=of,
-        severity=Severity.INFO,
         is_list=True,
         sentence=f"trial of {of} on {count(plan.nodes, 'node')}: {count(len(plan.steps), 'step')}, about {usual} node "
         f"minutes, never more than {plan.node_minutes}",
         advice=advice,
         summary=(f"{count(len(plan.claims), 'claim')} are written down, each with its source; nothing has run yet",),
-        sections=(Section("Steps", tuple(Paragraph(f"{about} ({where})") for about, where in steps)),),
+        sections=(Section("Steps", (Paragraph(f"{about} ({where})") for about, where in steps), is_headed=True),),
     )
 
 
@@ -73,7 +72,7 @@ def trial_document(report: TrialReport, folder: str) -> Document:
             "; ".join(_facts(report)),
         ),
         sections=(
-            Section("Notes", tuple(Paragraph(note, Severity.UNKNOWN) for note in report.notes), is_headed=False),
+            Section("Notes", (Paragraph(note, Severity.UNKNOWN) for note in report.notes)),
             *_sections(report),
         ),
     )
@@ -108,7 +107,7 @@ def _sections(report: TrialReport) -> Iterator[Section]:
             for row in report.rows
             if row.outcome is outcome
         )
-        yield Section(f"{title}: {len(items)}", items)
+        yield Section(f"{title}: {len(items)}", items, is_headed=True)
 
 
 def _claim(row: Row) -> str:

@@ -29,7 +29,7 @@ def venv_document(record: VenvRecord, image: Path, output: Path, doubt: str | No
         sentence=f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}",
         advice=Advice(next=f"{typed(words)} -- python train.py"),
         sections=(
-            Section("Packages", (Paragraph(packages), Paragraph(about, quiet=True)), is_headed=False),
-            Section("What is not known", doubts, is_headed=False),
+            Section("Packages", (Paragraph(packages), Paragraph(about, quiet=True))),
+            Section("What is not known", doubts),
         ),
     )
