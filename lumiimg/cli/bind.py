@@ -16,7 +16,7 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.report.bind import manifest_text
 from lumiimg.report.text import show, show_items
-from lumiimg.report.views.compatibility import doubts, refusals_document
+from lumiimg.report.views.binds import doubts, refusals_document
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -19,8 +19,8 @@ from lumiimg.cli.request import ground_of, open_sources, options_of, read_reques
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.report.json_builds import ExplainedRequest, PossibleBase, PossibleBases
 from lumiimg.report.json_images import ExplainedImage
-from lumiimg.report.views.compatibility import advice, compatibility_document
-from lumiimg.report.views.images import ImageAnswer, of_explanation
+from lumiimg.report.views.compatibility import compatibility_document
+from lumiimg.report.views.images import ImageAnswer, of_check
 from lumiimg.report.views.request import bases_document, request_document
 from lumiimg.resolve.decide import working
 from lumiimg.resolve.pin import with_taken
@@ -51,7 +51,7 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
     report, fit = _explainer(arguments)(arguments.images[0])
-    document, value = compatibility_document(report, fit), ExplainedImage(fit, advice(report))
+    document, value = compatibility_document(report, fit), ExplainedImage(fit, report.advice)
     return output.deliver(document, "explain-image", value, report.answer.exit_code)
 
 
@@ -60,7 +60,7 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
 
     def answer(image: Path) -> tuple[ImageAnswer, object]:
         report, fit = explain(image)
-        return of_explanation(report, fit), ExplainedImage(fit, advice(report))
+        return of_check(report), ExplainedImage(fit, report.advice)
 
     return output.each("explain", "explain-image", arguments.images, answer)
 

@@ -18,7 +18,7 @@ from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places, write_text
 from lumiimg.report.json_images import JobScript
 from lumiimg.report.text import show_items
-from lumiimg.report.views.compatibility import doubts
+from lumiimg.report.views.binds import doubts
 from lumiimg.report.views.job import cores_document, notes, written_document
 
 

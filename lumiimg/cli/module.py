@@ -12,7 +12,7 @@ from lumiimg.cluster.module.plan import plan_module
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.text import show, show_items
-from lumiimg.report.views.compatibility import doubts, refusals_document
+from lumiimg.report.views.binds import doubts, refusals_document
 from lumiimg.report.views.module import module_document, written_module
 
 

@@ -68,6 +68,17 @@ class Margin:
         """Whether one side is the host's and the other the image's."""
         return self.of_host != self.provider_of_host
 
+    @property
+    def minors(self) -> tuple[int, int] | None:
+        """Minor versions of what is needed and of what is there; None where the major versions differ."""
+        need, have = (*numbers_of(self.need), 0, 0), (*numbers_of(self.have), 0, 0)
+        return (need[1], have[1]) if need[0] == have[0] else None
+
+    @property
+    def spare(self) -> float:
+        """How many minor versions are left, infinite where the major versions differ: for sorting."""
+        return float("inf") if self.minors is None else self.minors[1] - self.minors[0]
+
 
 def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
     """Yield, for each pair of libraries and each family of versions between them, what is needed and what is there."""

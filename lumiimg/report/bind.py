@@ -12,7 +12,7 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.host.manifest import BindManifest
 from lumiimg.report import json_output
 from lumiimg.report.json_images import BoundImage
-from lumiimg.report.views.compatibility import doubts
+from lumiimg.report.views.binds import doubts
 
 if TYPE_CHECKING:
     from lumiimg.check.static.host_fit import HostFit

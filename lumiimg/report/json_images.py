@@ -85,7 +85,7 @@ class ExplainedImage:
 
     of: HostFit
     advice: Advice
-    """What to do: one command; why is a part of the answer."""
+    """Why, and one command."""
     nearest: None = None
     """Always null: of a request, see explain-request."""
 

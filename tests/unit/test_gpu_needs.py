@@ -63,7 +63,7 @@ def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason_by_e
         assert part in page.read_text()
     code, out, _ = answered(capsys, "explain", sglang, "--site", "lumi")
     assert code == ExitCode.NO
-    assert "REFUSED: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only)" in out
+    assert "why: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only)" in out
     code, out, err = answered(capsys, "job", sglang, "--site", "lumi", "--annotate", "--", "python", "x.py")
     assert code == ExitCode.GOOD
     for told in (out.partition("#SBATCH")[0].replace("# ", ""), err):

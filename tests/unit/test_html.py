@@ -46,7 +46,7 @@ VERDICTS = (
     ("check-no", "✗ NO: from its files alone, RCCL would use TCP sockets"),
     ("check-cannot-tell", "? CANNOT TELL from here"),
     ("check-green", "✓ no obstacle found at level probe"),
-    ("explain-refused", "✗ REFUSED: no set of binds of unknown loads: GLIBC_2.38 of libc.so.6 is needed"),
+    ("explain-refused", "✗ NO: neither the image nor the host has libraries by which RCCL could reach Slingshot"),
     ("request-refused", "✗ refused: --base rocm-6.2.4 --add sglang on lumi"),
     ("log-mixed", "✗ mixed: ranks used different networks"),
     ("nodes", "✗ NO on 2 of 64 nodes"),

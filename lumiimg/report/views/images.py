@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table, severity_of
-from lumiimg.report.views.compatibility import advice, sentence
 from lumiimg.wording import count, operand, word
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.check.pipeline import CheckReport
-    from lumiimg.check.static.host_fit import HostFit
 
 _WORST_FIRST = (ExitCode.NO, ExitCode.BAD_INPUT, ExitCode.MISSING_HERE, ExitCode.UNDECIDED, ExitCode.GOOD)
 _COUNTED = {
@@ -58,11 +56,6 @@ class ImageAnswer:
 def of_check(report: CheckReport) -> ImageAnswer:
     """Return what came of an image that was checked."""
     return ImageAnswer(report.image, report.answer.exit_code, report.sentence, report.advice)
-
-
-def of_explanation(report: CheckReport, fit: HostFit) -> ImageAnswer:
-    """Return what came of an image that was looked at beside a machine."""
-    return ImageAnswer(report.image, report.answer.exit_code, sentence(report, fit), advice(report))
 
 
 def of_error(image: Path, error: LumiimgError) -> ImageAnswer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lumiimg.findings import Severity
 from lumiimg.report.document import Document, Facts, Section
 from lumiimg.report.json_builds import SchemaEntry, Schemas
 from lumiimg.report.json_kinds import KINDS
@@ -20,8 +19,7 @@ def schemas_document(listed: Schemas) -> Document:
         command="schema",
         subject="schemas",
         is_list=True,
-        severity=Severity.INFO,
         sentence=count(len(rows), "schema"),
         summary=("one of them: lumiimg schema NAME", "as tables: docs/reference/json.md"),
-        sections=(Section("Schemas", (Facts(rows),), is_headed=False),),
+        sections=(Section("Schemas", (Facts(rows),)),),
     )

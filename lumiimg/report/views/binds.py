@@ -1,0 +1,65 @@
+"""What `bind`, `module`, `job` and `explain` say of the binds of a host: why none loads, and what stays in doubt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.check.answer import Answer
+from lumiimg.fabric.path import Fabric
+from lumiimg.findings import Advice, Severity, first_command
+from lumiimg.report.document import Document, Item, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.check.static.host_fit import HostFit
+
+
+def refusals_document(fit: HostFit, command: str) -> Document:
+    """Return why no set of binds loads, attempt by attempt, and what to do."""
+    manifest = fit.manifest
+    if manifest is None:
+        what = next((finding.summary for finding in fit.static.findings), "there is no loader in it")
+    elif manifest.host_has_fabric:
+        what = f"no set of binds of {fit.host} loads"
+    else:
+        what = _no_fabric(fit)
+    ways = Item(Severity.INFO, "Ways out, the nearest first; one is enough", remedies=fit.remedies, any_one=True)
+    return Document(
+        command=command,
+        subject=fit.image,
+        is_named=True,
+        severity=fit.answer.severity,
+        sentence=f"{'REFUSED' if fit.answer is Answer.NO else 'CANNOT TELL'}: {what}",
+        advice=Advice(None, first_command(fit.remedies[:1])),
+        sections=(Section("What was tried", (*attempts(fit), *([ways] if fit.remedies else []))),),
+    )
+
+
+def attempts(fit: HostFit) -> Iterator[Item]:
+    """Yield each attempt at binds that does not load."""
+    if fit.manifest is None or fit.manifest.fabric is not Fabric.NONE:
+        return
+    severity = Severity.PROBLEM
+    if not fit.manifest.host_has_fabric:
+        severity = Severity.UNKNOWN
+        yield Item(severity, _no_fabric(fit))
+    for refusal in fit.manifest.refusals:
+        yield Item(severity, f"{refusal.attempt}: {refusal}", evidence=(refusal.words,))
+
+
+def doubts(fit: HostFit) -> tuple[Item, ...]:
+    """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
+    words = {Severity.PROBLEM: "would", Severity.UNKNOWN: "perhaps would"}
+    found = [
+        Item(finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}")
+        for finding in fit.static.findings
+        if (would := words.get(finding.severity))
+    ]
+    if fit.carried.against and fit.carried.sentence:
+        found.append(Item(Severity.INFO, fit.carried.sentence))
+    return tuple(found)
+
+
+def _no_fabric(fit: HostFit) -> str:
+    return f"the snapshot of {fit.host} has no libfabric with the cxi provider"
