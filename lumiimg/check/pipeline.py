@@ -207,7 +207,7 @@ def final_findings(
     context: ImageInContext, static: Sequence[Finding], probed: Sequence[Finding] = (), ran: Sequence[Finding] = ()
 ) -> tuple[Finding, ...]:
     """Return the findings of all levels as one account, with the command that would mend what is lacking."""
-    return with_commands(merge_levels(static, probed, ran), context.name, context.built_with, context.machine)
+    return with_commands(context, merge_levels(static, probed, ran))
 
 
 def _run_here(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.static.proposals import is_refused
 from lumiimg.findings import Code, Finding, Remedy, Severity, first_command
 from lumiimg.wording import typed, word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumiimg.check.context import ImageInContext
 
 _ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
 """Of an image that holds no plugin."""
@@ -21,21 +26,21 @@ ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
 
 
-def with_commands(
-    findings: tuple[Finding, ...], image: str, built_with: Sequence[str], machine: Sequence[str]
-) -> tuple[Finding, ...]:
-    """Return findings with commands that can be pasted, where one mends what was found.
+def with_commands(context: ImageInContext, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings with commands that can be pasted, where one mends what was found."""
+    return tuple(replace(finding, remedy=tuple(_remedies(context, finding))) for finding in findings)
 
-    `built_with` are the options that the image was built with, `machine` those that name the machine.
-    """
-    bind = (Remedy(command=bind_command(image, machine)),)
-    return tuple(
-        replace(
-            finding,
-            remedy=bind if finding.id is Code.BIND_LOADS else concluded(finding.remedy, image, site_of(machine)),
-        )
-        for finding in _with_plugin(findings, image, built_with, machine)
-    )
+
+def _remedies(context: ImageInContext, finding: Finding) -> Iterator[Remedy]:
+    if finding.id is Code.BIND_LOADS:
+        yield Remedy(command=bind_command(context.name, context.machine))
+        return
+    is_wanting = finding.id in {*_ADAPTED, Code.PLUGIN_API} or _is_of_plugin(finding)
+    if finding.severity is Severity.PROBLEM and is_wanting:
+        yield _with_plugin(context, finding)
+        if finding.id is Code.PLUGIN_ABSENT:
+            return
+    yield from concluded(finding.remedy, context.name, site_of(context.machine))
 
 
 def concluded(remedies: Iterable[Remedy], image: str, site: str) -> tuple[Remedy, ...]:
@@ -61,39 +66,29 @@ def bind_command(image: str, machine: Sequence[str]) -> str:
     return f"source <({typed(['lumiimg', 'bind', image, *machine])})"
 
 
-def _with_plugin(
-    findings: tuple[Finding, ...], image: str, built_with: Sequence[str], machine: Sequence[str]
-) -> tuple[Finding, ...]:
-    """Add the command that gives a plugin: the image is built again with it where it says how it was built.
+def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
+    """Return the command that gives a plugin: the image is built again with it where it says how it was built.
 
     Else it is put on the image, in front of one that does not do. Where all of that is refused, the command says why.
     """
-    pairs = list(zip(built_with[::2], built_with[1::2], strict=True))
-    named = dict(pairs)
+    image, machine = context.name, context.machine
+    pairs = list(zip(context.built_with[::2], context.built_with[1::2], strict=True))
+    built = dict(pairs)
     on_machine = machine or ("--site", DEFAULT)
     request = ["--base", _as_base(image), "--add", _PLUGIN_LAYER, *on_machine]
-    is_again = "--base" in named and (not machine or "--site" not in named or named["--site"] in machine)
 
-    def ways(finding: Finding) -> Iterator[list[str]]:
-        if is_again:
+    def ways() -> Iterator[list[str]]:
+        is_for_it = not machine or "--site" not in built or built["--site"] in machine
+        if "--base" in built and is_for_it:
             kept = [word for pair in pairs if not _is_replaced(*pair, machine) for word in pair]
             yield ["build", *kept, "--add", _PLUGIN_LAYER, *machine]
         if finding.id in _ADAPTED:
             yield ["adapt", image, *on_machine]
         yield ["build", *request]
 
-    def command(finding: Finding) -> Remedy:
-        found = next((way for way in ways(finding) if not is_refused(["lumiimg", *way])), None)
-        words = ["explain", *request] if found is None else [*found, "-o", _written(image)]
-        return Remedy(command=typed(["lumiimg", *words]))
-
-    lacking = (*_ADAPTED, Code.PLUGIN_API)
-    return tuple(
-        replace(finding, remedy=(command(finding), *(finding.remedy if finding.id is not Code.PLUGIN_ABSENT else ())))
-        if finding.severity is Severity.PROBLEM and (finding.id in lacking or _is_of_plugin(finding))
-        else finding
-        for finding in findings
-    )
+    found = next((way for way in ways() if not is_refused(["lumiimg", *way])), None)
+    words = ["explain", *request] if found is None else [*found, "-o", _written(image)]
+    return Remedy(command=typed(["lumiimg", *words]))
 
 
 def _as_base(image: str) -> str:

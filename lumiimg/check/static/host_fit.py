@@ -115,8 +115,7 @@ class HostFit:
 
     def concluded(self, context: ImageInContext) -> HostFit:
         """Return it with the commands that mend what is lacking."""
-        names = context.name, context.built_with, context.machine
-        return self.with_findings(with_commands(self.static.findings, *names))
+        return self.with_findings(with_commands(context, self.static.findings))
 
     def with_findings(self, findings: tuple[Finding, ...]) -> HostFit:
         """Return it with other findings."""
