@@ -23,6 +23,7 @@ from lumiimg.engine.failures import explain
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
+from lumiimg.files import refuse_places
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
 from lumiimg.resolve.image_python import python_of
@@ -30,15 +31,16 @@ from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
-from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement
+from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, read_own
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.shelf import Shelf
 from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, record_text, seen_by
+from lumiimg.secret import hidden
 from lumiimg.wording import count, word
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.pin import Sources
@@ -72,6 +74,33 @@ class VenvPlan:
     own: OwnPackages
     doubt: str | None
     """Why the image may have more than is known."""
+
+
+def refuse_venv(output: Path, image: Path, *, as_folder: bool, force: bool) -> None:
+    """Refuse what would be lost, before anything is fetched. Raises BadInputError."""
+    if as_folder:
+        if output.exists() or output.is_symlink():
+            raise BadInputError("exists already", where=str(output), hint="remove it, or name a new folder")
+        if not output.absolute().parent.is_dir():
+            raise BadInputError("no such folder", where=str(output.parent), hint="make it first")
+        return
+    if output.is_dir():
+        hint = f"for a folder, end its name with a slash: -o {output}/"
+        raise BadInputError("is a folder", where=str(output), hint=hint)
+    refuse_places({"-o": output}, (image,))
+    if output.exists() and not force:
+        raise BadInputError("exists already", where=str(output), hint="--force replaces it")
+
+
+def own_for_venv(files: Sequence[str], words: Sequence[str]) -> OwnPackages:
+    """Return the packages that an environment is to have. Raises BadInputError, also for none and for a secret."""
+    own = read_own(files, words, "the command line")
+    if not own.requirements:
+        raise BadInputError("no packages", hint="name them, or a file of them: -r requirements.txt")
+    if like_secret := next((one for one in own.requirements if hidden(one.text) != one.text), None):
+        what = "looks like a secret, which all who have the environment could read"
+        raise BadInputError(what, where=like_secret.where, hint="leave it out")
+    return own
 
 
 def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sources, until: dt.date | None) -> VenvPlan:

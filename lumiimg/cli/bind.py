@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import cast
 
-from lumiimg.build.provenance import asked_for
-from lumiimg.check.context import open_for_check
-from lumiimg.check.pipeline import explain_image
-from lumiimg.check.static.host_fit import without_ours
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.opened import explained
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.host.snapshot import Snapshot
@@ -22,17 +18,7 @@ from lumiimg.report.views.binds import doubts, refusals_document
 def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments)
     snapshot = cast("Snapshot", inputs.snapshot)  # --host is required
-    opened = open_for_check(
-        arguments.image,
-        without_ours(os.environ),
-        snapshot,
-        inputs.site,
-        program=arguments.starts,
-        machine=inputs.words(),
-        built_with=asked_for(arguments.image),
-    )
-    with opened as context:
-        _, fit = explain_image(context)
+    _, fit = explained(arguments.image, arguments, inputs)
     print(manifest_text(fit, snapshot, "json" if arguments.json else arguments.format), end="")
     if fit.fabric is Fabric.NONE:
         show(refusals_document(fit, "bind"), quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from lumiimg.build.provenance import asked_for
-from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import CheckReport, check_image
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.opened import opened
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Level
@@ -40,17 +38,7 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
 
     def check(image: Path) -> CheckReport:
-        opened = open_for_check(
-            image,
-            os.environ,
-            inputs.snapshot,
-            inputs.site,
-            program=arguments.starts,
-            venv=inputs.venv,
-            machine=inputs.words(),
-            built_with=asked_for(image),
-        )
-        with opened as context:
+        with opened(image, arguments, inputs) as context:
             return check_image(context, level, simulate=arguments.simulate_gpu)
 
     return check

@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from lumiimg.build.provenance import asked_for
 from lumiimg.check.context import open_for_check
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.opened import opened
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.check import NodesRequest, check_nodes
 from lumiimg.cluster.nodes.report import NodesReport
@@ -43,22 +43,13 @@ def execute(arguments: argparse.Namespace, output: Output) -> int:
     else:
         if arguments.sbatch:
             raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
-        opened = open_for_check(
-            arguments.images[0].absolute(),  # nodes may be asked from elsewhere
-            os.environ,
-            inputs.snapshot,
-            inputs.site,
-            program=arguments.starts,
-            venv=inputs.venv,
-            machine=inputs.words(),
-            built_with=asked_for(arguments.images[0]),
-        )
 
         def keep(report: NodesReport) -> None:
             if arguments.so_far:
                 write_text(arguments.so_far, json_output.json_text("check-nodes", report))
 
-        with opened as context:
+        image = arguments.images[0].absolute()  # nodes may be asked from elsewhere
+        with opened(image, arguments, inputs) as context:
             report = check_nodes(context, request, allocation, _waiting_line(arguments.nodes), keep)
     return output.deliver(nodes_document(report, inputs.site), "check-nodes", report, report.answer.exit_code)
 

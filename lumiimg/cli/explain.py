@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lumiimg.build.provenance import asked_for
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.check.context import open_for_check
-from lumiimg.check.pipeline import CheckReport, explain_image
-from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cli.opened import explained
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import ground_of, open_sources, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError, ExitCode
@@ -50,40 +46,19 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
-    report, fit = _explainer(arguments)(arguments.images[0])
+    report, fit = explained(arguments.images[0], arguments, Inputs.of(arguments))
     document, value = compatibility_document(report, fit), ExplainedImage(fit, report.advice)
     return output.deliver(document, "explain-image", value, report.answer.exit_code)
 
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:
-    explain = _explainer(arguments)
+    inputs = Inputs.of(arguments)
 
     def answer(image: Path) -> tuple[ImageAnswer, object]:
-        report, fit = explain(image)
+        report, fit = explained(image, arguments, inputs)
         return of_check(report), ExplainedImage(fit, report.advice)
 
     return output.each("explain", "explain-image", arguments.images, answer)
-
-
-def _explainer(arguments: argparse.Namespace) -> Callable[[Path], tuple[CheckReport, HostFit]]:
-    """Return what looks at an image beside the machine that is named. Raises BadInputError."""
-    inputs = Inputs.of(arguments)
-    machine = inputs.words()
-
-    def look(image: Path) -> tuple[CheckReport, HostFit]:
-        opened = open_for_check(
-            image,
-            without_ours(os.environ),
-            inputs.snapshot,
-            inputs.site,
-            program=arguments.starts,
-            machine=machine,
-            built_with=asked_for(image),
-        )
-        with opened as context:
-            return explain_image(context)
-
-    return look
 
 
 def _request(arguments: argparse.Namespace, output: Output) -> int:

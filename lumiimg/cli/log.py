@@ -38,16 +38,17 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output.of(arguments, read)
     site = image = None
     if arguments.site:  # a log does not say where it was written
-        from lumiimg.cli.log_inputs import find_site  # the catalogue's rooms
+        from lumiimg.catalog.sites import find_site  # what a log alone need not wait for
 
         site = find_site(arguments.site, os.environ)
     reader = _follow(arguments.paths) if arguments.follow else _read(arguments.paths, quiet=arguments.quiet)
     report = reader.report().concluded(_names(arguments))
     _refuse_other_files(arguments.paths, report)
     if arguments.image:
-        from lumiimg.cli.log_inputs import compare_image  # images and engines
+        from lumiimg.check.run.job_log import compare  # images and engines
+        from lumiimg.host.snapshot_file import read_snapshot
 
-        image = compare_image(report, arguments.image, arguments.host)
+        image = compare(report, arguments.image, os.environ, read_snapshot(arguments.host) if arguments.host else None)
     answer = answer_of_log(report, site, image)
     return output.deliver(log_document(arguments.paths, answer), "log", answer, answer.exit_code)
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.plan import ImageModule
-    from lumiimg.elf.objects import LoadOutcome
     from lumiimg.fabric.path import Fabric
     from lumiimg.findings import Advice
     from lumiimg.gpu.target import GpuTarget
@@ -36,20 +35,6 @@ class ImageGpuCode:
     gpu: GpuTarget | None
     """The GPU of --site, in the modes that a process finds that sets nothing; null without --site."""
     code: GpuCode
-
-
-@dataclass(frozen=True, slots=True)
-class Libraries:
-    """Which libraries files of an image would load, and what is missing."""
-
-    files: dict[str, LoadOutcome]
-    """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
-    by_kernel: dict[str, LoadOutcome]
-    """What a program loads that is started by its name, where that is something else; the key is there only then."""
-    undecided: str
-    """Why there is no answer; the key is there only then."""
-    notes: tuple[str, ...]
-    """What was not seen; the key is there only then."""
 
 
 @dataclass(frozen=True, slots=True)

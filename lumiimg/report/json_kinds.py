@@ -150,7 +150,7 @@ KINDS = {
     ),
     "ldd": Kind(
         "lumiimg ldd IMAGE PATH… --json",
-        "report.json_images.Libraries",
+        "host.image_libraries.Libraries",
         """files{closure errors warnings missing_versions} by_kernel?{closure errors warnings missing_versions}
         undecided? notes?""",
     ),

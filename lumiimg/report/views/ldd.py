@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.report.json_images import Libraries
+    from lumiimg.host.image_libraries import Libraries
 
 _TREES = 3
 """Files that have a tree each; of more only those that lack something are of interest."""

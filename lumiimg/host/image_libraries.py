@@ -1,0 +1,106 @@
+"""What files of an image would load in its container: what `ldd` answers of them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.settings import user_cache
+from lumiimg.engine.binds import parse_binds
+from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.host.container_view import ContainerView, LoaderMachine, see_inside, told_to_engine
+from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.ldd import elf_files, list_libraries, notes_of_covers, refusal
+from lumiimg.host.node_facts import cpu
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import RootFileSystem, open_image
+from lumiimg.image.permissions import barred
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lumiimg.elf.objects import LoadOutcome
+    from lumiimg.host.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Which libraries files of an image would load, and what is missing."""
+
+    files: dict[str, LoadOutcome]
+    """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
+    by_kernel: dict[str, LoadOutcome]
+    """What a program loads that is started by its name, where that is something else; the key is there only then."""
+    undecided: str
+    """Why there is no answer; the key is there only then."""
+    notes: tuple[str, ...]
+    """What was not seen; the key is there only then."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Good where all is there and fits."""
+        if self.undecided:
+            return ExitCode.UNDECIDED
+        is_good = all(outcome.ok for outcome in (*self.files.values(), *self.by_kernel.values()))
+        return ExitCode.GOOD if is_good else ExitCode.NO
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStart:
+    """How the container is started whose process loads them."""
+
+    variables: Sequence[str] = ()
+    """K=V, as the engine's --env takes them."""
+    binds: Sequence[str] = ()
+    """As its --bind does."""
+    snapshot: Snapshot | None = None
+    """Of the machine; None: this one."""
+    cwd: str = "/"
+
+
+def libraries_of(image: Path, paths: Sequence[str], start: ContainerStart, environment: Mapping[str, str]) -> Libraries:
+    """Return what these files load, or every program and library where none is named. Raises BadInputError."""
+    with _open_inside(image, start, environment) as inside:
+        undecided = refusal(inside.root)
+        wanted: Iterable[str] = dict.fromkeys(paths) if paths else elf_files(inside.root)
+        listings = {} if undecided else dict(list_libraries(inside, wanted))
+        outcomes = {path: listing.outcome for path, listing in listings.items()}
+        by_kernel = {path: listing.by_kernel for path, listing in listings.items() if listing.by_kernel is not None}
+        # of the files that were named: an image has programs that are for root alone, and is none the worse for it
+        named = outcomes.values() if paths else ()
+        loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in named for file in outcome.objects)
+        closed = dict.fromkeys(way for _, way in barred(inside.root, loaded))
+        doubts = [*inside.doubts, *notes_of_covers(inside, outcomes.values())]
+        doubts += dict.fromkeys(doubt for listing in listings.values() for doubt in listing.doubts)
+    doubts += (f"not everybody can load all of this: {path} is closed to others" for path in closed)
+    return Libraries(outcomes, by_kernel, undecided or "", tuple(doubts))
+
+
+@contextmanager
+def _open_inside(image: Path, start: ContainerStart, environment: Mapping[str, str]) -> Iterator[ContainerView]:
+    """Open an image as a process in a container has it that is started so. Raises BadInputError."""
+    variables: dict[str, str] = {}
+    for text in start.variables:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise BadInputError("not of the form K=V", where=f"--env {text}")
+        variables[name] = value
+    binds = tuple(bind for text in start.binds for bind in parse_binds(text))
+    if start.snapshot is not None:
+        host, of_host = RootFileSystem(SnapshotTree(start.snapshot)), LoaderMachine.of(start.snapshot)
+    else:
+        host = open_image(Path("/")).root
+        _, intel, levels = cpu(host)
+        of_host = LoaderMachine(levels, intel, os.uname().release)
+    with open_image(image, user_cache) as opened:
+        yield see_inside(
+            as_run(opened, environment, start.snapshot),
+            told_to_engine(variables),
+            binds=binds,
+            host=host,
+            cwd=start.cwd,
+            machine=of_host,
+        )
