@@ -22,7 +22,7 @@ from lumiimg.check.static.proposals import is_refused
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Remedy
+from lumiimg.findings import Remedy, Severity
 from lumiimg.host.bind import try_saved
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
@@ -46,18 +46,38 @@ _WORDS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
 
 
 class Fate(StrEnum):
-    """What becomes of an image."""
+    """What becomes of an image; the worst first."""
 
-    FINE = "fine"
-    """No obstacle is found, with the binds that were made before too."""
-    STALE_BINDS = "stale-binds"
-    """With new binds it loads; with those made before it does not, or does not start."""
     BREAKS = "breaks"
     """Nothing that can be bound makes it load, or its driver does not serve it any more."""
+    STALE_BINDS = "stale-binds"
+    """With new binds it loads; with those made before it does not, or does not start."""
+    UNKNOWN = "unknown"
+    BROKEN_BEFORE = "broken-before"
     MENDED = "mended"
     """It did not load before; with new binds it does."""
-    BROKEN_BEFORE = "broken-before"
-    UNKNOWN = "unknown"
+    FINE = "fine"
+    """No obstacle is found, with the binds that were made before too."""
+
+    @property
+    def severity(self) -> Severity:
+        """How it is marked."""
+        return _FATES[self][0]
+
+    @property
+    def words(self) -> str:
+        """What is said of such an image."""
+        return _FATES[self][1]
+
+
+_FATES = {
+    Fate.BREAKS: (Severity.PROBLEM, "BREAKS"),
+    Fate.STALE_BINDS: (Severity.PROBLEM, "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found"),
+    Fate.UNKNOWN: (Severity.UNKNOWN, "CANNOT TELL"),
+    Fate.BROKEN_BEFORE: (Severity.INFO, "did not work before, and does not now"),
+    Fate.MENDED: (Severity.OK, "did not load before; with new binds no obstacle is found"),
+    Fate.FINE: (Severity.OK, "no obstacle found: what it loads has not changed, or still fits"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Document, Facts, Item, Paragraph, Row, Section, Table
+from lumiimg.report.document import Document, Facts, Item, Paragraph, Section
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.definition.docker.draft import Draft
-
-_TEXT = 200
-"""Characters of a step that show which one it is."""
 
 
 def draft_document(draft: Draft) -> Document:
@@ -38,11 +35,9 @@ def draft_document(draft: Draft) -> Document:
         advice=_advice(draft),
         sections=(
             Section("Base", _base(draft), is_headed=True),
-            Section("Layers that bring what is in it", _facts(known), is_headed=True),
+            Section("Layers that bring what is in it", (Facts(tuple(known)),), is_headed=True),
             Section("GPUs", _gpus(draft), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
-            Section("Arguments", _facts(_arguments(draft)), is_headed=True),
-            Section("Steps", _steps(draft), is_headed=True),
         ),
         closing=("as a layer: the same with -o layers/NAME",),
     )
@@ -66,11 +61,6 @@ def written_document(draft: Draft, folder: Path) -> Document:
         advice=Advice(None, f"lumiimg {shlex.join(words)}", f"once {folder}/post.sh is edited" if is_edited else None),
         sections=(Section("What to see to", _to_do(draft)),),
     )
-
-
-def _facts(rows: Iterable[tuple[str, str]]) -> tuple[Facts, ...]:
-    found = tuple(rows)
-    return (Facts(found),) if found else ()
 
 
 def _lines(numbers: Iterable[int]) -> str:
@@ -115,23 +105,6 @@ def _gpus(draft: Draft) -> Iterator[Paragraph]:
             yield Paragraph(text, Severity.OK if entry.gpus else Severity.UNKNOWN)
 
 
-def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
-    for declared in draft.path.arguments:
-        value = "without a value" if declared.text is None else declared.text or "(empty)"
-        used = f"used in {', '.join(map(str, declared.used))}" if declared.used else "not used"
-        yield declared.name, f"{value} ({_lines([declared.line])}; {used})"
-
-
-def _steps(draft: Draft) -> Iterator[Table | Paragraph]:
-    path = draft.path
-    texts = (f"{step.keyword} {' '.join(step.text[:_TEXT].split())}" for step in path.steps)
-    rows = tuple(Row((step.stage, str(step.line), text)) for step, text in zip(path.steps, texts, strict=True))
-    yield Table(("stage", "line", "step"), rows, what="steps")
-    if path.needed:
-        stages = ", ".join(f"{stage.label} ({_lines([stage.line])})" for stage in path.needed)
-        yield Paragraph(f"Files are taken from {count(len(path.needed), 'other stage')}: {stages}.")
-
-
 def _left_out(draft: Draft) -> Iterator[Paragraph]:
     for entry in draft.left_out:
         is_open = Severity.UNKNOWN if entry.ends_build else Severity.INFO
@@ -141,20 +114,17 @@ def _left_out(draft: Draft) -> Iterator[Paragraph]:
         yield Paragraph(note, Severity.INFO)
 
 
-def _to_do(draft: Draft) -> Iterator[Item]:
+def _to_do(draft: Draft) -> Iterator[Item | Paragraph]:
     found = draft.recognised
     if ends := [entry.line for entry in draft.left_out if entry.ends_build]:
         places = count(len(ends), "place")
         text = f"{places} where its build ends until you see to it (`todo` in post.sh): {_lines(ends)}"
         yield Item(Severity.UNKNOWN, text)
-    for left in draft.left_out:
-        if left.is_secret:
-            yield Item(Severity.PROBLEM, f"line {left.line} {left.keyword}: {left.what}")
     for name in found.layers:
         layer = name.partition("==")[0]
         where = _lines(known.line for known in found.known if known.layer == layer)
         text = f"the layer {layer} brings part of it ({where}): take that out and --add {name}"
         yield Item(Severity.UNKNOWN, text)
-    for entry in found.without_gpu:
-        text = f"{entry.name} ({_lines([entry.line])}) leaves out {GPU} (MI250X, LUMI's)"
-        yield Item(Severity.PROBLEM, text)
+    for one in (*_left_out(draft), *_gpus(draft)):
+        if one.severity is Severity.PROBLEM:
+            yield one

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
 
-_FATES = {
-    Fate.BREAKS: (Severity.PROBLEM, "BREAKS"),
-    Fate.STALE_BINDS: (
-        Severity.PROBLEM,
-        "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found",
-    ),
-    Fate.UNKNOWN: (Severity.UNKNOWN, "CANNOT TELL"),
-    Fate.BROKEN_BEFORE: (Severity.INFO, "did not work before, and does not now"),
-    Fate.MENDED: (Severity.OK, "did not load before; with new binds no obstacle is found"),
-    Fate.FINE: (Severity.OK, "no obstacle found: what it loads has not changed, or still fits"),
-}
-"""How each fate is marked, and in a sentence; the worst first."""
 _SEVERITIES = {"fine": Severity.OK, "breaks": Severity.PROBLEM, "undecided": Severity.UNKNOWN}
 _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
 
@@ -102,7 +90,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
         image, names = same[0], tuple(each.image for each in same)
         is_one, what = len(same) == 1, image.remedies
         yield Item(
-            _FATES[image.fate][0],
+            image.fate.severity,
             f"{image.image if is_one else count(len(same), 'image')}: {_fate(image)}",
             names=() if is_one else names,
             why=tuple(_reasons(image)),
@@ -120,13 +108,13 @@ def _for_first(remedy: Remedy, number: int) -> Remedy:
 
 def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:
     """Return what images have in common that are shown together; the worst sorts first."""
-    return list(_FATES).index(image.fate), _fate(image), (*_reasons(image), *_details(image), *image.notes)
+    return list(Fate).index(image.fate), _fate(image), (*_reasons(image), *_details(image), *image.notes)
 
 
 def _fate(image: ImageDrift) -> str:
     if image.fate is Fate.STALE_BINDS and image.now.answer is Answer.UNDECIDED:
         return "THE BINDS MADE BEFORE DO NOT HOLD: new binds load, and something else is not known"
-    return _FATES[image.fate][1]
+    return image.fate.words
 
 
 def _reasons(image: ImageDrift) -> Iterator[str]:
