@@ -195,7 +195,9 @@ class Layer:
     """By name (`--arg LAYER.NAME=VALUE`)."""
     sources: tuple[LayerSource, ...] = ()
     set_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that are set."""
     prepend_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that something is put in front of."""
     bootstraps: tuple[Bootstrap, ...] = ()
     variants: tuple[Variant, ...] = ()
     """Of a family of bases: its members, which have names of their own."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
@@ -13,14 +12,12 @@ from lumiimg.cli.opened import explained
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import ground_of, open_sources, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.json_builds import ExplainedRequest, PossibleBase, PossibleBases
 from lumiimg.report.json_images import ExplainedImage
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.images import ImageAnswer, of_check
 from lumiimg.report.views.request import bases_document, request_document
-from lumiimg.resolve.decide import working
+from lumiimg.resolve.decide import possible_bases
 from lumiimg.resolve.pin import with_taken
-from lumiimg.resolve.plan import outcome_of
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -66,17 +63,13 @@ def _request(arguments: argparse.Namespace, output: Output) -> int:
     if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
         plan = with_taken(plan, plan.lock, open_sources(arguments), request.until)
     code = ExitCode.NO if plan.refused else ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
-    return output.deliver(request_document(plan), "explain-request", ExplainedRequest(plan), code)
+    return output.deliver(request_document(plan), "explain-request", plan, code)
 
 
 def _bases(arguments: argparse.Namespace, output: Output) -> int:
     """Report on which bases of the catalogue the layers can be put that are asked for."""
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue, needs_base=False)
-    ground = ground_of(arguments, request, catalogue)
-    plans, others = working(request, ground)
-    free = [] if plans else working(replace(request.plainly(), add=request.unpinned), ground)[0]
-    document = bases_document(plans, request, ground.site, others=others, free=free)
-    bases = tuple(PossibleBase(plan.base.name, plan.is_doubtful, outcome_of(plan)) for plan in plans)
-    code = ExitCode.GOOD if plans else ExitCode.NO
-    return output.deliver(document, "explain-bases", PossibleBases(bases), code)
+    found = possible_bases(request, ground_of(arguments, request, catalogue))
+    code = ExitCode.GOOD if found.bases else ExitCode.NO
+    return output.deliver(bases_document(found), "explain-bases", found, code)

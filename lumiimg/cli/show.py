@@ -11,21 +11,18 @@ from pathlib import Path
 from lumiimg.build.provenance import read_record
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import Layer, Release
-from lumiimg.catalog.questions import open_for
 from lumiimg.catalog.settings import read_settings, user_cache
+from lumiimg.catalog.shown import ShownRecipe, listing_of, shown_layer, shown_site
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.rule import node_gpu
 from lumiimg.image import open_image
-from lumiimg.report.json_builds import ShownRecipe, ShownSite
 from lumiimg.report.json_images import ImageGpuCode
 from lumiimg.report.views.catalogue import (
     layer_document,
     listing_document,
-    listing_of,
     recipe_document,
-    shown_layer,
 )
 from lumiimg.report.views.gpu_code import gpu_code_document
 from lumiimg.report.views.image import record_document
@@ -54,8 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return output.deliver(record_document(record), "show-image", record, ExitCode.GOOD)
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
     if is_site and arguments.name not in catalogue.layer_names():
-        site = find_site(arguments.name, os.environ)
-        machine = ShownSite(site, open_for(site.name))
+        machine = shown_site(find_site(arguments.name, os.environ))
         return output.deliver(site_document(machine), "show-site", machine, ExitCode.GOOD)
     if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
         recipe = ShownRecipe(catalogue.recipe(arguments.name))

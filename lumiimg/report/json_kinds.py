@@ -124,7 +124,11 @@ KINDS = {
             driver{outcome need have because} notes remedies}
         unread{image why}""",
     ),
-    "explain-bases": Kind("lumiimg explain --add L --json", "report.json_builds.PossibleBases"),
+    "explain-bases": Kind(
+        "lumiimg explain --add L --json",
+        "resolve.plan.PossibleBases",
+        "bases{base=base.name doubts=is_doubtful answer=outcome}",
+    ),
     "explain-image": Kind(
         "lumiimg explain IMAGE [--host host.json] --json",
         "report.json_images.ExplainedImage",
@@ -135,8 +139,8 @@ KINDS = {
     ),
     "explain-request": Kind(
         "lumiimg explain --base B --add L --json",
-        "report.json_builds.ExplainedRequest",
-        f"""decision plan.fabric plan.plugin plan.torch plan.rules nearest base=plan.base.name
+        "resolve.plan.Plan",
+        f"""decision fabric plugin torch rules nearest=nearest.asked{{base add fabric=fabric_choice}} base=base.name
         layers{{layer.name version status}} environment{{{_VARIABLE}}}""",
     ),
     "host": Kind("lumiimg host scan -o host.json (or --json)", "host.snapshot.Snapshot", omits=True),
@@ -154,7 +158,7 @@ KINDS = {
         """files{closure errors warnings missing_versions} by_kernel?{closure errors warnings missing_versions}
         undecided? notes?""",
     ),
-    "list": Kind("lumiimg list --json", "report.json_builds.Listing"),
+    "list": Kind("lumiimg list --json", "catalog.shown.Listing"),
     "lock": Kind("lumiimg lock … --json", "resolve.lock_diff.WrittenLock", "lock changes"),
     "log": Kind(
         "lumiimg log FILE… --json",
@@ -196,20 +200,21 @@ KINDS = {
     "show-image": Kind("lumiimg show image.sif --json", "build.provenance.ImageRecord", number=2),
     "show-layer": Kind(
         "lumiimg show LAYER --json",
-        "report.json_builds.ShownLayer",
+        "catalog.shown.ShownLayer",
         """layer.name kind layer.status layer.summary layer.source layer.date layer.folder layer.requires layer.has
         layer.provides layer.releases{version status requires source}
         read{version date requires expects wheels doubts source read} images layer.conflicts
-        layer.arguments{default help} sources{url sha256} environment trials""",
+        layer.arguments{default help} sources{url sha256}
+        environment=layer{set=set_environment prepend=prepend_environment} trials""",
     ),
     "show-recipe": Kind(
         "lumiimg show RECIPE --json",
-        "report.json_builds.ShownRecipe",
+        "catalog.shown.ShownRecipe",
         "recipe.name kind recipe.summary recipe.base recipe.add recipe.site fabric arguments",
     ),
     "show-site": Kind(
         "lumiimg show SITE --json",
-        "report.json_builds.ShownSite",
+        "catalog.shown.ShownSite",
         f"""site.name kind site.title site.arch site.vendor site.processors site.status site.scheduler site.engine
         site.identity site.driver{{name rocm doubtful rank evidence source date}} site.fabric
         site.partitions{{name nodes least_nodes hours steps whole_nodes debug}} cores cores_sparing site.binds

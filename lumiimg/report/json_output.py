@@ -85,7 +85,7 @@ def _builtins(value: Any, keys: Keys | None, name: str, plain: Callable[[str], s
         for key, chosen in (keys or fields_of(value.__class__)).items():
             inner: Any = value
             for part in chosen.path:
-                inner = getattr(inner, part)
+                inner = None if inner is None else getattr(inner, part)
             if inner or not chosen.may_be_absent:
                 made[key] = _builtins(inner, chosen.keys, key, plain)
         return made

@@ -104,7 +104,9 @@ def _object(kind: type, keys: Keys | None, shared: _Shared) -> Schema:
     for name, key in keys.items():
         hint, description = kind, ""
         for part in key.path:
+            may_be_none = types.NoneType in get_args(hint)
             hint, description = _member(hint, part)
+            hint = hint | None if may_be_none else hint
         properties[name] = {**_schema(hint, key.keys, shared), "description": description}
     return {
         "type": "object",

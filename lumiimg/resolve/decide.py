@@ -10,6 +10,7 @@ from lumiimg.catalog.needs import exact_version
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
+from lumiimg.resolve.plan import Ground, Plan, PossibleBases
 from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request, name_of, options_of, refuse_secrets, wanted, with_releases
 from lumiimg.resolve.rules import RuleOutcome
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Release
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.plan import Ground, Plan
 
 
 def decide(request: Request, ground: Ground) -> Plan:
@@ -43,8 +43,15 @@ def decide(request: Request, ground: Ground) -> Plan:
     return plan
 
 
-def working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:
-    """Return the plans of a request on every base that takes it, and on those that do not. Raises as `decide` does."""
+def possible_bases(request: Request, ground: Ground) -> PossibleBases:
+    """Return on which bases of the catalogue the layers of a request can be put. Raises as `decide` does."""
+    plans, others = _working(request, ground)
+    free = [] if plans else _working(replace(request.plainly(), add=request.unpinned), ground)[0]
+    return PossibleBases(request, ground.site, tuple(plans), tuple(others), tuple(free))
+
+
+def _working(request: Request, ground: Ground) -> tuple[list[Plan], list[Plan]]:
+    """Return the plans of a request on every base that takes it, and on those that do not."""
     refuse_secrets(request)
     request, ground = with_own(request, with_unlisted(request, ground))
     return Planner(ground).working(with_releases(request, ground.catalogue))

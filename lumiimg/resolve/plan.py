@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.resolve.stack import PLUGIN_COMPONENT, Stack
+from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,9 +50,10 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer."""
+    """What a request would be built of, by which rule; or why not, and the nearest that works."""
 
     asked: Request
+    """The request that it answers; null where there is none."""
     base: Layer
     stack: Stack | None
     """None where it is refused."""
@@ -61,8 +62,8 @@ class Plan:
     rules: tuple[RuleResult, ...]
     """All that were applied."""
     nearest: Plan | None = None
-    environment: tuple[SiteVariable, ...] = ()
-    """Variables of the site that jobs with such an image want."""
+    """That of the nearest request that works, where this one is refused; None where there is none."""
+    of_jobs: tuple[SiteVariable, ...] = ()
     site: Site | None = None
     """None where no machine is named."""
     lock: Lock | None = None
@@ -75,8 +76,23 @@ class Plan:
         return self.stack is None or any(rule.outcome is RuleOutcome.REFUSED for rule in self.rules)
 
     @property
+    def decision(self) -> Literal["ok", "refused"]:
+        """The exit code says the same: `ok` 0, `refused` 1."""
+        return "refused" if self.refused else "ok"
+
+    @property
+    def layers(self) -> tuple[Chosen, ...]:
+        """In the order in which they are built; empty where the request is refused."""
+        return self.stack.layers if self.stack else ()
+
+    @property
+    def environment(self) -> tuple[SiteVariable, ...]:
+        """What jobs with such an image want on the site."""
+        return () if self.refused else self.of_jobs
+
+    @property
     def is_doubtful(self) -> bool:
-        """Whether something is known against it, or not known."""
+        """Whether a rule warns or could not decide."""
         return any(rule.outcome in {RuleOutcome.WARNING, RuleOutcome.UNKNOWN} for rule in self.rules)
 
     @property
@@ -95,12 +111,26 @@ class Plan:
         """Version with the local part: `2.7.1+rocm6.2.4`; null where there is none."""
         return self.stack.version("torch") if self.stack else None
 
+    @property
+    def outcome(self) -> str:
+        """What comes out, in a few words."""
+        if self.refused or self.stack is None:
+            against = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
+            return f"refused ({against.id}): {against.sides}"
+        chosen = [f"{c.layer.name} {c.version}" for c in self.stack.layers if c.version and c.layer.name != "pytorch"]
+        parts = [f"fabric {self.fabric.value}", *([f"torch {self.torch}"] if self.torch else []), *chosen]
+        return ", ".join(parts) + (" (with doubts)" if self.is_doubtful else "")
 
-def outcome_of(plan: Plan) -> str:
-    """Return a plan in a line: what it chooses, or what stands against it."""
-    if plan.refused or plan.stack is None:
-        against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
-        return f"refused ({against.id}): {against.sides}"
-    chosen = [f"{c.layer.name} {c.version}" for c in plan.stack.layers if c.version and c.layer.name != "pytorch"]
-    parts = [f"fabric {plan.fabric.value}", *([f"torch {plan.torch}"] if plan.torch else []), *chosen]
-    return ", ".join(parts) + (" (with doubts)" if plan.is_doubtful else "")
+
+@dataclass(frozen=True, slots=True)
+class PossibleBases:
+    """On which bases layers can be put."""
+
+    request: Request
+    site: Site | None
+    bases: tuple[Plan, ...]
+    """Those without doubts first."""
+    others: tuple[Plan, ...]
+    """On bases that refuse it."""
+    free: tuple[Plan, ...]
+    """Where no base takes it: on those that take other versions."""

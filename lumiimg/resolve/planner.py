@@ -149,7 +149,7 @@ class Planner:
             found = mpi_type(stack, self._site)
             variables = (*rules.environment(stack, self._site), *([found] if found else []))
         return Plan(
-            asked, base, stack, fabric, (*results, *rules.layers_told(stack)), environment=variables, site=self._site
+            asked, base, stack, fabric, (*results, *rules.layers_told(stack)), of_jobs=variables, site=self._site
         )
 
     def _base(self, name: str) -> Layer:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.shown import FabricChoice
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.own_requirements import OwnPackages
 
@@ -40,8 +41,9 @@ class Request:
     """What the user asked for."""
 
     base: str
+    """For --base."""
     add: tuple[str, ...] = ()
-    """Layers, with versions where the user names them: `vllm==0.10.1`."""
+    """For --add, each: layers, with versions where the user names them: `vllm==0.10.1`."""
     arguments: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Value by (layer, argument)."""
     fabric: Fabric | None = None
@@ -67,6 +69,11 @@ class Request:
     def unpinned(self) -> tuple[str, ...]:
         """The layers without their versions."""
         return tuple(map(name_of, self.add))
+
+    @property
+    def fabric_choice(self) -> FabricChoice:
+        """For --fabric."""
+        return self.fabric.value if self.fabric else "auto"
 
     def plainly(self) -> Request:
         """Return the request without arguments and sources, which can be what is at fault."""

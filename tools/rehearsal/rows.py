@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.errors import LumiimgError
-from lumiimg.resolve.decide import working
+from lumiimg.resolve.decide import possible_bases
 from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.plan import Ground, Plan
@@ -68,7 +68,7 @@ def rows(names: frozenset[str], catalogue: Catalogue | None = None) -> Iterator[
             continue
         for release in dict.fromkeys(one.version for one in layer.releases) or ("",):
             asked = f"{name}=={release}" if release else name
-            plans, _ = working(Request(base="", add=(asked,)), ground)
+            plans = possible_bases(Request(base="", add=(asked,)), ground).bases
             yield from _by_python(layer, release, [plan for plan in plans if plan.lock and not _is_unread(plan)])
 
 

@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.age import age_of
-from lumiimg.catalog.ledger import rows_of, trials_of
-from lumiimg.catalog.named_images import age_in_name
-from lumiimg.catalog.sites import Site, find_site, site_names
-from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.catalog.ledger import trials_of
 from lumiimg.findings import Advice
 from lumiimg.report.document import Document, Facts, Section
-from lumiimg.report.json_builds import CatalogueEntry, Listing, ShownLayer
 from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.report.json_builds import ShownRecipe
-
-
-def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
-    """Return every base, layer, recipe and site; what cannot be read is there with its fault."""
-    entries: list[CatalogueEntry] = []
-    for name in catalogue.layer_names():
-        try:
-            layer = catalogue.entry(name)
-            of = layer.status, layer.summary, _age_of_images(layer)
-            entries.append(CatalogueEntry("base" if layer.is_base else "layer", name, *of))
-        except CatalogError as error:
-            entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
-    for name in catalogue.recipe_names():
-        try:
-            recipe = catalogue.recipe(name)
-            summary = f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})"
-            entries.append(CatalogueEntry("recipe", name, "", summary, None))
-        except CatalogError as error:
-            entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
-    for name in site_names(environment):
-        try:
-            site = find_site(name, environment)
-            entries.append(CatalogueEntry("site", name, site.status or "", site.title, _age_of_site(site)))
-        except CatalogError as error:
-            entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
-    return Listing(tuple(entries))
+    from lumiimg.catalog.shown import CatalogueEntry, Listing, ShownLayer, ShownRecipe
 
 
 def listing_document(listing: Listing) -> Document:
@@ -77,21 +44,6 @@ def _rows(entries: Sequence[CatalogueEntry]) -> Iterator[tuple[str, str]]:
             yield "", entry.old
 
 
-def _age_of_site(site: Site) -> str | None:
-    """Return what is old of what is known of a machine, each by its newest fact."""
-    facts = {"network": site.fabric.date} if site.fabric else {}
-    if site.driver is not None:
-        facts["driver"] = max(site.driver.date, *(one.date for one in site.driver.evidence), dt.date.min)
-    ages = [f"{name} {old}" for name, date in facts.items() if (old := age_of(date, site.date))]
-    return f"what is known of it is old: {'; '.join(ages)}" if ages else None
-
-
-def _age_of_images(layer: Layer) -> str | None:
-    """Return how old the newest image is that is known of a base, where that is its name's and old."""
-    old = age_in_name(layer.name) if layer.by_name else None
-    return f"an image {old}: a newer one may be there" if old else None
-
-
 def recipe_document(shown: ShownRecipe) -> Document:
     """Return what a recipe stands for."""
     recipe = shown.recipe
@@ -106,14 +58,6 @@ def recipe_document(shown: ShownRecipe) -> Document:
         advice=Advice(next=f"lumiimg explain --recipe {recipe.name}", where="what comes out, and why"),
         sections=(Section("The recipe", (Facts(tuple(rows)),)),),
     )
-
-
-def shown_layer(layer: Layer, read: Sequence[Release]) -> ShownLayer:
-    """Return a layer with how far it was tried, and releases that were read of it beside its rows.
-
-    Raises CatalogError where a file of it cannot be read.
-    """
-    return ShownLayer(layer, tuple(read), tuple(trial for row in rows_of(layer) for trial in trials_of(*row)))
 
 
 def layer_document(shown: ShownLayer) -> Document:

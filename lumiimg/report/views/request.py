@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lumiimg.findings import Advice, Severity
 from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Shown, Table
 from lumiimg.report.reach import LEGEND, never_built
-from lumiimg.resolve.plan import Plan, outcome_of
 from lumiimg.resolve.request import Request, in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.wording import count
@@ -17,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.launch import SiteAnnotation, SiteOption
-    from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.catalog.sites import SiteVariable
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.lock import Lock, LockedLayer
+    from lumiimg.resolve.plan import Plan, PossibleBases
 
 _WORDS = {RuleOutcome.WARNING: "warning: ", RuleOutcome.UNKNOWN: "not known: "}
 _WORST_FIRST = list(RuleOutcome)[::-1]
@@ -45,14 +45,10 @@ def request_document(plan: Plan) -> Document:
     )
 
 
-def bases_document(
-    plans: Sequence[Plan], request: Request, site: Site | None, *, others: Sequence[Plan], free: Sequence[Plan]
-) -> Document:
-    """Return on which bases a request for layers alone can be met; where on none, `free` without versions.
-
-    `others` are bases that refuse it.
-    """
-    asked = f"{' + '.join(request.add)}{f' on {site.name}' if site else ''}"
+def bases_document(found: PossibleBases) -> Document:
+    """Return on which bases a request for layers alone can be met."""
+    plans, request = found.bases, found.request
+    asked = f"{' + '.join(request.add)}{f' on {found.site.name}' if found.site else ''}"
     shown: Plan | None
     if plans:
         sentence = f"{count(len(plans), 'base')} of the catalogue {'take' if len(plans) > 1 else 'takes'} {asked}"
@@ -61,7 +57,7 @@ def bases_document(
         shown = next((plan for plan in plans if plan.missing is None), plans[0])
     else:
         sentence = f"no base of the catalogue takes {asked}"
-        shown = next(iter((*free, *others)), None)
+        shown = next(iter((*found.free, *found.others)), None)
     command = f"lumiimg explain --base {shown.base.name} {request.written}" if shown is not None else None
     return Document(
         command="explain",
@@ -71,7 +67,7 @@ def bases_document(
         advice=Advice(None, command, "more about one" if plans else "why not"),
         sections=(
             Section("Those without doubts come first", _bases(plans), is_headed=True),
-            Section("Bases that take another version", _bases(free), is_headed=True),
+            Section("Bases that take another version", _bases(found.free), is_headed=True),
         ),
     )
 
@@ -158,7 +154,7 @@ def _summary(plan: Plan) -> Iterator[str]:
 
 def _chosen(plan: Plan) -> Table:
     rows = [("base", plan.base.name, plan.base.status)]
-    rows += [(c.layer.name, c.version or "", c.status) for c in (plan.stack.layers if plan.stack else ())]
+    rows += [(c.layer.name, c.version or "", c.status) for c in plan.layers]
     return Table(("what", "which", "status"), tuple(map(Row, rows)), LEGEND, what="layers")
 
 
@@ -179,7 +175,7 @@ def _rule(rule: RuleResult) -> Item:
 
 def _of_jobs(plan: Plan) -> Iterator[Section]:
     """Yield how far it was tried, and what jobs with such an image want."""
-    layers = plan.stack.layers if plan.stack else ()
+    layers = plan.layers
     rows = [(plan.base, None, plan.base.status), *((chosen.layer, chosen.version, chosen.status) for chosen in layers)]
     if note := never_built(rows):
         yield Section("How far it was tried", (Paragraph(note, Severity.UNKNOWN),))
@@ -190,7 +186,7 @@ def _of_jobs(plan: Plan) -> Iterator[Section]:
 
 
 def _bases(plans: Sequence[Plan]) -> tuple[Facts, ...]:
-    return (Facts(tuple((plan.base.name, outcome_of(plan)) for plan in plans)),) if plans else ()
+    return (Facts(tuple((plan.base.name, plan.outcome) for plan in plans)),) if plans else ()
 
 
 def _released(layer: LockedLayer) -> str:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.drivers import SiteDriver
+    from lumiimg.catalog.shown import ShownSite
     from lumiimg.catalog.sites import Site, SitePartition
-    from lumiimg.report.json_builds import ShownSite
 
 NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
 _Fact = tuple[str, str, str]

@@ -1,0 +1,180 @@
+"""What the catalogue has, as it is listed, and as each entry is shown."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from lumiimg.catalog.age import age_of
+from lumiimg.catalog.ledger import Trial, rows_of, trials_of
+from lumiimg.catalog.named_images import KnownImage, age_in_name
+from lumiimg.catalog.questions import Question, open_for
+from lumiimg.catalog.sites import Site, find_site, site_names
+from lumiimg.catalog.toml_table import CatalogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from lumiimg.catalog.catalogue import Catalogue, Recipe
+    from lumiimg.catalog.layers import Layer, LayerSource, Release, Status
+
+FabricChoice = Literal["auto", "host", "bundled", "none"]
+"""As for --fabric."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """One entry."""
+
+    kind: Literal["base", "layer", "recipe", "site", "broken"]
+    """What it is."""
+    name: str
+    """As for --base, --add, --recipe, --site, and `show`."""
+    status: Status | Literal["broken", ""]
+    """How far it was tried; of several releases, the one that got furthest. Empty for a recipe, and where a site does
+    not state it."""
+    summary: str
+    """One sentence; of a broken one, its fault."""
+    old: str | None
+    """Of a site or of images, what is old of what is known, and how old; null where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Every base, layer, recipe and site."""
+
+    entries: tuple[CatalogueEntry, ...]
+    """Bases and layers, then recipes, then sites."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLayer:
+    """A layer or a base of the catalogue."""
+
+    layer: Layer
+    """With what it does to the environment of the image."""
+    read: tuple[Release, ...]
+    """Releases without a row that were read from a package index and are kept."""
+    trials: tuple[Trial, ...]
+    """What is known of how far it, its releases and its members were tried."""
+
+    @property
+    def kind(self) -> Literal["base", "layer"]:
+        """What it is."""
+        return "base" if self.layer.is_base else "layer"
+
+    @property
+    def images(self) -> tuple[KnownImage, ...]:
+        """Of a family whose images have names that say what they have: those that are known."""
+        return self.layer.named.known if self.layer.named else ()
+
+    @property
+    def sources(self) -> dict[str, LayerSource]:
+        """By name (`--source NAME=FILE`)."""
+        return {source.name: source for source in self.layer.sources}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecipe:
+    """A recipe of the catalogue."""
+
+    recipe: Recipe
+    kind: Literal["recipe"] = "recipe"
+    """What it is."""
+
+    @property
+    def fabric(self) -> FabricChoice:
+        """As for --fabric; `auto` where it names none."""
+        return cast("FabricChoice", self.recipe.fabric or "auto")
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Values by `LAYER.NAME`."""
+        return {f"{layer}.{name}": value for (layer, name), value in self.recipe.arguments.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSite:
+    """What is known of a machine."""
+
+    site: Site
+    questions: tuple[Question, ...]
+    """Where a trial there measured something else than stands here."""
+    kind: Literal["site"] = "site"
+    """What it is."""
+
+    @property
+    def cores(self) -> tuple[tuple[int, ...], ...] | None:
+        """Cores beside each GPU, in the order of the GPUs; null where it is not known."""
+        return _cores(self.site, sparing=False)
+
+    @property
+    def cores_sparing(self) -> tuple[tuple[int, ...], ...] | None:
+        """The same with some left to helpers of the framework."""
+        return _cores(self.site, sparing=True)
+
+
+def _cores(site: Site, *, sparing: bool) -> tuple[tuple[int, ...], ...] | None:
+    if (binding := site.binding) is None:
+        return None
+    return tuple(binding.cores_near(gpu, sparing=sparing) for gpu in range(len(binding.near)))
+
+
+def shown_layer(layer: Layer, read: Sequence[Release]) -> ShownLayer:
+    """Return a layer with how far it was tried, and releases that were read of it beside its rows.
+
+    Raises CatalogError where a file of it cannot be read.
+    """
+    return ShownLayer(layer, tuple(read), tuple(trial for row in rows_of(layer) for trial in trials_of(*row)))
+
+
+def shown_site(site: Site) -> ShownSite:
+    """Return a machine with what is open about it."""
+    return ShownSite(site, open_for(site.name))
+
+
+def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
+    """Return every base, layer, recipe and site; what cannot be read is there with its fault."""
+    entries: list[CatalogueEntry] = []
+    readers: tuple[tuple[Iterable[str], Callable[[str], CatalogueEntry]], ...] = (
+        (catalogue.layer_names(), lambda name: _of_layer(catalogue.entry(name))),
+        (catalogue.recipe_names(), lambda name: _of_recipe(catalogue.recipe(name))),
+        (site_names(environment), lambda name: _of_site(name, find_site(name, environment))),
+    )
+    for names, read in readers:
+        for name in names:
+            try:
+                entries.append(read(name))
+            except CatalogError as error:
+                entries.append(CatalogueEntry("broken", name, "broken", str(error), None))
+    return Listing(tuple(entries))
+
+
+def _of_layer(layer: Layer) -> CatalogueEntry:
+    kind: Literal["base", "layer"] = "base" if layer.is_base else "layer"
+    return CatalogueEntry(kind, layer.name, layer.status, layer.summary, _age_of_images(layer))
+
+
+def _of_recipe(recipe: Recipe) -> CatalogueEntry:
+    summary = f"{recipe.summary} ({' + '.join((recipe.base, *recipe.add))})"
+    return CatalogueEntry("recipe", recipe.name, "", summary, None)
+
+
+def _of_site(name: str, site: Site) -> CatalogueEntry:
+    return CatalogueEntry("site", name, site.status or "", site.title, _age_of_site(site))
+
+
+def _age_of_site(site: Site) -> str | None:
+    """Return what is old of what is known of a machine, each by its newest fact."""
+    facts = {"network": site.fabric.date} if site.fabric else {}
+    if site.driver is not None:
+        facts["driver"] = max(site.driver.date, *(one.date for one in site.driver.evidence), dt.date.min)
+    ages = [f"{name} {old}" for name, date in facts.items() if (old := age_of(date, site.date))]
+    return f"what is known of it is old: {'; '.join(ages)}" if ages else None
+
+
+def _age_of_images(layer: Layer) -> str | None:
+    """Return how old the newest image is that is known of a base, where that is its name's and old."""
+    old = age_in_name(layer.name) if layer.by_name else None
+    return f"an image {old}: a newer one may be there" if old else None
