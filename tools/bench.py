@@ -181,7 +181,7 @@ def simulate(folder: Path) -> list[str]:
         lines = tuple(f"{node}:{n}:{number} [0] NCCL INFO NET/OFI Selected Provider is cxi" for n in range(6))
         proof = Finding(Code.PROVIDER_CXI, Severity.OK, Level.PROBE, "it listens on 4 NIC(s)", evidence=lines)
         fingerprint = other if number % 997 == 3 else well
-        write_answer(folder, NodeAnswer(1, "run", node, 900, fingerprint, (proof,)))
+        write_answer(folder, NodeAnswer("run", node, 900, fingerprint, (proof,)))
     return job
 
 

@@ -39,7 +39,7 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
         Finding(Code(text.split()[0]), Severity(text.split()[1]), Level.PROBE, "as it was")
         for text in fingerprint.findings
     )
-    write_answer(folder, NodeAnswer(1, run, node, 900, fingerprint, findings or tuple(made)))
+    write_answer(folder, NodeAnswer(run, node, 900, fingerprint, findings or tuple(made)))
 
 
 CONTEXT = unread(Path("image.sif"))

@@ -263,7 +263,7 @@ def test_what_gpus_there_are_is_what_the_nodes_say(tmp_path: Path) -> None:
     assert "--gpus-per-node" in str(caught.value)
     why = "HIP finds no GPU in the container: no ROCm-capable device is detected"
     answer(tmp_path, "b", none)
-    write_answer(tmp_path, NodeAnswer(1, RUN, "c", 900, Fingerprint(gpus=0), no_gpu=why))
+    write_answer(tmp_path, NodeAnswer(RUN, "c", 900, Fingerprint(gpus=0), no_gpu=why))
     with pytest.raises(MissingHereError, match="no ROCm-capable device is detected; ask Slurm for"):
         shared_gpus(gather(tmp_path, RUN, ["b", "c"], started=[]).groups)
     with pytest.raises(MissingHereError, match="no node could be probed"):
@@ -292,7 +292,7 @@ def test_a_collective_that_is_owed_and_not_taken_keeps_the_rest_from_being_green
 
 def task(image: Path) -> NodeTask:
     probes = ProbeTask(str(image), StaticResult(FabricPath(rccl="/l/librccl.so.1")), TOOLS)
-    return NodeTask(2, RUN, identity_of(image), probes, None)
+    return NodeTask(RUN, identity_of(image), probes, None)
 
 
 @pytest.fixture

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from lumiimg.fabric.path import FabricPath
 from lumiimg.files import read_beginning, write_text
-from lumiimg.findings import Finding
-from lumiimg.host.codec import FormError, from_json, to_json
+from lumiimg.findings import Finding  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.host.codec import FormError, decode, from_json, to_json
 from lumiimg.host.snapshot import Nic  # noqa: TC001 - as above
 
 MAX_BYTES = 1 << 20
@@ -63,7 +62,6 @@ class Fingerprint:
 class NodeAnswer:
     """What one node answers to a check."""
 
-    schema: int
     run: str
     """Of the check, a random word: what an earlier one left is not an answer."""
     node: str
@@ -110,18 +108,6 @@ class NodeAnswers:
     """Whether nodes were waited for up to the end of the job, and no longer."""
 
 
-class _Sealed(msgspec.Struct, frozen=True):
-    """An answer whose fingerprint and findings are not read yet: those of most nodes are the same bytes."""
-
-    run: str
-    node: str
-    milliseconds: Annotated[int, msgspec.Meta(ge=0)]
-    schema: int = 0
-    fingerprint: msgspec.Raw = msgspec.Raw(b"{}")
-    findings: msgspec.Raw = msgspec.Raw(b"[]")
-    no_gpu: str | None = None
-
-
 class AnswerError(Exception):
     """A file that is not an answer: a fact about the node, not the end of a command."""
 
@@ -163,16 +149,15 @@ def read_answer(path: Path, fingerprints: dict[bytes, Fingerprint]) -> NodeAnswe
     if len(data) > MAX_BYTES:
         raise AnswerError(f"its answer has more than {MAX_BYTES} bytes")
     try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
-        said = bytes(sealed.fingerprint)
-        fingerprint = fingerprints.get(said) or from_json(Fingerprint, said)
-        findings = from_json(tuple[Finding, ...], bytes(sealed.findings))
+        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        said = bytes(parts.pop("fingerprint", b"{}"))
+        fingerprint = fingerprints.setdefault(said, fingerprints.get(said) or from_json(Fingerprint, said))
+        answer = decode(NodeAnswer, {key: msgspec.json.decode(part) for key, part in parts.items()})
     except (FormError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise AnswerError(f"its answer is not valid: {error}"[:300]) from error
-    if fingerprint.findings != fingerprint_findings(findings):
+    if fingerprint.findings != fingerprint_findings(answer.findings):
         raise AnswerError("its answer contradicts itself")
-    fingerprints[said] = fingerprint
-    return NodeAnswer(sealed.schema, sealed.run, sealed.node, sealed.milliseconds, fingerprint, findings, sealed.no_gpu)
+    return replace(answer, fingerprint=fingerprint)
 
 
 def gather(

@@ -15,7 +15,7 @@ from lumiimg.check.pipeline import NOT_ASKED, check_files
 from lumiimg.check.probe.task import ProbeTask, find_all_reduce, make_task
 from lumiimg.check.run.execution import LIMIT_S, Launcher, run_collective
 from lumiimg.cluster.nodes.answers import FingerprintGroup, NodeAnswers, gather
-from lumiimg.cluster.nodes.node_task import SCHEMA, NodeTask, identity_of, write_task
+from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, write_task
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
 from lumiimg.cluster.nodes.slurm import Allocation, own_command, run_step, shared_folder
 from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
@@ -146,7 +146,7 @@ def _ask(
     asked once more, without the others.
     """
     run = secrets.token_hex(8)
-    write_task(folder, NodeTask(SCHEMA, run, identity_of(Path(probes.image)), probes, counter))
+    write_task(folder, NodeTask(run, identity_of(Path(probes.image)), probes, counter))
     argv: list[str | Path] = [*own_command(), "node", folder]
     watch = Watch(folder, nodes, on_progress, job_ends=job_ends)
     done = run_step(nodes, argv, environment, timeout_s=limit_s(len(nodes)), give_up=watch.is_over)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.judgement import ProbeResult
     from lumiimg.findings import Finding
 
-SCHEMA = 3
 TASK = "task"
 _STARTED = ".started"
 _MAX_TASK_BYTES = 64 << 20
@@ -49,7 +48,6 @@ _LIBRARY = re.compile(r".*/([^/]+\.so[^/]*)")
 class NodeTask:
     """What every node of one check is given."""
 
-    schema: int
     run: str
     """A random word."""
     identity: str
@@ -122,7 +120,7 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
     write_text(folder / f"{file_stem(node)}.{os.getpid()}{_STARTED}", task.run)
     fingerprint, findings, no_gpu = _probed(task, environment)
     took = int((time.monotonic() - start) * 1000)
-    write_answer(folder, NodeAnswer(SCHEMA, task.run, node, took, fingerprint, findings, no_gpu))
+    write_answer(folder, NodeAnswer(task.run, node, took, fingerprint, findings, no_gpu))
 
 
 def _probed(task: NodeTask, environment: Mapping[str, str]) -> tuple[Fingerprint, tuple[Finding, ...], str | None]:
