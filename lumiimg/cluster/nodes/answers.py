@@ -57,6 +57,10 @@ class Fingerprint:
     trouble: str | None = None
     """Why nothing could be probed there."""
 
+    def __hash__(self) -> int:
+        """Of a part: thousands of nodes are put into few groups."""
+        return hash((self.findings, self.trouble))
+
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
