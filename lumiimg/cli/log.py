@@ -13,6 +13,7 @@ from lumiimg.cli.error_output import print_note
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode, printable
 from lumiimg.nccl.follow import follow
+from lumiimg.nccl.headline import headline
 from lumiimg.nccl.job_files import read_logs, total_bytes
 from lumiimg.nccl.reader import LogReader
 from lumiimg.nccl.report import LogReport
@@ -20,7 +21,6 @@ from lumiimg.nccl.sources import log_files
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
-from lumiimg.report.views.log_words import headline
 
 _NO_LOGS = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
 """Endings of files that are named in the place of a log by mistake, where nothing of a log is in them."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import product
 
 from lumiimg.errors import ExitCode
+from lumiimg.nccl.headline import headline
 from lumiimg.nccl.reader import LogReader, read_lines
 from lumiimg.nccl.report import Confidence, LogReport, Verdict
-from lumiimg.report.views.log_words import headline
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
 from tests.shared.programs import sampled
 

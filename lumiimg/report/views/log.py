@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from lumiimg.check.run.job_paths import JobPath, job_paths
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
+from lumiimg.nccl.headline import headline, network, part_of, ranks_word
 from lumiimg.nccl.report import FAST, answer_of
-from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Row, Section, Shown, Table, severity_of
+from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Section, Shown, severity_of
 from lumiimg.report.views.bandwidth import bandwidth_section
 from lumiimg.report.views.findings import finding_items
-from lumiimg.report.views.log_words import coverage_line, headline, known, network, ranks_word, stall_line
 from lumiimg.report.views.path import PATH, path_steps
 from lumiimg.wording import count
 
@@ -22,30 +22,29 @@ if TYPE_CHECKING:
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.log_answer import LogAnswer
     from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Cause, Evidence, LogReport, VerdictGroup
+    from lumiimg.nccl.report import Evidence, LogReport, VerdictGroup
     from lumiimg.nccl.vocabulary import Vocabulary
 
 _CAUSES = 3
 """That a terminal shows without --verbose."""
+_RUNS = 5
 
 
 def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
     """Return what the log `names` says of its job."""
     report, measured = answer.report, answer.findings
-    stall = "" if headline(report).startswith("stalled: ") else stall_line(report)
     ended = () if report.ended is None else (_network(report),)
-    lines = tuple(map(place, report.proof))
-    proof = (Lines(lines, few=1 if ended else 3, is_evidence=True),)
+    proof = Lines(tuple(map(place, report.proof)), few=1 if ended else 3, is_evidence=True)
     return Document(
         command="log",
         subject=", ".join(names),
         severity=severity_of(answer.exit_code),
         sentence=_sentence(answer),
         advice=report.advice,
-        summary=(*filter(None, [stall]), *known(report)),
+        summary=tuple(_summary(report)),
         sections=(
             Section("The network", ended),
-            Section("The lines that decide it", proof),
+            Section("The lines that decide it", (proof,)),
             Section("Why, and what to do", _causes(report)),
             Section("The nodes", _nodes(report)),
             Section("Variables that differ between ranks", _lines(_differences(report), "values"), is_headed=True),
@@ -54,12 +53,39 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("The image of the job", _image(answer.image)),
             Section(PATH, tuple(_path(report, path) for path in job_paths(report)), Shown.PAGE),
             Section("How far each rank came", _lines(_progress(report), "ranks"), Shown.VERBOSE),
-            Section("How ranks were connected", _channels(report), Shown.VERBOSE),
-            Section("Communicators", _communicators(report), Shown.PAGE),
-            Section("Variables in the log", _lines(_variables(report), "variables"), Shown.VERBOSE),
+            Section(
+                "Variables in the log",
+                _lines((f"{name}={value}" for name, value in report.environment), "variables"),
+                Shown.VERBOSE,
+            ),
         ),
         case="network of the job" if report.ended is None else "end of the job",
     )
+
+
+def _summary(report: LogReport) -> Iterator[str]:
+    """Yield what the answer is about, what was used, and how, in a few lines."""
+    if report.stall and not headline(report).startswith("stalled: "):
+        yield f"the stall began with {ranks_word(report.stall.ranks)}, which {report.stall.reason}"
+    if before := report.runs_before:
+        runs = (
+            f"from line {run.first_line} on {run.verdict.value}{f', ended by {run.ended.id}' if run.ended else ''}"
+            for run in before[-_RUNS:]
+        )
+        more = "the last of them " if len(before) > _RUNS else ""
+        about = f"this is about the last one, from line {report.first_line} on"
+        yield f"the log holds {len(before) + 1} runs; {about}. Before it: {more}{'; '.join(runs)}"
+    if report.excerpt:
+        yield "an excerpt: no line of it that counts here names its process, so it proves nothing alone"
+    way = report.transport
+    used = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
+    used += [f"provider {report.provider}"] if report.provider else []
+    how = [f"{way.nics} NICs"] if way.nics else []
+    how += [f"protocol {way.protocol}"] if way.protocol else []
+    how += [] if way.gdr is None else ["GPUDirect RDMA" if way.gdr else "no GPUDirect RDMA"]
+    how += ["PXN"] if way.pxn else []
+    how += [f"sockets on {', '.join(way.interfaces)}"] if way.interfaces else []
+    yield from (", ".join(parts) for parts in (used, how) if parts)
 
 
 def place(evidence: Evidence) -> str:
@@ -111,27 +137,25 @@ def _causes(report: LogReport) -> Iterator[Item]:
     severity = Severity.INFO if is_good else severity_of(report.answer)
     for number, cause in enumerate(report.causes):
         is_note = is_good or (report.ended is not None and number > 0)
-        yield _cause(cause, Severity.INFO if is_note else severity, verbose=number >= shown)
-
-
-def _cause(cause: Cause, severity: Severity, *, verbose: bool) -> Item:
-    return Item(
-        severity,
-        cause.summary,
-        tag=cause.id,
-        evidence=tuple(map(place, cause.evidence)),
-        why=cause.because,
-        remedies=cause.remedy,
-        source=cause.source,
-        verbose=verbose,
-    )
+        yield Item(
+            Severity.INFO if is_note else severity,
+            cause.summary,
+            tag=cause.id,
+            evidence=tuple(map(place, cause.evidence)),
+            why=cause.because,
+            remedies=cause.remedy,
+            source=cause.source,
+            verbose=number >= shown,
+        )
 
 
 def _nodes(report: LogReport) -> Iterator[Paragraph | Item]:
     told = report.told
     is_part = told.ranks < (told.of_ranks or 0) or told.nodes < (told.of_nodes or 0)
-    if line := coverage_line(report):
-        yield Paragraph(line, quiet=not is_part)
+    if told.ranks or told.of_ranks:
+        parts = [part_of(told.ranks, told.of_ranks, "rank")]
+        parts += [part_of(told.nodes, told.of_nodes, "node")] if told.nodes else []  # else no line names a host
+        yield Paragraph(f"reported their network: {', '.join(parts)}", quiet=not is_part)
     for group in report.nodes:
         yield _group(report, group, verbose=len(report.nodes) < 2 and not is_part)
 
@@ -182,32 +206,5 @@ def _progress(report: LogReport) -> Iterator[str]:
         yield f"rank {one.rank}, process group {one.group}: {calls}{waits}"
 
 
-def _channels(report: LogReport) -> tuple[Table, ...]:
-    rows = tuple(Row((one.way, str(one.ranks))) for one in report.channels)
-    return (Table(("way", "ranks"), rows, "Rings, trees and channels by their kind"),) if rows else ()
-
-
-def _communicators(report: LogReport) -> tuple[Table, ...]:
-    rows = tuple(
-        Row(
-            (
-                one.id,
-                str(one.ranks),
-                "not known" if one.nodes is None else str(one.nodes),
-                {True: "yes", False: "no", None: "not known"}[one.crosses_network],
-                one.verdict.value,
-            )
-        )
-        for one in report.communicators
-    )
-    heads = ("id", "ranks", "nodes", "crosses a network", "verdict")
-    return (Table(heads, rows, "Groups of ranks that talk to each other", "communicators"),) if rows else ()
-
-
-def _variables(report: LogReport) -> Iterator[str]:
-    yield from (f"{name}={value}" for name, value in report.environment)
-
-
 def _lines(texts: Iterable[str], what: str) -> tuple[Lines, ...]:
-    lines = tuple(texts)
-    return (Lines(lines, what),)
+    return (Lines(tuple(texts), what),)

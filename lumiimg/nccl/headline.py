@@ -1,4 +1,4 @@
-"""The sentences of `log`: what ended a job, else which network it used."""
+"""The answer about a log in one line: what ended the job, else which network it used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ _CHOSEN = {
 }
 """What is said in place of a sentence where no line shows that any rank was connected."""
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
-_RUNS = 5
 
 
 def headline(report: LogReport) -> str:
@@ -53,10 +52,7 @@ def headline(report: LogReport) -> str:
 
 def died(death: Death) -> str:
     """Return what ended a job, and whom it hit."""
-    many = death.rank is not None and not death.rank.isdecimal()
-    rank = f"{'ranks' if many else 'rank'} {death.rank}" if death.rank else ""
-    node = f"{'on ' if rank else ''}{death.node}" if death.node else ""
-    where = " ".join(part for part in (rank, node) if part)
+    where = " on ".join(filter(None, (ranks_word(death.rank) if death.rank else "", death.node)))
     return f"{death.summary} ({where})" if where else death.summary
 
 
@@ -67,7 +63,9 @@ def network(report: LogReport) -> str:
         unsure = "; what other nodes did it does not show" if report.other_nodes_silent else ""
         return f"{report.verdict.value}: {_SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
     answer = answer_of(report.verdict, report.provider, report.confidence)
-    sentence = network_sentence(report.verdict, answer)
+    sentence = _SENTENCES[report.verdict]
+    if answer is ExitCode.UNDECIDED:
+        sentence = _SELECTED.get(report.verdict, sentence)
     if not _shows_traffic(report) and (chosen := _CHOSEN.get(sentence)):
         sentence = f"{chosen}; no line shows traffic"
     return f"{report.verdict.value}: {sentence}{failed} ({_CONFIDENCE[report.confidence]}{_of_which(report)})"
@@ -85,61 +83,7 @@ def _of_which(report: LogReport) -> str:
     told = report.told
     if report.confidence is not Confidence.PROVED or told.ranks >= (told.of_ranks or 0):
         return ""
-    return f" of {_of(told.ranks, told.of_ranks, 'rank')}"
-
-
-def network_sentence(verdict: Verdict, answer: ExitCode) -> str:
-    text = _SENTENCES[verdict]
-    return _SELECTED.get(verdict, text) if answer is ExitCode.UNDECIDED else text
-
-
-def known(report: LogReport) -> list[str]:
-    """Return what the answer is about, what was used, and how, in a few lines."""
-    way = report.transport
-    first = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
-    first += [f"provider {report.provider}"] if report.provider else []
-    second = [f"{way.nics} NICs"] if way.nics else []
-    second += [f"protocol {way.protocol}"] if way.protocol else []
-    second += [] if way.gdr is None else ["GPUDirect RDMA" if way.gdr else "no GPUDirect RDMA"]
-    second += ["PXN"] if way.pxn else []
-    second += [f"sockets on {', '.join(way.interfaces)}"] if way.interfaces else []
-    return [*_parts_of_log(report), *(", ".join(parts) for parts in (first, second) if parts)]
-
-
-def _parts_of_log(report: LogReport) -> list[str]:
-    """Return what part of a job the log is, or which of several."""
-    lines = []
-    if before := report.runs_before:
-        runs = [
-            f"from line {run.first_line} on {run.verdict.value}{f', ended by {run.ended.id}' if run.ended else ''}"
-            for run in before[-_RUNS:]
-        ]
-        more = "the last of them " if len(before) > _RUNS else ""
-        lines.append(
-            f"the log holds {len(before) + 1} runs; this is about the last one, from line {report.first_line} on. "
-            f"Before it: {more}{'; '.join(runs)}"
-        )
-    if report.excerpt:
-        lines.append("an excerpt: no line of it that counts here names its process, so it proves nothing alone")
-    return lines
-
-
-def stall_line(report: LogReport) -> str:
-    """Return with which ranks a stall began."""
-    if report.stall is None:
-        return ""
-    return f"the stall began with {ranks_word(report.stall.ranks)}, which {report.stall.reason}"
-
-
-def coverage_line(report: LogReport) -> str:
-    """Return how many ranks and nodes reported their network; nothing where no process of a job is seen."""
-    told = report.told
-    if not told.ranks and not told.of_ranks:
-        return ""
-    # where no line names a host, none of the nodes could tell
-    of_nodes = told.of_nodes if told.nodes else None
-    parts = [_of(told.ranks, told.of_ranks, "rank"), _of(told.nodes, of_nodes, "node") if told.nodes else ""]
-    return f"reported their network: {', '.join(part for part in parts if part)}"
+    return f" of {part_of(told.ranks, told.of_ranks, 'rank')}"
 
 
 def ranks_word(ranks: str) -> str:
@@ -147,5 +91,6 @@ def ranks_word(ranks: str) -> str:
     return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
 
 
-def _of(number: int, total: int | None, noun: str) -> str:
+def part_of(number: int, total: int | None, noun: str) -> str:
+    """Return `3 of 8 ranks`; `3 ranks` where nobody knows of how many."""
     return f"{number} of {total} {noun}s" if total else count(number, noun)
