@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _LONG_NAMES = 200
 """Characters of names of nodes, above which too many are at fault to go on without them."""
 _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
+_SAID = {
+    Answer.NO: "NO on",
+    Answer.UNDECIDED: "CANNOT TELL for",
+    Answer.NO_OBSTACLE: "no obstacle found on",
+}
 _DIFFERENCES = 4
 """At most, of a group of nodes."""
 _BUILD_DIGITS = 8
@@ -90,7 +95,9 @@ def build_report(
     found = [_group(context, files, group, usual, ran) for group in gathered.groups]
     groups = tuple(sorted(found, key=lambda group: _WORST_FIRST.index(group.answer)))
     silent = gathered.silent
-    answer = _answer(groups, silent)
+    # one node that says no is a no, one that says nothing leaves it open
+    answers = [*(group.answer for group in groups), *([Answer.UNDECIDED] if silent else [])]
+    answer = min(answers, key=_WORST_FIRST.index, default=Answer.NO_OBSTACLE)
     outcome = ran.outcome if ran is not None else None
     levels = levels_taken(
         f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
@@ -169,14 +176,6 @@ def _group(
     )
 
 
-def _answer(groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes]) -> Answer:
-    """Return the answer for all: one node that says no is a no, one that says nothing leaves it open."""
-    answers = {group.answer for group in groups}
-    if Answer.NO in answers:
-        return Answer.NO
-    return Answer.UNDECIDED if silent or Answer.UNDECIDED in answers else Answer.NO_OBSTACLE
-
-
 def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes]) -> str:
     """Return the answer with the tally: 60 the same, 3 with another libcxi, 1 gave no answer."""
     total = sum(len(group.nodes) for group in groups) + sum(len(entry.nodes) for entry in silent)
@@ -187,17 +186,9 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Unre
         for group in sorted(groups, key=lambda group: bool(group.differs))
     ]
     tally += [f"{len(entry.nodes)} {entry.why}" for entry in silent]
-    concerned = [group for group in groups if group.answer is answer]
-    number = sum(len(group.nodes) for group in concerned)
-    if answer is Answer.UNDECIDED:
-        number += sum(len(entry.nodes) for entry in silent)
-    of = f"{number} of {count(total, 'node')}"
-    start = {
-        Answer.NO: f"NO on {of}",
-        Answer.UNDECIDED: f"CANNOT TELL for {of}",
-        Answer.NO_OBSTACLE: f"no obstacle found on {of}",
-    }[answer]
-    return f"{start}: {'; '.join(tally)}"
+    number = sum(len(group.nodes) for group in groups if group.answer is answer)
+    number += sum(len(entry.nodes) for entry in silent if answer is Answer.UNDECIDED)
+    return f"{_SAID[answer]} {number} of {count(total, 'node')}: {'; '.join(tally)}"
 
 
 def differences(of: Fingerprint, usual: Fingerprint) -> tuple[str, ...]:
