@@ -98,7 +98,7 @@ def report_built(
             if (manifest := read_manifest(image.root)) is not None:
                 write_text(arguments.manifest, to_text(manifest))
     engine, output = machine.engine, Output.of(arguments)
-    document = built_document(built, lock, engine, differences)
+    document = built_document(built, lock, differences)
     if lock is not None:
         result = BuildResult(built=built, engine=engine, plan=Stack(lock))
         output.deliver(document, "build", result, ExitCode.GOOD)

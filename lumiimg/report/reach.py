@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.layers import Layer
 
+    StackRow = tuple[Layer, str | None, str]
+    """A base or a layer, the version of its release, its status."""
+
 MEANING = {
     "documented": "written down from what others publish",
     "resolved": "its Python packages fit together",
@@ -22,7 +25,7 @@ MEANING = {
 LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
 
 
-def never_built(rows: Sequence[tuple[Layer, str | None, str]]) -> str | None:
+def never_built(rows: Sequence[StackRow]) -> str | None:
     """Return a sentence on the rows (layer, version of its release, status) that were never built; None: there is none.
 
     It speaks of what comes with lumiimg. Of a layer of the user's own, and of an image, the user knows more.

@@ -19,7 +19,6 @@ from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.answers import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
-from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
@@ -215,5 +214,4 @@ def build() -> str:
         BuildStage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
     )
     built = BuiltImage(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", is_new=True, stages=stages)
-    engine = Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    return to_page(built_document(built, None, engine))
+    return to_page(built_document(built, None))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import printable
 from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Document, Facts, Lines, Meter, Paragraph, Row, Section, Shown, Table
-from lumiimg.report.reach import LEGEND
+from lumiimg.report.document import Block, Document, Lines, Meter, Paragraph, Section, Shown
 from lumiimg.report.views.image import difference_lines, differences_document
-from lumiimg.report.views.request import doubts_of
+from lumiimg.report.views.request import doubts_of, rows_of_lock, stack_table
 from lumiimg.resolve.request import Request, words_of
 from lumiimg.wording import count, duration, engine_word, operand, size, typed
 
@@ -40,27 +38,20 @@ def definitions_document(definitions: Sequence[Definition], folder: Path, fetch:
         name = "image" if definition.name == FLAT else definition.name
         commands.append(f"{engine_word()} build {options} {name}.sif {definition.name}.def")
     flat = definitions[-1].name == FLAT
-    unfetched = "sources could not be reached from here, and are not beside them; where there is a network:"
+    blocks: list[Block] = [Lines(tuple(f"{one.name}.def" for one in definitions))]
+    if fetch is not None:
+        unfetched = "sources could not be reached from here, and are not beside them; where there is a network:"
+        blocks += [Paragraph(unfetched), Lines((typed(["sh", str(fetch)]),))]
+    blocks.append(Paragraph("to build them, one after the other:"))
+    blocks.append(Lines((typed(["cd", str(folder)]), *(commands[:-1] if flat else commands))))
+    if flat:
+        blocks += [Paragraph("or all at once:"), Lines((commands[-1],))]
     return Document(
         command="build",
         subject=str(folder),
         is_list=True,
         sentence=f"wrote {count(len(definitions), 'definition file')} into {folder}",
-        sections=(
-            Section("The files", (Lines(tuple(f"{one.name}.def" for one in definitions)),)),
-            Section(
-                "Their sources",
-                (Paragraph(unfetched), Lines((typed(["sh", str(fetch)]),))) if fetch is not None else (),
-            ),
-            Section(
-                "To build them",
-                (
-                    Paragraph("to build them, one after the other:"),
-                    Lines((typed(["cd", str(folder)]), *(commands[:-1] if flat else commands))),
-                    *((Paragraph("or all at once:"), Lines((commands[-1],))) if flat else ()),
-                ),
-            ),
-        ),
+        sections=(Section("The files, and how to build them", blocks),),
     )
 
 
@@ -80,9 +71,7 @@ def start_document(lock: Lock, engine: Engine, output: Path, way: str) -> Docume
     )
 
 
-def built_document(
-    built: BuiltImage, lock: Lock | None, engine: Engine, differences: ImageDiff | None = None
-) -> Document:
+def built_document(built: BuiltImage, lock: Lock | None, differences: ImageDiff | None = None) -> Document:
     """Return what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
     name, length = str(built.image), size(built.size_bytes)
     sentence = f"is this image already, by its number, {length}; nothing was built"
@@ -106,8 +95,7 @@ def built_document(
         sections=(
             difference_lines(differences.files if differences is not None else ()),
             Section("What each part took", tuple(_stages(built)) if built.is_new else ()),
-            *([_layers(lock), replace(doubts_section(lock), shown=Shown.PAGE)] if lock is not None else []),
-            Section("What it is", (_facts(built, engine),), Shown.PAGE),
+            Section("What is in it", (stack_table(rows_of_lock(lock)),) if lock is not None else (), Shown.PAGE),
         ),
     )
 
@@ -120,37 +108,6 @@ def _stages(built: BuiltImage) -> Iterator[Meter]:
         if not stage.reused:
             words = f"took {duration(stage.seconds)}, cpu {duration(stage.cpu_seconds)}, {size(stage.size_bytes)}"
         yield Meter(stage.name, words, 0.0 if stage.reused else stage.seconds / whole)
-
-
-def _layers(lock: Lock) -> Section:
-    rows = tuple(
-        Row(
-            (
-                layer.layer.name,
-                layer.release.version if layer.release else "",
-                layer.status,
-                "; ".join(f"{s.location} sha256 {s.sha256}" if s.sha256 else s.location for s in layer.sources),
-            )
-        )
-        for layer in lock.stack
-    )
-    legend = f"The status is that of the catalogue when it was built. {LEGEND}."
-    table = Table(("layer", "release", "status", "sources"), rows, "Base and layers, in their order")
-    return Section("What is in it", (table, Paragraph(legend)), Shown.PAGE)
-
-
-def _facts(built: BuiltImage, engine: Engine) -> Facts:
-    reused = f"{built.reused_steps} of {count(built.steps, 'layer')}"
-    return Facts(
-        (
-            ("image", str(built.image)),
-            ("key", built.key),
-            ("way", built.way),
-            ("from the cache", reused),
-            ("engine", f"{engine.name}, {engine.path}"),
-            ("log", f"{built.image}.log"),
-        )
-    )
 
 
 def _stack(lock: Lock) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.launch import SiteAnnotation, SiteOption
     from lumiimg.catalog.sites import SiteVariable
     from lumiimg.definition.definition import Definition
+    from lumiimg.report.reach import StackRow
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.plan import Plan, PossibleBases
 
@@ -37,7 +38,7 @@ def request_document(plan: Plan) -> Document:
         advice=_advice(plan),
         summary=tuple(_summary(plan)),
         sections=(
-            Section("What is chosen", () if plan.refused else (_chosen(plan),), Shown.PAGE),
+            Section("What is chosen", () if plan.refused else (stack_table(_rows_of_plan(plan)),), Shown.PAGE),
             Section("The rules", map(_rule, rules)),
             Section("What each rule compares", (Table(("rule", "needs", "has"), tuple(compared)),), Shown.VERBOSE),
             *(() if plan.refused else _of_jobs(plan)),
@@ -97,8 +98,7 @@ def plan_document(lock: Lock, chain: Sequence[Definition]) -> Document:
 
 def doubts_of(lock: Lock) -> Iterator[Item]:
     """Yield what was never built, what the compatibility rules warn of, and what they could not decide."""
-    rows = [(layer.layer, layer.release.version if layer.release else None, layer.status) for layer in lock.stack]
-    if note := never_built(rows):
+    if note := never_built(rows_of_lock(lock)):
         yield Item(Severity.UNKNOWN, note)
     for rule in lock.doubts:
         yield Item(Severity.UNKNOWN, f"{_WORDS.get(rule.outcome, '')}{rule.because}", tag=rule.id)
@@ -152,10 +152,20 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield "no machine is named, so neither its driver nor its network was judged: --site lumi"
 
 
-def _chosen(plan: Plan) -> Table:
-    rows = [("base", plan.base.name, plan.base.status)]
-    rows += [(c.layer.name, c.version or "", c.status) for c in plan.layers]
-    return Table(("what", "which", "status"), tuple(map(Row, rows)), LEGEND, what="layers")
+def rows_of_lock(lock: Lock) -> list[StackRow]:
+    """Return the base and the layers of a lock."""
+    return [(layer.layer, layer.release.version if layer.release else None, layer.status) for layer in lock.stack]
+
+
+def _rows_of_plan(plan: Plan) -> list[StackRow]:
+    layers = plan.stack.layers if plan.stack else ()
+    return [(plan.base, None, plan.base.status), *((one.layer, one.version, one.status) for one in layers)]
+
+
+def stack_table(rows: Sequence[StackRow]) -> Table:
+    """Return a base and its layers in their order."""
+    cells = (Row((layer.name, version or "", status)) for layer, version, status in rows)
+    return Table(("layer", "release", "status"), tuple(cells), LEGEND, what="layers")
 
 
 def _against(rule: RuleResult) -> str:
