@@ -22,11 +22,10 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import solve
-from lumiimg.host.bind_trial import Demand
+from lumiimg.host.bind_trial import BindPlan, Demand, attempt
 from lumiimg.host.carried_account import CarriedAccount, account_of
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_constraints import complete
-from lumiimg.host.job_process import begin
 from lumiimg.host.manifest import BindManifest, Loaded
 from lumiimg.host.margins import Margin, margins_of
 from lumiimg.host.rccl_process import demand_without_rccl
@@ -221,17 +220,11 @@ def _alone(
     root: RootFileSystem, settings: LoaderSettings, demand: Demand
 ) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
     """Return (what the process has with the image's files alone, names that it lacks)."""
-    begun = begin(root, settings, demand.job)
-    process, opener = begun.process, begun.rccl
-    missing = [item.name for item in begun.outcome.missing]
-    for name in demand.names or (LIBFABRIC,):
-        outcome = process.dlopen(name, opener) if opener is not None else None
-        if outcome is not None and outcome.root is not None:
-            missing += [item.name for item in outcome.missing]
-            break
-    else:
-        missing += (demand.names or (LIBFABRIC,))[:1]
-    return tuple(Loaded(item, None) for item in process.objects), tuple(dict.fromkeys(missing))
+    trial = attempt(root, settings, demand, root, BindPlan("the image's own files"))
+    names = demand.names or (LIBFABRIC,)
+    lacking = [item.name for item in trial.outcome.missing if item.name not in names]
+    lacking += names[:1] if not trial.opened else ()
+    return tuple(Loaded(item, None) for item in trial.objects), tuple(dict.fromkeys(lacking))
 
 
 def _torch(image: Image, static: StaticResult) -> str | None:
