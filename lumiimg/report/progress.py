@@ -1,4 +1,4 @@
-"""What a build shows while it runs: a list on a terminal, one line per step elsewhere (Slurm's output file)."""
+"""What a build shows while it runs: one line on a terminal, one per step elsewhere (Slurm's output file)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.errors import printable
+from lumiimg.report.read_progress import LiveLine
 from lumiimg.wording import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import RenderableType
-    from rich.table import Table
 
 ALIVE_EVERY_S = 30.0
 _BELOW = " " * 6
@@ -29,22 +27,22 @@ class LineProgress(Progress):
     def __init__(self, alive_every_s: float = ALIVE_EVERY_S) -> None:
         self._alive_every_s = alive_every_s
         self._names: Sequence[str] = ()
-        self._name = ""
-        self._last = ""
+        self._name = self._last = self._before = ""
+        self._watching = threading.Thread(target=self._watch, daemon=True)
         self._spoken_at = self._step_started_at = time.monotonic()
         self._stopped = threading.Event()
 
     def begin(self, names: Sequence[str]) -> None:
         """Watch over all steps."""
         self._names = names
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._watching.start()
 
     def step_started(self, name: str, last_s: float | None = None) -> None:
         """Say which step begins, and what it took the last time."""
         self._step_started_at, self._last = time.monotonic(), ""
         self._name = name
-        before = "" if last_s is None else f" ({duration(last_s)} the last time)"
-        self._say(f"[{self._names.index(name) + 1}/{len(self._names)}] {name}{before}")
+        self._before = "" if last_s is None else f" ({duration(last_s)} the last time)"
+        self._say(self._where())
 
     def line(self, text: str) -> None:
         """Note the line for the next sign of life."""
@@ -63,14 +61,21 @@ class LineProgress(Progress):
     def stop(self) -> None:
         """Say nothing more."""
         self._stopped.set()
+        if self._watching.is_alive():
+            self._watching.join()
 
     def _watch(self) -> None:
         while not self._stopped.wait(min(1.0, self._alive_every_s)):
             if self._name and time.monotonic() - self._spoken_at > self._alive_every_s:
-                elapsed = duration(time.monotonic() - self._step_started_at)
-                self._say(f"{_BELOW}{self._name}: {elapsed} so far")
-                if last := printable(self._last.strip()):
-                    self._say(f"{_BELOW}> {last[:_CUT]}")
+                self._show_alive(duration(time.monotonic() - self._step_started_at))
+
+    def _where(self) -> str:
+        return f"[{self._names.index(self._name) + 1}/{len(self._names)}] {self._name}{self._before}"
+
+    def _show_alive(self, clock: str) -> None:
+        self._say(f"{_BELOW}{self._name}: {clock} so far")
+        if last := printable(self._last.strip()):
+            self._say(f"{_BELOW}> {last[:_CUT]}")
 
     def _say(self, text: str) -> None:
         self._spoken_at = time.monotonic()
@@ -85,68 +90,27 @@ class VerboseProgress(LineProgress):
         self._say(text)
 
 
-class TerminalProgress(Progress):
-    """All steps as a list: what is done and what it took, a clock beside the one that runs, and its last line."""
+class TerminalProgress(LineProgress):
+    """One line that is written over: the step, its clock beside what it took the last time, the last line of it."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # 50 ms, of use to a build on a terminal alone
-        from rich.live import Live
-        from rich.spinner import Spinner
-
-        self._names: Sequence[str] = ()
-        self._done: dict[str, BuildStage] = {}
-        self._running, self._last, self._before, self._started_at = "", "", "", 0.0
-        self._spinner = Spinner("dots")
-        screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
-        self._live = Live(console=screen, get_renderable=self._list, transient=True, redirect_stdout=False)
-
-    def begin(self, names: Sequence[str]) -> None:
-        """Show the list."""
-        self._names = names
-        self._live.start()
-
-    def step_started(self, name: str, last_s: float | None = None) -> None:
-        """Start the clock of a step, beside what it took the last time."""
-        self._running, self._last = name, ""
-        self._before = "" if last_s is None else f" of {duration(last_s)} the last time"
-        self._started_at = time.monotonic()
-
-    def line(self, text: str) -> None:
-        """Show the line behind the clock, cut to the terminal's width."""
-        self._last = text.strip()
+        super().__init__(alive_every_s=0.2)
+        self._live = LiveLine()
 
     def notice(self, text: str) -> None:
-        """Print it above the list."""
-        self._live.console.print(f"  {printable(text)}", style="yellow")
-
-    def step_done(self, stage: BuildStage) -> None:
-        """Show beside the step what it took."""
-        self._done[stage.name] = stage
-        self._running = ""
+        """Leave it above the line."""
+        self._live.leave(f"  {text}")
 
     def stop(self) -> None:
-        """Take the list away; the terminal is as before."""
-        self._live.stop()
+        """Take the line away; what each step took is said with the answer."""
+        super().stop()
+        self._live.clear()
 
-    def _list(self) -> Table:
-        from rich.table import Table
-        from rich.text import Text
+    def _show_alive(self, clock: str) -> None:
+        self._live.show(f"{self._where()} {clock}  {self._last.strip()}")
 
-        steps = Table.grid(padding=(0, 1), expand=True)
-        steps.add_column(width=1)
-        steps.add_column(no_wrap=True)
-        steps.add_column(no_wrap=True, justify="right")
-        steps.add_column(no_wrap=True, ratio=1)
-        for name in self._names:
-            mark: RenderableType = ""
-            clock = told = ""
-            if (stage := self._done.get(name)) is not None:
-                mark, clock, told = Text("✓", "green"), duration(stage.seconds), _outcome(stage)
-            elif name == self._running:
-                mark, told = self._spinner, self._last
-                clock = f"{duration(time.monotonic() - self._started_at)}{self._before}"
-            steps.add_row(mark, *(Text(printable(text)) for text in (name, clock, told)))
-        return steps
+    def _say(self, text: str) -> None:
+        """Leave no line of a step."""
 
 
 def _outcome(stage: BuildStage) -> str:

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lumiimg.build import builder
 from lumiimg.build import cache as caches
@@ -480,17 +479,24 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
     assert "cpu 2 min" in told
 
 
-def test_a_terminal_shows_what_a_step_took_the_last_time_and_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+def test_a_terminal_shows_what_a_step_took_the_last_time_and_its_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     progress = TerminalProgress()
     progress.begin(["01-a", "image"])
     progress.step_started("01-a", 59.0)
-    progress.line("I: Extracting dpkg...")
+    progress.line("I: Extracting dpkg...\x1b[2J")
+    progress.notice("a notice stays")
+    deadline = time.monotonic() + 10
+    told = ""
+    while "dpkg" not in told and time.monotonic() < deadline:
+        time.sleep(0.02)
+        told += capsys.readouterr().err
     progress.stop()
-    assert "s of 59.0 s the last time" in screen.getvalue()
-    assert "I: Extracting dpkg..." in screen.getvalue()
+    told += capsys.readouterr().err
+    assert "[1/2] 01-a (59.0 s the last time) 0." in told
+    assert r"I: Extracting dpkg...\x1b[2J" in told
+    assert [line.rpartition("\x1b[K")[2] for line in told.split("\n")] == ["  a notice stays", ""], (
+        "nothing else is left"
+    )
 
 
 def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_the_same(tmp_path: Path) -> None:
