@@ -55,7 +55,8 @@ def execute(arguments: argparse.Namespace) -> int:
         write_text(arguments.output, script)
         arguments.output.chmod(0o755)
         return output.deliver(written_document(plan, arguments.output), "job", value, ExitCode.GOOD)
-    output.hand_over("job", value, script)
+    if not output.as_json("job", value):
+        print(script, end="")
     if not arguments.quiet:
         show_items(notes(plan), stderr=True)
     return ExitCode.GOOD

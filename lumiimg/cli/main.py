@@ -5,6 +5,7 @@ Nothing is imported here that `--help` does not need; a command's module is impo
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import errno
 import gc
@@ -14,7 +15,6 @@ import signal
 import sys
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import parser_for
@@ -24,14 +24,11 @@ from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, 
 from lumiimg.secret import has_login
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from types import FrameType
 
 FAULT = 70
 """EX_SOFTWARE of sysexits.h: none of our answers."""
-_POSITIONAL_LISTS: dict[str, Callable[[str], object]] = {"paths": str, "packages": str, "images": Path}
-"""Positional words of which a command takes any number."""
 _PLAIN = {"✓": "+", "✗": "x", "·": "-", "→": "->", "…": "...", "█": "#", "└": "`", "├": "|", "│": "|", "─": "-"}
 
 
@@ -79,33 +76,30 @@ def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return ["job", *own], program
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["help"]:
-        words = [*words[1:], "--help"]
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line says. Raises BadInputError, and SystemExit for wrong usage, and after a help."""
+    words = [*argv[1:], "--help"] if argv[:1] == ["help"] else list(argv)
     Parser.words = words
     parser = parser_for(words)
-    try:
-        words, program = without_program(parser.behind_command(words))
-    except BadInputError as error:
-        print_error("lumiimg", str(error), error.sentence, error.hint)
-        return error.exit_code
+    words, program = without_program(parser.behind_command(words))
     arguments, rest = parser.parse_known_args(words)
     arguments.program = program
     if rest:
-        # argparse gives positional words up once an option has come between them
-        several = next((name for name in _POSITIONAL_LISTS if hasattr(arguments, name)), None)
-        if several is None or any(word.startswith("-") for word in rest):
-            _command_of(parser, words).refuse(rest)
-        setattr(arguments, several, [*getattr(arguments, several), *map(_POSITIONAL_LISTS[several], rest)])
-    if not hasattr(arguments, "command"):
-        from lumiimg.cli.start import print_start
+        _command_of(parser, words).take(rest, arguments)
+    _refuse_words(words)
+    return arguments
 
-        print_start(os.environ)
-        return ExitCode.GOOD
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = argparse.Namespace()
     try:
-        _refuse_words(words)
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        if not hasattr(arguments, "command"):
+            from lumiimg.cli.start import print_start
+
+            print_start(os.environ)
+            return ExitCode.GOOD
         return _execute(arguments)
     except LumiimgError as error:
         if isinstance(error, RefusedError):

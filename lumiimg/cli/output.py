@@ -55,21 +55,17 @@ class Output:
     def deliver(self, document: Document, kind: str, value: object, code: ExitCode) -> ExitCode:
         """Write an answer to all places that were asked for, as JSON of its kind; return the exit code."""
         self.write_files(document)
+        self.as_json(kind, value)
+        self.show(document)
+        return code
+
+    def as_json(self, kind: str, value: object) -> bool:
+        """Print JSON of its kind where that is wanted; whether it is."""
         if self.json:
             from lumiimg.report.json_output import print_json  # of use to those alone that want it
 
             print_json(kind, value)
-        self.show(document)
-        return code
-
-    def hand_over(self, kind: str, value: object, text: str) -> None:
-        """Print what is to be used as it stands: the text, or JSON of its kind."""
-        if self.json:
-            from lumiimg.report.json_output import print_json
-
-            print_json(kind, value)
-        else:
-            print(text, end="")
+        return self.json
 
     def show(self, document: Document) -> None:
         """Print the text."""

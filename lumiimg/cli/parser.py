@@ -106,6 +106,17 @@ class Parser(argparse.ArgumentParser):
             f"unrecognized arguments: {shown}{question}", suggestions.for_extra_words(words, self.words, options)
         )
 
+    def take(self, words: Sequence[str], arguments: argparse.Namespace) -> None:
+        """Put words with those that stand alone, where there may be any number: argparse gives up behind an option.
+
+        Where there may not, leave with 2.
+        """
+        several = next((one for one in self._actions if not one.option_strings and one.nargs in {"*", "+"}), None)
+        if several is None or any(word.startswith("-") for word in words):
+            self.refuse(words)
+        more = [self._get_value(several, word) for word in words]
+        setattr(arguments, several.dest, [*getattr(arguments, several.dest), *more])
+
     def program_in(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the words of this command, and those from its second positional on, which are a program's.
 

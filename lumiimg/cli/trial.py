@@ -76,7 +76,8 @@ def _run(arguments: argparse.Namespace) -> int:
     job = take_turn(folder, plan, allocation, options, os.environ, say, write_only=arguments.write_only)
     if job is None:
         return _answer(folder, plan, replace(output, quiet=output.quiet or allocation is not None))
-    output.hand_over("trial-job", job, "" if job.command is None else f"{printable(job.command)}\n")
+    if not output.as_json("trial-job", job) and job.command is not None:
+        print(printable(job.command))
     return job.exit_code
 
 

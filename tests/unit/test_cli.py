@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
 import os
 import re
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.cli.commands import COMMANDS, GROUPS, make_parser
-from lumiimg.cli.main import FAULT, main
+from lumiimg.cli.main import FAULT, main, parse
 from lumiimg.errors import ExitCode, LumiimgError, one_line
 from lumiimg.toml import own_table
 from lumiimg.wording import engine_word
@@ -22,6 +24,8 @@ from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 from tests.shared.programs import HEAVY, loaded_after_each, unwrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lumiimg.cli.parser import Parser
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -453,3 +457,24 @@ def test_an_option_before_its_command_works(capsys: pytest.CaptureFixture[str]) 
     assert main(["--json", "show", "lumi"]) == ExitCode.GOOD
     assert json.loads(capsys.readouterr().out)["name"] == "lumi"
     assert main(["--site", "lumi", "--offline", "explain", "--base", "rocm-6.4.4"]) == ExitCode.GOOD
+
+
+def takes_several(parser: Parser, words: list[str]) -> Iterator[tuple[list[str], argparse.Action]]:
+    """Yield each command that takes any number of words, with what it needs beside them."""
+    for name, below in parser.below.items():
+        yield from takes_several(below, [*words, name])
+    several = [one for one in parser._actions if not one.option_strings and one.nargs in {"*", "+"}]
+    if several and not parser.below:
+        needed = [[one.option_strings[0], "x"] for one in parser._actions if one.option_strings and one.required]
+        before = ["x" for one in parser._actions if not one.option_strings and one.nargs is None]
+        yield [*words, *itertools.chain(*needed), *before], several[0]
+
+
+def test_words_behind_an_option_are_as_those_before_it() -> None:
+    found = list(takes_several(make_parser(), []))
+    assert len(found) == 8
+    for words, action in found:
+        arguments = parse([*words, "a", "--json", "b", "--quiet", "c"])
+        values = getattr(arguments, action.dest)
+        assert [*map(str, values)] == [*"abc"], words
+        assert len({*map(type, values)}) == 1, words
