@@ -157,9 +157,20 @@ def _by_adapt(text: str, image: Path) -> str:
     return text.replace("--add ", f"lumiimg adapt {word(str(image))} --add ")
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenVenv:
+    """The environment over an image that was made."""
+
+    record: VenvRecord
+    path: Path
+    """Absolute path of the file, or of the folder."""
+    doubt: str | None
+    """Why not all of the image is known."""
+
+
 def make_venv(
     plan: VenvPlan, output: Path, sources: Sources, environment: Mapping[str, str], *, as_folder: bool
-) -> VenvRecord:
+) -> WrittenVenv:
     """Make the environment, under a name of its own until it is whole.
 
     Raises FailedError where it cannot be made, MissingHereError without an engine or mksquashfs.
@@ -194,13 +205,14 @@ def make_venv(
             requirements=tuple(one.text for one in plan.own.requirements if one.where != _OF_VENV),
             packages={one.name: one.version for one in plan.wheels},
         )
+        made_over = WrittenVenv(record, output.absolute(), plan.doubt)
         _write_record(folder / RECORD, record_text(record, f"lumiimg {__version__}"))
         if as_folder:
             try:
                 folder.rename(output)
             except OSError as error:
                 raise FailedError(f"cannot be written: {error.strerror}", where=str(output)) from error
-            return record
+            return made_over
         with written_by_rename(output) as partial:
             pack(
                 mksquashfs,
@@ -210,7 +222,7 @@ def make_venv(
                 "-no-xattrs",
                 within=lambda argv: run(argv, env=dict(environment), timeout_s=_LIMIT_S),
             )
-    return record
+    return made_over
 
 
 def _python_of(plan: VenvPlan) -> str:

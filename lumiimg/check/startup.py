@@ -25,10 +25,10 @@ from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import BadInputError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError, one_line
 from lumiimg.files import temporary_folder
 
-MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,20}")
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,20}")
 _TIMEOUT_S = 900.0
 _STRACE = ("-ff", "-y", "-qq", "-s", "0", "-e", "signal=none", "-e", f"trace={TRACED}")
 _BEGAN, _ANSWER, _WAITS = "@lumiimg-began", "@lumiimg-answer ", "@lumiimg-waits "
@@ -94,6 +94,21 @@ class Startup:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportBench:
+    """What an import asks of file systems, in calls."""
+
+    module: str
+    """That was imported."""
+    places: tuple[Startup, ...]
+    """In the order of the command line."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Good where it was seen what reaches each place."""
+        return ExitCode.GOOD if all(place.shared for place in self.places) else ExitCode.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
 class _Answer:
     """What Python says where the module is imported."""
 
@@ -135,11 +150,19 @@ def kind_of(path: Path) -> ImportSource:
     return ImportSource.IMAGE
 
 
-def measure(path: Path, module: str, environment: Mapping[str, str], python: str | None = None) -> Startup:
-    """Count what an import asks, from a place of any kind; `python` is the interpreter for folders.
+def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str], python: str | None) -> ImportBench:
+    """Count what an import asks, from places of any kind; `python` is the interpreter for folders.
 
     Raises BadInputError where the module cannot be imported there, MissingHereError without strace or an engine.
     """
+    if not _MODULE.fullmatch(module):
+        raise BadInputError("is not a valid module name", where=f"--module {module}")
+    for path in paths:
+        kind_of(path)  # before the first of them takes its time
+    return ImportBench(module, tuple(_measured(path, module, environment, python) for path in paths))
+
+
+def _measured(path: Path, module: str, environment: Mapping[str, str], python: str | None) -> Startup:
     kind = kind_of(path)
     strace = which("strace", environment.get("PATH"))
     if strace is None:

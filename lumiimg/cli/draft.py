@@ -9,8 +9,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.definition.docker.draft import make_draft, write_draft
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.json_builds import DraftResult
-from lumiimg.report.views.draft import draft_document, written_document
+from lumiimg.report.views.draft import draft_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -23,6 +22,5 @@ def execute(arguments: argparse.Namespace) -> int:
     catalogue = open_catalogue(os.environ)
     draft = make_draft(arguments.file, arguments.target, given, catalogue)
     if arguments.output is not None:
-        write_draft(draft, arguments.output, catalogue)
-    document = written_document(draft, arguments.output) if arguments.output is not None else draft_document(draft)
-    return Output.of(arguments).deliver(document, "draft", DraftResult(draft, arguments.output), ExitCode.GOOD)
+        draft = write_draft(draft, arguments.output, catalogue)
+    return Output.of(arguments).deliver(draft_document(draft), "draft", draft, ExitCode.GOOD)

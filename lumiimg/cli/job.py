@@ -11,12 +11,10 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.job.image import plan_for_image
 from lumiimg.cluster.job.plan import JobRequest
-from lumiimg.cluster.job.script import job_script
 from lumiimg.cluster.job.shape import ShapeRequest, seconds
-from lumiimg.cluster.job.short import is_enough, short_script
+from lumiimg.cluster.job.short import script_of
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places, write_text
-from lumiimg.report.json_images import JobScript
 from lumiimg.report.text import show_items
 from lumiimg.report.views.binds import doubts
 from lumiimg.report.views.job import cores_document, notes, written_document
@@ -46,17 +44,15 @@ def execute(arguments: argparse.Namespace) -> int:
     plan, fit = plan_for_image(asked, arguments.image, inputs.target, inputs.snapshot, os.environ)
     if fit is not None and not arguments.quiet:
         show_items(doubts(fit), stderr=True)
-    is_long = arguments.robust or not is_enough(plan)
-    script = job_script(plan) if is_long else short_script(plan, annotate=arguments.annotate)
-    output, value = Output.of(arguments), JobScript(plan, script)
+    output, found = Output.of(arguments), script_of(plan, robust=arguments.robust, annotate=arguments.annotate)
     if arguments.explain:
-        return output.deliver(cores_document(plan), "job", value, ExitCode.GOOD)
+        return output.deliver(cores_document(plan), "job", found, ExitCode.GOOD)
     if arguments.output:
-        write_text(arguments.output, script)
+        write_text(arguments.output, found.script)
         arguments.output.chmod(0o755)
-        return output.deliver(written_document(plan, arguments.output), "job", value, ExitCode.GOOD)
-    if not output.as_json("job", value):
-        print(script, end="")
+        return output.deliver(written_document(plan, arguments.output), "job", found, ExitCode.GOOD)
+    if not output.as_json("job", found):
+        print(found.script, end="")
     if not arguments.quiet:
         show_items(notes(plan), stderr=True)
     return ExitCode.GOOD

@@ -13,7 +13,7 @@ from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.text import show, show_items
 from lumiimg.report.views.binds import doubts, refusals_document
-from lumiimg.report.views.module import module_document, written_module
+from lumiimg.report.views.module import module_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -25,8 +25,7 @@ def execute(arguments: argparse.Namespace) -> int:
         refusals = refusals_document(module.boundary, "module")
         show(refusals, quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return module.boundary.answer.exit_code
-    write_module(module, arguments.output, force=arguments.force)
-    written = written_module(module, arguments.output)
+    written = write_module(module, arguments.output, force=arguments.force)
     Output.of(arguments).deliver(module_document(written), "module", written, ExitCode.GOOD)
     if module.boundary is not None:
         show_items(doubts(module.boundary), stderr=True)

@@ -11,7 +11,6 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.errors import ExitCode
-from lumiimg.report.json_images import WrittenVenv
 from lumiimg.report.views.venv import venv_document
 
 
@@ -21,7 +20,5 @@ def execute(arguments: argparse.Namespace) -> int:
     own = own_for_venv(arguments.requirements, arguments.packages)
     sources = open_sources(arguments)
     plan = plan_venv(arguments.image, own, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
-    record = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
-    document = venv_document(record, arguments.image, output, plan.doubt)
-    written = WrittenVenv(record, output.absolute())
-    return Output.of(arguments).deliver(document, "venv", written, ExitCode.GOOD)
+    made = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
+    return Output.of(arguments).deliver(venv_document(made, arguments.image, output), "venv", made, ExitCode.GOOD)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from lumiimg.build.builder import BuiltImage
     from lumiimg.definition.definition import Definition
-    from lumiimg.definition.docker.draft import Draft
     from lumiimg.engine.engine import Engine
     from lumiimg.fabric.path import Fabric
     from lumiimg.image.compare import FileDifference
@@ -154,15 +153,3 @@ class Schemas:
 
     schemas: tuple[SchemaEntry, ...]
     """By name."""
-
-
-# -- drafts
-
-
-@dataclass(frozen=True, slots=True)
-class DraftResult:
-    """What a Dockerfile does, what the catalogue has of it, what a person must see to."""
-
-    draft: Draft
-    folder: Path | None
-    """That was written; null without -o."""

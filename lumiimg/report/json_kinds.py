@@ -56,7 +56,7 @@ class Kind:
 
 KINDS = {
     "adapt": Kind("lumiimg adapt IMAGE --site S --json, where nothing is built", "report.json_builds.NothingToAdapt"),
-    "bench-import": Kind("lumiimg bench import PLACE… --json", "report.json_images.ImportBench"),
+    "bench-import": Kind("lumiimg bench import PLACE… --json", "check.startup.ImportBench"),
     "bind": Kind(
         "lumiimg bind IMAGE --host host.json --json",
         "report.json_images.BoundImage",
@@ -107,13 +107,13 @@ KINDS = {
     ),
     "draft": Kind(
         "lumiimg draft Dockerfile --json",
-        "report.json_builds.DraftResult",
-        """file=draft.path.dockerfile.path draft.path.dockerfile.sha256 draft.path.target
-        draft.path.stages{name=label line} stages_needed=draft.path.needed{name=label line}
-        draft.recognised.base{image name near} draft.path.platform draft.path.arguments{name value=text line used}
-        environment=draft.path.variables draft.path.steps{stage line instruction=keyword text}
-        layers=draft.recognised.known draft.recognised.architectures{name line gpus has_gfx90a}
-        draft.left_out{line instruction=keyword what ends_build} draft.environment.notes folder""",
+        "definition.docker.draft.Draft",
+        """file=path.dockerfile.path path.dockerfile.sha256 path.target
+        path.stages{name=label line} stages_needed=path.needed{name=label line}
+        recognised.base{image name near} path.platform path.arguments{name value=text line used}
+        environment=path.variables path.steps{stage line instruction=keyword text}
+        layers=recognised.known recognised.architectures{name line gpus has_gfx90a}
+        left_out{line instruction=keyword what ends_build} environment.notes folder""",
     ),
     "drift": Kind(
         "lumiimg drift before.json [now.json] --json",
@@ -146,7 +146,7 @@ KINDS = {
     "host": Kind("lumiimg host scan -o host.json (or --json)", "host.snapshot.Snapshot", omits=True),
     "job": Kind(
         "lumiimg job IMAGE … --json -- COMMAND",
-        "report.json_images.JobScript",
+        "cluster.job.short.JobScript",
         f"""plan.image site=plan.site.name plan.shape{{nodes gpus partition because account time_s whole_nodes}}
         framework=plan.framework.name launch ranks_per_node=plan.ranks plan.command binding plan.mpi
         environment=plan.settings{{name value scope because source}} plan.binds{{{_BOUND} read_only}} plan.notes
@@ -174,9 +174,9 @@ KINDS = {
     ),
     "module": Kind(
         "lumiimg module IMAGE -o DIR --json",
-        "report.json_images.WrittenModule",
-        f"""module=of.full_name of.image of.title use files wrappers of.commands fabric of.binds{{{_BOUND}}}
-        container_environment
+        "cluster.module.folder.WrittenModule",
+        f"""module=of.full_name of.image of.title use files of.wrappers of.commands of.boundary.fabric
+        of.binds{{{_BOUND}}} of.container_environment
         environment=of.job_variables{{name value set_by=when left_out because source}} of.origin of.notes""",
     ),
     "plan": Kind(
@@ -194,7 +194,7 @@ KINDS = {
     "schemas": Kind("lumiimg schema --json", "report.json_builds.Schemas"),
     "show-gpu": Kind(
         "lumiimg show image.sif --gpu --json",
-        "report.json_images.ImageGpuCode",
+        "resolve.gpu_code.ImageGpuCode",
         "image gpu code.files code.unreadable",
     ),
     "show-image": Kind("lumiimg show image.sif --json", "build.provenance.ImageRecord", number=2),
@@ -233,7 +233,7 @@ KINDS = {
     ),
     "venv": Kind(
         "lumiimg venv IMAGE -o FILE --json",
-        "report.json_images.WrittenVenv",
+        "build.venv.WrittenVenv",
         "path record.image record.image_mark record.python record.torch record.requirements record.packages",
     ),
     "why": Kind(

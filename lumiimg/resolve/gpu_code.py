@@ -8,12 +8,15 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.settings import user_cache
 from lumiimg.errors import BadInputError
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
+from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
 
 if TYPE_CHECKING:
@@ -79,6 +82,17 @@ class GpuCode:
         return replace(self, files=tuple(replace(file, fit=_fit(file, gpu)) for file in self.files))
 
 
+@dataclass(frozen=True, slots=True)
+class ImageGpuCode:
+    """For which GPUs an image has code."""
+
+    image: str
+    """As it was named."""
+    gpu: GpuTarget | None
+    """The GPU of --site, in the modes that a process finds that sets nothing; null without --site."""
+    code: GpuCode
+
+
 @dataclass(slots=True)
 class _Folder:
     """Kernel files of one component while they are collected."""
@@ -131,6 +145,13 @@ def _fit(file: CodeFile, gpu: GpuTarget) -> GpuFit:
     bundles = [each.targets for each in file.bundles]
     # all code of a library is needed; of kernel files, those of the GPU at hand are opened
     return fit_of_all(bundles, gpu) if file.form is CodeForm.BUNDLES else fit_of_any(chain.from_iterable(bundles), gpu)
+
+
+def gpu_code_for(image: str, gpu: GpuTarget | None) -> ImageGpuCode:
+    """Return the GPU code of an image, and whether a GPU takes it. Raises BadInputError for what is not an image."""
+    with open_image(Path(image), user_cache) as opened:
+        code = gpu_code_of(opened.root)
+    return ImageGpuCode(image, gpu, code.judged(gpu) if gpu else code)
 
 
 @lru_cache(maxsize=1)  # of one image several questions are asked

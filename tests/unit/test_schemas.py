@@ -27,11 +27,12 @@ from lumiimg.build.disk_space import FreeSpace
 from lumiimg.build.doctor import DoctorResult
 from lumiimg.build.progress import BuildStage
 from lumiimg.build.provenance import plan_document
+from lumiimg.build.venv import WrittenVenv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.probe.container import Event, ProbeRun
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
-from lumiimg.check.startup import ImportSource, Startup
+from lumiimg.check.startup import ImportBench, ImportSource, Startup
 from lumiimg.check.strace import Counts
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
@@ -46,7 +47,6 @@ from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report.json_images import ImportBench, WrittenVenv
 from lumiimg.report.json_kinds import KINDS
 from lumiimg.report.json_output import print_json, strict_json
 from lumiimg.report.schema import schema_of
@@ -190,7 +190,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     ),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: print_json(
-        "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder)
+        "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder, None)
     ),
     "trial-job": lambda _: print_json("trial-job", TrialJob("7", "PENDING", None)),
     "trial": lambda at: _trial(at.folder / "trial"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lumiimg.check import strace
-from lumiimg.check.startup import ImportSource, Startup, _bound
+from lumiimg.check.startup import ImportBench, ImportSource, Startup, _bound
 from lumiimg.check.strace import Call, Counts, count, parse, read_traces
 from lumiimg.cli.main import main
 from lumiimg.errors import BadInputError
@@ -110,7 +110,7 @@ a line that is none
 
 def test_what_cannot_be_counted_is_said_and_no_number(capsys: Capture) -> None:
     hidden = Startup("/p/b.sif", ImportSource.IMAGE, "/usr/t.py", "", "3.11.2", Counts(opens=95), None, "set-user-id")
-    show(import_document([hidden], "t"))
+    show(import_document(ImportBench("t", (hidden,))))
     out = capsys.readouterr().out
     assert "? not counted: set-user-id" in out
     assert out.count("?") == 1 + 5

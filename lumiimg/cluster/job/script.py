@@ -184,7 +184,7 @@ def _masks(plan: JobPlan) -> Iterator[str]:
         yield from comment(f"The cores beside each GPU, one bit per core ({plan.topology.binding.source})")
         yield "masks=("
         for place in plan.topology.places:
-            yield f"    {plan.topology.mask(place)}  # GPU {place.local_rank}: cores {ranges(place.cores)}"
+            yield f"    {place.mask}  # GPU {place.local_rank}: cores {ranges(place.cores)}"
         yield ")"
 
 

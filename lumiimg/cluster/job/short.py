@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from lumiimg import __version__
 from lumiimg.cluster.binds import spec
 from lumiimg.cluster.job.container import SLURM, numbers, started, visible
 from lumiimg.cluster.job.plan import JobPlan, JobSetting, SettingScope
-from lumiimg.cluster.job.script import AS_WRITTEN, image_word, refuse_unprintable, slurm_directives, srun_options
+from lumiimg.cluster.job.script import (
+    AS_WRITTEN,
+    image_word,
+    job_script,
+    refuse_unprintable,
+    slurm_directives,
+    srun_options,
+)
+from lumiimg.cluster.job.topology import RankBinding
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
 from lumiimg.wording import count, word
@@ -26,16 +35,35 @@ _NAMED = re.compile(r"\$\{?(\w+)")
 _INSIDE = " " * 8
 
 
-def is_enough(plan: JobPlan) -> bool:
-    """Whether a job can be written in short: by Slurm, whose tasks are the ranks."""
-    return not (plan.by_pbs or plan.torchrun or plan.ray)
+@dataclass(frozen=True, slots=True)
+class JobScript:
+    """A job script with its arithmetic."""
+
+    plan: JobPlan
+    script: str
+    """The script."""
+
+    @property
+    def launch(self) -> str:
+        """What starts the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
+        return "torchrun" if self.plan.torchrun else "ray" if self.plan.ray else self.plan.starter
+
+    @property
+    def binding(self) -> RankBinding:
+        """To which cores ranks are bound."""
+        return RankBinding(self.plan.binding, self.plan.topology.places if self.plan.topology is not None else ())
 
 
-def short_script(plan: JobPlan, *, annotate: bool) -> str:
-    """Return the script; `annotate`: with the reason of each choice.
+def script_of(plan: JobPlan, *, robust: bool, annotate: bool) -> JobScript:
+    """Return a job with its script: in short, where Slurm runs it and its tasks are the ranks, unless it is `robust`.
 
-    Raises BadInputError for a path that no engine takes.
+    `annotate`: with the reason of each choice. Raises BadInputError for a path that no engine takes.
     """
+    is_long = robust or plan.by_pbs or plan.torchrun or plan.ray
+    return JobScript(plan, job_script(plan) if is_long else _short_script(plan, annotate=annotate))
+
+
+def _short_script(plan: JobPlan, *, annotate: bool) -> str:
     refuse_unprintable(plan.binds)
     rank = [*_plain(numbers(plan, SLURM)), *_plain(visible(plan)), *_folder(plan)]
     rank += _exports([*plan.in_scope(SettingScope.NODE), *plan.in_scope(SettingScope.RANK)], plan)
@@ -73,7 +101,7 @@ def _head(plan: JobPlan, *, annotate: bool) -> Iterator[str]:
 
 
 def _masks(plan: JobPlan) -> str:
-    return ",".join(plan.topology.mask(place) for place in plan.topology.places) if plan.topology is not None else ""
+    return ",".join(place.mask for place in plan.topology.places) if plan.topology is not None else ""
 
 
 def _folder(plan: JobPlan) -> Iterator[str]:

@@ -20,11 +20,23 @@ class RankCores:
     """The cores of one rank."""
 
     local_rank: int
-    """Of the node; the number of its GPU, too."""
+    """On its node, from 0; the number of its GPU, too."""
     group: int
-    """The group of cores (CCD) that is nearest to the GPU."""
+    """Number of the group of cores (CCD) that is nearest to the GPU."""
     cores: tuple[int, ...]
-    """Its part of the group, without those that are kept."""
+    """Its part of the group, without those that are kept, as the kernel numbers them."""
+    mask: str
+    """A bit for each core, core 0 the lowest, in hexadecimal, as wide as the node: for `srun --cpu-bind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankBinding:
+    """To which cores ranks are bound."""
+
+    because: str
+    """Why they are bound, or not."""
+    ranks: tuple[RankCores, ...]
+    """Empty where ranks are not bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +52,6 @@ class Topology:
         """Cores that no rank gets, whatever it is near to."""
         return frozenset({*self.binding.reserved, *self.spared})
 
-    def mask(self, place: RankCores) -> str:
-        """Return a bit for each core, core 0 the lowest, in hexadecimal, as wide as the node: for `srun --cpu-bind`."""
-        bits = sum(1 << core for core in place.cores)
-        return f"0x{bits:0{-(-self.binding.cores // 4)}x}"
-
 
 def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> Topology:
     """Return where the first `ranks` ranks of a node are bound, each beside the GPU of its number.
@@ -53,8 +60,13 @@ def bind_ranks(binding: SiteBinding, ranks: int, *, sparing: bool = False) -> To
 
     Only true on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
     """
-    places = tuple(RankCores(gpu, binding.near[gpu], binding.cores_near(gpu, sparing=sparing)) for gpu in range(ranks))
-    return Topology(binding, places, binding.spared if sparing else ())
+    near = [binding.cores_near(gpu, sparing=sparing) for gpu in range(ranks)]
+    places = (RankCores(gpu, binding.near[gpu], cores, _mask(cores, binding)) for gpu, cores in enumerate(near))
+    return Topology(binding, tuple(places), binding.spared if sparing else ())
+
+
+def _mask(cores: Iterable[int], binding: SiteBinding) -> str:
+    return f"0x{sum(1 << core for core in cores):0{-(-binding.cores // 4)}x}"
 
 
 def cores_of_a_gpu(binding: SiteBinding, *, sparing: bool = False) -> int:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +29,37 @@ _SCHEMA = 1
 _MAX_RECORD_BYTES = 1 << 20
 
 
-def module_files(module: ImageModule, folder: Path) -> tuple[Path, Path]:
-    """Return the paths of the module files, of Tcl modules and of Lmod; where both are there Lmod takes its own."""
-    beside = folder.absolute() / "modulefiles" / module.name
-    return beside / module.version, beside / f"{module.version}.lua"
+@dataclass(frozen=True, slots=True)
+class ModuleFiles:
+    """What was written; where both module files are there, Lmod takes its own."""
+
+    lmod: Path
+    """Module file for Lmod."""
+    tcl: Path
+    """Module file for Tcl modules."""
+    wrappers: Path
+    """Folder of the wrappers."""
 
 
-def write_module(module: ImageModule, folder: Path, *, force: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class WrittenModule:
+    """The module that was written, with all that it sets."""
+
+    of: ImageModule
+    use: Path
+    """For `module use`."""
+    files: ModuleFiles
+    """What was written."""
+
+
+def write_module(module: ImageModule, folder: Path, *, force: bool) -> WrittenModule:
     """Write wrappers and module files.
 
     Raises BadInputError where the name is that of another image (unless `force`) or of what is not ours, FailedError
     if it cannot be written.
     """
-    for_tcl, for_lmod = module_files(module, folder)
+    use = folder.absolute() / "modulefiles"
+    for_tcl, for_lmod = use / module.name / module.version, use / module.name / f"{module.version}.lua"
     _refuse_others(module, (for_tcl, for_lmod), force=force)
     settings = module_file(module)
     record: dict[str, Any] = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
@@ -63,6 +82,7 @@ def write_module(module: ImageModule, folder: Path, *, force: bool) -> None:
         for empty in reversed(made):
             with suppress(OSError):  # as a rule it is not empty
                 empty.rmdir()
+    return WrittenModule(module, use, ModuleFiles(for_lmod, for_tcl, module.home / "bin"))
 
 
 def _refuse_others(module: ImageModule, files: tuple[Path, ...], *, force: bool) -> None:

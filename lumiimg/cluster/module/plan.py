@@ -130,6 +130,16 @@ class ImageModule:
         """Names of the wrappers."""
         return (*(program.name for program in self.programs), *([SHELL] if self.shell else []))
 
+    @property
+    def wrappers(self) -> dict[str, str]:
+        """Path in the image, by the wrapper's name."""
+        return {program.name: program.path for program in self.programs}
+
+    @property
+    def container_environment(self) -> dict[str, str]:
+        """Variables that are set in the container for the binds."""
+        return {item.name: item.value for item in self.container_variables}
+
     def variables(self, when: When) -> tuple[JobVariable, ...]:
         """Return the variables for jobs that are set then."""
         return tuple(item for item in self.job_variables if item.when is when)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class DraftEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """All that is known about a Dockerfile."""
+    """What a Dockerfile does, what the catalogue has of it, what a person must see to."""
 
     path: BuildPath
     recognised: Recognised
@@ -53,6 +53,8 @@ class Draft:
     """In the order of the file."""
     body: str
     """Of post.sh."""
+    folder: Path | None = None
+    """That was written; null without -o."""
 
 
 def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalogue: Catalogue) -> Draft:
@@ -62,11 +64,12 @@ def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalog
     return Draft(path, recognise(path, catalogue), _environment(path), tuple(left_out), body)
 
 
-def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
-    """Write the layer's folder, whole or not at all.
+def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> Draft:
+    """Write the layer's folder, whole or not at all; return the draft with it.
 
     Raises BadInputError if the folder is there, or can be no layer; FailedError if it cannot be written.
     """
+    written = replace(draft, folder=folder)
     folder = folder.absolute()
     _check_folder(draft, folder, catalogue)
     files = {"layer.toml": _layer(draft, folder.name), "post.sh": _post(draft)}
@@ -81,6 +84,7 @@ def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
             inside.rename(folder)
     except OSError as error:
         raise FailedError(f"cannot be written: {error.strerror or error}", where=str(folder)) from error
+    return written
 
 
 def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:

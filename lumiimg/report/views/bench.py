@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from lumiimg.check.startup import ImportSource, Startup
+from lumiimg.check.startup import ImportBench, ImportSource, Startup
+from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
 from lumiimg.report.document import Document, Paragraph, Row, Section, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COLUMNS = {"all": "metadata", "opens": "opens", "stats": "stats", "lists": "lists", "nothing": "failed"}
 """The field of Counts below each head."""
@@ -23,13 +19,14 @@ _OF_AN_IMAGE = (
 )
 
 
-def import_document(startups: Sequence[Startup], module: str) -> Document:
+def import_document(found: ImportBench) -> Document:
     """Return what `bench import PLACE…` says."""
+    startups, module = found.places, found.module
     is_image = any(startup.kind is ImportSource.IMAGE for startup in startups)
     return Document(
         command="bench import",
         subject=module,
-        severity=Severity.INFO if all(startup.shared for startup in startups) else Severity.UNKNOWN,
+        severity=Severity.INFO if found.exit_code is ExitCode.GOOD else Severity.UNKNOWN,
         sentence=f"import {module}: calls on files and folders, counted with strace; no times",
         is_list=True,
         sections=tuple(_place(startup, module) for startup in startups),

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def draft_document(draft: Draft) -> Document:
-    """Return what `draft FILE` says."""
+    """Return what `draft FILE` says, and `draft FILE -o FOLDER`."""
+    if draft.folder is not None:
+        return _written(draft, draft.folder)
     path = draft.path
     stages = [path.base or "scratch", *(f"stage {stage.label} (line {stage.line})" for stage in path.stages)]
     known = (
@@ -43,8 +45,7 @@ def draft_document(draft: Draft) -> Document:
     )
 
 
-def written_document(draft: Draft, folder: Path) -> Document:
-    """Return what `draft FILE -o FOLDER` says."""
+def _written(draft: Draft, folder: Path) -> Document:
     found = draft.recognised
     if found.base is None:
         words = ["show", "--layers", str(folder.parent), folder.name]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.gpu.target import GpuTarget
-    from lumiimg.resolve.gpu_code import CodeFile, GpuCode
+    from lumiimg.resolve.gpu_code import CodeFile, GpuCode, ImageGpuCode
 
 _WORDS = {
     GpuFit.RUNS: "yes",
@@ -27,13 +27,14 @@ _WORDS = {
 }
 
 
-def gpu_code_document(image: str, code: GpuCode, gpu: GpuTarget | None) -> Document:
-    """Return for which GPUs an image has code, and whether `gpu` takes it."""
+def gpu_code_document(found: ImageGpuCode) -> Document:
+    """Return for which GPUs an image has code, and whether the one that was asked about takes it."""
+    code, gpu = found.code, found.gpu
     lost = (Paragraph(f"{one.path}: cannot be read: {one.why}", Severity.UNKNOWN) for one in code.unreadable)
     table = (Lines(tuple(_table(code.files, gpu)), is_pasted=True, what="components"),) if code.files else ()
     return Document(
         command="show",
-        subject=image,
+        subject=found.image,
         is_named=True,
         is_list=True,
         severity=Severity.UNKNOWN if code.unreadable else Severity.INFO,

@@ -86,5 +86,5 @@ def _arithmetic(topology: Topology, place: RankCores, *, by_mask: bool) -> Itera
     if by_mask:
         powers = " + ".join(f"2^{core}" for core in place.cores[:2])
         more = f" + … + 2^{place.cores[-1]}" if len(place.cores) > 2 else ""
-        yield f"{powers}{more} = {topology.mask(place)}"
+        yield f"{powers}{more} = {place.mask}"
     yield picture(topology, place.cores)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lumiimg.cluster.module.folder import module_files
 from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
 from lumiimg.findings import Severity
 from lumiimg.report.document import Document, Facts, Item, Lines, Section
-from lumiimg.report.json_images import ModuleFiles, WrittenModule
 from lumiimg.wording import count
 
-
-def written_module(module: ImageModule, folder: Path) -> WrittenModule:
-    """Return where a module was written."""
-    for_tcl, for_lmod = module_files(module, folder)
-    files = ModuleFiles(for_lmod, for_tcl, module.home / "bin")
-    return WrittenModule(module, folder.absolute() / "modulefiles", files)
+if TYPE_CHECKING:
+    from lumiimg.cluster.module.folder import WrittenModule
 
 
 def module_document(written: WrittenModule) -> Document:

@@ -11,11 +11,12 @@ from lumiimg.wording import count, operand, typed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.resolve.venv import VenvRecord
+    from lumiimg.build.venv import WrittenVenv
 
 
-def venv_document(record: VenvRecord, image: Path, output: Path, doubt: str | None) -> Document:
-    """Return what was made over an image; `doubt`: why not all of it is known."""
+def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
+    """Return what was made over an image, both as they were named."""
+    record, doubt = made.record, made.doubt
     stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
     words = ("lumiimg", "job", operand(str(image)), "--venv", operand(str(output)), "-o", "job.sh")
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
