@@ -110,7 +110,8 @@ def ran(
     output = table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
     ended = Completed(("x",), exit_code, output, 1.0)
-    return judge(logs, ended, collective, "2.22.3", site=find_site("lumi", {}), inconclusive=inconclusive)
+    collective = dataclasses.replace(collective, version="2.22.3", inconclusive=inconclusive)
+    return judge(logs, ended, collective, find_site("lumi", {}))
 
 
 def by_id(result: RunResult) -> dict[str, Finding]:
@@ -152,7 +153,7 @@ def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> No
         file.unlink()
     collective = Collective(CollectiveProgram.OWN, ("x",), (), 8, 2, RCCL, needs_mpi=False)
     ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
-    result = judge(tmp_path / LOGS, ended, collective, "2.22.3", site=None, inconclusive=None)
+    result = judge(tmp_path / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     network = by_id(result)["run.network"]
     assert network.severity is Severity.UNKNOWN
     assert "8 of 16 ranks left a log" in network.summary
@@ -242,7 +243,7 @@ def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = 
     (folder / LOGS / "output.log").write_text(output)
     ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
     collective = Collective(CollectiveProgram.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
-    result = judge(folder / LOGS, ended, collective, "2.22.3", site=None, inconclusive=None)
+    result = judge(folder / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     return by_id(result)["run.hang"]
 
 

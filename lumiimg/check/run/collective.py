@@ -85,6 +85,10 @@ class Collective:
     """Whether the launcher must give it MPI's process management (`srun --mpi=pmi2`)."""
     without: str | None = None
     """A variable that it does not get, also where the image has it."""
+    version: str | None = None
+    """Of the RCCL that is looked at."""
+    inconclusive: str | None = None
+    """Why a plugin that does not get onto the fabric there proves nothing; None where it does."""
 
     @property
     def ranks(self) -> int:

@@ -111,13 +111,13 @@ def run_collective(
     engine, site = container.engine, context.site
     prepare(folder)
     collective = choose(context.image, static, container.environment, container.programs, gpus=gpus, nodes=nodes)
-    collective = replace(collective, without=without)
+    collective = replace(collective, without=without, version=version, inconclusive=inconclusive)
     wanted = missing_here(engine, context.contents.stack, site, container.environment, nodes=nodes)
     variables = tuple(variable for variable in wanted if variable.name != without)
     own = with_variables(engine, container.environment, variables)
     with (folder / LOGS / OUTPUT).open("wb") as log:
         ended = launch(collective, collective.command(engine, container.image, folder), own, log)
-    result = judge(folder / LOGS, ended, collective, version, site=site, inconclusive=inconclusive)
+    result = judge(folder / LOGS, ended, collective, site)
     note_site_variables(result.findings, site, variables)
     return result
 
@@ -137,20 +137,8 @@ def count_gpus(container: Container, rccl: str) -> int:
     )
 
 
-def judge(
-    logs: Path,
-    ended: Completed,
-    collective: Collective,
-    version: str | None,
-    *,
-    site: Site | None,
-    inconclusive: str | None,
-) -> RunResult:
-    """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended.
-
-    `version`: of the RCCL that is looked at. `inconclusive`: why a plugin that does not get onto the fabric here proves
-    nothing.
-    """
+def judge(logs: Path, ended: Completed, collective: Collective, site: Site | None) -> RunResult:
+    """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended."""
     report = read_logs(log_files([str(logs)]), lambda _: None).report()
     # rccl-tests have printed their name only since 2025
     measured = tuple(replace(m, test=m.test or "all_reduce_perf") for m in report.measurements)
@@ -165,11 +153,11 @@ def judge(
         found.found += bandwidth_findings(report, site)
         began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
         silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
-        run.judge_end(silent=silent, inconclusive=inconclusive)
+        run.judge_end(silent)
         if not (ended.exit_code != 0 and report.verdict is Verdict.NONE):  # it failed before it came to a network
             signatures = vocabulary().signatures
             needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
-            run.judge_network(version, inconclusive=None if needs_no_nic else inconclusive)
+            run.judge_network(None if needs_no_nic else collective.inconclusive)
     return RunResult(outcome, found)
 
 
@@ -198,12 +186,12 @@ class _Run:
         self.found.add(Code.RUN_OTHER_RCCL, Severity.UNKNOWN, what, evidence=lines)
         return True
 
-    def judge_end(self, *, silent: int, inconclusive: str | None) -> None:
+    def judge_end(self, silent: int) -> None:
         """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
         found, program, nodes = self.found, self.program, self.collective.nodes
         wrong, details = program.all("wrong"), explained(self.causes, evidence=program.tail)
         is_known = any(finding.id is Code.RUN_DATA_ERRORS for finding in found.found)
-        severity = Severity.UNKNOWN if inconclusive or nodes == 1 else Severity.PROBLEM
+        severity = Severity.UNKNOWN if self.collective.inconclusive or nodes == 1 else Severity.PROBLEM
         if wrong and not is_known:
             what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
             lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
@@ -221,7 +209,7 @@ class _Run:
             severity = severity if self.report.failed_running else Severity.UNKNOWN
             found.add(Code.RUN_FAILED, severity, what, **details)
 
-    def judge_network(self, version: str | None, *, inconclusive: str | None) -> None:
+    def judge_network(self, inconclusive: str | None) -> None:
         """Judge which network carried the traffic, or would have on several nodes."""
         report, collective, found = self.report, self.collective, self.found
         verdict, is_one = report.verdict, collective.nodes == 1
@@ -230,6 +218,7 @@ class _Run:
         proof = tuple(evidence.text for evidence in report.proof)
         details = explained(self.causes, evidence=proof)
         together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
+        version = collective.version
         if version and report.library and report.library.version != version:
             ran = f"{report.library.name} {report.library.version}"
             what = f"{by}: it ran with {ran}, and the RCCL checked is {version}"

@@ -148,16 +148,18 @@ def _ask(
     run = secrets.token_hex(8)
     write_task(folder, NodeTask(run, identity_of(Path(probes.image)), probes, counter))
     argv: list[str | Path] = [*own_command(), "node", folder]
-    watch = Watch(folder, nodes, on_progress, job_ends=job_ends)
-    done = run_step(nodes, argv, environment, timeout_s=limit_s(len(nodes)), give_up=watch.is_over)
-    watch.look()
+
+    def step(names: Sequence[str], on_progress: Callable[[Waiting], None]) -> tuple[Watch, Completed]:
+        watch = Watch(folder, names, on_progress, job_ends=job_ends)
+        done = run_step(names, argv, environment, timeout_s=limit_s(len(names)), give_up=watch.is_over)
+        watch.look()
+        return watch, done
+
+    watch, done = step(nodes, on_progress)
     cut = [node for node in nodes if node in watch.waiting and node in watch.started]
     if not done.ok and not done.timed_out and 0 < len(cut) < len(nodes):
         before = len(nodes) - len(watch.waiting)
-        again = Watch(
-            folder, cut, lambda now: on_progress(replace(now, answered=before + now.answered)), job_ends=job_ends
-        )
-        run_step(cut, argv, environment, timeout_s=limit_s(len(cut)), give_up=again.is_over)
+        step(cut, lambda now: on_progress(replace(now, answered=before + now.answered)))
     return gather(folder, run, nodes, watch.started, out_of_time=watch.out_of_time), done
 
 
