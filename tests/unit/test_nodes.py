@@ -17,8 +17,8 @@ from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.static.result import StaticResult
 from lumiimg.cli import check_nodes
 from lumiimg.cli.commands import parser_for
+from lumiimg.cluster.nodes import answers, slurm, submit, watch
 from lumiimg.cluster.nodes import check as nodes
-from lumiimg.cluster.nodes import slurm, submit, watch
 from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, NodeAnswers, gather, write_answer
 from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S, NodesRequest, shared_gpus, without_nic
 from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, take_part, write_task
@@ -27,6 +27,7 @@ from lumiimg.cluster.nodes.watch import Waiting, Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.host.codec import from_json
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
@@ -95,6 +96,22 @@ def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_b
             command = str(report.advice.next)
             assert re.fullmatch(r"#SBATCH --exclude=[\w,\[\]-]+", command), command
             assert report.advice.where == "in the job script"
+
+
+def test_what_many_nodes_say_in_the_same_bytes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def counted(kind: type, data: bytes) -> object:
+        read.append(data)
+        return from_json(kind, data)
+
+    monkeypatch.setattr(answers, "from_json", counted)
+    job = names(0, 40)
+    for number, node in enumerate(job):
+        answer(tmp_path, node, WELL if number % 10 else OTHER_CXI)
+    gathered = gather(tmp_path, RUN, job, started=job)
+    assert [len(group.nodes) for group in gathered.groups] == [36, 4]
+    assert len(read) == 2
 
 
 GARBAGE = [
