@@ -84,9 +84,10 @@ def fabric_steps(
             if finding.severity is severity and part is not None:
                 blocking.setdefault(part, finding)
     first_broken = next((p for p in Part if p in blocking and blocking[p].severity is Severity.PROBLEM), None)
+    built_in = next((finding.where for finding in findings if finding.id is Code.PROVIDER_CXI_BUILT_IN), None)
+    files = (path.rccl, path.plugin, path.libfabric, built_in, path.libcxi, None)
     made: list[Step] = []
-    for part in Part:
-        file = _file_of(part, path, findings)
+    for part, file in zip(Part, files, strict=True):
         origin = known.get(file) if file else None
         interface = origin.offers if origin and part in {Part.LIBFABRIC, Part.LIBCXI} else None
         if part is Part.PLUGIN and path.plugin_api:
@@ -100,7 +101,7 @@ def fabric_steps(
             version={Part.RCCL: path.rccl_version, Part.PLUGIN: plugin_version if path.plugin else None}.get(part),
             interface=interface,
         )
-        made.append(_judged(step, _evidence(part, path, findings), blocking.get(part), first_broken))
+        made.append(_judged(step, _evidence(part, file, findings), blocking.get(part), first_broken))
     return tuple(made)
 
 
@@ -142,42 +143,29 @@ def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:
     return Part.PLUGIN
 
 
-def _file_of(part: Part, path: FabricPath, findings: Sequence[Finding]) -> str | None:
-    if part is Part.PROVIDER:
-        return next((finding.where for finding in findings if finding.id is Code.PROVIDER_CXI_BUILT_IN), None)
-    files = {Part.RCCL: path.rccl, Part.PLUGIN: path.plugin, Part.LIBFABRIC: path.libfabric, Part.LIBCXI: path.libcxi}
-    return files.get(part)
-
-
-def _evidence(part: Part, path: FabricPath, findings: Sequence[Finding]) -> tuple[Level, str] | None:
+def _evidence(part: Part, file: str | None, findings: Sequence[Finding]) -> tuple[Level, str] | None:
     """Return what speaks for a step: the highest level that saw it, and what was seen."""
-    held = {(finding.id, finding.level): finding for finding in findings if finding.severity is Severity.OK}
-    told = {finding.id: finding for finding in findings if finding.severity in {Severity.OK, Severity.INFO}}
-    carried = held.get((Code.RUN_NETWORK, Level.RUN))
-    if carried is not None:
-        return Level.RUN, carried.summary
-    selected = held.get((Code.RUN_SELECTED, Level.RUN))
-    if selected is not None and part is not Part.NIC:
-        return Level.RUN, selected.summary
-    loads = held.get((Code.PLUGIN_LOADS, Level.PROBE)) or held.get((Code.PLUGIN_LOADS, Level.STATIC))
+    by_level = sorted(findings, key=lambda finding: _rank(finding.level))
+    held = {finding.id: finding for finding in by_level if finding.severity is Severity.OK}
+    known = {finding.id: finding for finding in findings if finding.severity in {Severity.OK, Severity.INFO}}
+    loads = held.get(Code.PLUGIN_LOADS)
+    found = held.get(Code.RUN_NETWORK) or (held.get(Code.RUN_SELECTED) if part is not Part.NIC else None)
+    if found is not None:
+        return found.level, found.summary
     match part:
-        case Part.RCCL if path.rccl is not None:
-            finding = held.get((Code.RCCL_RUNS, Level.PROBE)) or told.get(Code.RCCL_FOUND)
-            return (finding.level, finding.summary) if finding else (Level.STATIC, "it is what a program would get")
+        case Part.RCCL if file is not None:
+            found = held.get(Code.RCCL_RUNS) or known.get(Code.RCCL_FOUND)
+            return (found.level, found.summary) if found else (Level.STATIC, "it is what a program would get")
         case Part.PLUGIN if loads is not None:
-            opened = held.get((Code.RCCL_OPENS_PLUGIN, Level.PROBE))
-            return loads.level, (opened or loads).summary
-        case Part.PLUGIN if path.plugin is not None:
-            return Level.STATIC, f"{path.plugin} is found by a name that RCCL asks for"
-        case Part.LIBFABRIC | Part.LIBCXI:
-            file = path.libfabric if part is Part.LIBFABRIC else path.libcxi
-            if file is not None and loads is not None and loads.level is Level.PROBE:
+            return loads.level, held.get(Code.RCCL_OPENS_PLUGIN, loads).summary
+        case Part.PLUGIN if file is not None:
+            return Level.STATIC, f"{file} is found by a name that RCCL asks for"
+        case Part.LIBFABRIC | Part.LIBCXI if file is not None:
+            if loads is not None and loads.level is Level.PROBE:
                 return Level.PROBE, f"{file} was mapped in the process of the plugin"
-            if file is not None:
-                return Level.STATIC, f"{file} is what the loader gives the plugin"
+            return Level.STATIC, f"{file} is what the loader gives the plugin"
         case Part.PROVIDER | Part.NIC:
-            finding = held.get((Code.PROVIDER_CXI, Level.PROBE))
-            if finding is None and part is Part.PROVIDER:
-                finding = told.get(Code.PROVIDER_CXI_BUILT_IN)
-            return (finding.level, finding.summary) if finding else None
+            built_in = known.get(Code.PROVIDER_CXI_BUILT_IN) if part is Part.PROVIDER else None
+            found = held.get(Code.PROVIDER_CXI) or built_in
+            return (found.level, found.summary) if found else None
     return None
