@@ -170,6 +170,22 @@ def test_a_provider_of_the_host_in_a_file_is_bound_with_its_libfabric(asked: Ask
     assert data["environment"]["FI_PROVIDER_PATH"]["value"] == f"{PRIVATE}/libfabric"
 
 
+def test_without_a_node_the_account_has_what_libfabric_opens_and_no_broken_plugin_is_missing(asked: Asked) -> None:
+    root = asked.image()
+    folder, libc = root / "usr/lib64", {root / "lib64/libc.so.6": ("GLIBC_2.14",)}
+    cxi = own(root, "libcxi.so.1", "LIBCXI_1.4", needs=libc)
+    versioned(folder / "libfabric.so.1", defines=("FABRIC_1.3",), needs=libc)
+    provider = versioned(folder / "libfabric/libcxi-fi.so", needs={cxi: ("LIBCXI_1.4",)}, source="int fi_prov_ini;")
+    data = json.loads(asked.run("explain", root, "--json", host=False)[1])
+    assert f"/{provider.relative_to(root)}" in {entry["path"] for entry in data["loaded"]}
+    plugin = folder / "librccl-net.so"
+    plugin.write_bytes(plugin.read_bytes()[:100])
+    data = json.loads(asked.run("explain", root, "--json", host=False)[1])
+    assert (data["decision"], data["missing"]) == ("refused", [])
+    plugin.unlink()
+    assert json.loads(asked.run("explain", root, "--json", host=False)[1])["missing"] == ["librccl-net.so"]
+
+
 def test_parts_of_the_c_library_are_never_bound(asked: Asked) -> None:
     asked.image()
     host = asked.machine(needs_glibc=34)
