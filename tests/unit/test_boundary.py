@@ -172,7 +172,8 @@ def test_a_provider_of_the_host_in_a_file_is_bound_with_its_libfabric(asked: Ask
 
 def test_without_a_node_the_account_has_what_libfabric_opens_and_no_broken_plugin_is_missing(asked: Asked) -> None:
     root = asked.image()
-    folder, libc = root / "usr/lib64", {root / "lib64/libc.so.6": ("GLIBC_2.14",)}
+    folder = root / "usr/lib64"
+    libc: dict[Path, tuple[str, ...]] = {root / "lib64/libc.so.6": ("GLIBC_2.14",)}
     cxi = own(root, "libcxi.so.1", "LIBCXI_1.4", needs=libc)
     versioned(folder / "libfabric.so.1", defines=("FABRIC_1.3",), needs=libc)
     provider = versioned(folder / "libfabric/libcxi-fi.so", needs={cxi: ("LIBCXI_1.4",)}, source="int fi_prov_ini;")

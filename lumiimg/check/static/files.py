@@ -83,17 +83,13 @@ def _note_program(
 
     What no process of the image gets past is one all the same: then it is about libraries, and no program is known.
     """
-    against: tuple[Finding, ...] = ()
+    severity, lines = Severity.UNKNOWN if jobs.is_open else Severity.INFO, list[str]()
     if jobs.is_open and worst.is_program:
         own = results[worst].findings
-        against = tuple(finding for finding in own if finding.severity is Severity.PROBLEM)
-        results[worst] = replace(results[worst], findings=tuple(each for each in own if each not in against))
-    found.add(
-        Code.PROGRAM_UNKNOWN,
-        Severity.UNKNOWN if jobs.is_open else Severity.INFO,
-        jobs.note or "",
-        evidence=tuple(f"if it is this one: {finding.summary}" for finding in against),
-    )
+        lines = [f"if it is this one: {each.summary}" for each in own if each.severity is Severity.PROBLEM]
+        left = tuple(each for each in own if each.severity is not Severity.PROBLEM)
+        results[worst] = replace(results[worst], findings=left)
+    found.add(Code.PROGRAM_UNKNOWN, severity, jobs.note or "", evidence=tuple(lines))
 
 
 def _rank(result: StaticResult) -> int:
@@ -137,15 +133,9 @@ def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Find
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
     real = image.whole.resolve(program)
-    found.add(
-        Code.PROGRAM_LOAD,
-        Severity.PROBLEM,
-        f"{program} is in the image but not in the container: a job cannot start it",
-        reason="covered",
-        where=program,
-        evidence=(real,),
-        cause=next((cover.by for cover in image.covers if cover.hides(real)), None),
-    )
+    by = next((cover.by for cover in image.covers if cover.hides(real)), None)
+    what = f"{program} is in the image but not in the container: a job cannot start it"
+    found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, reason="covered", where=program, evidence=(real,), cause=by)
 
 
 def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -> None:

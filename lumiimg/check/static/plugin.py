@@ -153,12 +153,9 @@ def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedO
         return
     what, where = f"{libfabric.path} does not know GPU memory: {why}", libfabric.path
     runtime = process.find(f"{HSA}.1") if HSA in why else None
-    if runtime is None:
-        found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, where=where)
-    else:
-        link = shlex.quote(f"{runtime.path.rpartition('/')[0]}/{HSA}")
-        names = {"link": link}
-        found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, reason="no-link", names=names, where=where)
+    names = {"link": shlex.quote(f"{runtime.path.rpartition('/')[0]}/{HSA}")} if runtime else {}
+    reason = "no-link" if runtime else None
+    found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, reason=reason, names=names, where=where)
 
 
 def _judge_provider(
@@ -177,13 +174,8 @@ def _judge_provider(
         found.add(Code.PROVIDER_CXI_BUILT_IN, Severity.INFO, what, where=provider)
         _judge_gpu_memory(root, process, libfabric, found)
     elif LIBCXI not in libfabric.facts.needed:  # else it has the provider, and the plugin's own finding says what lacks
-        found.add(
-            Code.PROVIDER_NO_CXI,
-            Severity.UNKNOWN,
-            f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is there a {PROVIDER_FILE} that "
-            "loads, where it looks for one): alone, it would use TCP",
-            reason="elsewhere" if provider_path else None,
-            names={"path": provider_path or ""},
-            where=libfabric.path,
-            chain=(plugin.path, libfabric.path),
-        )
+        what = f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is there a {PROVIDER_FILE} that "
+        what += "loads, where it looks for one): alone, it would use TCP"
+        reason, names = "elsewhere" if provider_path else None, {"path": provider_path or ""}
+        where, chain = libfabric.path, (plugin.path, libfabric.path)
+        found.add(Code.PROVIDER_NO_CXI, Severity.UNKNOWN, what, reason=reason, names=names, where=where, chain=chain)

@@ -14,6 +14,7 @@ user gets "Permission denied", and an older RCCL then goes to TCP without a word
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shlex
 from dataclasses import replace
@@ -68,14 +69,10 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
     closed = dict(barred(root, (process.settings.absolute(loaded.path) for loaded in process.objects)))
     if closed:
         first, obstacles = next(iter(closed)), list(dict.fromkeys(closed.values()))[:_SHOWN]
-        found.add(
-            Code.LIBRARY_NOT_FOR_ALL,
-            Severity.UNKNOWN,
-            f"not everybody can read {first}: others cannot load it",
-            where=first,
-            evidence=tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles),
-            remedy=tuple(Remedy(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)") for path in obstacles),
-        )
+        what = f"not everybody can read {first}: others cannot load it"
+        lines = tuple(f"{path}: mode {root.stat(path).permissions:04o}" for path in obstacles)
+        ways = tuple(Remedy(f"chmod -R go+rX {shlex.quote(path)}   (in the image's %post)") for path in obstacles)
+        found.add(Code.LIBRARY_NOT_FOR_ALL, Severity.UNKNOWN, what, where=first, evidence=lines, remedy=ways)
     mounted = tuple(f"{folder}/" for folder in (*_MOUNTED, *known().places.own_folders))
     leaks = [
         f"{loaded.path}: {element}"
@@ -90,13 +87,12 @@ def judge_process(root: RootFileSystem, process: Process, found: Findings) -> No
 
 def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
     """Judge whether functions of libfabric and libcxi are taken from those, or from a library that stands before."""
-    for user in process.objects:
-        for name in _PREFIXES.keys() & {*user.facts.needed}:
-            provider, taken = process.find(name), None
-            if provider is not None:
-                with contextlib.suppress(OSError, BadInputError):
-                    taken = interposed(root, process, user, provider, _PREFIXES[name])
-            if provider is not None and taken is not None:
+    for user, name in itertools.product(process.objects, _PREFIXES):
+        provider, taken = process.find(name) if name in user.facts.needed else None, None
+        if provider is not None:
+            with contextlib.suppress(OSError, BadInputError):
+                taken = interposed(root, process, user, provider, _PREFIXES[name])
+            if taken is not None:
                 first, function = taken
                 what = f"{user.path} takes {function} from {first.path}, and not from {provider.path}"
                 found.add(Code.FABRIC_INTERPOSED, Severity.UNKNOWN, what, where=first.path, chain=first.chain)
@@ -105,14 +101,12 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
 
 def _judge_c_library(root: RootFileSystem, process: Process, found: Findings) -> None:
     """Judge whether the parts of the C library are of one build: they share data whose layout is private."""
-    mixed = mixed_builds(root, process)
-    if mixed is None:
+    if (mixed := mixed_builds(root, process)) is None:
         return
+    severity, what = Severity.UNKNOWN, f"{mixed.part} is not of the build of the C library of its process"
     if mixed.is_fatal:
-        severity, what = Severity.PROBLEM, "the loader and the C library of the process are from two builds: it ends"
-        what += " at its start"
-    else:
-        severity, what = Severity.UNKNOWN, f"{mixed.part} is not of the build of the C library of its process"
+        severity = Severity.PROBLEM
+        what = "the loader and the C library of the process are from two builds: it ends at its start"
     found.add(Code.LOADER_OTHER_BUILD, severity, what, where=mixed.part, evidence=mixed.evidence)
 
 
@@ -193,24 +187,17 @@ def judge_symbols(root: RootFileSystem, job: JobProcess, begun: Begun, found: Fi
         found.add(Code.PROGRAM_LOAD, Severity.UNKNOWN, what, reason="unread", where=job.program)
     if not symbols.found or not symbols.is_sure:
         return begun
-    first = symbols.found[0]
+    first, lines = symbols.found[0], symbols.lines[:_SHOWN]
     if first.loaded is rccl:
         what = f"{rccl.path} cannot be used: nothing that it sees defines {first.symbol.name}"
-        lines = symbols.lines[:_SHOWN]
         found.add(Code.RCCL_LOAD, Severity.PROBLEM, what, reason="undefined", where=rccl.path, evidence=lines)
         return begun
     what, opened = f"{job.program} cannot start", root_of(first.loaded)
     if opened.by_dlopen:
         what = f"`import {job.imports}` of {job.program} fails" if job.imports else f"{opened.path} cannot be loaded"
-    found.add(
-        Code.PROGRAM_LOAD,
-        Severity.PROBLEM,
-        f"{what}: nothing that {first.loaded.path} sees defines {first.symbol.name}",
-        reason="undefined",
-        where=first.loaded.path,
-        evidence=symbols.lines[:_SHOWN],
-        chain=first.loaded.chain,
-    )
+    what += f": nothing that {first.loaded.path} sees defines {first.symbol.name}"
+    where, chain = first.loaded.path, first.loaded.chain
+    found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, reason="undefined", where=where, evidence=lines, chain=chain)
     return replace(begun, rccl=None)
 
 

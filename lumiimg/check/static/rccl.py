@@ -14,7 +14,7 @@ from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import rccl_candidates
 
 if TYPE_CHECKING:
-    from lumiimg.check.registry import FindingDetails, Findings
+    from lumiimg.check.registry import Findings
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image, RootFileSystem
@@ -52,11 +52,7 @@ def _why(job: JobProcess) -> str:
 
 
 def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> None:
-    details: FindingDetails = {
-        "where": job.package or job.program,
-        "evidence": outcome.errors[:8],
-        "chain": outcome.missing[0].chain if outcome.missing else (),
-    }
+    where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
     code, severity, what = Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL"
     if job.is_program and (names := lacks_of_host(outcome)):
         severity = Severity.UNKNOWN
@@ -65,7 +61,7 @@ def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> No
         what = f"`import {job.framework}` of {job.program} fails"
     elif not job.is_program:
         code, what = Code.RCCL_LOAD, f"{job.program} cannot be loaded in this image"
-    found.add(code, severity, what, reason="libraries", **details)
+    found.add(code, severity, what, reason="libraries", where=where, evidence=outcome.errors[:8], chain=chain)
 
 
 def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
@@ -80,32 +76,17 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
     `named` is NCCL_NET_PLUGIN, if it is set.
     """
     library = read_rccl(image.root.open(rccl.path))
-    generation, files, accepts = library.generation, library.names(named), library.accepts
-    path = FabricPath(
-        rccl=rccl.path,
-        rccl_version=library.version,
-        plugin_files=files,
-        accepts=accepts,
-        named_by=named,
-    )
+    files, accepts, by = library.names(named), library.accepts, f" (NCCL_NET_PLUGIN={named})"
+    basis = library.generation.basis if library.generation else None
     if library.opens_none(named):
-        found.add(
-            Code.RCCL_FOUND,
-            Severity.INFO,
-            f"RCCL {library.version} opens no net plugin (NCCL_NET_PLUGIN={named})",
-            where=rccl.path,
-            source=generation.basis if generation else None,
-        )
+        what = f"RCCL {library.version} opens no net plugin{by}"
+        found.add(Code.RCCL_FOUND, Severity.INFO, what, where=rccl.path, source=basis)
     elif not files or not accepts:
         what = f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})"
         found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, what, reason="files", where=rccl.path)
     else:
-        found.add(
-            Code.RCCL_FOUND,
-            Severity.INFO,
-            f"RCCL {library.version or '(version not found)'} looks for {' or '.join(files)}"
-            f"{f' (NCCL_NET_PLUGIN={named})' if named else ''} and takes net API v{', v'.join(map(str, accepts))}",
-            where=rccl.path,
-            source=f"strings in the library; {generation.basis}" if generation else "strings in the library",
-        )
-    return path, library
+        what = f"RCCL {library.version or '(version not found)'} looks for {' or '.join(files)}{by if named else ''}"
+        what += f" and takes net API v{', v'.join(map(str, accepts))}"
+        source = f"strings in the library; {basis}" if basis else "strings in the library"
+        found.add(Code.RCCL_FOUND, Severity.INFO, what, where=rccl.path, source=source)
+    return FabricPath(rccl.path, library.version, files, named, accepts), library
