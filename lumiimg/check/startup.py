@@ -12,7 +12,6 @@ program is attached to from outside, and the engine is counted in a run of its o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, one_line
 from lumiimg.files import temporary_folder
+from lumiimg.host.codec import FormError, from_json
 
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,20}")
 _TIMEOUT_S = 900.0
@@ -48,7 +48,7 @@ module = importlib.import_module({module!r})
 with open("/proc/self/mountinfo", errors="surrogateescape") as stream:
     mounts = stream.read()
 print("\\n{answer}" + json.dumps({{
-    "file": getattr(module, "__file__", None), "version": str(getattr(module, "__version__", "")),
+    "file": str(getattr(module, "__file__", None)), "version": str(getattr(module, "__version__", "")),
     "python": sys.version.split()[0], "program": sys.executable, "mounts": mounts}}), flush=True)
 """
 # Then waits in the container until strace is there, and becomes the program that is traced.
@@ -171,18 +171,9 @@ def _measured(path: Path, module: str, environment: Mapping[str, str], python: s
     if kind is ImportSource.IMAGE:
         answer, calls, shared, why_not = _of_image(bench, find_engine(environment))
     else:
-        answer, calls, shared = _of_folder(bench, kind, python or "python3")
-        why_not = None
-    return Startup(
-        path=str(bench.path),
-        kind=kind,
-        module_file=answer.file,
-        version=answer.version,
-        python=answer.python,
-        program=count(calls),
-        shared=None if shared is None else count(shared),
-        why_not=why_not,
-    )
+        answer, calls, shared, why_not = *_of_folder(bench, kind, python or "python3"), None
+    reaches = None if shared is None else count(shared)
+    return Startup(str(bench.path), kind, answer.file, answer.version, answer.python, count(calls), reaches, why_not)
 
 
 def _of_folder(bench: _Bench, kind: ImportSource, python: str) -> tuple[_Answer, list[Call], list[Call]]:
@@ -246,29 +237,27 @@ def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -
     if not completed.ok or not answers:
         raise BadInputError(f"`import {bench.module}` fails there: {said}", where=path)
     try:
-        answer = json.loads(answers[-1])
-        return _Answer(**{name: str(answer[name]) for name in _Answer.__match_args__})
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return from_json(_Answer, answers[-1].encode("utf-8", "surrogateescape"))
+    except FormError as error:
         raise BadInputError("the answer of Python there is not valid", where=path) from error
 
 
 def _followed(argv: list[str | Path], bench: _Bench) -> tuple[Completed, list[Call], str]:
     """Run a program that says its number and waits for strace; return also its calls, once it was there, or why not."""
-    traces: list[Future[tuple[Completed, list[Call]]]] = []
-    waiting: list[str] = []
+    traces: dict[str, Future[tuple[Completed, list[Call]]]] = {}
     with ThreadPoolExecutor(max_workers=1) as pool:
 
         def on_line(line: str) -> None:
             pid = line.removeprefix(_WAITS)
             if line.startswith(_WAITS) and re.fullmatch(r"[1-9]\d{0,9}", pid) and not traces:
-                waiting.append(f"/proc/{pid}/status")
-                traces.append(pool.submit(bench.traced, ["-p", pid]))
+                traces[f"/proc/{pid}/status"] = pool.submit(bench.traced, ["-p", pid])
 
         completed = bench.run(argv, on_line)
     if not traces:
         return completed, [], completed.last_line
-    strace, calls = traces[0].result()
-    return completed, [call for call in calls if call.path not in waiting], strace.last_line
+    ((waiting, trace),) = traces.items()
+    strace, calls = trace.result()
+    return completed, [call for call in calls if call.path != waiting], strace.last_line
 
 
 def _of_engine(calls: list[Call], bench: _Bench) -> list[Call]:
@@ -297,6 +286,6 @@ def _bound(mounts: str) -> Callable[[str], bool]:
         while point and point not in types:
             point = point.rpartition("/")[0]
         kind = types.get(point, "")
-        return not kind.startswith(_IMAGE_TYPES) and kind not in _KERNEL_TYPES and kind != ""
+        return kind not in {"", *_KERNEL_TYPES} and not kind.startswith(_IMAGE_TYPES)
 
     return is_bound
