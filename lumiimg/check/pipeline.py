@@ -111,7 +111,7 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
             _refuse_elsewhere(files.manifest, context.snapshot)
         engine = find_engine(context.environment)
         with scratch_folder(temporary_folder(), "lumiimg-probe-") as folder:
-            task = make_task(engine, context, files.static, files.manifest, folder, simulate=simulate)
+            task = make_task(engine, context, files, folder, simulate=simulate)
             probed = carry_out(task, engine, context.environment)
         if level is not Level.PROBE:
             ran, run = _run_here(engine, context, task, probed, is_owed=level is Level.RUN)

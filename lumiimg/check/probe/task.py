@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.host.manifest import BindManifest
+    from lumiimg.check.static.host_fit import HostFit
 
 _DEVICES = Path("/dev")
 
@@ -50,27 +50,19 @@ class ProbeTask:
         return Container(engine, Path(self.image), {**environment, **of_task}, with_binds)
 
 
-def make_task(
-    engine: Engine,
-    context: ImageInContext,
-    static: StaticResult,
-    manifest: BindManifest | None,
-    scratch: Path,
-    *,
-    simulate: bool,
-) -> ProbeTask:
-    """Return the task of an image with binds and variables of a manifest; what is compiled for it goes to `scratch`.
+def make_task(engine: Engine, context: ImageInContext, files: HostFit, scratch: Path, *, simulate: bool) -> ProbeTask:
+    """Return the task of an image with what its manifest binds and sets; what is compiled for it goes to `scratch`.
 
     Raises MissingHereError if there are no probe programs.
     """
-    venv = context.venv
+    venv, manifest = context.venv, files.manifest
     if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
         hint = "make it as a folder for this: lumiimg venv IMAGE … -o env/"
         raise MissingHereError(f"{engine.family} bind no squashfs file, as {venv.path.name} is", hint=hint)
     programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
     return ProbeTask(
         image=str(context.path),
-        static=static,
+        static=files.static,
         tools=find_or_compile(engine, context, context.environment, scratch, programs),
         binds=(
             *((bind.source, bind.target) for bind in (manifest.binds if manifest else ())),

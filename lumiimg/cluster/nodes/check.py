@@ -88,13 +88,12 @@ def check_nodes(
     engine = find_engine(environment)
     with shared_folder() as folder:
         files = check_files(context)
-        static = files.static
-        if static.path.rccl is None:
+        if files.static.path.rccl is None:
             return report_without_rccl(context, files, nodes, allocation.job)
         programs, run = folder / "programs", folder / "run"
         programs.mkdir()
         run.mkdir()
-        probes = make_task(engine, context, static, files.manifest, programs, simulate=request.simulate)
+        probes = make_task(engine, context, files, programs, simulate=request.simulate)
         owes_run = request.level is Level.RUN
         counter, ran, why = None, None, NOT_ASKED
         if request.level is not Level.PROBE:
@@ -117,7 +116,7 @@ def check_nodes(
                 ran = run_collective(
                     probes.container(engine, environment, counter),
                     context,
-                    static,
+                    files.static,
                     run,
                     step_on(taking_part),
                     gpus=gpus,

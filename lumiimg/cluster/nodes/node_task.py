@@ -167,10 +167,6 @@ def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tup
 
 def _libraries(result: ProbeResult) -> tuple[Library, ...]:
     """Return the libraries that were in the processes of the probes."""
-    found: dict[str, Library] = {}
-    for run in result.runs:
-        for values in run.all("mapped"):
-            path = values.get("path", "")
-            if (match := _LIBRARY.fullmatch(path)) is not None:
-                found[path] = Library(match[1], path, values.get("build", ""))
-    return tuple(found[path] for path in sorted(found))
+    mapped = {values.get("path", ""): values.get("build", "") for run in result.runs for values in run.all("mapped")}
+    names = {path: match[1] for path in mapped if (match := _LIBRARY.fullmatch(path))}
+    return tuple(Library(names[path], path, mapped[path]) for path in sorted(names))
