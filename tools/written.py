@@ -16,7 +16,8 @@ from unittest import mock
 
 from lumiimg import __version__
 from lumiimg.build.cache import CacheKey, LayerCache
-from lumiimg.build.provenance import PLAN, SBOM, plan_document, write_folder
+from lumiimg.build.image_plan import plan_document
+from lumiimg.build.provenance import PLAN, SBOM, write_folder
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.cli.main import main
 from lumiimg.definition.writer import write_chain

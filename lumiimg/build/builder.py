@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from lumiimg.build.choice import Way
     from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
+    from lumiimg.engine.engine import Engine
+    from lumiimg.image.compare import FileDifference, ImageDiff
+    from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.store import Store
 
 _UNPACKED = 3
@@ -68,16 +71,44 @@ class BuiltImage:
     size_bytes: int
     """Of the file."""
     seconds: float
+    """That it took."""
     reused_steps: int
     """Of these, taken from the cache."""
     steps: int
     """Of the build."""
     way: Way
     """Which of the ways to build it was."""
+    engine: Engine
+    """What ran the scripts."""
     is_new: bool
     """False: the file was this image already, and nothing was built."""
     stages: tuple[BuildStage, ...] = ()
     """What it took, part by part."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What was built."""
+
+    built: BuiltImage
+    plan: Lock
+    """What it was built of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildResult:
+    """What was built again, and in which files it differs."""
+
+    built: BuiltImage
+    beside: ImageDiff | None
+    """The image that it was built from; None: the same bytes."""
+    plan: None = None
+    """Always null: the plan is the one in the image (`lumiimg show`)."""
+
+    @property
+    def differences(self) -> tuple[FileDifference, ...] | None:
+        """In which files it differs; null: the same bytes."""
+        return self.beside.files if self.beside is not None else None
 
 
 def write_definitions(
@@ -154,10 +185,11 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
             output,
             number,
             output.stat().st_size,
-            time.monotonic() - start,
+            round(time.monotonic() - start, 3),
             reused_steps,
             len(steps),
             way,
+            machine.engine,
             is_new,
             (*stages,),
         )

@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,8 @@ from lumiimg.host.carried_manifest import CarriedManifest, read_manifest
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
-from lumiimg.resolve.lock import STAGED_FILE, Lock, LockedSource
-from lumiimg.resolve.lockfile import to_text
+from lumiimg.resolve.lock import STAGED_FILE, LockedSource
 from lumiimg.resolve.network.mirrors import checked
-from lumiimg.resolve.request import Request, options_of
-from lumiimg.resolve.stack import OWN_PACKAGES
 
 FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"
@@ -95,41 +91,6 @@ class _Chain:
     definitions: tuple[_ChainEntry, ...]
     format: int = _FORMAT
     lumiimg: str = __version__
-
-
-def plan_document(lock: Lock, request: Request) -> bytes:
-    """Return what was asked for: the base, every layer with its arguments and sources; and the lock, if all is settled.
-
-    A base that is named by a tag is pinned only by `lumiimg lock`, or `build --lock`.
-    """
-    is_open = lock.unsettled or lock.bootstrap.is_open
-    plan = {
-        "format": _FORMAT,
-        "lumiimg": __version__,
-        "site": lock.site,
-        "fabric": lock.fabric.value,
-        "base": {
-            "agent": lock.bootstrap.agent,
-            "from": f"{lock.bootstrap.image or lock.bootstrap.origin}",
-            "sha256": lock.bootstrap.sha256 or None,  # of a file
-        },
-        "layers": [
-            {
-                "name": layer.layer.name,
-                "version": layer.release.version if layer.release else None,
-                "arguments": dict(layer.arguments),
-                "requirements": lock.own.texts if lock.own and layer.name == OWN_PACKAGES else (),
-                "sources": [
-                    {"name": source.name, "file": source.file, "sha256": source.sha256, "from": source.location}
-                    for source in (*layer.sources, *layer.wheels)
-                ],
-            }
-            for layer in lock.stack
-        ],
-        "lock": None if is_open else to_text(lock, request),
-        "request": shlex.split(options_of(replace(request, mirrors=(), host=None))),
-    }
-    return json.dumps(plan, indent=1, sort_keys=True).encode()
 
 
 def write_folder(root: Path, chain: Sequence[Definition], documents: Mapping[str, bytes]) -> None:

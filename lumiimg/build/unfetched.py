@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.build.builder import write_definitions
@@ -37,19 +38,30 @@ get() {
 """
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenDefinitions:
+    """Which definition files were written."""
+
+    folder: Path
+    """Where they are."""
+    definitions: tuple[Definition, ...]
+    """The chain in order, then one that does it all."""
+    fetch: Path | None
+    """The script that gets, elsewhere, the sources that could not be reached from here; null where all are there."""
+
+
 def write_from_lock(
     lock: Lock, manifest: CarriedManifest, folder: Path, store: Store, on_line: Callable[[str], None]
-) -> tuple[tuple[Definition, ...], Path | None]:
+) -> WrittenDefinitions:
     """Write the definitions of a lock, step by step and as one, with what they need beside them.
 
-    Return them, and the script that fetches what could not be reached; None where nothing is missing.
     Raises as `unreachable` and `write_definitions`.
     """
     *below, last = write_chain(lock)
     definitions = (*below, with_manifest(last, manifest), with_manifest(write_flat(lock), manifest))
     missing = unreachable(definitions, store, on_line)
     write_definitions(definitions, folder, store, on_line, missing)
-    return definitions, write_fetch(definitions, missing, folder) if missing else None
+    return WrittenDefinitions(folder, definitions, write_fetch(definitions, missing, folder) if missing else None)
 
 
 def unreachable(

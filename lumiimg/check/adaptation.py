@@ -56,11 +56,13 @@ class Objections:
 
 @dataclass(frozen=True, slots=True)
 class NothingAdded:
-    """The answer where nothing is built."""
+    """Why nothing is built on an image: it lacks nothing, it cannot be judged, or its own settings stand against it."""
 
     answer: Answer
     sentence: str
+    """A sentence; the exit code says the same."""
     doubts: tuple[str, ...]
+    """What is not known, and what the image sets that stands against it, a sentence each."""
 
 
 def objections_of(image: Path, snapshot: Snapshot | None) -> Objections:

@@ -14,7 +14,6 @@ from lumiimg.cli.output import Output
 from lumiimg.cli.request import fetch_image, resolve_request
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Item
-from lumiimg.report.json_builds import NothingToAdapt
 from lumiimg.report.text import show_items
 from lumiimg.report.views.adapt import has_item, nothing_document, objection_items
 from lumiimg.resolve.decide import locked
@@ -44,8 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return build.make(arguments, lock, request)
     result = nothing_added(lock, left, wants_fabric=arguments.fabric != Fabric.NONE.value)
     document = nothing_document(arguments.base, result, lock)
-    value = NothingToAdapt(result.sentence, tuple(result.doubts))
-    return Output.of(arguments).deliver(document, "adapt", value, result.answer.exit_code)
+    return Output.of(arguments).deliver(document, "adapt", result, result.answer.exit_code)
 
 
 def _note(arguments: argparse.Namespace, items: Iterable[Item]) -> None:

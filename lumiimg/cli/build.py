@@ -12,10 +12,9 @@ from lumiimg.cli.error_output import print_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import options_of, resolve_request
-from lumiimg.definition.writer import write_chain
+from lumiimg.definition.writer import BuildPlan, write_chain
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places
-from lumiimg.report.json_builds import BuildPlan, Stack
 from lumiimg.report.views.request import plan_document
 from lumiimg.resolve.decide import locked
 from lumiimg.resolve.lock import Lock
@@ -37,9 +36,8 @@ def execute(arguments: argparse.Namespace) -> int:
 def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     """Build, unless something less is asked for."""
     if arguments.dry_run:
-        chain = write_chain(lock)
-        value = BuildPlan(Stack(lock), tuple(chain))
-        return Output.of(arguments).deliver(plan_document(lock, chain), "build-plan", value, ExitCode.GOOD)
+        plan = BuildPlan(lock, write_chain(lock))
+        return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan, ExitCode.GOOD)
     from lumiimg.cli import image_build  # downloads and engines
 
     return image_build.make(arguments, lock, request)

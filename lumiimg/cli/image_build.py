@@ -8,15 +8,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lumiimg.build.builder import BuiltImage, build_image
+from lumiimg.build.builder import BuildResult, RebuildResult, build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import steps_to, why_rebuilt
 from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.choice import choose_way, machine_for_builds
+from lumiimg.build.image_plan import plan_document
 from lumiimg.build.local_base import lock_base
 from lumiimg.build.places import refuse_folder, refuse_output
 from lumiimg.build.progress import Progress
-from lumiimg.build.provenance import PLAN, plan_document
+from lumiimg.build.provenance import PLAN
 from lumiimg.build.unfetched import write_from_lock
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
@@ -28,8 +29,6 @@ from lumiimg.files import write_text
 from lumiimg.host.carried_manifest import read_manifest, to_text
 from lumiimg.host.wanted import KnownMachine, known_machine, planned
 from lumiimg.image import open_image
-from lumiimg.image.compare import ImageDiff
-from lumiimg.report.json_builds import BuildResult, RebuildResult, Stack, WrittenDefinitions
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
 from lumiimg.report.text import show
 from lumiimg.report.views.build import built_document, definitions_document, start_document
@@ -81,31 +80,18 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
             again=arguments.force,
             fresh=arguments.fresh,
         )
-    report_built(arguments, built, lock, machine)
+    report_built(arguments, BuildResult(built, lock))
     return ExitCode.GOOD
 
 
-def report_built(
-    arguments: argparse.Namespace,
-    built: BuiltImage,
-    lock: Lock | None,
-    machine: BuildMachine,
-    differences: ImageDiff | None = None,
-) -> None:
+def report_built(arguments: argparse.Namespace, result: BuildResult | RebuildResult) -> None:
     """Print what a build came to, and write its page and the bind manifest that the image carries."""
     if arguments.manifest:
-        with open_image(built.image) as image:
+        with open_image(result.built.image) as image:
             if (manifest := read_manifest(image.root)) is not None:
                 write_text(arguments.manifest, to_text(manifest))
-    engine, output = machine.engine, Output.of(arguments)
-    document = built_document(built, lock, differences)
-    if lock is not None:
-        result = BuildResult(built=built, engine=engine, plan=Stack(lock))
-        output.deliver(document, "build", result, ExitCode.GOOD)
-    else:
-        differing = None if differences is None else differences.files
-        again = RebuildResult(built=built, engine=engine, differences=differing)
-        output.deliver(document, "rebuild", again, ExitCode.GOOD)
+    kind = "build" if isinstance(result, BuildResult) else "rebuild"
+    Output.of(arguments).deliver(built_document(result), kind, result, ExitCode.GOOD)
 
 
 def _why(arguments: argparse.Namespace, chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache) -> int:
@@ -120,12 +106,10 @@ def _write_definitions(
     arguments: argparse.Namespace, store: Store, lock: Lock, request: Request, progress: Progress
 ) -> int:
     manifest = planned(lock.fabric, _runs_on(arguments, request, progress))
-    definitions, fetch = write_from_lock(lock, manifest, arguments.definitions, store, progress.line)
+    written = write_from_lock(lock, manifest, arguments.definitions, store, progress.line)
     if arguments.manifest:
         write_text(arguments.manifest, to_text(manifest))
-    document = definitions_document(definitions, arguments.definitions, fetch)
-    value = WrittenDefinitions(arguments.definitions, definitions, fetch)
-    return Output.of(arguments).deliver(document, "build-definitions", value, ExitCode.GOOD)
+    return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written, ExitCode.GOOD)
 
 
 def _runs_on(arguments: argparse.Namespace, request: Request, progress: Progress) -> KnownMachine:

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from lumiimg.build.builder import build_image
+from lumiimg.build.builder import RebuildResult, build_image
 from lumiimg.build.choice import choose_way, machine_for_builds
 from lumiimg.build.local_base import check_mirror, give_base
 from lumiimg.build.places import refuse_inputs, refuse_output
@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
             keeps_compiled=False,  # what a stranger's script leaves there would go into other images
         )
     differences = _differences(arguments.image, arguments.output)
-    report_built(arguments, built, None, machine, differences)
+    report_built(arguments, RebuildResult(built, differences))
     return ExitCode.NO if arguments.fresh and differences is not None and differences.files else ExitCode.GOOD
 
 

@@ -9,15 +9,15 @@ from collections.abc import Collection
 
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.json_kinds import KINDS, Schemas
 from lumiimg.report.json_output import strict_json
 from lumiimg.report.schema import schema_of
-from lumiimg.report.views.schemas import all_schemas, schemas_document
+from lumiimg.report.views.schemas import schemas_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
-        listed = all_schemas()
+        listed = Schemas()
         return Output.of(arguments).deliver(schemas_document(listed), "schemas", listed, ExitCode.GOOD)
     if arguments.name not in KINDS:
         raise BadInputError(f"there is no schema {arguments.name!r}", hint=_hint(arguments.name, KINDS))

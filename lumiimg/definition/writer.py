@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,16 @@ _END = "END_OF_MANIFEST"
 _PURE = "-any.whl"
 """How the name of a wheel ends that has Python alone."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """What would be built."""
+
+    plan: Lock
+    """What would be built."""
+    definitions: tuple[Definition, ...]
+    """The chain, in order."""
 
 
 def write_chain(lock: Lock, gpu: str | None = None) -> tuple[Definition, ...]:

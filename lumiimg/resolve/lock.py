@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg import __version__
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
@@ -111,6 +112,11 @@ class Lock:
     """Whether the wheels are all that the layers require: some of them may need none of their own."""
     own: OwnPackages | None = None
     """What the last layer is made of, where the user has packages of their own."""
+
+    @property
+    def lumiimg(self) -> str:
+        """Version of lumiimg."""
+        return __version__
 
     @property
     def stack(self) -> tuple[LockedLayer, ...]:

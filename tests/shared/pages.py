@@ -11,7 +11,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-from lumiimg.build.builder import BuiltImage
+from lumiimg.build.builder import BuiltImage, RebuildResult
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
 from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.static.gpu_code import GpuAccount
@@ -19,6 +19,7 @@ from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.answers import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
@@ -213,5 +214,8 @@ def build() -> str:
         BuildStage("03-vllm", 1311.0, 9412.0, 2210 * MIB, reused=False),
         BuildStage(IMAGE, 38.4, 61.0, 6400 * MIB, reused=False),
     )
-    built = BuiltImage(Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", is_new=True, stages=stages)
-    return to_page(built_document(built, None))
+    engine = Engine(Path("/usr/bin/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+    built = BuiltImage(
+        Path("vllm.sif"), "9f" * 32, 6400 * MIB, 1483.3, 1, 3, "overlay", engine, is_new=True, stages=stages
+    )
+    return to_page(built_document(RebuildResult(built, None)))

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from lumiimg.build.builder import BuiltImage
+from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.build.cache import CacheEntry
 from lumiimg.build.cache_miss import CacheLookup, Difference
 from lumiimg.build.capabilities import BuildMachine, CapabilityTrial
 from lumiimg.build.disk_space import FreeSpace
 from lumiimg.build.doctor import DoctorResult
+from lumiimg.build.image_plan import plan_document
 from lumiimg.build.progress import BuildStage
-from lumiimg.build.provenance import plan_document
 from lumiimg.build.venv import WrittenVenv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
@@ -94,7 +94,16 @@ class Place:
         )
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
         self.built = BuiltImage(
-            folder / "x.sif", KEY, 2, 1.5, 0, 1, "sandbox", is_new=True, stages=(BuildStage("a", 1, 1, 2, reused=True),)
+            folder / "x.sif",
+            KEY,
+            2,
+            1.5,
+            0,
+            1,
+            "sandbox",
+            ENGINE,
+            is_new=True,
+            stages=(BuildStage("a", 1, 1, 2, reused=True),),
         )
 
     def sif(self) -> Path:
@@ -166,7 +175,7 @@ MACHINE = BuildMachine(
 )
 PRINTED: dict[str, Callable[[Place], object]] = {
     "bench-import": lambda _: print_json("bench-import", ImportBench("t", (_STARTUP,))),
-    "build": lambda at: report_built(AS_JSON, at.built, at.lock, MACHINE),
+    "build": lambda at: report_built(AS_JSON, BuildResult(at.built, at.lock)),
     "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
     "check at level run": lambda at: print_json("check", at.run()),
     "diff-locks": lambda _: print_json("diff-locks", LockDiff((LockChange("layer a", "1", None),))),
@@ -186,7 +195,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
     "rebuild": lambda at: report_built(
-        AS_JSON, at.built, None, MACHINE, ImageDiff((FileDifference("/x", "content"),), COMPARED)
+        AS_JSON, RebuildResult(at.built, ImageDiff((FileDifference("/x", "content"),), COMPARED))
     ),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: print_json(

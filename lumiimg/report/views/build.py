@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import printable
 from lumiimg.findings import NO_ADVICE, Advice, Severity
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from lumiimg.build.builder import BuiltImage
-    from lumiimg.definition.definition import Definition
+    from lumiimg.build.unfetched import WrittenDefinitions
     from lumiimg.engine.engine import Engine
-    from lumiimg.image.compare import ImageDiff
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
 
@@ -30,8 +29,9 @@ def doubts_section(lock: Lock) -> Section:
     return Section("What is not sure", doubts_of(lock))
 
 
-def definitions_document(definitions: Sequence[Definition], folder: Path, fetch: Path | None) -> Document:
-    """Return which files were written, and how to build from them; `fetch` is the script that gets what is not here."""
+def definitions_document(written: WrittenDefinitions) -> Document:
+    """Return which files were written, and how to build from them."""
+    definitions, folder, fetch = written.definitions, written.folder, written.fetch
     commands = []
     for definition in definitions:
         options = "--fakeroot --no-https" if definition.plain_http else "--fakeroot"
@@ -71,8 +71,10 @@ def start_document(lock: Lock, engine: Engine, output: Path, way: str) -> Docume
     )
 
 
-def built_document(built: BuiltImage, lock: Lock | None, differences: ImageDiff | None = None) -> Document:
-    """Return what was built, and what to do next; of a rebuild, in which files it differs (None: the same bytes)."""
+def built_document(result: BuildResult | RebuildResult) -> Document:
+    """Return what was built, and what to do next; of a rebuild, in which files it differs."""
+    built, lock = result.built, result.plan
+    differences = result.beside if isinstance(result, RebuildResult) else None
     name, length = str(built.image), size(built.size_bytes)
     sentence = f"is this image already, by its number, {length}; nothing was built"
     if built.is_new:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.launch import SiteAnnotation, SiteOption
     from lumiimg.catalog.sites import SiteVariable
-    from lumiimg.definition.definition import Definition
+    from lumiimg.definition.writer import BuildPlan
     from lumiimg.report.reach import StackRow
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.plan import Plan, PossibleBases
@@ -73,8 +73,9 @@ def bases_document(found: PossibleBases) -> Document:
     )
 
 
-def plan_document(lock: Lock, chain: Sequence[Definition]) -> Document:
+def plan_document(plan: BuildPlan) -> Document:
     """Return what `build --dry-run` says."""
+    lock, chain = plan.plan, plan.definitions
     bootstrap = lock.bootstrap
     base = f"{bootstrap.agent} {bootstrap.origin} ({bootstrap.because}; {lock.base.status})"
     rows = [(_released(lock.base), base)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lumiimg.report.document import Document, Facts, Section
-from lumiimg.report.json_builds import SchemaEntry, Schemas
-from lumiimg.report.json_kinds import KINDS
 from lumiimg.wording import count
 
-
-def all_schemas() -> Schemas:
-    return Schemas(tuple(SchemaEntry(name, one.number, one.printed_by, one.summary) for name, one in KINDS.items()))
+if TYPE_CHECKING:
+    from lumiimg.report.json_kinds import Schemas
 
 
 def schemas_document(listed: Schemas) -> Document:
