@@ -15,7 +15,7 @@ from lumiimg.cli.request import fetch_image, resolve_request
 from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Item
 from lumiimg.report.text import show_items
-from lumiimg.report.views.adapt import has_item, nothing_document, objection_items
+from lumiimg.report.views.build import has_item, nothing_document, objection_items
 from lumiimg.resolve.decide import locked
 from lumiimg.resolve.image_base import read_foreign
 

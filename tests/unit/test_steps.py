@@ -16,7 +16,7 @@ from lumiimg.image import open_image
 from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
-from lumiimg.report.views.path import path_sentence
+from lumiimg.report.views.parts import path_sentence
 from tests.shared import fabric_builder
 from tests.shared.pages import FABRIC, KNOWN, PROBED
 

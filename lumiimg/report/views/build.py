@@ -1,27 +1,34 @@
-"""What a build answers: the definitions, the start, the result; and the lock that it is made from."""
+"""What a build answers: the definitions, the start, the result; the lock that it is made from; and `adapt`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
+from lumiimg.check.static.commands import concluded
 from lumiimg.definition.writer import FLAT
 from lumiimg.errors import printable
 from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Block, Document, Lines, Meter, Paragraph, Section, Shown
+from lumiimg.report.document import Block, Document, Item, Lines, Meter, Paragraph, Section, Shown
 from lumiimg.report.views.image import difference_lines, differences_document
 from lumiimg.report.views.request import doubts_of, rows_of_lock, stack_table
 from lumiimg.resolve.request import Request, words_of
 from lumiimg.wording import count, duration, engine_word, operand, size, typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from lumiimg.build.unfetched import WrittenDefinitions
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.check.adaptation import NothingAdded
     from lumiimg.engine.engine import Engine
+    from lumiimg.findings import Finding
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
+
+_HAS = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")
+"""What is said of an image that is built on."""
 
 
 def doubts_section(lock: Lock) -> Section:
@@ -160,3 +167,25 @@ def changes_document(found: LockDiff) -> Document:
 def _change_lines(changes: Sequence[LockChange]) -> Section:
     lines = tuple(f"{one.what}: {one.old or '(not there)'} -> {one.new or '(gone)'}" for one in changes)
     return Section("Differences", (Lines(lines, what="differences"),))
+
+
+# -- adapt --
+
+
+def has_item(image: str, base: Layer) -> Item:
+    """Return what is known of an image."""
+    has = ", ".join(f"{name} {base.has[name]}" for name in _HAS if name in base.has)
+    return Item(Severity.INFO, f"{image} has {has or 'nothing that is known here'}")
+
+
+def objection_items(findings: Iterable[Finding], image: str, site: str, note: str = "") -> Iterator[Item]:
+    """Yield what stands in the way, with what to do on this site."""
+    for finding in findings:
+        remedies = concluded(finding.remedy, image, site)
+        yield Item(finding.severity, f"{finding.summary}{note}", tag=finding.id, remedies=remedies)
+
+
+def nothing_document(image: str, result: NothingAdded, lock: Lock) -> Document:
+    """Return what is said where nothing is built."""
+    sentence, sections = f"{result.sentence}: nothing was built", (doubts_section(lock),)
+    return Document("adapt", image, sentence, result.answer.severity, sections=sections)

@@ -8,10 +8,8 @@ from lumiimg.check.answer import Answer
 from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.document import Document, Item, Section, Shown
-from lumiimg.report.views.bandwidth import bandwidth_section
-from lumiimg.report.views.findings import finding_items
 from lumiimg.report.views.gpu_account import account_section, account_summary
-from lumiimg.report.views.path import PATH, path_line, path_steps
+from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_line, path_steps
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.wording import count, operand, typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.build.provenance import ImageRecord
 
@@ -37,11 +37,11 @@ def record_document(record: ImageRecord) -> Document:
     """Return what an image says. Raises BadInputError where what it says is damaged."""
     plan, manifest = record.plan, record.bind_manifest
     sentence, advice = "built by an engine from definition files of lumiimg", NO_ADVICE
-    rows: tuple[tuple[str, str], ...] = ()
+    rows = Facts(())
     if plan is not None:
         made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
         sentence = f"built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}"
-        rows = tuple(_plan_rows(record, plan))
+        rows = _facts(_plan_rows(record, plan))
         again = ["lumiimg", "rebuild", operand(str(record.image)), "-o", "new.sif"]
         given = " --base FILE" if _base(record, plan).get("agent") in list(LOCAL_AGENTS) else ""
         advice = Advice(next=f"{typed(again)}{given}", where="to build it again")
@@ -53,7 +53,7 @@ def record_document(record: ImageRecord) -> Document:
         sentence=sentence,
         advice=advice,
         sections=(
-            Section("What it was built from", (Facts(rows),)),
+            Section("What it was built from", (rows,)),
             *([_manifest(manifest)] if manifest is not None else []),
         ),
     )
@@ -82,6 +82,13 @@ def difference_lines(differences: Sequence[FileDifference]) -> Section:
     return Section("Files that differ", (Lines(lines, what="files"),))
 
 
+def _facts(rows: Iterable[tuple[str, str]]) -> Facts:
+    """Return the first of many rows."""
+    found = list(rows)
+    more = [("", f"{len(found) - _MOST} more; --json has all")] if len(found) > _MOST else []
+    return Facts((*found[:_MOST], *more))
+
+
 def _base(record: ImageRecord, plan: Mapping[str, Any]) -> Mapping[str, Any]:
     return (_objects(record, plan, "base") or [{}])[0]
 
@@ -90,16 +97,13 @@ def _plan_rows(record: ImageRecord, plan: Mapping[str, Any]) -> Iterator[tuple[s
     base, bill = _base(record, plan), record.sbom or {}
     digest = f" (sha256 {_word(base['sha256'])})" if base.get("sha256") else ""
     yield "from", f"{_word(base.get('agent'))} {_word(base.get('from'))}{digest}"
-    layers = _objects(record, plan, "layers")
-    for layer in layers[:_MOST]:
+    for layer in _objects(record, plan, "layers"):
         version = f" {_word(layer['version'])}" if layer.get("version") else ""
         sources = len(_objects(record, layer, "sources"))
         beside = f", {count(sources, 'source')}" if sources else ""
         if isinstance(asked := layer.get("requirements"), list) and asked:
             beside += f", for {', '.join(map(_word, asked[:_SHOWN]))}{' …' if len(asked) > _SHOWN else ''}"
         yield "layer", f"{_word(layer.get('name'))}{version}{beside}"
-    if len(layers) > _MOST:
-        yield "", f"and {count(len(layers) - _MOST, 'layer')} more; --json has all"
     kinds = Counter(
         _word(component.get("purl", "")).partition("/")[0].removeprefix("pkg:")
         for component in _objects(record, bill, "components")
@@ -111,7 +115,7 @@ def _plan_rows(record: ImageRecord, plan: Mapping[str, Any]) -> Iterator[tuple[s
     for metadata in _objects(record, bill, "metadata"):
         properties = _objects(record, metadata, "properties")
         unknown = [one.get("value") for one in properties if one.get("name") == INCOMPLETE]
-        yield from (("not known", _word(what)) for what in unknown[:_MOST])
+        yield from (("not known", _word(what)) for what in unknown)
 
 
 def _objects(record: ImageRecord, document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
@@ -135,34 +139,31 @@ def _manifest(manifest: CarriedManifest) -> Section:
     number = len(manifest.libraries)
     wanted = f"{number or 'no'} {'library' if number == 1 else 'libraries'} of the host"
     refused = ", which do not load in it" if number and manifest.fabric is Fabric.NONE else ""
-    parts = (manifest.libraries, manifest.versions, manifest.devices, manifest.variables, manifest.doubts)
-    cut = Paragraph("more than is shown here; --json has all")
     return Section(
         f"bind manifest: {wanted}{refused}, {_BASIS[manifest.basis]}",
         (
             Paragraph(manifest.because),
             Paragraph(_SETTLED[manifest.settled_by].format(manifest.machine)),
-            Facts(tuple(_manifest_rows(manifest))),
-            *([cut] if any(len(part) > _MOST for part in parts) else []),
+            _facts(_manifest_rows(manifest)),
         ),
         is_headed=True,
     )
 
 
 def _manifest_rows(manifest: CarriedManifest) -> Iterator[tuple[str, str]]:
-    for library in manifest.libraries[:_MOST]:
+    for library in manifest.libraries:
         yield "library", f"{library.soname} at {library.target}: {library.reason}"
         if library.host_path:
             yield "", f"from {library.host_path}"
         if len(library.chain) > 1:
             yield "", " -> ".join(library.chain)
-    for margin in manifest.versions[:_MOST]:
+    for margin in manifest.versions:
         have = f"it has up to {margin.offered}" if margin.have else "not seen"
         need = f"{margin.needed} of {margin.provider_side}"
         yield "version", f"{margin.library_side} needs {need}: {have}"
-    for device in manifest.devices[:_MOST]:
+    for device in manifest.devices:
         yield "device", f"{device.path}: {device.reason}"
-    for variable in manifest.variables[:_MOST]:
+    for variable in manifest.variables:
         value = f"={variable.value}" if variable.value is not None else ""
         yield "variable", f"{variable.name}{value}: {variable.reason}"
-    yield from (("open", doubt) for doubt in manifest.doubts[:_MOST])
+    yield from (("open", doubt) for doubt in manifest.doubts)

@@ -11,9 +11,7 @@ from lumiimg.findings import Severity
 from lumiimg.nccl.headline import headline, network, part_of, ranks_word
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Section, Shown, severity_of
-from lumiimg.report.views.bandwidth import bandwidth_section
-from lumiimg.report.views.findings import finding_items
-from lumiimg.report.views.path import PATH, path_steps
+from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

@@ -1,0 +1,91 @@
+"""What answers about a network share: findings as items, the path to it step by step, its bandwidth by size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.check.run.bandwidth import reference_of
+from lumiimg.findings import Family, Finding, Level, Severity
+from lumiimg.report.document import Curve, Item, PathSteps, Row, Section, Shown, Table
+from lumiimg.wording import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.fabric.path import FabricPath, Step
+    from lumiimg.nccl.report import Measurement
+
+PATH = "The path to the fast network"
+_ALWAYS = frozenset({Family.IMAGE, Family.GPU})
+"""Of no weight for the network, and jobs meet it."""
+
+
+def finding_items(findings: Iterable[Finding], of: str = "", *, is_green: bool = False) -> Iterator[Item]:
+    """Yield an item for each finding; one that bears on the answer is a case for CI, too, with where it is `of`.
+
+    Beside an answer that `is_green` an open question is none for CI: a higher level has answered what counts.
+    """
+    for finding in findings:
+        is_weighty = finding.level is Level.RUN or finding.id.family in _ALWAYS
+        bears = finding.severity is not Severity.INFO
+        yield Item(
+            finding.severity,
+            finding.summary,
+            tag=f"{finding.id}, {finding.level.value}",
+            evidence=finding.evidence,
+            via=finding.chain,
+            why=(finding.cause,) if finding.cause else (),
+            remedies=finding.remedy,
+            source=finding.source,
+            verbose=not bears and not is_weighty,
+            case=f"{finding.id} ({finding.level.value}){of}" if bears else None,
+            is_answered=is_green and finding.severity is Severity.UNKNOWN,
+        )
+
+
+def path_steps(steps: Sequence[Step], of: str = "") -> PathSteps:
+    """Return a fabric path as a block."""
+    return PathSteps(tuple(steps), path_sentence(steps), of)
+
+
+def path_line(path: FabricPath) -> str:
+    """Return a fabric path in one line."""
+    api = f" (API v{path.plugin_api})" if path.plugin_api else ""
+    parts = [
+        f"RCCL {path.rccl_version or '?'}" if path.rccl else "no RCCL",
+        f"{path.plugin}{api}" if path.plugin else "no plugin",
+    ]
+    if path.plugin:
+        parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
+    return " -> ".join(parts)
+
+
+def path_sentence(steps: Sequence[Step]) -> str:
+    """Return what the picture of a path shows."""
+    broken = [step for step in steps if step.severity is Severity.PROBLEM]
+    unknown = [step.title for step in steps if step.severity is Severity.UNKNOWN]
+    if broken:
+        return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
+    if unknown:
+        return f"No step is known to be broken; not known: {', '.join(unknown)}."
+    level = min((step.level for step in steps if step.level), key=list(Level).index, default=Level.STATIC)
+    return f"Every step holds, each with evidence of at least level {level.value}."
+
+
+def bandwidth_section(measured: Sequence[Measurement], site: Site | None, nodes: int | None) -> Section:
+    """Return the curve and the table of each measurement of several sizes; `nodes` are those of the job."""
+    blocks = (block for one in measured if len(one.points) > 1 for block in _blocks(one, site, nodes))
+    return Section("Bandwidth by message size", blocks, Shown.PAGE)
+
+
+def _blocks(measured: Measurement, site: Site | None, nodes: int | None) -> Iterator[Curve | Table]:
+    reference = reference_of(measured, measured.nodes or nodes, site)
+    named = [(measured.name, tuple((float(message), speed) for message, speed in measured.points))]
+    if reference is not None and site is not None:
+        known_from, largest = float(reference.from_bytes), float(max(measured.points[-1][0], reference.from_bytes))
+        level = ((known_from, reference.gb_s), (largest, reference.gb_s))
+        named.append((f"a healthy network of {site.name}", level))
+    yield Curve(measured.name, "message, bytes", "bus bandwidth, GB/s", tuple(named))
+    rows = tuple(Row((size(message), f"{speed:.4g}")) for message, speed in measured.points)
+    yield Table(("message", "GB/s"), rows, f"Best bus bandwidth of {measured.name}, by size", "sizes")
