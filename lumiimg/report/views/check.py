@@ -8,7 +8,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.findings import Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.document import Document, Item, Section, Shown
-from lumiimg.report.views.gpu_account import account_section, account_summary
+from lumiimg.report.views.gpu_code import account_section, account_summary
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_line, path_steps
 from lumiimg.wording import count
 

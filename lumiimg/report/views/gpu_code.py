@@ -1,4 +1,4 @@
-"""What `show --gpu` answers: a table in Markdown, to be pasted into an issue."""
+"""What a GPU makes of the code of an image: for `check` by component, for `show --gpu` a table to be pasted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import printable
 from lumiimg.findings import Severity
 from lumiimg.gpu.rule import CodeForm, GpuFit
-from lumiimg.report.document import Document, Lines, Paragraph, Section
+from lumiimg.report.document import Document, Lines, Paragraph, Row, Section, Shown, Table
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from lumiimg.check.static.gpu_code import GpuAccount
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.resolve.gpu_code import CodeFile, GpuCode, ImageGpuCode
+    from lumiimg.resolve.gpu_verdict import GpuVerdict
 
 _WORDS = {
     GpuFit.RUNS: "yes",
@@ -25,6 +27,35 @@ _WORDS = {
     GpuFit.NO: "no",
     GpuFit.UNKNOWN: "not known",
 }
+_MARKS = {GpuFit.RUNS: "✓", GpuFit.PART: "✓ in part", GpuFit.XNACK: "✗ without HSA_XNACK=1", GpuFit.UNKNOWN: "?"}
+_SEVERITIES = {GpuFit.RUNS: Severity.OK, GpuFit.PART: Severity.OK, GpuFit.UNKNOWN: Severity.UNKNOWN}
+
+
+def account_summary(account: GpuAccount) -> str:
+    """Return a line: each component with its mark."""
+    parts = ", ".join(f"{part.component} {_mark(part)}" for part in account.parts)
+    return f"GPU code for {account.processor}: {parts or 'none was found'}"
+
+
+def account_section(account: GpuAccount | None) -> Section:
+    """Return the components with what the GPU takes of each; empty where there is no account."""
+    if account is None:
+        return Section("GPU code", ())
+    caption = f"Whether {account.gpu}, the GPU of {account.machine}, takes the code of each component"
+    table = Table(("component", account.processor, "why", "where"), tuple(map(_row, account.parts)), caption)
+    return Section("GPU code", (table,), Shown.PAGE)
+
+
+def _mark(part: GpuVerdict) -> str:
+    return _MARKS.get(part.fit) or f"{part.has} ✗"
+
+
+def _row(part: GpuVerdict) -> Row:
+    severity = Severity.PROBLEM if part.stands_against else _SEVERITIES.get(part.fit, Severity.INFO)
+    why = [] if severity is Severity.OK else [part.why or part.without or ""]
+    why += [] if part.needed else ["beside the path: not every job calls it"]
+    more = f", and {count(len(part.paths) - 1, 'place')} more" if len(part.paths) > 1 else ""
+    return Row((part.component, _mark(part), "; ".join(filter(None, why)), f"{part.paths[0]}{more}"), severity)
 
 
 def gpu_code_document(found: ImageGpuCode) -> Document:
