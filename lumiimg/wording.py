@@ -12,8 +12,12 @@ _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
 def count(number: int, noun: str) -> str:
-    """Return `1 node`, `2 nodes`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return `1 node`, `2 nodes`, `2 libraries`, `2 processes`."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("y") and not noun.endswith("ay"):
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def word(text: str) -> str:

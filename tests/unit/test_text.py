@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lumiimg.findings import Advice, Remedy, Severity
 from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Table, Tree
 from lumiimg.report.text import show
+from lumiimg.wording import count
 from tests.shared import answers
 from tests.shared.html_page import HOSTILE
 from tests.shared.programs import examples
@@ -235,3 +236,9 @@ def test_a_list_that_was_asked_for_is_whole_on_any_screen(capsys: Capture) -> No
     document = Document("list", "bases", "100 bases", sections=(Section("Bases", many, is_headed=True),), is_list=True)
     assert "base 99" in shown(capsys, document)
     assert "base 99" not in shown(capsys, replace(document, is_list=False))
+
+
+def test_a_noun_agrees_with_its_number() -> None:
+    plurals = {"node": "nodes", "library": "libraries", "day": "days", "process": "processes", "GPU": "GPUs"}
+    for one, many in plurals.items():
+        assert (count(1, one), count(0, one), count(2, one)) == (f"1 {one}", f"0 {many}", f"2 {many}")

@@ -14,6 +14,7 @@ from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Family, Level, Remedy, Severity
 from lumiimg.toml import own_table
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ def with_host(static: StaticResult, manifest: BindManifest, *, host: str) -> Sta
     judge_process(trial.root, trial.process, found)
     libraries = [bind for bind in manifest.binds if bind.chain]
     if libraries:
-        what = f"with {len(libraries)} libraries of {host} bound, the plugin and all that it needs load"
+        what = f"with {count(len(libraries), 'library')} of {host} bound, the plugin and all that it needs load"
         lines = tuple(f"{bind.source} at {bind.target}" for bind in libraries)
         found.add(Code.BIND_LOADS, Severity.OK, what, evidence=lines)
     for note in manifest.notes:

@@ -11,7 +11,7 @@ from lumiimg.check.static.host_fit import words_of
 from lumiimg.findings import Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Paragraph, Section, Tree
-from lumiimg.report.views.images import image_items, of_error
+from lumiimg.report.views.images import for_first, image_items, of_error
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count
 
@@ -88,7 +88,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
     for _, alike in itertools.groupby(sorted(images, key=_alike), _alike):
         same = list(alike)
         image, names = same[0], tuple(each.image for each in same)
-        is_one, what = len(same) == 1, image.remedies
+        is_one = len(same) == 1
         yield Item(
             image.fate.severity,
             f"{image.image if is_one else count(len(same), 'image')}: {_fate(image)}",
@@ -96,14 +96,9 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
             why=tuple(_reasons(image)),
             evidence=tuple(_details(image)),
             notes=tuple(f"note: {note}" for note in image.notes),
-            remedies=what if is_one else tuple(_for_first(one, len(same)) for one in what),
+            remedies=tuple(for_first(one, len(same)) for one in image.remedies),
             any_one=True,
         )
-
-
-def _for_first(remedy: Remedy, number: int) -> Remedy:
-    where = f"for the first of {number}"
-    return Remedy(remedy.text, remedy.command, f"{remedy.where}, {where}" if remedy.where else where)
 
 
 def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:

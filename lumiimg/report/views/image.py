@@ -137,7 +137,7 @@ def _word(value: object) -> str:
 def _manifest(manifest: CarriedManifest) -> Section:
     """Return which libraries of the host the image wants, where, why, and what else it needs there."""
     number = len(manifest.libraries)
-    wanted = f"{number or 'no'} {'library' if number == 1 else 'libraries'} of the host"
+    wanted = f"{count(number, 'library') if number else 'no libraries'} of the host"
     refused = ", which do not load in it" if number and manifest.fabric is Fabric.NONE else ""
     return Section(
         f"bind manifest: {wanted}{refused}, {_BASIS[manifest.basis]}",

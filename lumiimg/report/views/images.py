@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -99,31 +99,35 @@ def counted(answers: Sequence[ImageAnswer]) -> str:
 
 
 def _item(same: Sequence[ImageAnswer]) -> Item:
-    first, advice = same[0], _advice(same)
+    first = same[0]
+    is_good = first.exit_code is ExitCode.GOOD
     return Item(
         first.severity,
         f"{count(len(same), 'image')}: {first.sentence}",
         names=tuple(answer.image for answer in same),
-        why=(advice.why,) if advice.why else (),
-        remedies=(Remedy(command=advice.next, where=advice.where),) if advice.next else (),
+        why=(first.advice.why,) if first.advice.why and not is_good else (),
+        remedies=(_remedy(same, first.advice.next),) if first.advice.next and not is_good else (),
     )
 
 
-def _advice(same: Sequence[ImageAnswer]) -> Advice:
-    """Return why, and one command: for all images of a fate where it takes several, else for the first."""
-    first = same[0]
-    if first.exit_code is ExitCode.GOOD:
-        return NO_ADVICE
-    if len(same) == 1 or first.advice.next is None:
-        return first.advice
+def _remedy(same: Sequence[ImageAnswer], command: str) -> Remedy:
+    """Return one command: for all images of a fate where it takes several, else for the first."""
+    found = Remedy(command=command, where=same[0].advice.where)
     for verb in _TAKE_SEVERAL:
         names = [word(operand(answer.image)) for answer in same]
         one, of_all = f"lumiimg {verb} {names[0]} ", f"lumiimg {verb} {' '.join(names)} "
-        command = first.advice.next.replace(one, of_all)
-        if first.advice.next.count(one) == 1 and "--nodes" not in command and len(command) <= _LONGEST:
-            return replace(first.advice, next=command)
-    where = f"for the first of {len(same)}"
-    return replace(first.advice, where=f"{first.advice.where}, {where}" if first.advice.where else where)
+        longer = command.replace(one, of_all)
+        if command.count(one) == 1 and "--nodes" not in command and len(longer) <= _LONGEST:
+            return Remedy(command=longer, where=found.where)
+    return for_first(found, len(same))
+
+
+def for_first(remedy: Remedy, number: int) -> Remedy:
+    """Return a remedy of the first of several that are alike, saying so."""
+    where = f"for the first of {number}"
+    if number == 1:
+        return remedy
+    return Remedy(remedy.text, remedy.command, f"{remedy.where}, {where}" if remedy.where else where)
 
 
 def _table(answers: Sequence[ImageAnswer]) -> Table:

@@ -62,8 +62,7 @@ def _of_one(of: tuple[str, LoadOutcome]) -> str:
         return f"{path} would not load"
     if outcome.root is not None and not outcome.root.facts.is_dynamic:
         return f"{path} is statically linked"
-    libraries = len(outcome.objects) - 1
-    return f"{path} loads with all that it needs: {'1 library' if libraries == 1 else f'{libraries} libraries'}"
+    return f"{path} loads with all that it needs: {count(len(outcome.objects) - 1, 'library')}"
 
 
 def _of_many(outcomes: Mapping[str, LoadOutcome], every: Sequence[LoadOutcome]) -> str:

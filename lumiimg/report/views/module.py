@@ -51,5 +51,5 @@ def _binds(module: ImageModule) -> str:
     if module.boundary is None:
         return f"{count(len(module.binds), 'path')} of the site, no library of the machine"
     libraries = len(module.host_files)
-    of_host = f"{'1 library' if libraries == 1 else f'{libraries} libraries'} of {module.boundary.host}"
+    of_host = f"{count(libraries, 'library')} of {module.boundary.host}"
     return f"{of_host}, {count(len(module.binds) - libraries, 'other path')} (fabric {module.boundary.fabric.value})"
