@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import cast
 
+from lumiimg.check.explained import BoundImage
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.opened import explained
 from lumiimg.errors import ExitCode
-from lumiimg.fabric.path import Fabric
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.report.bind import manifest_text
 from lumiimg.report.text import show, show_items
@@ -18,9 +18,10 @@ from lumiimg.report.views.binds import doubts, refusals_document
 def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments)
     snapshot = cast("Snapshot", inputs.snapshot)  # --host is required
-    _, fit = explained(arguments.image, arguments, inputs)
-    print(manifest_text(fit, snapshot, "json" if arguments.json else arguments.format), end="")
-    if fit.fabric is Fabric.NONE:
+    bound = BoundImage(explained(arguments.image, arguments, inputs).of)
+    fit = bound.of
+    print(manifest_text(bound, snapshot, "json" if arguments.json else arguments.format), end="")
+    if bound.is_refused:
         show(refusals_document(fit, "bind"), quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return fit.answer.exit_code
     if not arguments.quiet:

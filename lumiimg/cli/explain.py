@@ -12,7 +12,6 @@ from lumiimg.cli.opened import explained
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import ground_of, open_sources, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.json_images import ExplainedImage
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.images import ImageAnswer, of_check
 from lumiimg.report.views.request import bases_document, request_document
@@ -43,17 +42,16 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
-    report, fit = explained(arguments.images[0], arguments, Inputs.of(arguments))
-    document, value = compatibility_document(report, fit), ExplainedImage(fit, report.advice)
-    return output.deliver(document, "explain-image", value, report.answer.exit_code)
+    found = explained(arguments.images[0], arguments, Inputs.of(arguments))
+    return output.deliver(compatibility_document(found), "explain-image", found, found.report.answer.exit_code)
 
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:
     inputs = Inputs.of(arguments)
 
     def answer(image: Path) -> tuple[ImageAnswer, object]:
-        report, fit = explained(image, arguments, inputs)
-        return of_check(report), ExplainedImage(fit, report.advice)
+        found = explained(image, arguments, inputs)
+        return of_check(found.report), found
 
     return output.each("explain", "explain-image", arguments.images, answer)
 

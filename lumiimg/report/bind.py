@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.binds import exports, refuse_unsafe, spec, variables_of_engine
 from lumiimg.cluster.module.plan import NOTHING_BOUND
 from lumiimg.errors import printable
-from lumiimg.fabric.path import Fabric
-from lumiimg.host.manifest import BindManifest
 from lumiimg.report import json_output
-from lumiimg.report.json_images import BoundImage
-from lumiimg.report.views.binds import doubts
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.explained import BoundImage
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
 
 _REFUSED = {
@@ -25,21 +22,22 @@ _REFUSED = {
 }
 
 
-def manifest_text(fit: HostFit, snapshot: Snapshot, style: str) -> str:
+def manifest_text(bound: BoundImage, snapshot: Snapshot, style: str) -> str:
     """Return a manifest for a `shell`, for the command line of `singularity`, or as `json`, which alone says why not.
 
     Raises FailedError for a path that no engine takes.
     """
-    manifest = fit.manifest or BindManifest(Fabric.NONE)
-    if manifest.fabric is Fabric.NONE and style != "json":
+    manifest = bound.manifest
+    if bound.is_refused and style != "json":
         return _REFUSED[style]
     refuse_unsafe(manifest.binds, manifest.variables, style)
     if style == "json":
-        return _json(fit, manifest)
-    return _shell(fit, manifest, snapshot) if style == "shell" else _singularity(manifest)
+        return f"{json_output.json_text('bind', bound)}\n"
+    return _shell(bound, manifest, snapshot) if style == "shell" else _singularity(manifest)
 
 
-def _shell(fit: HostFit, manifest: BindManifest, snapshot: Snapshot) -> str:
+def _shell(bound: BoundImage, manifest: BindManifest, snapshot: Snapshot) -> str:
+    fit = bound.of
     lines = [f"lumiimg bind {fit.image} for {fit.host}: fabric {manifest.fabric.value}"]
     if not manifest.binds:
         lines.append(NOTHING_BOUND)
@@ -49,7 +47,7 @@ def _shell(fit: HostFit, manifest: BindManifest, snapshot: Snapshot) -> str:
             lines.append(f"    {' -> '.join(bind.chain)}")
     lines += [f"{item.name}: {item.reason}" for item in manifest.variables]
     lines += [f"note: {note}" for note in manifest.notes]
-    lines += [f"doubt: {doubt.text}" for doubt in doubts(fit)]
+    lines += [f"doubt: {doubt}" for doubt in bound.doubts]
     comments = [f"# {printable(line)}" for line in lines]
     return "\n".join([*comments, *exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)]) + "\n"
 
@@ -58,10 +56,3 @@ def _singularity(manifest: BindManifest) -> str:
     words = [word for bind in manifest.binds for word in ("--bind", spec(bind))]
     words += [word for item in manifest.variables for word in ("--env", f"{item.name}={item.value}")]
     return f"{shlex.join(words)}\n"
-
-
-def _json(fit: HostFit, manifest: BindManifest) -> str:
-    binds = manifest.fabric is not Fabric.NONE
-    decision = "ok" if binds else fit.decision
-    against = tuple(doubt.text for doubt in doubts(fit)) if binds else ()
-    return json_output.json_text("bind", BoundImage(fit, decision, manifest, against)) + "\n"

@@ -70,7 +70,7 @@ _ALL = (
     Kind(
         "bind",
         "lumiimg bind IMAGE --host host.json --json",
-        "report.json_images.BoundImage",
+        "check.explained.BoundImage",
         f"""of.image of.host decision manifest.fabric manifest.binds{{{_BOUND} chain}} environment{{value reason}}
         manifest.loaded{{{_LOADED}}} manifest.refusals{{attempt library need have chain words}} manifest.notes
         doubts""",
@@ -153,9 +153,10 @@ _ALL = (
     Kind(
         "explain-image",
         "lumiimg explain IMAGE [--host host.json] --json",
-        "report.json_images.ExplainedImage",
-        f"""of.image of.host of.decision of.fabric of.static.path.plugin of.torch glibc of.rules{{{_RULE}}} nearest
-        of.remedies advice of.loaded{{{_LOADED}}} of.missing
+        "check.explained.ExplainedImage",
+        f"""of.image of.host of.decision of.fabric of.static.path.plugin of.torch
+        glibc=of{{image=glibc host=host_glibc}} of.rules{{{_RULE}}} nearest
+        of.remedies report.advice of.loaded{{{_LOADED}}} of.missing
         of.margins{{library from=library_of provider provider_from=provider_of need=needed have=offered}}
         notes of.gpu{{{_GPU}}}""",
     ),

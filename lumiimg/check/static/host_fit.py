@@ -69,7 +69,9 @@ class HostFit:
     """Node of the snapshot; null without one."""
     static: StaticResult
     glibc: str | None
+    """The image's; null where it is not known."""
     host_glibc: str | None
+    """The host's; null where it is not known, or there is no snapshot."""
     torch: str | None
     """Its version with the local part; null where there is none."""
     manifest: BindManifest | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
+from lumiimg.check.explained import doubts_of_binds
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Advice, Severity, first_command
 from lumiimg.report.document import Document, Item, Section
@@ -50,15 +51,7 @@ def attempts(fit: HostFit) -> Iterator[Item]:
 
 def doubts(fit: HostFit) -> tuple[Item, ...]:
     """Return what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
-    words = {Severity.PROBLEM: "would", Severity.UNKNOWN: "perhaps would"}
-    found = [
-        Item(finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}")
-        for finding in fit.static.findings
-        if (would := words.get(finding.severity))
-    ]
-    if fit.carried.against and fit.carried.sentence:
-        found.append(Item(Severity.INFO, fit.carried.sentence))
-    return tuple(found)
+    return tuple(Item(severity, text) for severity, text in doubts_of_binds(fit))
 
 
 def _no_fabric(fit: HostFit) -> str:
