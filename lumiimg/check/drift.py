@@ -16,7 +16,6 @@ from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.commands import bind_command, concluded
 from lumiimg.check.static.files import check_static
-from lumiimg.check.static.gpu_code import gpu_owner
 from lumiimg.check.static.host_fit import HostFit, check_host_fit, without_ours
 from lumiimg.check.static.proposals import is_refused
 from lumiimg.errors import ExitCode, LumiimgError
@@ -226,10 +225,7 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
     with open_for_check(path, without_ours(environment), drift.now, site) as context:
         static = check_static(context)
         then = replace(context, snapshot=drift.before)
-        before, now = (
-            check_host_fit(each, static, owner=gpu_owner(site, each.snapshot), with_site=True)
-            for each in (then, context)
-        )
+        before, now = (check_host_fit(each, static, with_site=True) for each in (then, context))
         saved = _saved(context, drift, before, now)
         driver = tuple(_driver(context, drift)) if drift.driver_changed else ()
     fate = _fate(before, now, is_stale=not saved.hold, driver=driver)

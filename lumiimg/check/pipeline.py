@@ -21,7 +21,7 @@ from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the 
 from lumiimg.check.run.execution import RunResult, count_gpus, refuse_without_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_static
-from lumiimg.check.static.gpu_code import GpuAccount, gpu_owner
+from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.static.host_fit import HostFit, check_host_fit
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.surroundings import findings_of_machine, findings_of_venv
@@ -137,8 +137,7 @@ def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
     """
     static = check_static(context)
     static = replace(static, findings=(*static.findings, *findings_of_machine(context, static)))
-    owner = gpu_owner(context.site, context.snapshot)
-    files = check_host_fit(context, static, owner=owner, with_site=with_site)
+    files = check_host_fit(context, static, with_site=with_site)
     return files.with_findings((*findings_of_venv(context), *files.static.findings, *find_faults(context, static)))
 
 

@@ -24,22 +24,6 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class GpuOwner:
-    """The machine whose GPU is to take the code of an image."""
-
-    processor: str
-    name: str
-    """Of the site, or of the node whose GPU was seen."""
-
-
-def gpu_owner(site: Site | None, snapshot: Snapshot | None) -> GpuOwner | None:
-    """Return the owner of the GPU: what was seen on a node counts more than what is believed of its site."""
-    if snapshot is not None and snapshot.gpu is not None:
-        return GpuOwner(snapshot.gpu, snapshot.host)
-    return GpuOwner(site.arch, site.name) if site is not None and site.arch is not None else None
-
-
-@dataclass(frozen=True, slots=True)
 class GpuAccount:
     """What the GPU of a machine makes of the code of an image."""
 
@@ -64,21 +48,26 @@ class GpuAccount:
 
 
 def judge_gpu_code(
-    image: Image, environment: Mapping[str, str], loaded: Iterable[str], owner: GpuOwner | None
+    image: Image, environment: Mapping[str, str], loaded: Iterable[str], site: Site | None, snapshot: Snapshot | None
 ) -> GpuAccount | None:
     """Return the account for the GPU of a machine; None where none of AMD's is known.
 
-    `loaded`: the files of a job's process, as its loader found them. Raises ImageError where the image cannot be read.
+    What was seen on a node counts more than what is believed of its site. `loaded`: the files of a job's process, as
+    its loader found them. Raises ImageError where the image cannot be read.
     """
-    if owner is None:
+    if snapshot is not None and snapshot.gpu is not None:
+        processor, machine = snapshot.gpu, snapshot.host
+    elif site is not None and site.arch is not None:
+        processor, machine = site.arch, site.name
+    else:
         return None
     try:
-        gpu = gpu_of(owner.processor, variable_of(XNACK, image, environment))
+        gpu = gpu_of(processor, variable_of(XNACK, image, environment))
     except GpuCodeError:
         return None
     parts = gpu_verdicts(gpu_code_of(image.root), gpu, frozenset(_real(image, loaded)))
-    override = taken_for(owner.processor, variable_of(OVERRIDE, image, environment))
-    return GpuAccount(str(gpu), owner.name, parts, override)
+    override = taken_for(processor, variable_of(OVERRIDE, image, environment))
+    return GpuAccount(str(gpu), machine, parts, override)
 
 
 def findings_of(account: GpuAccount | None) -> tuple[Finding, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.check.answer import Answer, decide
 from lumiimg.check.registry import Findings
 from lumiimg.check.static.commands import with_commands
-from lumiimg.check.static.gpu_code import GpuAccount, GpuOwner, findings_of, judge_gpu_code
+from lumiimg.check.static.gpu_code import GpuAccount, findings_of, judge_gpu_code
 from lumiimg.check.static.host_binds import with_host
 from lumiimg.check.static.variables import doubted
 from lumiimg.elf.system import glibc_version
@@ -166,18 +166,22 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_host_fit(
-    context: ImageInContext, static: StaticResult, *, owner: GpuOwner | None = None, with_site: bool = False
+    context: ImageInContext, static: StaticResult, *, with_site: bool = False, with_gpu: bool = True
 ) -> HostFit:
     """Return what comes from where for an image whose files are checked already.
 
-    `owner`: whose GPU is to take the image's code. `with_site`: with what the site's jobs have bound on top.
+    `with_site`: with what the site's jobs have bound on top. `with_gpu`: with what the machine's GPU makes of its code.
     """
     image, environment, snapshot = context.image, context.read_by_engine, context.snapshot
     settings = context.inside.settings
     manifest: BindManifest | None = None
     loaded: tuple[Loaded, ...] = ()
     missing: tuple[str, ...] = ()
-    demand = demand_of(image, static, static.provider_path or variable_of(PROVIDER_PATH, image, environment))
+    provider_path = static.provider_path or variable_of(PROVIDER_PATH, image, environment)
+    if static.job is None:
+        demand = demand_without_rccl(image.root, provider_path)
+    else:
+        demand = Demand(static.job, static.path.plugin_files, static.path.accepts, provider_path)
     if demand is not None and snapshot is not None:
         manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
         manifest = complete(manifest, snapshot, image.root, context.site if with_site else None)
@@ -187,7 +191,8 @@ def check_host_fit(
         loaded, missing = _alone(image.root, settings, demand)
     margins = tuple(margins_of(loaded))
     carried = account_of(image.root, settings, demand, manifest, snapshot)
-    gpu = judge_gpu_code(image, environment, (item.object.path for item in loaded), owner)
+    files = (item.object.path for item in loaded)
+    gpu = judge_gpu_code(image, environment, files, context.site, snapshot) if with_gpu else None
     found = Findings(Level.STATIC, [*doubted(findings_of(gpu), context.variables), *static.findings])
     if carried.sentence is not None:
         found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
@@ -206,16 +211,6 @@ def check_host_fit(
         carried=carried,
         gpu=gpu,
     )
-
-
-def demand_of(image: Image, static: StaticResult, provider_path: str | None) -> Demand | None:
-    """Return the process to look at: RCCL's, or without a loadable RCCL one that has nothing but the loader.
-
-    None where the image has no loader that is modelled.
-    """
-    if static.job is not None:
-        return Demand(static.job, static.path.plugin_files, static.path.accepts, provider_path)
-    return demand_without_rccl(image.root, provider_path)
 
 
 def _alone(

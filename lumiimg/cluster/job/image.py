@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_files
-from lumiimg.check.static.gpu_code import gpu_owner, judge_gpu_code
+from lumiimg.check.static.gpu_code import judge_gpu_code
 from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.check.static.surroundings import wrong_processors
 from lumiimg.cluster.job.gpu_notes import notes_of_gpu
@@ -66,7 +66,7 @@ def _with_image(
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
         contents = read_contents(image)
         python = python_of(image, contents)
-        owner = gpu_owner(site, snapshot)
+        gpu = judge_gpu_code(image, environment, loaded_in_jobs(image), site, snapshot)
         mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
         request = replace(
             asked,
@@ -74,7 +74,7 @@ def _with_image(
             absent=absent_paths([*words, *filter(None, [asked.caches])], whole.root, mounted),
             note=note_of_program(words[0], whole, python) if words else None,
             variables=image.environment,
-            of_gpu=tuple(notes_of_gpu(judge_gpu_code(image, environment, loaded_in_jobs(image), owner))),
+            of_gpu=tuple(notes_of_gpu(gpu)),
             of_venv=tuple(notes_of_venv(venv, path, contents.has)) if venv else (),
         )
         return request, contents.stack_with(venv.packages if venv else {}), image.root.exists(MANIFEST_PATH)

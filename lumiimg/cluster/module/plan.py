@@ -175,7 +175,7 @@ def plan_module(
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
             without_venv = replace(context, image=image)
             static = check_static(without_venv)
-            boundary = check_host_fit(without_venv, static, with_site=True).concluded(without_venv)
+            boundary = check_host_fit(without_venv, static, with_site=True, with_gpu=False).concluded(without_venv)
         if snapshot is None and boundary is not None:
             (carried, of_manifest), boundary = without_node(boundary.carried), None
         contents = read_contents(image)
