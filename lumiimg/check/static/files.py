@@ -83,13 +83,14 @@ def _note_program(
 
     What no process of the image gets past is one all the same: then it is about libraries, and no program is known.
     """
-    severity, lines = Severity.UNKNOWN if jobs.is_open else Severity.INFO, list[str]()
+    lines: tuple[str, ...] = ()
     if jobs.is_open and worst.is_program:
         own = results[worst].findings
-        lines = [f"if it is this one: {each.summary}" for each in own if each.severity is Severity.PROBLEM]
+        lines = tuple(f"if it is this one: {each.summary}" for each in own if each.severity is Severity.PROBLEM)
         left = tuple(each for each in own if each.severity is not Severity.PROBLEM)
         results[worst] = replace(results[worst], findings=left)
-    found.add(Code.PROGRAM_UNKNOWN, severity, jobs.note or "", evidence=tuple(lines))
+    what = jobs.note or ""
+    found.add(Code.PROGRAM_UNKNOWN, Severity.UNKNOWN if jobs.is_open else Severity.INFO, what, evidence=lines)
 
 
 def _rank(result: StaticResult) -> int:
