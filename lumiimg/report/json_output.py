@@ -1,4 +1,4 @@
-"""The JSON that commands print: of a value of a room, the keys that its kind has (json_kinds.py), without secrets."""
+"""The JSON that commands print: of a value of a room, the keys that its kind has (json_kinds.toml), without secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Key:
 
 @cache
 def keys_in(text: str) -> Keys:
-    """Return the keys that are written as json_kinds.py has them."""
+    """Return the keys that are written as json_kinds.toml has them."""
     return _read(iter(_WORD.findall(text)))
 
 

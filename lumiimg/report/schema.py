@@ -1,4 +1,4 @@
-"""The JSON Schemas (2020-12) of what commands print, made from the types that json_kinds.py names.
+"""The JSON Schemas (2020-12) of what commands print, made from the types that json_kinds.toml names.
 
 A key has the type of its field, or of its property; its description is the docstring of that.
 """

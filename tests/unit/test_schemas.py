@@ -48,8 +48,8 @@ from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.json_kinds import KINDS
-from lumiimg.report.json_output import print_json, strict_json
-from lumiimg.report.schema import schema_of
+from lumiimg.report.json_output import keys_in, print_json, strict_json
+from lumiimg.report.schema import _object, _Shared, schema_of
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
 from lumiimg.resolve.network.mirrors import Mirrors
@@ -267,6 +267,15 @@ def test_each_key_is_described_and_each_object_closed() -> None:
             assert part["additionalProperties"] not in (True, {}), f"{name} {above}: anything may come"
         for key, inner in part.get("properties", {}).items():
             assert inner.get("description", "").endswith((".", ",", "…")), f"{name} {above} {key}: not described"
+
+
+def test_a_key_whose_attribute_has_another_name_is_a_fault() -> None:
+    for kind in KINDS.values():
+        for name, key in keys_in(kind.keys).items():
+            for number, part in enumerate(key.path):
+                path = (*key.path[:number], f"{part}_of_old", *key.path[number + 1 :])
+                with pytest.raises(KeyError, match=f"{part}_of_old"):
+                    _object(kind.type, {name: replace(key, path=path)}, _Shared(omits=False))
 
 
 @pytest.mark.usefixtures("clean_home")
