@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
@@ -13,11 +14,10 @@ from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, p
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.pipeline import CheckReport
-    from lumiimg.check.run.collective import CollectiveOutcome
+    from lumiimg.check.pipeline import CheckReport, CheckResult
     from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 
 FOUND = "What was found"
@@ -27,13 +27,46 @@ _LONG_NAMES = 60
 
 def check_document(report: CheckReport, site: Site | None = None) -> Document:
     """Return what `check IMAGE` says; `site`: whose bandwidth is drawn beside what was measured."""
-    summary = [path_line(report.path)]
+    findings = finding_items(report.findings, is_green=report.answer is Answer.NO_OBSTACLE)
+    sections = (
+        Section(PATH, (path_steps(report.steps),), Shown.PAGE),
+        account_section(report.gpu),
+        Section(FOUND, findings),
+    )
+    return _document(report, site, path_line(report.path), sections)
+
+
+def nodes_document(report: NodesReport, site: Site | None = None) -> Document:
+    """Return what `check IMAGE --nodes N` says: each kind of node with its names, then what was found on it."""
+    pictures = (
+        path_steps(group.steps, "" if len(report.groups) == 1 else names_of(group.nodes))
+        for group in report.groups
+        if group.steps
+    )
+    sections = (
+        Section("The nodes", (*(_group(report, group) for group in report.groups), *_silent(report))),
+        Section(PATH, pictures, Shown.PAGE),
+        account_section(report.gpu),
+        *_findings(report),
+    )
+    found = _document(report, site, f"job {report.job}", sections)
+    return replace(found, command="check --nodes", case=f"network of {report.image} on all nodes")
+
+
+def _document(report: CheckResult, site: Site | None, first: str, sections: tuple[Section, ...]) -> Document:
+    """Return what both have in common; `first` is the first line below the answer."""
+    ran, summary = report.collective, [first]
+    if ran is not None:
+        best = max((one.best_gb_s for one in ran.measurements if one.best_gb_s is not None), default=None)
+        speed = "" if best is None else f", {best:.1f} GB/s"
+        where = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
+        summary.append(f"{ran.program}, {where}: {ran.verdict} ({ran.confidence}){speed}")
+        sections = (*sections, bandwidth_section(ran.measurements, site, ran.nodes))
     if report.gpu is not None:
         summary.append(account_summary(report.gpu))
-    if ran := report.collective:
-        ranks = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
-        summary.append(f"{ran.program}, {ranks}: {ran.verdict} ({ran.confidence})")
-    findings = tuple(finding_items(report.findings, is_green=report.answer is Answer.NO_OBSTACLE))
+    levels: dict[str, list[str]] = {}
+    for level, text in report.levels.items():
+        levels.setdefault(text, []).append(level)
     return Document(
         command="check",
         subject=report.image,
@@ -42,54 +75,10 @@ def check_document(report: CheckReport, site: Site | None = None) -> Document:
         sentence=report.sentence,
         advice=report.advice,
         summary=tuple(summary),
-        sections=(
-            Section(PATH, (path_steps(report.steps),), Shown.PAGE),
-            account_section(report.gpu),
-            Section(FOUND, findings),
-            *_bandwidth(report.collective, site),
-        ),
-        closing=level_lines(report.levels),
+        sections=sections,
+        closing=tuple(f"level {' and '.join(same)}: {text}" for text, same in levels.items()),
         case=f"network of {report.image}",
     )
-
-
-def nodes_document(report: NodesReport, site: Site | None = None) -> Document:
-    """Return what `check IMAGE --nodes N` says: each kind of node with its names, then what was found on it."""
-    summary = [f"job {report.job}", *_collective(report)]
-    if report.gpu is not None:
-        summary.append(account_summary(report.gpu))
-    nodes = [*(_group(report, group) for group in report.groups), *_silent(report)]
-    pictures = [
-        path_steps(group.steps, "" if len(report.groups) == 1 else names_of(group.nodes))
-        for group in report.groups
-        if group.steps
-    ]
-    return Document(
-        command="check --nodes",
-        subject=report.image,
-        is_named=True,
-        severity=report.answer.severity,
-        sentence=report.sentence,
-        advice=report.advice,
-        summary=tuple(summary),
-        sections=(
-            Section("The nodes", nodes),
-            Section(PATH, tuple(pictures), Shown.PAGE),
-            account_section(report.gpu),
-            *_findings(report),
-            *_bandwidth(report.collective, site),
-        ),
-        closing=level_lines(report.levels),
-        case=f"network of {report.image} on all nodes",
-    )
-
-
-def level_lines(taken: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what became of each level; of several the same once."""
-    levels: dict[str, list[str]] = {}
-    for level, text in taken.items():
-        levels.setdefault(text, []).append(level)
-    return tuple(f"level {' and '.join(same)}: {text}" for text, same in levels.items())
 
 
 def names_of(nodes: Sequence[str]) -> str:
@@ -139,19 +128,5 @@ def _findings(report: NodesReport) -> Iterator[Section]:
         shown |= {(finding.id, finding.summary) for finding in fresh}
         of = f" on {folded(group.nodes)}"
         title = FOUND if len(report.groups) == 1 else f"{FOUND} on {names_of(group.nodes)}"
-        items = tuple(finding_items(fresh, of, is_green=group.answer is Answer.NO_OBSTACLE))
+        items = finding_items(fresh, of, is_green=group.answer is Answer.NO_OBSTACLE)
         yield Section(title, items, is_headed=len(report.groups) > 1)
-
-
-def _bandwidth(ran: CollectiveOutcome | None, site: Site | None) -> Iterator[Section]:
-    if ran is not None:
-        yield bandwidth_section(ran.measurements, site, ran.nodes)
-
-
-def _collective(report: NodesReport) -> list[str]:
-    ran = report.collective
-    if ran is None:
-        return []
-    best = [m.best_gb_s for m in ran.measurements if m.best_gb_s is not None]
-    fast = [f"{max(best):.1f} GB/s"] if best else []
-    return [f"{ran.program}, {count(ran.ranks, 'rank')}: {ran.verdict} ({ran.confidence})", *fast]

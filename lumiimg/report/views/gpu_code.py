@@ -62,7 +62,7 @@ def gpu_code_document(found: ImageGpuCode) -> Document:
     """Return for which GPUs an image has code, and whether the one that was asked about takes it."""
     code, gpu = found.code, found.gpu
     lost = (Paragraph(f"{one.path}: cannot be read: {one.why}", Severity.UNKNOWN) for one in code.unreadable)
-    table = (Lines(tuple(_table(code.files, gpu)), is_pasted=True, what="components"),) if code.files else ()
+    table = Lines(tuple(_table(code.files, gpu)) if code.files else (), is_pasted=True, what="components")
     return Document(
         command="show",
         subject=found.image,
@@ -70,7 +70,7 @@ def gpu_code_document(found: ImageGpuCode) -> Document:
         is_list=True,
         severity=Severity.UNKNOWN if code.unreadable else Severity.INFO,
         sentence=_answer(code, gpu),
-        sections=(Section("GPU code", table), Section("Not read", lost)),
+        sections=(Section("GPU code", (table,)), Section("Not read", lost)),
     )
 
 

@@ -87,10 +87,7 @@ def plan_document(plan: BuildPlan) -> Document:
         summary=() if lock.site is None else (f"for {lock.site}, fabric {lock.fabric.value}",),
         sections=(
             Section("Base and layers", (Facts(tuple(rows)),)),
-            *(
-                Section(_released(layer), (Lines(lines),) if (lines := tuple(_made_of(layer))) else (), is_headed=True)
-                for layer in lock.stack
-            ),
+            *(Section(_released(layer), (Lines(tuple(_made_of(layer))),), is_headed=True) for layer in lock.stack),
             Section("What is not sure", doubts_of(lock)),
         ),
         closing=("nothing was built; --definitions DIR writes the definition files",),

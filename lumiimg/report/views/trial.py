@@ -33,8 +33,8 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
     """Return what would be done, and what does it."""
     of = f"{plan.site} and {count(len(plan.images), 'image')}" if plan.images else plan.site
     usual = usual_minutes(plan.steps, plan.nodes)
-    steps = tuple(
-        (step.about, f"{count(step.nodes, 'node') if step.nodes else 'here'}, {step.minutes} min")
+    steps = (
+        Paragraph(f"{step.about} ({count(step.nodes, 'node') if step.nodes else 'here'}, {step.minutes} min)")
         for step in plan.steps
     )
     return Document(
@@ -45,7 +45,7 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
         f"minutes, never more than {plan.node_minutes}",
         advice=advice,
         summary=(f"{count(len(plan.claims), 'claim')} are written down, each with its source; nothing has run yet",),
-        sections=(Section("Steps", (Paragraph(f"{about} ({where})") for about, where in steps), is_headed=True),),
+        sections=(Section("Steps", steps, is_headed=True),),
     )
 
 
@@ -54,22 +54,19 @@ def trial_document(report: TrialReport, folder: str) -> Document:
     is_open = any(row.why == NOT_YET or row.why.startswith(LEFT) for row in report.rows)
     shared = f"to share: {folder}/trial.json, which names no person, project, node or folder. Nothing was sent"
     not_real = f"not a real machine ({report.stand_in}): this says nothing about {report.site}"
-    numbers = report.counts
+    severity = Severity.UNKNOWN if report.counts[ClaimOutcome.OPEN] else Severity.OK
     return Document(
         command="trial",
         subject=f"trial of {report.site}",
         is_named=True,
-        severity=Severity.PROBLEM
-        if numbers[ClaimOutcome.DIFFERS]
-        else Severity.UNKNOWN
-        if numbers[ClaimOutcome.OPEN]
-        else Severity.OK,
+        severity=Severity.PROBLEM if report.counts[ClaimOutcome.DIFFERS] else severity,
         sentence=_sentence(report),
         advice=Advice(None, f"lumiimg trial run {shlex.quote(folder)}", _WITH) if is_open else NO_ADVICE,
         summary=(
             *([] if is_open else [shared]),
             *([not_real] if report.stand_in is not None else []),
-            "; ".join(_facts(report)),
+            f"{report.steps_done} of {count(report.steps, 'step')} done, on {count(report.nodes, 'node')}; "
+            f"{report.node_minutes:g} of {report.node_minutes_most} node minutes; planned {report.made[:10]}",
         ),
         sections=(
             Section("Notes", (Paragraph(note, Severity.UNKNOWN) for note in report.notes)),
@@ -83,21 +80,8 @@ def _sentence(report: TrialReport) -> str:
     judged = numbers[ClaimOutcome.SAME] + numbers[ClaimOutcome.DIFFERS]
     same = f"{numbers[ClaimOutcome.SAME]} of {count(judged, 'claim')} as predicted"
     words = {ClaimOutcome.DIFFERS: "not", ClaimOutcome.OPEN: "not measured", ClaimOutcome.NEWS: "news"}
-    return ", ".join(
-        [
-            same if judged else "no claim was judged",
-            *(f"{numbers[one]} {word}" for one, word in words.items() if numbers[one]),
-        ]
-    )
-
-
-def _facts(report: TrialReport) -> tuple[str, ...]:
-    return (
-        f"{report.site}, {count(report.nodes, 'node')}, {count(len(report.images), 'image')}",
-        f"{report.steps_done} of {count(report.steps, 'step')} done",
-        f"{report.node_minutes:g} of {report.node_minutes_most} node minutes",
-        f"lumiimg {report.tool}, planned {report.made[:10]}",
-    )
+    others = [f"{numbers[one]} {word}" for one, word in words.items() if numbers[one]]
+    return ", ".join([same if judged else "no claim was judged", *others])
 
 
 def _sections(report: TrialReport) -> Iterator[Section]:
