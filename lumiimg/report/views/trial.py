@@ -54,6 +54,7 @@ def trial_document(report: TrialReport, folder: str) -> Document:
     is_open = any(row.why == NOT_YET or row.why.startswith(LEFT) for row in report.rows)
     shared = f"to share: {folder}/trial.json, which names no person, project, node or folder. Nothing was sent"
     not_real = f"not a real machine ({report.stand_in}): this says nothing about {report.site}"
+    took = f"{report.node_minutes:g} of {report.node_minutes_most} node minutes, planned {report.made[:10]}"
     severity = Severity.UNKNOWN if report.counts[ClaimOutcome.OPEN] else Severity.OK
     return Document(
         command="trial",
@@ -65,8 +66,7 @@ def trial_document(report: TrialReport, folder: str) -> Document:
         summary=(
             *([] if is_open else [shared]),
             *([not_real] if report.stand_in is not None else []),
-            f"{report.steps_done} of {count(report.steps, 'step')} done, on {count(report.nodes, 'node')}; "
-            f"{report.node_minutes:g} of {report.node_minutes_most} node minutes; planned {report.made[:10]}",
+            f"{report.steps_done} of {count(report.steps, 'step')} done, on {count(report.nodes, 'node')}; {took}",
         ),
         sections=(
             Section("Notes", (Paragraph(note, Severity.UNKNOWN) for note in report.notes)),
