@@ -53,7 +53,7 @@ class Plan:
     """What a request would be built of, by which rule; or why not, and the nearest that works."""
 
     asked: Request
-    """The request that it answers; null where there is none."""
+    """The request that it answers. Of the nearest that works: null where there is none."""
     base: Layer
     stack: Stack | None
     """None where it is refused."""

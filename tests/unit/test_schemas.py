@@ -269,6 +269,11 @@ def test_each_key_is_described_and_each_object_closed() -> None:
             assert inner.get("description", "").endswith((".", ",", "…")), f"{name} {above} {key}: not described"
 
 
+def test_what_is_of_something_that_may_not_be_there_may_be_null() -> None:
+    for kind, key in (("module", "fabric"), ("explain-request", "nearest")):
+        assert {"type": "null"} in schema_of(kind)["properties"][key]["anyOf"]
+
+
 def test_a_key_whose_attribute_has_another_name_is_a_fault() -> None:
     for kind in KINDS.values():
         for name, key in keys_in(kind.keys).items():

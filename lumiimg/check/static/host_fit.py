@@ -89,7 +89,7 @@ class HostFit:
 
     @property
     def fabric(self) -> Fabric:
-        """Where the fabric's libraries come from."""
+        """Where the fabric's libraries come from. Of a module: null without a snapshot."""
         return self.manifest.fabric if self.manifest else Fabric.NONE
 
     @property
