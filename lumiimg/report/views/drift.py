@@ -12,7 +12,7 @@ from lumiimg.findings import Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Paragraph, Section, Tree
 from lumiimg.report.views.images import for_first, image_items, of_error
-from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
             f"{image.image if is_one else count(len(same), 'image')}: {_fate(image)}",
             names=() if is_one else names,
             why=tuple(_reasons(image)),
-            evidence=tuple(_details(image)),
+            evidence=_because(image),
             notes=tuple(f"note: {note}" for note in image.notes),
             remedies=tuple(for_first(one, len(same)) for one in image.remedies),
             any_one=True,
@@ -103,7 +103,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
 
 def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:
     """Return what images have in common that are shown together; the worst sorts first."""
-    return list(Fate).index(image.fate), _fate(image), (*_reasons(image), *_details(image), *image.notes)
+    return list(Fate).index(image.fate), _fate(image), (*_reasons(image), *_because(image), *image.notes)
 
 
 def _fate(image: ImageDrift) -> str:
@@ -112,32 +112,28 @@ def _fate(image: ImageDrift) -> str:
     return image.fate.words
 
 
+def _rules(image: ImageDrift) -> list[RuleResult]:
+    """Return the rules that make it what it is."""
+    found: list[RuleResult] = []
+    if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
+        found += image.refused
+    if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
+        found += (rule for rule in image.now.rules if rule.outcome is RuleOutcome.UNKNOWN)
+    return [*found, *(rule for rule in image.driver if rule.outcome is not RuleOutcome.OK)]
+
+
+def _because(image: ImageDrift) -> tuple[str, ...]:
+    """Return what stands behind the rules: the chain of libraries, the loader's words, the driver's source."""
+    return tuple(rule.because for rule in _rules(image) if rule.because)
+
+
 def _reasons(image: ImageDrift) -> Iterator[str]:
     """Yield why it is as it is: what is needed, what there is."""
-    if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
-        for rule in image.refused:
-            yield f"{words_of(rule)}  [{rule.id}]"
-    if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
-        for unknown in image.now.rules:
-            if unknown.outcome is RuleOutcome.UNKNOWN:
-                yield f"{words_of(unknown)}  [{unknown.id}]"
-    for rule_of_driver in image.driver:
-        if rule_of_driver.outcome is not RuleOutcome.OK:
-            need, have = rule_of_driver.need, rule_of_driver.have
-            yield f"needs {need}: {have}  [{rule_of_driver.id}]"
-    if image.fate is not Fate.STALE_BINDS:
-        return
-    saved = image.saved_binds
-    for path in saved.gone:
-        yield f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
-    for target in saved.lack:
-        yield f"lacks {target}, which the engine hides now"
-    if saved.refusal is not None and not saved.gone:
-        yield f"{saved.refusal}"
-
-
-def _details(image: ImageDrift) -> Iterator[str]:
-    """Yield what stands behind the reasons: the chain of libraries, the loader's words, the driver's source."""
-    if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
-        yield from (rule.because for rule in image.refused if rule.because)
-    yield from (rule.because for rule in image.driver if rule.outcome is not RuleOutcome.OK and rule.because)
+    yield from (f"{words_of(rule)}  [{rule.id}]" for rule in _rules(image))
+    if image.fate is Fate.STALE_BINDS:
+        saved = image.saved_binds
+        for path in saved.gone:
+            yield f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
+        yield from (f"lacks {target}, which the engine hides now" for target in saved.lack)
+        if saved.refusal is not None and not saved.gone:
+            yield f"{saved.refusal}"
