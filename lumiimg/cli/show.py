@@ -21,10 +21,10 @@ from lumiimg.report.views.catalogue import (
     layer_document,
     listing_document,
     recipe_document,
+    site_document,
 )
 from lumiimg.report.views.gpu_code import gpu_code_document
 from lumiimg.report.views.image import record_document
-from lumiimg.report.views.site import site_document
 from lumiimg.resolve.gpu_code import gpu_code_for
 from lumiimg.resolve.releases.kept import kept_rows
 from lumiimg.resolve.releases.lookup import with_age

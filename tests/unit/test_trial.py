@@ -785,7 +785,7 @@ def test_open_questions_stay_visible_until_somebody_settles_them(
     )
     monkeypatch.setattr("lumiimg.catalog.questions.QUESTIONS", made)
     monkeypatch.setattr(
-        "lumiimg.cli.show.open_for", lambda site: tuple(q for q in read_questions(made) if q.site == site)
+        "lumiimg.catalog.shown.open_for", lambda site: tuple(q for q in read_questions(made) if q.site == site)
     )
     assert main(["show", "lumi"]) == 0
     assert "lumiimg says 1.22.0, a trial measured 2.1.0" in " ".join(capsys.readouterr().out.split())
