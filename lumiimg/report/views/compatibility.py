@@ -32,7 +32,7 @@ def compatibility_document(explained: ExplainedImage) -> Document:
         sections=(
             Section("The libraries of the path", _tree(fit), Shown.TERMINAL),
             Section("Versions at the boundary", _margins(fit), is_headed=True),
-            *(replace(section, is_headed=True) for section in checked.sections),
+            *checked.sections,
             Section("What was tried", attempts(fit), Shown.VERBOSE),
             Section("Whose file each library is", _files(fit), Shown.PAGE),
         ),
