@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import LOCK
-from lumiimg.cli.error_output import print_note
+from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import options_of, resolve_request
@@ -91,5 +91,5 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
         trusted=arguments.trust_lock,
     )
     for one in found:
-        print_note(f"by the lock, not by the catalogue: {one}")
+        write_note(f"by the lock, not by the catalogue: {one}")
     return lock, request

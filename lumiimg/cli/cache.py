@@ -8,7 +8,7 @@ import os
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_upkeep import content_of, prune, remove, verify
 from lumiimg.catalog.settings import read_settings
-from lumiimg.cli.error_output import print_note
+from lumiimg.cli.error_output import write_note
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.report.views.cache import entries_document, faults_document, removed_document
@@ -20,7 +20,7 @@ _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 def execute(arguments: argparse.Namespace) -> int:
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
-        print_note(f"skipped, and left to the newer lumiimg that wrote it: {count(newer, 'layer')}")
+        write_note(f"skipped, and left to the newer lumiimg that wrote it: {count(newer, 'layer')}")
     output = Output.of(arguments)
     if arguments.action == "ls":
         content = content_of(cache)

@@ -9,12 +9,12 @@ from typing import TextIO
 from lumiimg.errors import printable
 
 
-def print_note(text: str) -> None:
+def write_note(text: str) -> None:
     """Print on standard error what does not stop a command."""
     print(f"lumiimg: {printable(text)}", file=sys.stderr)
 
 
-def print_error(program: str, line: str, sentence: str, hint: str | None) -> None:
+def write_error(program: str, line: str, sentence: str, hint: str | None) -> None:
     """Print on standard error what stops a command: `sentence` and `hint` at a terminal, else `line`.
 
     Where that is full the exit code says it alone.

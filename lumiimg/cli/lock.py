@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.cli.error_output import print_note
+from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import decide_request, ground_of, indexes_of, open_sources, options_of, read_request
@@ -57,5 +57,5 @@ def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) 
     except LumiimgError as error:
         if must:
             raise
-        print_note(f"what {arguments.output} holds is not kept: {error}")
+        write_note(f"what {arguments.output} holds is not kept: {error}")
         return None

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lumiimg.check.run.log_answer import answer_of_log
-from lumiimg.cli.error_output import print_note
+from lumiimg.cli.error_output import write_note
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode, printable
 from lumiimg.nccl.follow import follow
@@ -82,7 +82,7 @@ def _read(names: list[str], *, quiet: bool) -> LogReader:
     files = log_files(names)
     reading = ReadProgress(total_bytes(files), quiet=quiet)
     try:
-        return read_logs(files, print_note, reading)
+        return read_logs(files, write_note, reading)
     finally:
         reading.close()
 
@@ -97,7 +97,7 @@ def _follow(names: list[str]) -> LogReader:
     told = ""
     waiting = [name for name in names if not Path(name).exists()]
     if waiting:
-        print_note(f"waiting for {', '.join(waiting)}")
+        write_note(f"waiting for {', '.join(waiting)}")
     try:
         for _ in follow(reader, names):
             now = headline(reader.report())

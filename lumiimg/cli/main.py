@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from lumiimg.cli.commands import parser_for
-from lumiimg.cli.error_output import print_error, print_note
+from lumiimg.cli.error_output import write_error, write_note
 from lumiimg.cli.parser import Parser
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
 from lumiimg.secret import has_login
@@ -96,15 +96,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if not hasattr(arguments, "command"):
-            from lumiimg.cli.start import print_start
+            from lumiimg.cli.start import show_start
 
-            print_start(os.environ)
+            show_start(os.environ)
             return ExitCode.GOOD
         return _execute(arguments)
     except LumiimgError as error:
         if isinstance(error, RefusedError):
             _report_site(arguments)
-        print_error("lumiimg", str(error), error.sentence, error.hint)
+        write_error("lumiimg", str(error), error.sentence, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
         print("lumiimg: interrupted", file=sys.stderr)
@@ -115,14 +115,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
         stopped = BadInputError(error.strerror or str(error), where=os.fsdecode(error.filename or "") or None)
-        print_error("lumiimg", str(stopped), stopped.sentence, stopped.hint)
+        write_error("lumiimg", str(stopped), stopped.sentence, stopped.hint)
         return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
     except Exception as error:
         if os.environ.get("LUMIIMG_DEBUG"):
             raise
         stopped = BadInputError(f"{type(error).__name__}: {error}", where="a fault in lumiimg")
         hint = "LUMIIMG_DEBUG=1 shows where; please report it"
-        print_error("lumiimg", f"{stopped} ({hint})", stopped.sentence, hint)
+        write_error("lumiimg", f"{stopped} ({hint})", stopped.sentence, hint)
         return FAULT
 
 
@@ -136,7 +136,7 @@ def _report_site(arguments: argparse.Namespace) -> None:
     """Say which site was taken that nobody named, and why."""
     options = vars(arguments)
     if (because := options.get("site_because")) and not options.get("quiet"):
-        print_note(f"for {arguments.site}, {because} (--site NAME)")
+        write_note(f"for {arguments.site}, {because} (--site NAME)")
 
 
 def run() -> NoReturn:

@@ -62,9 +62,9 @@ class Output:
     def as_json(self, kind: str, value: object) -> bool:
         """Print JSON of its kind where that is wanted; whether it is."""
         if self.json:
-            from lumiimg.report.json_output import print_json  # of use to those alone that want it
+            from lumiimg.report.json_output import write_json  # of use to those alone that want it
 
-            print_json(kind, value)
+            write_json(kind, value)
         return self.json
 
     def show(self, document: Document) -> None:
@@ -98,9 +98,9 @@ class Output:
             try:
                 shown, value = answer(image)
                 if self.json:
-                    from lumiimg.report.json_output import print_json_line
+                    from lumiimg.report.json_output import write_json_line
 
-                    print_json_line(kind, value)
+                    write_json_line(kind, value)
                 answers.append(shown)
             except LumiimgError as error:
                 answers.append(of_error(image, error))

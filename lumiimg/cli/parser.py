@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from lumiimg.cli.error_output import print_error
+from lumiimg.cli.error_output import write_error
 from lumiimg.errors import BadInputError, ExitCode
 
 _WORDS = 8
@@ -146,5 +146,5 @@ class Parser(argparse.ArgumentParser):
         if hint is None and message.endswith("arguments are required: --host"):
             hint = "on a node of the machine, `lumiimg host scan -o host.json` writes the file: --host host.json"
         hint = hint or f"see `{self.prog} --help`"
-        print_error(self.prog, f"{message} ({hint})", message, hint)
+        write_error(self.prog, f"{message} ({hint})", message, hint)
         raise SystemExit(ExitCode.BAD_INPUT)

@@ -25,7 +25,7 @@ _MOST_NAMES = 2000
 """Of a folder: the home of a busy project may hold millions."""
 
 
-def print_start(environment: Mapping[str, str]) -> None:
+def show_start(environment: Mapping[str, str]) -> None:
     """Print the page: at most 24 lines."""
     texts = own_table("lumiimg.cli.commands", "start.toml")
     print(texts["page"])

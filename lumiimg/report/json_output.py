@@ -59,12 +59,12 @@ def fields_of(kind: type) -> Keys:
     return {field.name: Key((field.name,), None, may_be_absent=False) for field in dataclasses.fields(kind)}
 
 
-def print_json(kind: str, value: object) -> None:
+def write_json(kind: str, value: object) -> None:
     """Print a result for machines."""
     print(json_text(kind, value))
 
 
-def print_json_line(kind: str, value: object) -> None:
+def write_json_line(kind: str, value: object) -> None:
     """Print a result for machines in one line, as one of several (JSON Lines)."""
     print(json_text(kind, value).replace("\n", " "), flush=True)  # a line break in a text is an escape
 

@@ -48,7 +48,7 @@ from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.json_kinds import KINDS
-from lumiimg.report.json_output import keys_in, print_json, strict_json
+from lumiimg.report.json_output import keys_in, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
@@ -174,12 +174,12 @@ MACHINE = BuildMachine(
     ENGINE, True, True, False, None, Path("/x"), None, None, (CapabilityTrial("user namespaces", works=True, said=""),)
 )
 PRINTED: dict[str, Callable[[Place], object]] = {
-    "bench-import": lambda _: print_json("bench-import", ImportBench("t", (_STARTUP,))),
+    "bench-import": lambda _: write_json("bench-import", ImportBench("t", (_STARTUP,))),
     "build": lambda at: report_built(AS_JSON, BuildResult(at.built, at.lock)),
-    "check-nodes": lambda at: print_json("check-nodes", at.nodes()),
-    "check at level run": lambda at: print_json("check", at.run()),
-    "diff-locks": lambda _: print_json("diff-locks", LockDiff((LockChange("layer a", "1", None),))),
-    "doctor": lambda at: print_json(
+    "check-nodes": lambda at: write_json("check-nodes", at.nodes()),
+    "check at level run": lambda at: write_json("check", at.run()),
+    "diff-locks": lambda _: write_json("diff-locks", LockDiff((LockChange("layer a", "1", None),))),
+    "doctor": lambda at: write_json(
         "doctor",
         DoctorResult(
             MACHINE,
@@ -189,7 +189,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
             Advice(next="lumiimg build"),
         ),
     ),
-    "lock": lambda _: print_json(
+    "lock": lambda _: write_json(
         "lock", WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), replaces=True)
     ),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
@@ -198,12 +198,12 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         AS_JSON, RebuildResult(at.built, ImageDiff((FileDifference("/x", "content"),), COMPARED))
     ),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
-    "venv": lambda at: print_json(
+    "venv": lambda at: write_json(
         "venv", WrittenVenv(VenvRecord("/x.sif", "a1", "3.12", "2.9.1", ("a",), {"a": "1"}), at.folder, None)
     ),
-    "trial-job": lambda _: print_json("trial-job", TrialJob("7", "PENDING", None)),
+    "trial-job": lambda _: write_json("trial-job", TrialJob("7", "PENDING", None)),
     "trial": lambda at: _trial(at.folder / "trial"),
-    "why": lambda at: print_json(
+    "why": lambda at: write_json(
         "why", CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),))
     ),
 }

@@ -108,12 +108,6 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
         for name in ("show", "show_items"):
             if getattr(loaded, name, None) is getattr(shown_text, name):
                 monkeypatch.setattr(loaded, name, hostile(f"{loaded.__name__}.{name}", getattr(shown_text, name)))
-    for module in pkgutil.iter_modules(lumiimg.report.__path__, "lumiimg.report."):
-        loaded = importlib.import_module(module.name)
-        for name, function in vars(loaded).copy().items():
-            is_own = getattr(function, "__module__", "") == module.name
-            if is_own and name.startswith(("print_", "explain_")) and name not in {"print_json", "print_finding"}:
-                monkeypatch.setattr(loaded, name, hostile(f"{module.name.rpartition('.')[2]}.{name}", function))
     return found
 
 
