@@ -1,7 +1,7 @@
 """An answer as a value, in the order in which it is read: the sentence, why, what next, then what stands behind it.
 
 A view (`report/views/`) makes a document of what a room below returned. The renderers show it: `text.py` on a terminal,
-`html.py` as a page, `junit.py` for CI. They own marks, colours, words, widths and limits, and leave out what is shown
+`page.py` as a page, `junit.py` for CI. They own marks, colours, words, widths and limits, and leave out what is shown
 above already; a view decides none of that.
 """
 
