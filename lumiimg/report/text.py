@@ -19,7 +19,7 @@ import re
 import shutil
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, TextIO
@@ -66,6 +66,8 @@ _PIPE, _NARROWEST = 80, 40
 """A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
 _SGR = re.compile("\x1b\\[[0-9;]*m")
 """ECMA-48, 8.3.117: what colours a line, and takes no room on it."""
+_BESIDE_NAMES = 16
+"""Rows that have room in a file beside names, which are all there."""
 _ROWS = 24
 """Of a screen, the last of them for the prompt."""
 
@@ -91,6 +93,7 @@ class _Part:
     rows: int
     """How many rows of the terminal they take."""
     is_title: bool = False
+    is_name: bool = False
 
     @property
     def is_gap(self) -> bool:
@@ -109,7 +112,9 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
     parts = _without_gaps(list(_Writer(terminal, document, verbose=verbose).parts()))
     left_out = 0
     if not verbose and not document.is_list:
-        parts, left_out = _fitting(parts, terminal.rows)
+        names = sum(part.rows for part in parts if part.is_name)
+        room = terminal.rows if terminal.is_terminal else max(terminal.rows, names + _BESIDE_NAMES)
+        parts, left_out = _fitting(parts, room)
     lines = [line for part in parts for line in part.lines or ("",)]
     if left_out:
         more = f"({left_out} more {'line' if left_out == 1 else 'lines'} with --verbose)"
@@ -334,7 +339,7 @@ class _Writer:
         reason = Importance.REASON if item.severity in _WEIGHTY else Importance.MORE
         if item.names:
             for line in self._terminal.wrapped(", ".join(item.names), first=indent, rest=indent):
-                yield self._part([line], self._of_names)
+                yield replace(self._part([line], self._of_names), is_name=True)
         if item.severity is not Severity.OK or self._verbose:
             for line in item.evidence:
                 if line not in self._shown:

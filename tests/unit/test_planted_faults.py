@@ -211,7 +211,7 @@ def test_what_an_image_sets_is_told_by_all_that_explain_writes(
     refused = {rule["id"]: rule["have"] for rule in data["rules"] if rule["outcome"] == "refused"}
     assert set(refused) == {"network.forced", "provider.excluded"}
     assert any("env -u NCCL_NET" in remedy for remedy in data["remedies"])
-    assert ": NO: " in err
+    assert ": NO: " in unwrapped(err)
     assert page.read_text().count("[network.forced, static]") == 1
     told = "with these binds RCCL would not use the fabric: NCCL_NET=Socket"
     for command in (["bind", *words, "--json"], ["bind", *words], ["job", *words, "--site", "lumi", "--", "true"]):
