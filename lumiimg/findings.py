@@ -173,6 +173,8 @@ STAND_INS = {
 }
 """What is shown for a name that a case does not have."""
 _NAME = re.compile(r"\{(\w+)\}")
+_QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|'[^']*'""")
+"""A word in quotes in a command, as `shlex.quote` and `wording.word` write them."""
 
 
 def _joined(text: str, where: str | None) -> str | None:
@@ -216,8 +218,17 @@ class Remedy(str):
         return Remedy(with_values(self.text, names), command, self.where)
 
     def concluded(self, names: Mapping[str, str]) -> Remedy:
-        """Return it as it is shown: what lacks a name of this case is a sentence, and no command is proposed."""
-        lacks = any(name in STAND_INS and name not in names for name in _NAME.findall(self))
+        """Return it as it is shown: what lacks a name of this case is a sentence, and no command is proposed.
+
+        A word in quotes may be of the image, and may hold what looks like a place for a name. A name that has quotes
+        itself would end them there, so nothing is put into such a word, nor into a sentence that has quotes.
+        """
+        used = set(_NAME.findall(self))
+        quoted = set(_NAME.findall(" ".join(_QUOTED.findall(self.command or ""))))
+        quoted |= set(_NAME.findall(self.text)) if "'" in self.text else set()
+        if any("'" in names.get(name, "") for name in quoted):
+            return Remedy(with_values(self, STAND_INS))
+        lacks = any(name in STAND_INS and name not in names for name in used)
         return Remedy(with_values(self, {**STAND_INS, **names})) if lacks else self.filled(names)
 
 

@@ -39,7 +39,7 @@ class Reason:
 
     def remedies(self, names: Mapping[str, str]) -> tuple[Remedy, ...]:
         """Return what to do, with names in it: in a command they are words of a shell."""
-        return tuple(_made(names, **parts) for parts in self.remedy)
+        return tuple(filter(None, (_made(names, **parts) for parts in self.remedy)))
 
 
 def _made(names: Mapping[str, str], text: str = "", command: str | None = None, where: str | None = None) -> Remedy:

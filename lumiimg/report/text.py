@@ -66,8 +66,8 @@ _PIPE, _NARROWEST = 80, 40
 """A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
 _SGR = re.compile("\x1b\\[[0-9;]*m")
 """ECMA-48, 8.3.117: what colours a line, and takes no room on it."""
-_BESIDE_NAMES = 16
-"""Rows that have room in a file beside names, which are all there."""
+_BESIDE_NAMES = 14
+"""Rows that have room in a file beside names, which are all there, each with two rows for why and what to do."""
 _ROWS = 24
 """Of a screen, the last of them for the prompt."""
 
@@ -113,7 +113,7 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
     left_out = 0
     if not verbose and not document.is_list:
         names = sum(part.rows for part in parts if part.is_name)
-        room = terminal.rows if terminal.is_terminal else max(terminal.rows, names + _BESIDE_NAMES)
+        room = terminal.rows if terminal.is_terminal else max(terminal.rows, 3 * names + _BESIDE_NAMES)
         parts, left_out = _fitting(parts, room)
     lines = [line for part in parts for line in part.lines or ("",)]
     if left_out:
@@ -215,8 +215,10 @@ class _Writer:
         self._verbose = verbose
         seen = {Shown.ALWAYS, Shown.TERMINAL, *((Shown.VERBOSE,) if verbose else ())}
         self._sections = [section for section in document.sections if section.shown in seen]
-        self._first = next((item for item in self._items() if item.severity is not Severity.INFO), None)
+        self._first = next((one for one in self._items() if one.tag and one.severity is not Severity.INFO), None)
         """What stands behind the reason at the top: that is not said again above it."""
+        self._is_answer_above = True
+        """Whether nothing but evidence stands between the reason at the top and what comes next."""
         self._shown = {document.advice.next}
         """Lines and commands that stand above already."""
         # into a file all of them, where nobody can ask for more
@@ -274,6 +276,8 @@ class _Writer:
             yield self._part(lines, Importance.ALWAYS, is_title=True)  # as long as something is left below it
         for block in section.blocks:
             yield from self._block(block)
+            is_evidence = isinstance(block, Lines) and block.is_evidence
+            self._is_answer_above &= is_evidence or (isinstance(block, Item) and not block.tag)
 
     def _block(self, block: Block) -> Iterator[_Part]:
         match block:
@@ -326,7 +330,7 @@ class _Writer:
             return
         below = list(self._below(item))
         is_at_top = item.text == self._document.advice.why
-        if not (is_at_top and (item is self._first or not below)):
+        if not (is_at_top and ((item is self._first and self._is_answer_above) or not below)):
             importance = self._of_names if item.names else None
             yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity, importance)
         yield from below

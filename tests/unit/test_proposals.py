@@ -87,3 +87,18 @@ def test_a_remedy_is_a_sentence_where_a_name_is_not_known() -> None:
     lacking = remedy.concluded({"site": "lumi"})
     assert (lacking, lacking.command) == ("look at it, on a node: lumiimg check image.sif --site lumi", None)
     assert Advice("why", lacking.command).next is None
+
+
+@pytest.mark.threat
+def test_a_name_of_this_case_never_ends_the_quotes_of_a_word_out_of_an_image() -> None:
+    foreign = shlex.quote("/opt/{image}$(touch PWNED){image}/lib.so")
+    for remedy in (
+        Remedy("load it first", f"export X={foreign}"),
+        Remedy(f"ln -s {foreign} x   (in the image's %post)"),
+    ):
+        for name in ("o'b/v.sif", "sp ace.sif", "a;touch PWNED;.sif"):
+            shown = remedy.concluded({"image": shlex.quote(name)})
+            assert shown.command is None
+            assert shlex.quote(name) not in shown
+        plain = remedy.concluded({"image": "v.sif"})
+        assert "'/opt/v.sif$(touch PWNED)v.sif/lib.so'" in plain, "one word, in quotes"

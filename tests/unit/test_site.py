@@ -25,7 +25,7 @@ PASTED = {
     "NCCL WARN NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented": "howto/rc-38",
     "nid005012:61423:61689 [3] NCCL INFO Using network Socket": "howto/using-network-socket",
     "nid005012:61423:61423 [0] NCCL INFO NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.": (
-        "reference/signatures"
+        "reference/findings"
     ),
     "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /opt/cray/lib64/libfabric.so.1)": (
         "explanation/binds"

@@ -164,7 +164,7 @@ def test_what_stands_above_already_is_not_said_again(capsys: Capture) -> None:
         "NO",
         Severity.PROBLEM,
         advice,
-        sections=(Section("Proof", (Lines((proof,)), item), is_headed=True),),
+        sections=(Section("Proof", (Lines((proof,), is_evidence=True), item), is_headed=True),),
     )
     text = shown(capsys, document)
     for once in (proof, "another line", "no net plugin  [plugin.absent, static]", "lumiimg adapt", "lumiimg build"):
