@@ -33,11 +33,11 @@ class Libraries:
     files: dict[str, LoadOutcome]
     """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
     by_kernel: dict[str, LoadOutcome]
-    """What a program loads that is started by its name, where that is something else; the key is there only then."""
+    """What a program loads that is started by its name, where that is something else; absent otherwise."""
     undecided: str
-    """Why there is no answer; the key is there only then."""
+    """Why the question stays open; absent where it does not."""
     notes: tuple[str, ...]
-    """What was not seen; the key is there only then."""
+    """What was not seen; absent where all was."""
 
     @property
     def exit_code(self) -> ExitCode:

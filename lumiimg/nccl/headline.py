@@ -79,11 +79,11 @@ def _shows_traffic(report: LogReport) -> bool:
 
 
 def _of_which(report: LogReport) -> str:
-    """Return by whose lines it is proved, where not all ranks told theirs."""
-    told = report.told
-    if report.confidence is not Confidence.PROVED or told.ranks >= (told.of_ranks or 0):
+    """Return by whose lines it is proved, where some ranks did not report."""
+    seen = report.told
+    if report.confidence is not Confidence.PROVED or seen.ranks >= (seen.of_ranks or 0):
         return ""
-    return f" of {part_of(told.ranks, told.of_ranks, 'rank')}"
+    return f" of {part_of(seen.ranks, seen.of_ranks, 'rank')}"
 
 
 def ranks_word(ranks: str) -> str:

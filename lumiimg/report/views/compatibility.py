@@ -33,6 +33,7 @@ def compatibility_document(explained: ExplainedImage) -> Document:
             Section("The libraries of the path", _tree(fit), Shown.TERMINAL),
             Section("Versions at the boundary", _margins(fit), is_headed=True),
             *checked.sections,
+            Section("Versions within a side", map(_meter, _within(fit)), Shown.VERBOSE),
             Section("What was tried", attempts(fit), Shown.VERBOSE),
             Section("Whose file each library is", _files(fit), Shown.PAGE),
         ),
@@ -81,6 +82,11 @@ def _margins(fit: HostFit) -> Iterator[Block]:
     if gate is not None and fit.answer is not Answer.NO:
         limit = f"libraries that need more than {gate.offered}"
         yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
+
+
+def _within(fit: HostFit) -> list[Margin]:
+    """Return the pairs of versions of which both libraries are the image's, or both the host's, the tightest first."""
+    return sorted((margin for margin in fit.margins if not margin.crosses), key=lambda margin: margin.spare)
 
 
 def _meter(margin: Margin) -> Meter:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.definition.docker.dockerfile import text_of
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Document, Facts, Item, Paragraph, Section
+from lumiimg.report.document import Document, Facts, Item, Paragraph, Row, Section, Table
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.definition.docker.draft import Draft
+
+_TEXT = 400
+"""Characters of a step."""
 
 
 def draft_document(draft: Draft) -> Document:
@@ -39,6 +43,8 @@ def draft_document(draft: Draft) -> Document:
             Section("Base", _base(draft), is_headed=True),
             Section("Layers that bring what is in it", (Facts(tuple(known)),), is_headed=True),
             Section("GPUs", _gpus(draft), is_headed=True),
+            Section("Arguments", (Facts(tuple(_arguments(draft))),), is_headed=True),
+            Section("Steps", (Table(("line", "", ""), tuple(_steps(draft)), what="steps"),), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
         ),
         closing=("as a layer: the same with -o layers/NAME",),
@@ -104,6 +110,21 @@ def _gpus(draft: Draft) -> Iterator[Paragraph]:
             yield Paragraph(f"{text}; without {GPU} (MI250X, LUMI's)", Severity.PROBLEM)
         else:
             yield Paragraph(text, Severity.OK if entry.gpus else Severity.UNKNOWN)
+
+
+def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of the Dockerfile, each with its value and the lines that use it."""
+    for declared in draft.path.arguments:
+        value = "no value" if declared.value is None else f"= {text_of(declared.value) or '(empty)'}"
+        used = f"used in {_lines(declared.used)}" if declared.used else "not used"
+        yield declared.name, f"{value} ({_lines([declared.line])}; {used})"
+
+
+def _steps(draft: Draft) -> Iterator[Row]:
+    """Yield what each line does that makes the image; a long one is cut, as it stands in the Dockerfile."""
+    for step in draft.path.steps:
+        text = " ".join(step.text[:_TEXT].split())
+        yield Row((str(step.line), step.keyword, f"{text} …" if len(step.text) > _TEXT else text))
 
 
 def _left_out(draft: Draft) -> Iterator[Paragraph]:

@@ -64,7 +64,7 @@ def of_error(image: Path, error: LumiimgError) -> ImageAnswer:
 
 
 def worst(answers: Sequence[ImageAnswer]) -> ExitCode:
-    """Return the exit code of the worst: a no before what cannot be read, checked or told."""
+    """Return the exit code of the worst: a no before what cannot be read, checked or decided."""
     return min((answer.exit_code for answer in answers), key=_WORST_FIRST.index)
 
 

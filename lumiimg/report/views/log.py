@@ -10,7 +10,18 @@ from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
 from lumiimg.nccl.headline import headline, network, part_of, ranks_word
 from lumiimg.nccl.report import FAST, answer_of
-from lumiimg.report.document import Document, Item, Lines, Paragraph, PathSteps, Section, Shown, severity_of
+from lumiimg.report.document import (
+    Document,
+    Item,
+    Lines,
+    Paragraph,
+    PathSteps,
+    Row,
+    Section,
+    Shown,
+    Table,
+    severity_of,
+)
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
 from lumiimg.wording import count
 
@@ -51,6 +62,8 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("The image of the job", _image(answer.image)),
             Section(PATH, tuple(_path(report, path) for path in job_paths(report)), Shown.PAGE),
             Section("How far each rank came", _lines(_progress(report), "ranks"), Shown.VERBOSE),
+            Section("How ranks were connected", (_channels(report),), Shown.VERBOSE),
+            Section("Communicators", (_communicators(report),), Shown.VERBOSE),
             Section(
                 "Variables in the log",
                 _lines((f"{name}={value}" for name, value in report.environment), "variables"),
@@ -148,11 +161,11 @@ def _causes(report: LogReport) -> Iterator[Item]:
 
 
 def _nodes(report: LogReport) -> Iterator[Paragraph | Item]:
-    told = report.told
-    is_part = told.ranks < (told.of_ranks or 0) or told.nodes < (told.of_nodes or 0)
-    if told.ranks or told.of_ranks:
-        parts = [part_of(told.ranks, told.of_ranks, "rank")]
-        parts += [part_of(told.nodes, told.of_nodes, "node")] if told.nodes else []  # else no line names a host
+    seen = report.told
+    is_part = seen.ranks < (seen.of_ranks or 0) or seen.nodes < (seen.of_nodes or 0)
+    if seen.ranks or seen.of_ranks:
+        parts = [part_of(seen.ranks, seen.of_ranks, "rank")]
+        parts += [part_of(seen.nodes, seen.of_nodes, "node")] if seen.nodes else []  # else no line names a host
         yield Paragraph(f"reported their network: {', '.join(parts)}", quiet=not is_part)
     for group in report.nodes:
         yield _group(report, group, verbose=len(report.nodes) < 2 and not is_part)
@@ -202,6 +215,21 @@ def _progress(report: LogReport) -> Iterator[str]:
         waits = f", waits in {one.waits_in}" if one.waits_in else ""
         calls = f"began {max(one.begun, 0)}, ended {max(one.completed, 0)}"
         yield f"rank {one.rank}, process group {one.group}: {calls}{waits}"
+
+
+def _channels(report: LogReport) -> Table:
+    rows = (Row((one.way, str(one.ranks))) for one in report.channels)
+    return Table(("way", "ranks"), tuple(rows), "Rings, trees and channels by their kind", "ways")
+
+
+def _communicators(report: LogReport) -> Table:
+    crosses = {True: "yes", False: "no", None: "not known"}
+    rows = (
+        Row((one.id, str(one.ranks), str(one.nodes or "not known"), crosses[one.crosses_network], one.verdict.value))
+        for one in report.communicators
+    )
+    heads = ("id", "ranks", "nodes", "crosses a network", "verdict")
+    return Table(heads, tuple(rows), "Groups of ranks that talk to each other", "communicators")
 
 
 def _lines(texts: Iterable[str], what: str) -> tuple[Lines, ...]:
