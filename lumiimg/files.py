@@ -65,10 +65,13 @@ def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | No
     `places` are files to be written, by the option that names them; `reads` is what the command reads. Raises
     BadInputError.
     """
+    taken: dict[Path, str] = {}
     for option, place in places.items():
         if place is None:
             continue
         refuse_bad_name(place)
+        if (other := taken.setdefault(place.resolve(), option)) != option:
+            raise BadInputError("is one file for two results", where=str(place), hint=f"{other} and {option} name two")
         if not place.parent.is_dir():
             raise BadInputError("no such folder", where=str(place.parent), hint=f"make it first ({option})")
         if not os.access(place.parent, os.W_OK):

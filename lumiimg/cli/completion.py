@@ -60,7 +60,7 @@ def _nothing(**_: object) -> Iterable[str]:
 
 
 def _of_kind(kind: str, parsed: argparse.Namespace) -> list[str]:
-    found = names_at_a_glance(layer_folders(os.environ, getattr(parsed, "layers", ())))
+    found = names_at_a_glance(layer_folders(os.environ, getattr(parsed, "layers", None) or ()))
     return sorted(name for name, its_kind in found.items() if its_kind == kind)
 
 

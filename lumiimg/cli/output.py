@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import dataclass
@@ -68,8 +69,9 @@ class Output:
         return self.json
 
     def show(self, document: Document) -> None:
-        """Print the text."""
-        show(document, verbose=self.verbose, quiet=self.quiet, stderr=self.json)
+        """Print the text; beside JSON, which says it all, a standard error that is full or closed changes nothing."""
+        with contextlib.suppress(OSError) if self.json else contextlib.nullcontext():
+            show(document, verbose=self.verbose, quiet=self.quiet, stderr=self.json)
 
     def write_files(self, document: Document) -> None:
         """Write page and JUnit, where they were asked for."""

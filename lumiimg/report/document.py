@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from lumiimg.fabric.path import Step
 
+MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
+
 
 class Shown(StrEnum):
     """Where a section is shown."""

@@ -21,7 +21,7 @@ from xml.etree import ElementTree as ET
 from lumiimg import __version__
 from lumiimg.findings import Severity
 from lumiimg.report.curve import curve_figure
-from lumiimg.report.document import Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Shown, Table, Tree
+from lumiimg.report.document import MARKS, Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Shown, Table, Tree
 from lumiimg.report.markup import Node, element, shown
 from lumiimg.wording import count
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lumiimg.findings import Remedy
     from lumiimg.report.document import Block, Document, Section
 
-MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
 _OF_STEPS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
 CELL_LIMIT = 20_000

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, TextIO
 from lumiimg.errors import printable
 from lumiimg.findings import Severity
 from lumiimg.report.document import (
+    MARKS,
     Curve,
     Document,
     Facts,
@@ -45,10 +46,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from lumiimg.findings import Advice
+    from lumiimg.findings import Advice, Remedy
     from lumiimg.report.document import Block, Section
 
-MARKS = {Severity.OK: "✓", Severity.INFO: "·", Severity.UNKNOWN: "?", Severity.PROBLEM: "✗"}
 _STYLES = {Severity.OK: "green", Severity.INFO: "dim", Severity.UNKNOWN: "yellow", Severity.PROBLEM: "bold red"}
 _HEADLINES = {
     Severity.OK: "bold green",
@@ -116,7 +116,9 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
         room = terminal.rows if terminal.is_terminal else max(terminal.rows, 3 * names + _BESIDE_NAMES)
         parts, left_out = _fitting(parts, room)
     lines = [line for part in parts for line in part.lines or ("",)]
-    if left_out:
+    if left_out:  # then all of it is counted that --verbose has
+        whole = _Writer(terminal, document, verbose=True).parts()
+        left_out = sum(len(part.lines) for part in whole) - sum(len(part.lines) for part in parts)
         more = f"({left_out} more {'line' if left_out == 1 else 'lines'} with --verbose)"
         lines.append(terminal.styled(more, _QUIET))
     terminal.write(lines)
@@ -142,7 +144,7 @@ class Terminal:
         self._stream = stream
         self.is_terminal = is_terminal = stream.isatty()
         # TERM is not set where nothing is known of the terminal
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") in {"", "dumb", "unknown"}
         size = shutil.get_terminal_size()
         columns = size.columns if is_terminal else _columns(os.environ.get("COLUMNS", ""))
         self.columns = columns
@@ -203,7 +205,8 @@ class Terminal:
 
 
 def _columns(text: str) -> int:
-    return max(int(text), _NARROWEST) if text.isascii() and text.isdigit() and len(text) < 5 else _PIPE
+    columns = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
+    return max(columns, _NARROWEST) if columns else _PIPE
 
 
 class _Writer:
@@ -219,7 +222,7 @@ class _Writer:
         """What stands behind the reason at the top: that is not said again above it."""
         self._is_answer_above = True
         """Whether nothing but evidence stands between the reason at the top and what comes next."""
-        self._shown = {document.advice.next}
+        self._shown: set[str] = set()
         """Lines and commands that stand above already."""
         # into a file all of them, where nobody can ask for more
         self._of_names = Importance.SENTENCE if terminal.is_terminal else Importance.ALWAYS
@@ -356,14 +359,21 @@ class _Writer:
         for number, text in enumerate(reasons, 1):
             word = "why:" if len(reasons) == 1 else f"{number}."
             yield self._sentence(f"{word} {text}", reason, first=indent)
-        shown = [remedy for remedy in item.remedies if (remedy.command or remedy) not in self._shown]
-        self._shown.update(remedy.command or remedy for remedy in shown)
+        shown = [words for words in map(self._remedy, item.remedies) if words and words not in self._shown]
+        self._shown.update(shown)
         first = Importance.SENTENCE if item.severity in _WEIGHTY else Importance.WELL
-        for number, remedy in enumerate(shown):
+        for number, words in enumerate(shown):
             word = "or" if item.any_one and (number or len(shown) < len(item.remedies)) else "do"
-            yield self._verbatim(f"{indent}{word}:  {remedy}", Importance.MORE if number else first)
+            yield self._verbatim(f"{indent}{word}:  {words}", Importance.MORE if number else first)
         if item.source and self._verbose:
             yield self._sentence(f"source: {item.source}", Importance.MORE, first=indent, style=_QUIET)
+
+    def _remedy(self, remedy: Remedy) -> str | None:
+        """Return a remedy; of one whose command stands at the top the rest, where that is not said there."""
+        advice = self._document.advice
+        if remedy.command is None or remedy.command != advice.next:
+            return remedy
+        return remedy.reason if remedy.reason != advice.where else None
 
     def _facts(self, facts: Facts) -> Iterator[_Part]:
         width = min(max((len(name) for name, _ in facts.rows), default=0), _NAME)

@@ -66,6 +66,12 @@ def test_names_of_the_catalogue_are_offered_the_users_own_too(clean_home: Path, 
     assert offered("lumiimg check x --site m", tmp_path)[0] == ["mine"]
 
 
+def test_layers_are_offered_where_a_command_takes_no_folders_of_them(clean_home: Path, tmp_path: Path) -> None:
+    del clean_home
+    words, _ = offered("lumiimg cache rm vl", tmp_path)
+    assert [word.strip() for word in words] == ["vllm"]
+
+
 def test_names_at_a_glance_are_those_of_the_catalogue(make_layer: MakeLayer, layers: Path, clean_home: Path) -> None:
     make_layer("mine", LAYER)
     make_layer("yours", BASE)

@@ -197,6 +197,15 @@ def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> No
 # -- writing it --
 
 
+def test_two_results_are_never_one_file(tmp_path: Path, capsys: Capture) -> None:
+    log, place = tmp_path / "a.log", tmp_path / "b"
+    log.write_text("nothing\n")
+    for other in (place, tmp_path / "." / "x" / ".." / "b"):
+        assert main(["log", str(log), "--html", str(place), "--junit", str(other)]) == ExitCode.BAD_INPUT
+        assert "--html and --junit name two" in capsys.readouterr().err
+    assert not place.exists()
+
+
 @pytest.mark.parametrize("option", ["--html", "--junit"])
 def test_a_result_is_never_written_over_what_is_read_or_where_there_is_no_folder(
     tmp_path: Path, capsys: Capture, option: str

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
 import struct
+import subprocess
 import sys
 import termios
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -242,3 +245,23 @@ def test_a_noun_agrees_with_its_number() -> None:
     plurals = {"node": "nodes", "library": "libraries", "day": "days", "process": "processes", "GPU": "GPUs"}
     for one, many in plurals.items():
         assert (count(1, one), count(0, one), count(2, one)) == (f"1 {one}", f"0 {many}", f"2 {many}")
+
+
+def test_a_standard_error_that_is_full_leaves_json_and_its_answer(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "lumiimg", "list", "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, check=False, cwd=tmp_path)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["schema"] == 1
+
+
+def test_of_a_command_at_the_top_the_words_stay(capsys: Capture) -> None:
+    bundle = Remedy("bundle the fabric, then nothing of the host is bound", "lumiimg adapt a.sif")
+    item = Item(Severity.PROBLEM, "it does not load", remedies=(bundle,))
+    advice = Advice("it does not load", "lumiimg adapt a.sif")
+    text = shown(capsys, Document("check", "a", "NO", Severity.PROBLEM, advice, sections=(Section("Found", (item,)),)))
+    assert text.count("lumiimg adapt a.sif") == 1
+    assert "do:  bundle the fabric" in text
+    again = replace(advice, where=bundle.text)
+    text = shown(capsys, Document("check", "a", "NO", Severity.PROBLEM, again, sections=(Section("Found", (item,)),)))
+    assert text.count("bundle the fabric") == 1, "at the top"
