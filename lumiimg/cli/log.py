@@ -94,16 +94,16 @@ def _follow(names: list[str]) -> LogReader:
     if folders := [name for name in names if Path(name).is_dir()]:
         raise BadInputError("is a folder, and --follow follows files", where=folders[0])
     reader = LogReader()
-    told = ""
+    last = ""
     waiting = [name for name in names if not Path(name).exists()]
     if waiting:
         write_note(f"waiting for {', '.join(waiting)}")
     try:
         for _ in follow(reader, names):
             now = headline(reader.report())
-            if now != told:
+            if now != last:
                 print(printable(now), file=sys.stderr, flush=True)
-                told = now
+                last = now
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return reader

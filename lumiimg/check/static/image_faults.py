@@ -70,8 +70,8 @@ def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding,
 def _judge_caches(image: Image, environment: Mapping[str, str], variables: list[str], found: Findings) -> None:
     """Judge the variables that the image itself sets: what a user sets is the user's to know."""
     own = {name: image.environment[name] for name in variables if name in image.environment}
-    told = {name: value for name, value in own.items() if variable_of(name, image, environment) == value}
-    homes = {name: f"{name}={value}" for name, value in told.items() if _HOME.match(value)}
+    in_force = {name: value for name, value in own.items() if variable_of(name, image, environment) == value}
+    homes = {name: f"{name}={value}" for name, value in in_force.items() if _HOME.match(value)}
     for name, shown in islice(homes.items(), 1):
         lines = tuple(homes.values())[:_SHOWN]
         what = f"the image puts caches into a home: {shown}"
@@ -165,7 +165,7 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
                 names := lacking & _symbols_of(root, item.path, _asked)
             ):
                 errors[first].append(f"{item.path}: undefined symbol: {min(names)}")
-    dying = [first for first, told in errors.items() if told]
+    dying = [first for first, lines in errors.items() if lines]
     if len(offered) > 1 and dying:
         what = f"mpi4py and {job.framework} bring two libraries of one name: {' and '.join(sorted(offered))}"
         what += f": with {dying[0]} imported first, it ends" if len(dying) == 1 else ""

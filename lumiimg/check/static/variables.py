@@ -63,7 +63,7 @@ class Variables:
 
     def is_unsure(self, name: str) -> bool:
         """Whether the image's scripts decide a variable, in a way that only a shell knows."""
-        return name in self.image.unsure and not self._told(name)
+        return name in self.image.unsure and not self._given_as(name)
 
     def shown(self, name: str) -> str:
         """Return `NAME=value` for a finding, and the file that sets it."""
@@ -73,18 +73,18 @@ class Variables:
         """Return what takes a variable away, by what sets it: RCCL's file, the engine, the image, the user."""
         if self._is_of_conf(name):
             return Remedy(f"take {name} out of the image's {CONF}")
-        told = self._told(name)
-        if not told and self.image.environment.get(name) is not None:
+        given = self._given_as(name)
+        if not given and self.image.environment.get(name) is not None:
             return Remedy(
                 f"start the program with `env -u {name} …`: the image sets it, and `unset` outside does not reach it"
             )
-        return Remedy(command=f"unset {' '.join(told or [name])}")
+        return Remedy(command=f"unset {' '.join(given or [name])}")
 
     def set_to(self, name: str, value: str) -> Remedy:
         """Return the command that gives a variable a value in the container, whoever sets it now."""
-        return Remedy(command=f"export {next(iter(self._told(name)), f'SINGULARITYENV_{name}')}={value}")
+        return Remedy(command=f"export {next(iter(self._given_as(name)), f'SINGULARITYENV_{name}')}={value}")
 
-    def _told(self, name: str) -> list[str]:
+    def _given_as(self, name: str) -> list[str]:
         """Return the variables that pass this one to the engine."""
         return [prefix + name for prefix in TO_ENGINE if prefix + name in self.environment]
 

@@ -1,4 +1,4 @@
-"""What answers about a network share: findings as items, the path to it step by step, its bandwidth by size."""
+"""Parts that several answers have: findings as items, the fabric path step by step, bandwidth by message size."""
 
 from __future__ import annotations
 

@@ -207,8 +207,8 @@ def _made_of(layer: LockedLayer) -> Iterator[str]:
     for source in layer.sources:
         yield source.location
         digest = f"sha256 {source.sha256} " if source.sha256 else ""
-        if told := f"{digest}{f'({source.note})' if source.note else ''}".rstrip():
-            yield told
+        if note := f"{digest}{f'({source.note})' if source.note else ''}".rstrip():
+            yield note
     yield from layer.release.wheels if layer.release else ()
     if layer.wheels:
         yield f"{count(len(layer.wheels), 'Python distribution')}, each by its sha256"
