@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.check.startup import measure
 from lumiimg.cli.output import Output
+from lumiimg.host.import_calls import measure
 from lumiimg.report.views.bench import import_document
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check import startup
 from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.programs import IN_IMAGE, ProbePrograms
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.errors import MissingHereError
+from lumiimg.host import import_calls
 from tests.shared import fabric_builder
 from tests.shared.programs import needs
 from tests.shared.validation import validated
@@ -175,7 +175,7 @@ def test_what_an_engine_asks_of_an_image_is_counted_where_it_can_be_traced(
 ) -> None:
     needs("strace")
     monkeypatch.setenv("HOME", "/nowhere")
-    monkeypatch.setattr(startup, "_bound", lambda _: lambda _: False)  # here everything is of this machine
+    monkeypatch.setattr(import_calls, "_bound", lambda _: lambda _: False)  # here everything is of this machine
     place = tmp_path / "place.sif"
     place.write_bytes(b"an image")
     given = f'read -r _ <{place}; case "$*" in *no-such-program) {no_program}; exit 255 ;; esac\n'

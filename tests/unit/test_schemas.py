@@ -32,8 +32,6 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.probe.container import Event, ProbeRun
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
-from lumiimg.check.startup import ImportBench, ImportSource, Startup
-from lumiimg.check.strace import Counts
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
 from lumiimg.cluster.trial.turn import TrialJob
@@ -41,6 +39,7 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.findings import Advice
 from lumiimg.host.carried_manifest import CarriedManifest
 from lumiimg.host.carried_manifest import to_text as manifest_text
+from lumiimg.host.import_calls import Counts, ImportBench, ImportSource, Startup
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from lumiimg.host.wanted import KnownMachine, wanted_by

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from lumiimg.check.startup import ImportBench, ImportSource, Startup
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
+from lumiimg.host.import_calls import ImportBench, ImportSource, Startup
 from lumiimg.report.document import Document, Paragraph, Row, Section, Table
 
-_COLUMNS = {"all": "metadata", "opens": "opens", "stats": "stats", "lists": "lists", "nothing": "failed"}
+_COLUMNS = {"all": "metadata", "opens": "opens", "nothing": "failed"}
 """The field of Counts below each head."""
 _NOTE = (
-    "of all: opens, stats and accesses, reads of directories; how many found nothing. Reads of files are not counted. "
-    "Each process of a job asks this"
+    "all: opens, stats, reads of directories and the like; how many of them are opens, and how many found nothing. "
+    "Reads of files are not counted. Each process of a job asks this"
 )
 _OF_AN_IMAGE = (
     "; of an image, its part that reaches it: what the engine asks of its file, of the folders above it and of the "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
-from lumiimg.check import startup, strace
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
 from lumiimg.check.run.log_answer import LogAnswer
@@ -15,6 +14,7 @@ from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError
 from lumiimg.fabric.path import Part
+from lumiimg.host import import_calls
 from lumiimg.host import node_facts as host_node
 from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.flight import parsed, progress, stalled
@@ -90,20 +90,20 @@ def _flight(data: bytes) -> None:
     progress([dump])
 
 
-@target("strace", "check.strace.read_traces")
+@target("strace", "host.import_calls.read_traces")
 def _strace(data: bytes) -> None:
-    calls = strace.read_traces([written(data, "trace")])
+    calls = import_calls.read_traces([written(data, "trace")])
     assert all(call.path.startswith("/") for call in calls)
-    strace.count(calls)
+    import_calls.count(calls)
 
 
-@target("import-answer", "check.startup._answer", "check.startup._bound", form="json")
+@target("import-answer", "host.import_calls._answer", "host.import_calls._bound", form="json")
 def _startup(data: bytes) -> None:
     """What Python answers in a container: an answer of JSON in its line, with the mounts."""
-    bench = startup._Bench(scratch(), "torch", "strace", _ENVIRONMENT)
-    with answering(startup, startup._ANSWER.encode() + data):
-        answer = startup._answer(bench.run(["python3"]), bench)
-    startup._bound(answer.mounts)("/usr/lib/x")
+    bench = import_calls._Bench(scratch(), "torch", "strace", _ENVIRONMENT)
+    with answering(import_calls, import_calls._ANSWER.encode() + data):
+        answer = import_calls._answer(bench.run(["python3"]), bench)
+    import_calls._bound(answer.mounts)("/usr/lib/x")
 
 
 @target(

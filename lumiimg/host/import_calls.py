@@ -1,0 +1,342 @@
+"""How often a start of Python asks file systems: `import torch` from a folder, a virtual environment, or an image.
+
+Counted with strace(1), and so the same on any machine with the same files: nothing here is a time. Of a folder or a
+virtual environment every call on a path below it reaches the file system that it is on. Of an image the calls of the
+program are answered by the file system in the image, on the node; what reaches the one that the image is on is what
+the engine asks of the image's file, and what the program asks of paths that are bound from the machine.
+
+One strace that followed the engine, the program and the FUSE process that serves the image would wait for itself: it
+reads names out of the program's memory, a page of which only the FUSE process that it has stopped can bring. So strace
+attaches to the program from outside, and the engine is counted in a run of its own, without a program.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import repeat
+from pathlib import Path
+
+from lumiimg.engine.engine import Engine, find_engine
+from lumiimg.engine.failures import not_started
+from lumiimg.engine.process import Completed, run, which
+from lumiimg.engine.workspace import scratch_folder
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError, one_line
+from lumiimg.files import open_regular, temporary_folder
+from lumiimg.host.codec import FormError, from_json
+
+MAX_TRACE_BYTES = 512 << 20
+_MAX_LINE_BYTES = 64 << 10
+_TIMEOUT_S = 900.0
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,20}")
+_STRACE = ("-ff", "-y", "-qq", "-s", "0", "-e", "signal=none", "-e", "trace=%file,getdents,getdents64")
+_OPENS = frozenset({"open", "openat", "openat2", "creat", "execve", "execveat", "uselib"})
+_LINE = re.compile(
+    r"(\w+)\((.*)\) += (?:-?\d+|0x[0-9a-f]+)(?:<([^<>]*)>)?(?: (E[A-Z0-9]+) \([^()<>]*\))?\n?", re.DOTALL
+)
+_PATH = re.compile(r'(?:(?:-?\d+|AT_FDCWD)(?:<([^<>]*)>)?(?:, )?)?(?:"((?:[^"\\]|\\.)*)")?', re.DOTALL)
+"""How the arguments begin: a descriptor with its path, a name, or a descriptor and a name below it."""
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
+"""A byte in octal, or a quote or backslash; the letters for control characters stay letters."""
+_MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .* - (\S+) ", re.MULTILINE)
+"""Where it is, and its type: a line of /proc/self/mountinfo (proc(5))."""
+_OF_THE_NODE = """squashfs overlay fuse.squashfuse fuse.fuse-overlayfs rootfs proc sysfs tmpfs devtmpfs devpts cgroup
+mqueue hugetlbfs"""
+"""Types of file systems, or how they begin, that the image, its engine or the kernel answers."""
+_BEGAN, _ANSWER, _WAITS = "@lumiimg-began", "@lumiimg-answer ", "@lumiimg-waits "
+_SCRIPT = rf"""
+import contextlib, importlib, json, os, sys, time
+print("\n{_BEGAN}", flush=True)
+module = importlib.import_module(sys.argv[1])
+with open("/proc/self/mountinfo", errors="surrogateescape") as stream:
+    mounts = stream.read()
+print("\n{_ANSWER}" + json.dumps(dict(
+    module_file=str(getattr(module, "__file__", None)), version=str(getattr(module, "__version__", "")),
+    python=sys.version.split()[0], mounts=mounts)), flush=True)
+with contextlib.suppress(ImportError):
+    import ctypes
+    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+status = open("/proc/self/status")
+print("\n{_WAITS}" + str(os.getpid()), flush=True)
+for turn in range(1000):
+    status.seek(0)
+    if "TracerPid:\t0\n" not in status.read():
+        os.execv(sys.executable, [sys.executable, "-c", "import " + sys.argv[1]])
+    time.sleep(0.01)
+"""
+"""Imports once without a trace: whether it works at all, where it is, and what is mounted; that also leaves the
+bytecode behind that the first import of all compiles. Then it lets any process trace it (PR_SET_PTRACER of prctl(2)),
+waits until strace is there, and becomes the program that is traced."""
+_NO_PROGRAM = "/lumiimg-no-such-program"
+_NO_PYTHON = re.compile(r'^FATAL:.*"python3": executable file not found', re.MULTILINE)
+"""Of Apptainer 1.4.5, and of Go's os/exec."""
+_ENDED = re.compile(f"^FATAL.*{_NO_PROGRAM}", re.MULTILINE)
+"""The engine in a container that has no such program: it came to its end."""
+
+
+class ImportSource(StrEnum):
+    """What modules are imported from."""
+
+    FOLDER = "folder"
+    VENV = "venv"
+    IMAGE = "image"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Calls of one process and its children on some files."""
+
+    metadata: int = 0
+    """All that a server of metadata may be asked for: opens, stats, reads of directories, readlinks and others."""
+    opens: int = 0
+    """Calls of open, and starts of programs."""
+    failed: int = 0
+    """Of all these, those that found nothing: searches along sys.path and library paths, most of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """What one import asks."""
+
+    path: str
+    """Of the folder, virtual environment or image."""
+    kind: ImportSource
+    """What modules are imported from."""
+    module_file: str
+    """The file that was imported."""
+    version: str
+    """Of the module; empty where it does not say."""
+    python: str
+    """Its version."""
+    program: Counts
+    """All that the program asks, of whatever file system."""
+    shared: Counts | None
+    """What of it, and of the engine, reaches the file system that the place is on; null where that cannot be seen."""
+    why_not: str | None = None
+    """Why it cannot be seen; null where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportBench:
+    """What an import asks of file systems, in calls."""
+
+    module: str
+    """That was imported."""
+    places: tuple[Startup, ...]
+    """In the order of the command line."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Good where it was seen what reaches each place."""
+        return ExitCode.GOOD if all(place.shared for place in self.places) else ExitCode.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One system call by which a process looks for a file."""
+
+    name: str
+    path: str
+    """Absolute; of an open what it led to, else as it was asked for."""
+    error: str | None = None
+    """`ENOENT`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What Python says where the module is imported."""
+
+    module_file: str
+    version: str
+    python: str
+    mounts: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What is measured, and with what."""
+
+    path: Path
+    module: str
+    strace: str
+    environment: Mapping[str, str]
+
+    def run(self, words: Sequence[str | Path], on_line: Callable[[str], None] | None = None) -> Completed:
+        """Run a program in `/`."""
+        return run(words, env=self.environment, cwd=Path("/"), timeout_s=_TIMEOUT_S, on_line=on_line)
+
+    def traced(self, words: Sequence[str | Path]) -> tuple[Completed, list[Call]]:
+        """Run strace, with further options and a program."""
+        with scratch_folder(temporary_folder(), "lumiimg-bench-") as folder:
+            completed = self.run([self.strace, *_STRACE, "-o", folder / "trace", *words])
+            return completed, read_traces(sorted(folder.glob("trace*")))
+
+
+def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str], python: str | None) -> ImportBench:
+    """Count what an import asks, from places of any kind; `python` is the interpreter for folders.
+
+    Raises BadInputError where the module cannot be imported there, MissingHereError without strace or an engine.
+    """
+    if not _MODULE.fullmatch(module):
+        raise BadInputError("is not a valid module name", where=f"--module {module}")
+    kinds = [_kind_of(path) for path in paths]  # before the first of them takes its time
+    strace = which("strace", environment.get("PATH"))
+    if strace is None:
+        raise MissingHereError("there is no strace here", hint="install it (`apt install strace`), or load its module")
+    benches = (_Bench(path.resolve(), module, strace, environment) for path in paths)
+    return ImportBench(module, tuple(map(_startup, benches, kinds, repeat(python or "python3"))))
+
+
+def _startup(bench: _Bench, kind: ImportSource, python: str) -> Startup:
+    if kind is ImportSource.IMAGE:
+        answer, calls, reaches, why_not = _from_image(bench, find_engine(bench.environment))
+    else:
+        answer, calls, reaches, why_not = *_from_folder(bench, kind, python), None
+    of_module = (answer.module_file, answer.version, answer.python)
+    shared = None if reaches is None else count(reaches)
+    return Startup(str(bench.path), kind, *of_module, count(calls), shared, why_not)
+
+
+def _kind_of(path: Path) -> ImportSource:
+    if path.is_dir():
+        if (path / ".singularity.d").exists():
+            raise BadInputError("is a sandbox", where=str(path), hint="name its site-packages folder, or build a SIF")
+        return ImportSource.VENV if (path / "pyvenv.cfg").is_file() else ImportSource.FOLDER
+    if not path.is_file():
+        raise BadInputError("there is no such file or folder", where=str(path))
+    return ImportSource.IMAGE
+
+
+def _from_folder(bench: _Bench, kind: ImportSource, python: str) -> tuple[_Answer, list[Call], list[Call]]:
+    """Return (what Python says there, all calls of the program, those that reach the folder)."""
+    words: list[str | Path] = [bench.path / "bin" / "python"]
+    if kind is ImportSource.FOLDER:
+        packages = ":".join(filter(None, (str(bench.path), bench.environment.get("PYTHONPATH"))))
+        interpreter = which(python, bench.environment.get("PATH")) or python
+        words = ["/usr/bin/env", f"PYTHONPATH={packages}", Path(interpreter).absolute()]
+    if not Path(words[-1]).is_file():
+        raise MissingHereError(f"there is no {Path(words[-1]).name} here", hint="--python PROGRAM")
+    answer, calls = _imported(bench, words)
+    below = f"{bench.path}/"
+    if not answer.module_file.startswith(below):
+        what = f"{bench.module} is not imported from there, but from {one_line(answer.module_file)}"
+        raise BadInputError(what, where=str(bench.path))
+    return answer, calls, [call for call in calls if f"{call.path}/".startswith(below)]
+
+
+def _from_image(bench: _Bench, engine: Engine) -> tuple[_Answer, list[Call], list[Call] | None, str | None]:
+    """Return the same of an image, and why those that reach it are not known."""
+    start: list[str | Path] = [*engine.words, "exec", "--pwd", "/", bench.path]
+    answer, calls = _imported(bench, [*start, "python3"], engine)
+    # no program is run in this container: see the head of this module
+    completed, opening = bench.traced(["--seccomp-bpf", *start, _NO_PROGRAM])
+    if not _ENDED.search(completed.output):
+        why_not = "the engine cannot be traced, perhaps because it is set-user-id (APPTAINER_USERNS=1 helps)"
+        return answer, calls, None, f"{why_not}: {one_line(completed.last_line)}"
+    near = {str(bench.path), *map(str, bench.path.parents)} - {"/"}
+    home = bench.environment.get("HOME", "/nowhere").rstrip("/") + "/"
+    reaches = [call for call in opening if call.path in near or f"{call.path}/".startswith(home)]
+    is_bound = _bound(answer.mounts)
+    return answer, calls, reaches + [call for call in calls if is_bound(call.path)], None
+
+
+def _imported(bench: _Bench, python: list[str | Path], engine: Engine | None = None) -> tuple[_Answer, list[Call]]:
+    """Return what Python says of the module, and all calls of a program that imports it; an `engine` may start it."""
+    traces: list[Future[tuple[Completed, list[Call]]]] = []
+    with ThreadPoolExecutor(max_workers=1) as pool:
+
+        def on_line(line: str) -> None:
+            pid = line.removeprefix(_WAITS)
+            if line.startswith(_WAITS) and re.fullmatch(r"[1-9]\d{0,9}", pid) and not traces:
+                traces.append(pool.submit(bench.traced, ["-p", pid]))
+
+        completed = bench.run([*python, "-c", _SCRIPT, bench.module], on_line)
+    answer = _answer(completed, bench, engine)
+    attached, calls = traces[0].result() if traces else (completed, [])
+    if not any(call.name == "execve" and call.error is None for call in calls):
+        raise MissingHereError(
+            f"strace cannot attach to Python there: {one_line(attached.last_line)}",
+            where=str(bench.path),
+            hint="it may need kernel.yama.ptrace_scope = 0, or an engine that starts it in this PID namespace",
+        )
+    return answer, calls
+
+
+def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -> _Answer:
+    """Return what Python said; in a container, if an `engine` started it.
+
+    Raises BadInputError where the import failed, MissingHereError where Python did not even begin.
+    """
+    path, lines, said = str(bench.path), completed.output.splitlines(), one_line(completed.last_line)
+    if _BEGAN not in lines and not completed.ok:
+        if _NO_PYTHON.search(completed.output):
+            raise BadInputError("there is no python3 in it", where=path)
+        if engine is not None:
+            raise not_started(engine, completed.output, where=path)
+        raise MissingHereError(f"Python does not start there: {said}", where=path)
+    answers = [line.removeprefix(_ANSWER) for line in lines if line.startswith(_ANSWER)]
+    if not completed.ok or not answers:
+        raise BadInputError(f"`import {bench.module}` fails there: {said}", where=path)
+    try:
+        return from_json(_Answer, answers[-1].encode("utf-8", "surrogateescape"))
+    except FormError as error:
+        raise BadInputError("the answer of Python there is not valid", where=path) from error
+
+
+def _bound(mounts: str) -> Callable[[str], bool]:
+    """Return whether a path in the container is on a file system of the machine, by its mounts."""
+    types = {_unescaped(point).rstrip("/"): kind for point, kind in _MOUNT.findall(mounts)}
+
+    def is_bound(path: str) -> bool:
+        point = path.rstrip("/")
+        while point and point not in types:
+            point = point.rpartition("/")[0]
+        return bool(point) and not types[point].startswith(tuple(_OF_THE_NODE.split()))
+
+    return is_bound
+
+
+def count(calls: Iterable[Call]) -> Counts:
+    """Return how many calls there are, and how many of a kind."""
+    calls = list(calls)
+    opens = sum(call.name in _OPENS for call in calls)
+    return Counts(len(calls), opens, sum(call.error in {"ENOENT", "ENOTDIR"} for call in calls))
+
+
+def read_traces(files: Iterable[Path]) -> list[Call]:
+    """Return the calls in files of strace. Raises BadInputError where they are larger than those of any import."""
+    calls, total = [], 0
+    for file in files:
+        with open_regular(file) as stream:
+            while line := stream.readline(_MAX_LINE_BYTES):
+                total += len(line)
+                if total > MAX_TRACE_BYTES:
+                    raise BadInputError(f"strace wrote more than {MAX_TRACE_BYTES} bytes", where=str(file))
+                if (call := parse(line.decode("utf-8", "surrogateescape"))) is not None:
+                    calls.append(call)
+    return calls
+
+
+def parse(line: str) -> Call | None:
+    """Return the call of a line; None for a line of another kind, a call that did not end, and one of an open file."""
+    match = _LINE.fullmatch(line)
+    if match is None or match[1] in {"getcwd", "fchdir"}:
+        return None
+    name, arguments, opened, error = match.groups()
+    found = _PATH.match(arguments)
+    folder, below = found.groups() if found else (None, None)
+    if not below and not (folder and name.startswith("getdents")):
+        return None
+    path = os.path.join(_unescaped(folder or "/"), _unescaped(below or ""))  # noqa: PTH118
+    path = os.path.normpath(_unescaped(opened) if opened else path)
+    return Call(name, path, error) if path.startswith("/") else None  # pipes and sockets have names without a slash
+
+
+def _unescaped(text: str) -> str:
+    escaped = text.encode("utf-8", "surrogateescape")
+    plain = _ESCAPE.sub(lambda match: bytes((int(match[1], 8) & 0xFF,)) if match[1] else match[2], escaped)
+    return plain.decode("utf-8", "surrogateescape")
