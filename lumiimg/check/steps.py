@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import PartSource, finding_types
-from lumiimg.check.run.job_paths import part_of_verdict
 from lumiimg.elf.system import facts_at
 from lumiimg.engine.binds import binds_of
+from lumiimg.fabric.job_path import part_of_verdict
 from lumiimg.fabric.names import PRIVATE, newest_interface, part_of
-from lumiimg.fabric.path import FabricPath, Origin, Part, Side, Step
+from lumiimg.fabric.path import NOT_REACHED, FabricPath, Origin, Part, Side, Step
 from lumiimg.findings import Code, Finding, Level, Severity
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _judged(
     if evidence is not None:
         return replace(step, severity=Severity.OK, level=evidence[0], why=evidence[1])
     if first_broken is not None and list(Part).index(step.part) > list(Part).index(first_broken):
-        return replace(step, why="not reached: the path ends before it")
+        return replace(step, why=NOT_REACHED)
     return step
 
 

@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from lumiimg.findings import Level, Remedy, Severity  # noqa: TC001 - schemas are made from the types of the fields
 
+NOT_REACHED = "not reached: the path ends before it"
+"""What is said of a step behind a broken one."""
+
 
 class Fabric(StrEnum):
     """Where the libraries of the fast network come from: libfabric with the cxi provider, and libcxi."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.run.job_paths import job_paths
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.job_path import job_paths
 from lumiimg.fabric.path import FabricPath, Part, Side, Step
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.image import open_image

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.run.job_paths import JobPath, job_paths
 from lumiimg.errors import ExitCode
+from lumiimg.fabric.job_path import JobPath, job_paths
 from lumiimg.findings import Severity
 from lumiimg.nccl.headline import headline, network, part_of, ranks_word
 from lumiimg.nccl.report import FAST, answer_of
