@@ -79,9 +79,9 @@ def findings() -> Iterator[str]:
 
 
 def _said(name: str, reason: Reason) -> Iterator[str]:
-    """Yield cause, remedy and source of a finding; a place that a name of the case takes is in braces."""
+    """Yield the sentence, cause, remedy and source of a finding; a place that a name of the case takes is in braces."""
     remedies = "; ".join(Remedy(**parts) for parts in reason.remedy)
-    parts = {"why": reason.cause, "do": remedies, "source": reason.source}
+    parts = {"prints": reason.summary, "why": reason.cause, "do": remedies, "source": reason.source}
     if told := ". ".join(f"{word}: {cell(text)}" for word, text in parts.items() if text):
         yield f"  - {f'{name}: ' if name else ''}{told}"
 

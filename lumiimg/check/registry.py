@@ -30,6 +30,8 @@ class PartSource(StrEnum):
 class Reason:
     """What is said with a finding; each text may hold `{name}`."""
 
+    summary: str | None = None
+    """The sentence of the finding; None where the code that finds it has it from elsewhere."""
     cause: str | None = None
     """Why it is so."""
     remedy: tuple[Mapping[str, str], ...] = ()
@@ -87,6 +89,11 @@ def finding_types() -> dict[Code, FindingType]:
     return msgspec.convert(own_table(__package__, "registry.toml"), dict[Code, FindingType])
 
 
+def remedies_for(code: Code, reason: str, **names: str) -> tuple[Remedy, ...]:
+    """Return what the registry says to do about one of several reasons for a finding."""
+    return finding_types()[code].reasons[reason].remedies(names)
+
+
 class FindingDetails(TypedDict, total=False):
     """What a finding may have beside its code, severity and summary; where it has none, the registry says it."""
 
@@ -109,14 +116,18 @@ class Findings:
         self,
         code: Code,
         severity: Severity,
-        summary: str,
+        summary: str | None = None,
         *,
         reason: str | None = None,
         names: Mapping[str, str] | None = None,
         **details: Unpack[FindingDetails],
     ) -> None:
-        """Append a finding of this level; `reason` is one of its code's, `names` are for the texts of the registry."""
-        kind, values = finding_types()[code], names or {}
+        """Append a finding of this level.
+
+        `summary`: None where the registry has the sentence. `reason` is one of its code's; `names` are for the texts of
+        the registry, as is `where`.
+        """
+        kind, values = finding_types()[code], {"where": details.get("where") or "", **(names or {})}
         own = kind.reasons[reason] if reason is not None else kind
         cause = details.get("cause") or own.cause or kind.cause
         self.found.append(
@@ -124,7 +135,7 @@ class Findings:
                 code,
                 severity,
                 self.level,
-                summary,
+                summary or with_values(own.summary or kind.summary or "", values),
                 details.get("where"),
                 details.get("evidence", ()),
                 details.get("chain", ()),

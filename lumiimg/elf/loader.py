@@ -173,6 +173,13 @@ class Process:
             return self.objects[0]
         return found
 
+    def passes_over(self, path: str) -> str | None:
+        """Return why its search goes on behind a file that is there; None where it does not. Only after `start`."""
+        opened = self._files.open(self.settings.absolute(path), self._native)
+        if opened.verdict in {FileVerdict.OTHER_MACHINE, FileVerdict.OTHER_CLASS}:
+            return "it is for another architecture"
+        return os.strerror(errno.EACCES) if opened.errno == errno.EACCES else None
+
     def _add_loader(self, main: LoadedObject, program: Opened, report: Report) -> None:
         """Put the loader itself into the process: a need for it is met before any search."""
         path = self.system.loader

@@ -48,7 +48,7 @@ def produced(level: Level) -> Iterator[tuple[Code, Severity]]:
         for call in ast.walk(module):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add"):
                 continue
-            if len(call.args) < 3:
+            if len(call.args) < 2:
                 continue
             if not attributes(call.args[0], "Code") and (rows := [row for table in tables for row in pairs(table)]):
                 yield from rows
@@ -87,21 +87,21 @@ def test_every_text_of_the_registry_is_whole_and_gets_the_names_that_it_has() ->
     reasons: dict[Code, set[str]] = {}
     for path in (PACKAGE / "check").rglob("*.py"):
         module = ast.parse(path.read_text())
-        texts = {
-            node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
+        nodes = list(ast.walk(module))
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        texts |= {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
         for code in attributes(module, "Code"):
             given.setdefault(Code[code], set()).update(texts)
             reasons.setdefault(Code[code], set()).update(texts)
     for code, kind in finding_types().items():
         assert kind.reasons.keys() <= reasons[code], code
         for of in (kind, *kind.reasons.values()):
-            for text in (of.cause, of.source, *(part for remedy in of.remedy for part in remedy.values())):
+            for text in (of.summary, of.cause, of.source, *(part for remedy in of.remedy for part in remedy.values())):
                 assert text is None or (text and text == text.strip() and not text.endswith(".")), (code, text)
                 names = set(re.findall(r"(?<!\$)\{(\w+)\}", text or ""))
-                assert names <= given[code] | STAND_INS.keys(), (code, text)
+                assert names <= given[code] | {*STAND_INS, "where"}, (code, text)
             assert all(remedy.keys() <= {"text", "command", "where"} for remedy in of.remedy), code
-            assert of is kind or of.cause or of.remedy or of.source, code
+            assert of is kind or of.summary or of.cause or of.remedy or of.source, code
 
 
 @pytest.mark.threat

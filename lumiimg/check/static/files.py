@@ -16,8 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.plugin import judge_plugin
-from lumiimg.check.static.plugin_search import load_plugin
+from lumiimg.check.static.plugin import judge_plugin, load_plugin
 from lumiimg.check.static.process_faults import check_unmodelled, judge_process
 from lumiimg.check.static.rccl import load_rccl, read_path
 from lumiimg.check.static.result import StaticResult, files_of

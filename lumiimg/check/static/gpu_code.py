@@ -75,14 +75,14 @@ def findings_of(account: GpuAccount | None) -> tuple[Finding, ...]:
     found = Findings(Level.STATIC)
     if account is not None:
         if account.taken_for is not None:
-            gpu = f"{account.processor}, {account.machine}'s GPU"
-            what = f"{OVERRIDE} makes the runtime treat {gpu}, as {account.taken_for}"
-            found.add(Code.GPU_CODE, Severity.PROBLEM, what, reason="override")
+            names = {"processor": account.processor, "machine": account.machine, "other": account.taken_for}
+            found.add(Code.GPU_CODE, Severity.PROBLEM, reason="override", names=names)
         _judge_needed(account, [part for part in account.parts if part.needed], found)
         for part in account.parts:
             if not part.needed and part.fit is not GpuFit.RUNS:
-                what = f"{part.component} {_lacks(part, account)}"
-                found.add(Code.GPU_BESIDE, Severity.INFO, what, where=part.paths[0], cause=part.without)
+                details: FindingDetails = {"where": part.paths[0], "cause": part.without}
+                names = _names(account, part)
+                found.add(Code.GPU_BESIDE, Severity.INFO, reason=part.fit.value, names=names, **details)
     return tuple(found.found)
 
 
@@ -96,41 +96,35 @@ def _real(image: Image, paths: Iterable[str]) -> Iterator[str]:
 
 def _judge_needed(account: GpuAccount, needed: Sequence[GpuVerdict], found: Findings) -> None:
     """Judge what each job calls: a finding for each kind of answer."""
-    gpu, of = account.title, {"processor": account.processor}
     parts = {fit: [part for part in needed if part.fit is fit] for fit in GpuFit}
     if none := parts[GpuFit.NO]:
-        what = f"no code for {gpu}: {_named(none)}"
-        found.add(Code.GPU_CODE, Severity.PROBLEM, what, reason="none", names=of, **_details(none))
+        found.add(Code.GPU_CODE, Severity.PROBLEM, reason="none", names=_names(account, *none), **_details(none))
     if retried := parts[GpuFit.XNACK]:
-        what = f"code for {account.processor} with xnack alone, which runs only with {XNACK}=1: {_named(retried)}"
-        found.add(Code.GPU_XNACK, Severity.PROBLEM, what, **_details(retried))
+        found.add(Code.GPU_XNACK, Severity.PROBLEM, names=_names(account, *retried), **_details(retried))
     for part in parts[GpuFit.UNKNOWN]:
-        what = f"{part.component}: whether it has code for {gpu}, is not known"
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, what, where=part.paths[0], cause=part.why)
+        details: FindingDetails = {"where": part.paths[0], "cause": part.why}
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, reason="unknown", names=_names(account, part), **details)
     for part in parts[GpuFit.PART]:
-        what = f"{part.component} {_lacks(part, account)}"
-        found.add(Code.GPU_CODE, Severity.INFO, what, reason="part", where=part.paths[0])
+        found.add(Code.GPU_CODE, Severity.INFO, reason="part", names=_names(account, part), where=part.paths[0])
     if runs := parts[GpuFit.RUNS]:
-        found.add(Code.GPU_CODE, Severity.OK, f"code for {gpu}: {', '.join(part.component for part in runs)}")
+        found.add(Code.GPU_CODE, Severity.OK, reason="runs", names=_names(account, *runs))
     if not needed:
-        what = f"whether its jobs find code for {gpu}, is not known: no component that they need was found with any"
-        found.add(Code.GPU_CODE, Severity.UNKNOWN, what)
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, reason="nothing-found", names=_names(account))
 
 
-def _named(parts: Iterable[GpuVerdict]) -> str:
-    return ", ".join(f"{part.component} ({part.has})" for part in parts)
+def _names(account: GpuAccount, *parts: GpuVerdict) -> dict[str, str]:
+    """Return the names for what is said of components."""
+    return {
+        "gpu": account.title,
+        "processor": account.processor,
+        "components": ", ".join(part.component for part in parts),
+        "have": ", ".join(f"{part.component} ({part.has})" for part in parts),
+        "has": parts[0].has if parts else "",
+        "why": (parts[0].why if parts else None) or "",
+    }
 
 
 def _details(parts: Sequence[GpuVerdict]) -> FindingDetails:
     lines = tuple(f"{part.component}: {part.paths[0]}" for part in parts[:_SHOWN])
     causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:_SHOWN])
     return {"where": parts[0].paths[0], "evidence": lines, "cause": causes}
-
-
-def _lacks(part: GpuVerdict, account: GpuAccount) -> str:
-    words = {
-        GpuFit.UNKNOWN: f"may have no code for {account.title}: {part.why}",
-        GpuFit.PART: f"has code for {account.title}, in part of its files or bundles only",
-        GpuFit.XNACK: f"has code for {account.title}, only with {XNACK}=1",
-    }
-    return words.get(part.fit, f"has no code for {account.title}: {part.has}")

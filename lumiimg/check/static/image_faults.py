@@ -72,10 +72,10 @@ def _judge_caches(image: Image, environment: Mapping[str, str], variables: list[
     own = {name: image.environment[name] for name in variables if name in image.environment}
     in_force = {name: value for name, value in own.items() if variable_of(name, image, environment) == value}
     homes = {name: f"{name}={value}" for name, value in in_force.items() if _HOME.match(value)}
-    for name, shown in islice(homes.items(), 1):
+    if homes:
+        names = {"variable": next(iter(homes)), "value": in_force[next(iter(homes))]}
         lines = tuple(homes.values())[:_SHOWN]
-        what = f"the image puts caches into a home: {shown}"
-        found.add(Code.IMAGE_CACHES_IN_HOME, Severity.INFO, what, names={"variable": name}, evidence=lines)
+        found.add(Code.IMAGE_CACHES_IN_HOME, Severity.INFO, names=names, evidence=lines)
 
 
 def _judge_tools(image: Image, tools: list[str], found: Findings) -> None:
@@ -86,9 +86,8 @@ def _judge_tools(image: Image, tools: list[str], found: Findings) -> None:
                 real.setdefault(image.root.resolve(path), path)
         if len(real) > 1:
             first, *others = real.values()
-            what, names = f"{name} is on PATH {len(real)} times: a job gets {first}", {"other": others[0]}
-            lines = tuple(others[:_SHOWN])
-            found.add(Code.IMAGE_SHADOWED_TOOL, Severity.INFO, what, names=names, where=first, evidence=lines)
+            names, lines = {"tool": name, "times": str(len(real)), "other": others[0]}, tuple(others[:_SHOWN])
+            found.add(Code.IMAGE_SHADOWED_TOOL, Severity.INFO, names=names, where=first, evidence=lines)
 
 
 def _of_entrypoint(image: Image) -> Iterator[tuple[str, str]]:
@@ -107,16 +106,15 @@ def _judge_entrypoint(image: Image, variables: list[str], found: Findings) -> No
     path, text = next(scripts, ("", ""))
     sets = list(dict.fromkeys(re.findall(rf"\b({'|'.join(variables)})=", text)))
     if sets:
-        what = f"the OCI entrypoint {path} sets {', '.join(sets)}, and `exec` does not run it"
-        found.add(Code.IMAGE_ENTRYPOINT, Severity.INFO, what, names={"variable": sets[0], "path": path}, where=path)
+        names = {"variable": sets[0], "path": path, "variables": ", ".join(sets)}
+        found.add(Code.IMAGE_ENTRYPOINT, Severity.INFO, names=names, where=path)
 
 
 def _judge_scripts(image: Image, found: Findings) -> None:
     """Judge the scripts: one list of GPUs, given to two filters, leaves none where a job has a part of a node."""
     copying = [path for path in _scripts(image) if _COPIES.search(read_text(image.root, path) or "")]
     if copying:
-        what = f"{copying[0]} copies ROCR_VISIBLE_DEVICES into HIP_VISIBLE_DEVICES"
-        found.add(Code.IMAGE_HIP_DEVICES, Severity.INFO, what, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
+        found.add(Code.IMAGE_HIP_DEVICES, Severity.INFO, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
 
 
 def _scripts(image: Image) -> Iterator[str]:
@@ -162,16 +160,15 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
         lacking = every - offered[libraries[first]]
         for item in process.objects if lacking else ():
             if any(map(_LIBMPI.fullmatch, item.facts.needed)) and (
-                names := lacking & _symbols_of(root, item.path, _asked)
+                asked := lacking & _symbols_of(root, item.path, _asked)
             ):
-                errors[first].append(f"{item.path}: undefined symbol: {min(names)}")
+                errors[first].append(f"{item.path}: undefined symbol: {min(asked)}")
     dying = [first for first, lines in errors.items() if lines]
     if len(offered) > 1 and dying:
-        what = f"mpi4py and {job.framework} bring two libraries of one name: {' and '.join(sorted(offered))}"
-        what += f": with {dying[0]} imported first, it ends" if len(dying) == 1 else ""
+        names = {"framework": str(job.framework), "files": " and ".join(sorted(offered)), "first": dying[0]}
         lines = tuple(line for first in dying for line in errors[first])[:_SHOWN]
-        of = {"framework": str(job.framework)}
-        found.add(Code.IMAGE_TWO_MPI, Severity.INFO, what, names=of, where=module, evidence=lines)
+        reason = "one-order" if len(dying) == 1 else None
+        found.add(Code.IMAGE_TWO_MPI, Severity.INFO, reason=reason, names=names, where=module, evidence=lines)
 
 
 def _judge_python(root: RootFileSystem, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
@@ -180,20 +177,20 @@ def _judge_python(root: RootFileSystem, packages: str, of_c10: tuple[str, ...], 
     versions: dict[str, str] = {canonicalize_name(info[1]): info[2] for info in infos}
     wrong = sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of))
     if wrong:
-        what = f"packages for NVIDIA's GPUs are among those for ROCm: {', '.join(wrong[:3])}"
-        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, what, where=packages, evidence=tuple(wrong[:_SHOWN]))
+        names, lines = {"packages": ", ".join(wrong[:3])}, tuple(wrong[:_SHOWN])
+        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, names=names, where=packages, evidence=lines)
     modules = list(islice(_modules(root, packages), _MOST_MODULES))
     lacking = dict(_of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, of_c10))
     if lacking:
         lines = tuple(f"{path}: undefined symbol: {symbol}" for path, symbol in lacking.items())
-        what, where = f"built for another torch: {lines[0]}", next(iter(lacking))
-        found.add(Code.IMAGE_OTHER_TORCH, Severity.INFO, what, where=where, evidence=lines[:_SHOWN])
+        names, where = {"first": lines[0]}, next(iter(lacking))
+        found.add(Code.IMAGE_OTHER_TORCH, Severity.INFO, names=names, where=where, evidence=lines[:_SHOWN])
     numpy = versions.get("numpy", "")
     if numpy.partition(".")[0].isdecimal() and int(numpy.partition(".")[0]) >= 2:
         lines = tuple(f"{path}: compiled with NumPy 1" for path in _of_numpy_1(root, modules))
         if lines:
-            what = f"for NumPy 1, but the image has NumPy {numpy}: {lines[0]}"
-            found.add(Code.IMAGE_NUMPY, Severity.INFO, what, evidence=lines[:_SHOWN])
+            names = {"version": numpy, "first": lines[0]}
+            found.add(Code.IMAGE_NUMPY, Severity.INFO, names=names, evidence=lines[:_SHOWN])
 
 
 def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:

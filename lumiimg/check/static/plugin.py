@@ -1,28 +1,161 @@
-"""A net plugin that RCCL finds: whether it loads, whether RCCL takes its API, and which libfabric it gets."""
+"""The net plugin of an RCCL: where it is found, or why not; whether it loads, is taken, and which libfabric it gets."""
 
 from __future__ import annotations
 
+import posixpath
+import re
 import shlex
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lumiimg.check.registry import remedies_for
 from lumiimg.elf.facts import exported_symbols
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.undefined import UndefinedSymbols, undefined_in
 from lumiimg.errors import BadInputError, one_line
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PROVIDER_FILE, net_api, part_of
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, NET_SYMBOL, PLUGIN_FILES, net_api, part_of
+from lumiimg.fabric.path import FabricPath, Part
 from lumiimg.fabric.provider import HSA, cxi_provider, lack_of_rocr
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.findings import Code, Remedy, Severity
+from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.variables import Variables
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.fabric.path import FabricPath
-    from lumiimg.image import RootFileSystem
+    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.image import Image, RootFileSystem
+
+_LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")
+_SUFFIXED = re.compile(r"lib[nr]ccl-net-(.+)\.so")
+_OF_THE_SEARCH = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
+_BY_WORDS = {
+    "cannot enable executable stack": "executable-stack",
+    "static TLS block": "static-tls",
+    "CPU ISA level": "cpu-level",
+}
+"""Why a plugin cannot be loaded, by words of glibc."""
+_SHOWN = 8
+
+
+def load_plugin(
+    variables: Variables,
+    process: Process,
+    rccl: LoadedObject,
+    files: list[str],
+    path: FabricPath,
+    library: Rccl,
+    found: Findings,
+) -> LoadOutcome | None:
+    """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
+
+    `library` is what the bytes of `rccl` say.
+    """
+    names = path.plugin_files
+    absent: list[str] = []
+    broken: dict[str, LoadOutcome] = {}
+    for name in names:
+        outcome = process.dlopen(name, rccl)
+        if outcome.root is not None:
+            return outcome
+        if outcome.finds_nothing(name):
+            absent += outcome.errors
+        else:
+            broken[name] = outcome  # RCCL goes on with the next name
+    if broken:
+        name, outcome = next(iter(broken.items()))
+        of, lines = {"name": name}, outcome.errors[:4]
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="not-a-library", names=of, evidence=lines)
+    elif names:
+        _judge_absence(variables, process, files, path, library, tuple(absent[:4]), found)
+    return None
+
+
+def _judge_absence(
+    variables: Variables,
+    process: Process,
+    files: list[str],
+    path: FabricPath,
+    library: Rccl,
+    lines: tuple[str, ...],
+    found: Findings,
+) -> None:
+    """Judge why no file is found by the names that RCCL gives to dlopen; `lines` is what that says."""
+    image, names, root = variables.image, path.plugin_files, variables.image.root
+    asked = " or ".join(names)
+    severity, so_far = Severity.PROBLEM, ""
+    if _hides_a_search(image):
+        severity, so_far = Severity.UNKNOWN, ", as far as the image is seen"
+    plugins = [file for file in files if part_of(file) is Part.PLUGIN]
+    dangling = [file for file in plugins if not root.exists(file)]
+    dangling.sort(key=lambda file: posixpath.basename(file) not in names)
+    elsewhere = [file for file in plugins if file not in dangling]
+    same_name = [file for file in elsewhere if posixpath.basename(file) in names]
+    passed_over = next(filter(None, map(process.passes_over, same_name)), None)
+    if dangling and not same_name:
+        of = {"target": root.readlink(dangling[0]), "so_far": so_far}
+        found.add(Code.PLUGIN_DANGLING, severity, names=of, where=dangling[0], evidence=lines)
+    elif passed_over is not None:
+        of, first = {"why": passed_over}, same_name[0]
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="passed-over", names=of, where=first, evidence=lines)
+    elif same_name:
+        folder, settings = posixpath.dirname(same_name[0]), process.settings
+        of = {"folder": folder, "searched": str(settings.library_path), "so_far": so_far}
+        of["wanted"] = _prepended(folder, settings)
+        found.add(Code.PLUGIN_NOT_ON_PATH, severity, names=of, where=same_name[0], evidence=lines)
+    elif elsewhere:
+        first, of = elsewhere[0], {"names": asked, "so_far": so_far}
+        renamed = "renamed" if posixpath.basename(first) in PLUGIN_FILES else "suffixed"
+        ways = _remedies_for_a_name(variables, process, first, path, library)
+        details: FindingDetails = {"where": first, "evidence": lines, "remedy": ways}
+        reason = "named" if path.named_by else renamed
+        found.add(Code.PLUGIN_OTHER_NAME, severity, reason=reason, names=of, **details)
+    else:
+        of, chain = {"names": asked, "so_far": so_far}, (path.rccl or "", names[0])
+        found.add(Code.PLUGIN_ABSENT, severity, names=of, evidence=lines, chain=chain)
+
+
+def _hides_a_search(image: Image) -> bool:
+    """Whether what is not seen of an image may lead the loader to a plugin: all but an export of another variable."""
+    return any(
+        not _LEFT_OUT.fullmatch(warning) or any(name in warning for name in _OF_THE_SEARCH)
+        for warning in image.warnings
+    )
+
+
+def _remedies_for_a_name(
+    variables: Variables, process: Process, file: str, path: FabricPath, library: Rccl
+) -> tuple[Remedy, ...]:
+    """Return what leads RCCL to a plugin of another name, each tried: the variable taken away, or naming it; a link."""
+
+    def leads(names: tuple[str, ...]) -> bool:
+        return any(process.dlopen(name).root is not None for name in names)
+
+    own, (folder, base) = library.names(None), posixpath.split(file)
+    without = (variables.without(PLUGIN_VARIABLE),) if path.named_by else ()
+    if without and (leads(own) or base in own):  # in a folder that is not searched, which is said next
+        return without
+    suffixed = _SUFFIXED.fullmatch(base)
+    values = (*([suffixed[1]] if suffixed else []), file)
+    leading = [variables.set_to(PLUGIN_VARIABLE, shlex.quote(value)) for value in values if leads(library.names(value))]
+    asked = [name for name in path.plugin_files if "/" not in name]
+    if leading and not asked:
+        return (leading[0],)
+    # of a name and its suffixed form, the second
+    name = shlex.quote(posixpath.join(folder, (asked or own)[-1 if without else 0]))
+    link = remedies_for(Code.PLUGIN_OTHER_NAME, "link", file=shlex.quote(file), link=name)
+    return (*leading[:1], *(() if asked else without), *link)
+
+
+def _prepended(folder: str, settings: LoaderSettings) -> str:
+    """Return LD_LIBRARY_PATH with a folder in front: what the engine is given replaces what the image says."""
+    rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
+    return ":".join([folder, *rest])
 
 
 def judge_plugin(
@@ -34,15 +167,16 @@ def judge_plugin(
     """
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
-    _judge_load(root, outcome, process, plugin, found)
+    if outcome.errors:
+        _judge_errors(plugin, outcome, found)
+    else:
+        _judge_symbols(root, outcome, process, plugin, found)
     taken = _judge_api(root, plugin, static.path, found)
     libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
     if libfabric is not None:
         _judge_provider(root, process, plugin, libfabric, static.provider_path, found)
     elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in found.found):
-        what = f"{plugin.path} does not use libfabric: it is not the OFI plugin"
-        what += ", and it is not known here whether it can use Slingshot"
-        found.add(Code.PROVIDER_NO_LIBFABRIC, Severity.UNKNOWN, what, where=plugin.path)
+        found.add(Code.PROVIDER_NO_LIBFABRIC, Severity.UNKNOWN, where=plugin.path)
     path = replace(
         static.path,
         plugin=plugin.path,
@@ -53,26 +187,23 @@ def judge_plugin(
     return replace(static, path=path, plugin_found_by=plugin.found_by)
 
 
-def _judge_load(
+def _judge_symbols(
     root: RootFileSystem, outcome: LoadOutcome, process: Process, plugin: LoadedObject, found: Findings
 ) -> None:
-    path, symbols = plugin.path, UndefinedSymbols() if outcome.errors else undefined_in(root, process, outcome.objects)
-    undefined = symbols.lines[:8]
-    if outcome.errors:
-        _judge_errors(plugin, outcome, found)
-    elif undefined and symbols.is_sure:
-        what = f"{path} cannot be loaded: nothing that it sees defines {symbols.found[0].symbol.name}"
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="undefined", where=path, evidence=undefined)
+    """Judge the symbols of a plugin whose libraries are all there."""
+    path, symbols = plugin.path, undefined_in(root, process, outcome.objects)
+    lacking = symbols.lines[:_SHOWN]
+    if lacking and symbols.is_sure:
+        of = {"symbol": symbols.found[0].symbol.name}
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="undefined", names=of, where=path, evidence=lacking)
     else:
-        what, by = f"{path} and all that it needs would be loaded", f"found by: {plugin.found_by.value}"
-        found.add(Code.PLUGIN_LOADS, Severity.OK, what, where=path, evidence=(by,))
+        found.add(Code.PLUGIN_LOADS, Severity.OK, where=path, evidence=(f"found by: {plugin.found_by.value}",))
     _judge_called_later(root, outcome, process, plugin, found)
     if symbols.unread:
-        what = f"it is not known whether all symbols of the plugin are defined: {symbols.unread}"
-        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, what, reason="unread", where=path)
-    if undefined and not symbols.is_sure:
-        what = "nothing of the image defines symbols of the plugin; whether the host's libraries do is not recorded"
-        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, what, reason="undefined", where=path, evidence=undefined)
+        of = {"why": symbols.unread}
+        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="unread", names=of, where=path)
+    if lacking and not symbols.is_sure:
+        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="undefined", where=path, evidence=lacking)
 
 
 def _judge_called_later(
@@ -81,12 +212,11 @@ def _judge_called_later(
     """Judge what of the fabric came with the start: there, a call is bound at its first use, and ends the process."""
     fabric = [each for each in process.scopes.list_of(plugin) if each is plugin or part_of(each.path)]
     there = [each for each in fabric if each not in outcome.objects]
-    lacking = undefined_in(root, process, there) if there and not outcome.errors else UndefinedSymbols()
+    lacking = undefined_in(root, process, there) if there else UndefinedSymbols()
     if lacking.found and lacking.is_sure:
-        file, name, lines = lacking.found[0].loaded.path, lacking.found[0].symbol.name, lacking.lines[:8]
-        what = f"{file} came with the start, and nothing that it sees defines {name}: the process ends where that is "
-        what += "called"
-        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, what, reason="called-later", where=file, evidence=lines)
+        file, of = lacking.found[0].loaded.path, {"symbol": lacking.found[0].symbol.name}
+        details: FindingDetails = {"where": file, "evidence": lacking.lines[:_SHOWN]}
+        found.add(Code.PLUGIN_SYMBOLS, Severity.UNKNOWN, reason="called-later", names=of, **details)
 
 
 @cache
@@ -103,28 +233,21 @@ def lacks_of_host(outcome: LoadOutcome) -> tuple[str, ...]:
 
 def _judge_errors(plugin: LoadedObject, outcome: LoadOutcome, found: Findings) -> None:
     chain = outcome.missing[0].chain if outcome.missing else (plugin.path,)
-    details: FindingDetails = {"where": plugin.path, "evidence": outcome.errors[:8], "chain": chain}
+    details: FindingDetails = {"where": plugin.path, "evidence": outcome.errors[:_SHOWN], "chain": chain}
     if names := lacks_of_host(outcome):
-        what = f"the plugin needs {', '.join(names)}, which the image does not have: it must come from the host"
-        found.add(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, what, **details)
-    else:
-        details["remedy"] = tuple(dict.fromkeys(map(_remedy_for, outcome.errors)))
-        what = f"{plugin.path} cannot be loaded"
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, what, reason="not-loaded", **details)
+        of = {"libraries": ", ".join(names)}
+        found.add(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, names=of, **details)
+        return
+    ways = [remedy for error in outcome.errors for remedy in _remedies_for(error)]
+    details["remedy"] = tuple(dict.fromkeys(ways))
+    found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="not-loaded", **details)
 
 
-def _remedy_for(error: str) -> Remedy:
-    """Return what to do about one error of the loader; its words are those of glibc."""
-    path = shlex.quote(error.partition(":")[0])
-    if "cannot enable executable stack" in error:
-        return Remedy(f"patchelf --clear-execstack {path}   (in the image's %post; glibc 2.41 refuses such a library)")
-    if "static TLS block" in error:
-        return Remedy(
-            "what is loaded at the start is given the room that it needs", f"export SINGULARITYENV_LD_PRELOAD={path}"
-        )
-    if "CPU ISA level" in error:
-        return Remedy(f"build {path} for the CPU of the machine: -march=znver3 on LUMI")
-    return Remedy("add the libraries named above to the image, or build the plugin in it: `lumiimg list`")
+def _remedies_for(error: str) -> tuple[Remedy, ...]:
+    """Return what to do about one error of the loader."""
+    reason = next((reason for words, reason in _BY_WORDS.items() if words in error), "not-loaded")
+    file = error.partition(":")[0]
+    return remedies_for(Code.PLUGIN_LOADS, reason, file=file, quoted=shlex.quote(file))
 
 
 def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
@@ -133,29 +256,22 @@ def _judge_api(root: RootFileSystem, plugin: LoadedObject, path: FabricPath, fou
         file = root.open(plugin.path)
         symbols = file.net_symbols if isinstance(file, RecordedElf) else exported_symbols(file, NET_SYMBOL)
     except BadInputError as error:
-        found.add(Code.PLUGIN_API, Severity.UNKNOWN, f"its symbols cannot be read: {one_line(str(error))}")
+        found.add(Code.PLUGIN_API, Severity.UNKNOWN, reason="unread", names={"why": one_line(str(error))})
         return None
     exported = net_api(symbols)
     taken = next((version for version in path.accepts if version in exported), None)
-    shown = ", ".join(f"v{version}" for version in exported) or "none"
+    names = {"exported": _versions(exported) or "none", "taken": f"v{taken}", "accepted": _versions(path.accepts)}
     if taken is not None:
-        found.add(Code.PLUGIN_API, Severity.OK, f"the plugin exports net API {shown}; this RCCL takes v{taken}")
+        found.add(Code.PLUGIN_API, Severity.OK, reason="taken", names=names)
     elif path.accepts:
-        accepted = ", ".join(f"v{version}" for version in path.accepts)
-        what = f"the plugin exports net API {shown}; RCCL {path.rccl_version or ''} takes only {accepted}"
+        names["version"] = path.rccl_version or ""
         reason = "only-v5" if exported == (5,) else "refused"
-        found.add(Code.PLUGIN_API, Severity.PROBLEM, what, reason=reason, where=plugin.path)
+        found.add(Code.PLUGIN_API, Severity.PROBLEM, reason=reason, names=names, where=plugin.path)
     return taken
 
 
-def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:
-    if (why := lack_of_rocr(process, root)) is None:
-        return
-    what, where = f"{libfabric.path} does not know GPU memory: {why}", libfabric.path
-    runtime = process.find(f"{HSA}.1") if HSA in why else None
-    names = {"link": shlex.quote(f"{runtime.path.rpartition('/')[0]}/{HSA}")} if runtime else {}
-    reason = "no-link" if runtime else None
-    found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, what, reason=reason, names=names, where=where)
+def _versions(numbers: tuple[int, ...]) -> str:
+    return ", ".join(f"v{number}" for number in numbers)
 
 
 def _judge_provider(
@@ -166,16 +282,21 @@ def _judge_provider(
     provider_path: str | None,
     found: Findings,
 ) -> None:
-    provider = cxi_provider(process, root, provider_path)
+    where, provider = libfabric.path, cxi_provider(process, root, provider_path)
     if provider is not None:
-        what = f"{libfabric.path} has the cxi provider"
-        if provider != libfabric.path:
-            what += f" in a file of its own, {provider}, which loads"
-        found.add(Code.PROVIDER_CXI_BUILT_IN, Severity.INFO, what, where=provider)
+        reason = None if provider == where else "own-file"
+        found.add(Code.PROVIDER_CXI_BUILT_IN, Severity.INFO, reason=reason, names={"libfabric": where}, where=provider)
         _judge_gpu_memory(root, process, libfabric, found)
     elif LIBCXI not in libfabric.facts.needed:  # else it has the provider, and the plugin's own finding says what lacks
-        what = f"{libfabric.path} has no cxi provider (it does not need {LIBCXI}, nor is there a {PROVIDER_FILE} that "
-        what += "loads, where it looks for one): alone, it would use TCP"
-        reason, names = "elsewhere" if provider_path else None, {"path": provider_path or ""}
-        where, chain = libfabric.path, (plugin.path, libfabric.path)
-        found.add(Code.PROVIDER_NO_CXI, Severity.UNKNOWN, what, reason=reason, names=names, where=where, chain=chain)
+        reason, of = "elsewhere" if provider_path else None, {"path": provider_path or ""}
+        chain = (plugin.path, where)
+        found.add(Code.PROVIDER_NO_CXI, Severity.UNKNOWN, reason=reason, names=of, where=where, chain=chain)
+
+
+def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:
+    if (why := lack_of_rocr(process, root)) is None:
+        return
+    names, reason = {"why": why}, None
+    if HSA in why and (runtime := process.find(f"{HSA}.1")) is not None:
+        names["link"], reason = shlex.quote(f"{runtime.path.rpartition('/')[0]}/{HSA}"), "no-link"
+    found.add(Code.PROVIDER_NO_GPU_MEMORY, Severity.UNKNOWN, reason=reason, names=names, where=libfabric.path)

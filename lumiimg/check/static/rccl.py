@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.static.plugin import lacks_of_host
 from lumiimg.check.static.process_faults import judge_symbols
 from lumiimg.fabric.path import FabricPath
-from lumiimg.fabric.rccl import Rccl, read_rccl
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_rccl
 from lumiimg.findings import Code, Severity
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import rccl_candidates
@@ -28,20 +28,20 @@ def load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: li
         _judge_failure(job, begun.failed, found)
     elif (cuda := _of_cuda(image.root, job)) is not None:
         begun = replace(begun, rccl=None)  # one that something else has brought along is not its
-        what = f"the {job.title} is built for CUDA: it uses no RCCL"
-        found.add(Code.PROGRAM_CUDA, Severity.PROBLEM, what, where=cuda, evidence=tuple(candidates[:4]))
+        names, lines = {"job": job.title}, tuple(candidates[:4])
+        found.add(Code.PROGRAM_CUDA, Severity.PROBLEM, names=names, where=cuda, evidence=lines)
     elif not candidates:
-        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, "no librccl.so was found in the image", reason="image")
+        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, reason="image")
     elif begun.rccl is None:
-        what = f"{job.title} has no RCCL in its process; {candidates[0]} is in the image"
-        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, what, reason="process", where=candidates[0])
+        names = {"job": job.title}
+        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, reason="process", names=names, where=candidates[0])
     else:
         rccl = begun.rccl
         begun = judge_symbols(image.root, job, begun, found)
         others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
         if others:
-            what = f"the image has more than one RCCL; {rccl.path} is looked at, because {_why(job)}"
-            found.add(Code.RCCL_SEVERAL, Severity.INFO, what, evidence=tuple(others[:8]))
+            names = {"rccl": rccl.path, "why": _why(job)}
+            found.add(Code.RCCL_SEVERAL, Severity.INFO, names=names, evidence=tuple(others[:8]))
     return begun
 
 
@@ -76,17 +76,17 @@ def read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findin
     `named` is NCCL_NET_PLUGIN, if it is set.
     """
     library = read_rccl(image.root.open(rccl.path))
-    files, accepts, by = library.names(named), library.accepts, f" (NCCL_NET_PLUGIN={named})"
-    basis = library.generation.basis if library.generation else None
+    files, accepts = library.names(named), library.accepts
+    source = library.generation.basis if library.generation else None
+    names = {"version": library.version or "(version not found)", "names": " or ".join(files)}
+    names |= {"apis": ", ".join(f"v{number}" for number in accepts), "variable": f"{PLUGIN_VARIABLE}={named}"}
     if library.opens_none(named):
-        what = f"RCCL {library.version} opens no net plugin{by}"
-        found.add(Code.RCCL_FOUND, Severity.INFO, what, where=rccl.path, source=basis)
+        found.add(Code.RCCL_FOUND, Severity.INFO, reason="none", names=names, where=rccl.path, source=source)
     elif not files or not accepts:
-        what = f"{rccl.path} does not say which plugin it looks for (version {library.version or 'not found in it'})"
-        found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, what, reason="files", where=rccl.path)
+        names["version"] = library.version or "not found in it"
+        found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, reason="files", names=names, where=rccl.path)
     else:
-        what = f"RCCL {library.version or '(version not found)'} looks for {' or '.join(files)}{by if named else ''}"
-        what += f" and takes net API v{', v'.join(map(str, accepts))}"
-        source = f"strings in the library; {basis}" if basis else "strings in the library"
-        found.add(Code.RCCL_FOUND, Severity.INFO, what, where=rccl.path, source=source)
+        reason = "named" if named else None
+        source = "; ".join(filter(None, ("strings in the library", source)))
+        found.add(Code.RCCL_FOUND, Severity.INFO, reason=reason, names=names, where=rccl.path, source=source)
     return FabricPath(rccl.path, library.version, files, named, accepts), library

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from lumiimg.check.registry import remedies_for
 from lumiimg.engine.binds import binds_of
 from lumiimg.errors import BadInputError, one_line
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
@@ -22,7 +23,7 @@ from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lumiimg.check.registry import Findings
+    from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf.loader import Process
     from lumiimg.fabric.path import FabricPath
     from lumiimg.image import Image, RootFileSystem
@@ -40,7 +41,6 @@ _BY_VARIABLE = {
     Code.GPU_CODE: (XNACK, OVERRIDE),
     Code.GPU_XNACK: (XNACK,),
 }
-_NET_SOURCE = "NCCL src/net.cc ncclNetInit"
 _SCAN_LIMIT_BYTES = 32 * 1024 * 1024
 """Of a plugin: its strings stand in front of what makes one large, its debugging information."""
 
@@ -130,8 +130,7 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
     for name, binds in binds_of(environment):
         over = [str(bind) for bind in binds if any(_overlap(bind.target, path) for path in searched if path)]
         if over:
-            what = f"{name} puts files of the host over files that the loader or RCCL reads; only the host shows them"
-            found.add(Code.IMAGE_BINDS, Severity.UNKNOWN, what, evidence=tuple(over[:8]))
+            found.add(Code.IMAGE_BINDS, Severity.UNKNOWN, names={"variable": name}, evidence=tuple(over[:8]))
 
 
 def _overlap(target: str, path: str) -> bool:
@@ -144,31 +143,29 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
     _judge_network(variables, path.plugin, found)
     providers = variables.get("FI_PROVIDER")
     if providers and not _allows_cxi(providers):
-        what = f"{variables.shown('FI_PROVIDER')} keeps libfabric from using cxi"
-        found.add(Code.PROVIDER_EXCLUDED, Severity.PROBLEM, what, remedy=(variables.set_to("FI_PROVIDER", "cxi"),))
+        names, remedy = {"variable": variables.shown("FI_PROVIDER")}, variables.set_to("FI_PROVIDER", "cxi")
+        found.add(Code.PROVIDER_EXCLUDED, Severity.PROBLEM, names=names, remedy=(remedy,))
     named = variables.get(_CONF_VARIABLE) if _takes_a_name(path.rccl_version) else None
     if named or variables.unread:
-        what = f"RCCL also takes variables from {named or CONF}, and they are not known here"
         cause = None if named else variables.unread
-        found.add(Code.RCCL_SETTINGS, Severity.UNKNOWN, what, where=named or CONF, cause=cause)
+        found.add(Code.RCCL_SETTINGS, Severity.UNKNOWN, where=named or CONF, cause=cause)
 
 
 def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings, *, for_layers: bool = False) -> None:
     """Judge whether NCCL_NET_PLUGIN keeps RCCL from any plugin; `for_layers`: from any that a layer would put in."""
     if path.named_by is None:
         return
-    asked, reason = path.plugin_files if path.named_by else (), None
-    what = f"{variables.shown(PLUGIN_VARIABLE)} makes RCCL"
+    asked = path.plugin_files if path.named_by else ()
     if Rccl(path.rccl_version).opens_none(path.named_by):
         reason = "no-name"
-        what += f" {path.rccl_version} open no net plugin at all"
     elif for_layers and asked and path.plugin is None and not {*LAYER_PLUGINS} & {*asked}:
         reason = "no-layer"
-        what += f" look for {' or '.join(asked)} alone, which it does not find in the image"
-        what += "; no layer puts in a plugin of that name"
-    if reason is not None:
-        without = (variables.without(PLUGIN_VARIABLE),)
-        found.add(Code.PLUGIN_OTHER_NAME, Severity.PROBLEM, what, reason=reason, remedy=without)
+    else:
+        return
+    names = {"variable": variables.shown(PLUGIN_VARIABLE), "version": str(path.rccl_version)}
+    names["names"] = " or ".join(asked)
+    without = (variables.without(PLUGIN_VARIABLE),)
+    found.add(Code.PLUGIN_OTHER_NAME, Severity.PROBLEM, reason=reason, names=names, remedy=without)
 
 
 def _takes_a_name(version: str | None) -> bool:
@@ -182,17 +179,16 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
     if name is None:
         return
     family = vocabulary().networks.get(name.lower())
-    shown, ways = variables.shown("NCCL_NET"), [variables.without("NCCL_NET")]
+    names = {"variable": variables.shown("NCCL_NET"), "plugin": plugin or "the image"}
+    ways = [variables.without("NCCL_NET")]
     if family in {"socket", "ib"}:
-        takes = "TCP sockets" if family == "socket" else "InfiniBand or end"
-        what = f"{shown} makes RCCL use {takes}, whatever plugin there is"
-        ways += [Remedy("on one node alone it may stay")] if family == "socket" else []
-        found.add(Code.NETWORK_FORCED, Severity.PROBLEM, what, remedy=tuple(ways))
+        ways += remedies_for(Code.NETWORK_FORCED, family)
+        found.add(Code.NETWORK_FORCED, Severity.PROBLEM, reason=family, names=names, remedy=tuple(ways))
     elif plugin is None and family == "ofi":
         pass  # that there is no plugin is a finding of its own
     elif not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
-        what = f"{shown} names a network, and {plugin or 'the image'} has none of that name"
-        found.add(Code.NETWORK_FORCED, Severity.UNKNOWN, what, reason="not-called-so", where=plugin, remedy=tuple(ways))
+        details: FindingDetails = {"where": plugin, "remedy": tuple(ways)}
+        found.add(Code.NETWORK_FORCED, Severity.UNKNOWN, reason="not-called-so", names=names, **details)
 
 
 def _calls_itself(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
