@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lumiimg.build.fetch import content_with, lowest
 from lumiimg.build.keys import layer_keys
 from lumiimg.build.steps import content_below, steps_of
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,11 +45,18 @@ class CacheLookup:
     """In the order of the key."""
     base: CacheEntry | None = None
     """What all of it stands on, where that is there."""
+    below: str | None = None
+    """The layer that it lies on; null for a base."""
 
     @property
     def hit(self) -> bool:
         """Whether it is in the cache."""
         return self.entry is not None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The same."""
+        return ExitCode.GOOD if self.hit else ExitCode.NO
 
 
 def steps_to(layer: str, chain: Sequence[Definition], machine: BuildMachine) -> tuple[Definition, ...]:
@@ -65,7 +72,8 @@ def why_rebuilt(
     steps: Sequence[Definition], chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache
 ) -> CacheLookup:
     """Answer for the last of the steps."""
-    return why(cache, layer_keys(steps, machine), steps[-1].layers, content_below(chain[0]))
+    found = why(cache, layer_keys(steps, machine), steps[-1].layers, content_below(chain[0]))
+    return replace(found, below=steps[-2].layers[0]) if len(steps) > 1 else found
 
 
 def why(cache: LayerCache, keys: Sequence[CacheKey], layers: tuple[str, ...], content: str) -> CacheLookup:

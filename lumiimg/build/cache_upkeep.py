@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.engine.namespaces.unpacked import UnpackedImage, remove_unpacked, unpacked_images
-from lumiimg.errors import BadInputError, FailedError
+from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.image.oci.kept import kept_layers
 from lumiimg.resolve.lock import file_sha256
 
@@ -63,6 +63,11 @@ class CacheVerified:
     """Entries that were read."""
     faults: tuple[CacheFault, ...]
     """Entries that are not what they were."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Good where all are what they were."""
+        return ExitCode.NO if self.faults else ExitCode.GOOD
 
 
 def content_of(cache: LayerCache) -> CacheContent:

@@ -12,6 +12,7 @@ from lumiimg.engine import namespaces
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import which
 from lumiimg.errors import MissingHereError
+from lumiimg.findings import Severity
 
 _OWN_AGENTS = ("docker", "oras", "localimage")
 PROGRAMS = ("mksquashfs", "unsquashfs", "squashfuse_ll", "proot")
@@ -38,6 +39,13 @@ class CapabilityTrial:
     """Whether it was tried to the end: not where time or room ran out."""
     remedy: str = ""
     """What to do where it does not work and builds want it."""
+
+    @property
+    def severity(self) -> Severity:
+        """How it bears on builds, which can do without some."""
+        if self.works:
+            return Severity.OK
+        return Severity.PROBLEM if self.remedy else Severity.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

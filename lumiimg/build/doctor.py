@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+NO_WAY = "no way to build works here"
+
+
 class _Manager(NamedTuple):
     """How a distribution installs packages, and what it calls them."""
 
@@ -73,6 +76,18 @@ class DoctorResult:
     def exit_code(self) -> ExitCode:
         """Whether images can be built here."""
         return {True: ExitCode.GOOD, False: ExitCode.NO, None: ExitCode.UNDECIDED}[builds_here(self.machine)]
+
+    @property
+    def sentence(self) -> str:
+        """The answer, and in which ways."""
+        builds = builds_here(self.machine)
+        if builds is None:
+            return "whether builds work here is not known, as no container was seen to start"
+        if not builds:
+            return NO_WAY
+        usable = ", ".join(way for way, against in self.strategies.items() if not against)
+        lacking = ", no ".join(trial.name for trial in self.trials if trial.remedy)
+        return f"builds here by {usable}{f', but no {lacking}' if lacking else ''}"
 
 
 def examine(engines: Sequence[Engine], environment: Mapping[str, str], cache: Path) -> DoctorResult:

@@ -27,8 +27,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return output.deliver(entries_document(content), "cache", content, ExitCode.GOOD)
     if arguments.action == "verify":
         verified = verify(cache)
-        code = ExitCode.NO if verified.faults else ExitCode.GOOD
-        return output.deliver(faults_document(verified), "cache-verify", verified, code)
+        return output.deliver(faults_document(verified), "cache-verify", verified, verified.exit_code)
     if arguments.action == "prune":
         removed = prune(cache, None if arguments.keep is None else _bytes(arguments.keep))
     else:

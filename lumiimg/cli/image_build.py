@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from lumiimg.build.builder import BuildResult, RebuildResult, build_image
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cache_miss import steps_to, why_rebuilt
-from lumiimg.build.capabilities import BuildMachine
 from lumiimg.build.choice import choose_way, machine_for_builds
 from lumiimg.build.image_plan import plan_document
 from lumiimg.build.local_base import lock_base
@@ -22,7 +20,6 @@ from lumiimg.build.unfetched import write_from_lock
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
-from lumiimg.definition.definition import Definition
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import ExitCode
 from lumiimg.files import write_text
@@ -64,7 +61,8 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         runs_on = _runs_on(arguments, request, progress)
         chain = write_chain(lock, runs_on.site.arch if runs_on.site else None)
         if arguments.why:
-            return _why(arguments, chain, machine, LayerCache(cache))
+            found = why_rebuilt(steps_to(arguments.why, chain, machine), chain, machine, LayerCache(cache))
+            return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
         built = build_image(
             chain,
             output_of(arguments),
@@ -92,14 +90,6 @@ def report_built(arguments: argparse.Namespace, result: BuildResult | RebuildRes
                 write_text(arguments.manifest, to_text(manifest))
     kind = "build" if isinstance(result, BuildResult) else "rebuild"
     Output.of(arguments).deliver(built_document(result), kind, result, ExitCode.GOOD)
-
-
-def _why(arguments: argparse.Namespace, chain: Sequence[Definition], machine: BuildMachine, cache: LayerCache) -> int:
-    steps = steps_to(arguments.why, chain, machine)
-    found = why_rebuilt(steps, chain, machine, cache)
-    below = steps[-2].layers[0] if len(steps) > 1 else None
-    code = ExitCode.GOOD if found.entry else ExitCode.NO
-    return Output.of(arguments).deliver(why_document(found, below), "why", found, code)
 
 
 def _write_definitions(

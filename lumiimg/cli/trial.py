@@ -18,7 +18,7 @@ from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 from lumiimg.cluster.trial.folder import TrialFolder
 from lumiimg.cluster.trial.plan import plan_trial
-from lumiimg.cluster.trial.table import answer_of, report_of
+from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.turn import take_turn
 from lumiimg.cluster.trial.values import TrialPlan
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, printable
@@ -90,7 +90,7 @@ def _answer(folder: TrialFolder, plan: TrialPlan, output: Output) -> int:
     """Write the file, print the table, and return its answer."""
     report = report_of(folder, plan, os.environ)
     write_text(folder.path / "trial.json", json_text("trial", report) + "\n")
-    return output.deliver(trial_document(report, str(folder.path)), "trial", report, answer_of(report))
+    return output.deliver(trial_document(report, str(folder.path)), "trial", report, report.exit_code)
 
 
 def _silent(_: str) -> None:

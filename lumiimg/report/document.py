@@ -230,6 +230,11 @@ class Document:
     """Whether the subject stands in front of the sentence: it is one of several, or of many that are alike."""
 
 
+def facts_section(title: str, rows: Iterable[tuple[str, str]], *, is_headed: bool = False) -> Section:
+    """Return a section that has nothing but facts."""
+    return Section(title, (Facts(tuple(rows)),), is_headed=is_headed)
+
+
 def severity_of(code: ExitCode) -> Severity:
     """Return how an answer is marked, by the exit code that goes with it."""
     return {ExitCode.NO: Severity.PROBLEM, ExitCode.GOOD: Severity.OK}.get(code, Severity.UNKNOWN)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -166,7 +167,7 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
     keep(cache, "base", b"another day's")
     answer = why(cache, [base, upper], ("vllm",), "")
     assert answer.entry is None
-    show(why_document(answer, "base"))
+    show(why_document(replace(answer, below="base")))
     assert "what is below it came out differently" in capsys.readouterr().out
 
 
@@ -179,7 +180,7 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
     shutil.copytree(cache.root, tmp_path / "there")
     there = LayerCache(tmp_path / "there")
     for one, keys in ((cache, [base]), (cache, [base, upper]), (there, [base])):
-        show(why_document(why(one, keys, ("base",) if keys == [base] else ("vllm",), ""), None))
+        show(why_document(why(one, keys, ("base",) if keys == [base] else ("vllm",), "")))
         page = " ".join(capsys.readouterr().out.split())
         assert "its base base is that of " in page
         assert ", 40 days old do: to have it again as it is today, with the same options: lumiimg build --fresh" in page
@@ -200,14 +201,14 @@ def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> N
     assert answer.entry is None
     assert answer.nearest == near
     assert [difference.part for difference in answer.differences] == ["files/vllm/b", "definition"]
-    show(why_document(answer, "pytorch"))
+    show(why_document(replace(answer, below="pytorch")))
     page = capsys.readouterr().out
     assert "would be built again" in page
     assert "+ more" in page.replace("+more", "+ more")
-    show(why_document(why(cache, [CacheKey({"definition": "x"})], ("new",), ""), None))
+    show(why_document(why(cache, [CacheKey({"definition": "x"})], ("new",), "")))
     assert "never built with this cache" in capsys.readouterr().out
     below = CacheKey({"definition": "vllm\n", "files": {"files/vllm/a": "2"}, "parent": "z", "engine": "apptainer"})
-    show(why_document(why(cache, [below], ("vllm",), ""), "pytorch"))
+    show(why_document(replace(why(cache, [below], ("vllm",), ""), below="pytorch")))
     assert "lumiimg build --why pytorch, with the same options, says why" in " ".join(capsys.readouterr().out.split())
 
 

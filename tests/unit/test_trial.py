@@ -35,7 +35,7 @@ from lumiimg.cluster.trial.gpu_targets import GpuFacts
 from lumiimg.cluster.trial.look import look_at
 from lumiimg.cluster.trial.measure import notes, outcome, reading
 from lumiimg.cluster.trial.plan import content, rows_in
-from lumiimg.cluster.trial.table import answer_of, report_of
+from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.values import (
     Claim,
     ClaimOutcome,
@@ -552,7 +552,7 @@ def test_a_job_without_gpus_leaves_what_needs_them_for_one_that_has_them(
         report = report_of(folder, made, {})
         assert report.rows[0].outcome is ClaimOutcome.SAME
         assert report.stand_in == "GPUs were used, and no node showed one of AMD's"
-        assert answer_of(report) is ExitCode.GOOD
+        assert report.exit_code is ExitCode.GOOD
         assert driver.is_over(folder, made)
 
 

@@ -10,7 +10,7 @@ from lumiimg.cluster.trial.claims import BUILDS, FAILS, NODES, THERE
 from lumiimg.cluster.trial.image_facts import of_image
 from lumiimg.cluster.trial.look import is_in
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
-from lumiimg.cluster.trial.values import ClaimOutcome, Ending
+from lumiimg.cluster.trial.values import LEFT, NOT_YET, ClaimOutcome, Ending
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"(?:^| )(\d{1,5}):(\d{1,5})(?= |$)", re.ASCII)
 _CLOCK_S = 60.0
 """By which clocks of nodes may differ: they answer one after the other."""
-NOT_YET, LEFT = "not done yet", "left for the next job: "
 NO_ANSWER = " gave no answer"
 """Ends what the record of the look at the nodes says of some."""
 

@@ -16,7 +16,6 @@ from lumiimg.cluster.trial.values import (
     Row,
     TrialReport,
 )
-from lumiimg.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,13 +65,6 @@ def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, st
         rows=tuple(rows),
         notes=tuple(map(names.hidden, notes(case))),
     )
-
-
-def answer_of(report: TrialReport) -> ExitCode:
-    """Return the exit code: 1 where something differs, 3 where something is open, else 0."""
-    if report.counts[ClaimOutcome.DIFFERS]:
-        return ExitCode.NO
-    return ExitCode.UNDECIDED if report.counts[ClaimOutcome.OPEN] else ExitCode.GOOD
 
 
 def _row(case: TrialCase, claim: Claim, names: _Names) -> Row:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from lumiimg.errors import ExitCode
+from lumiimg.wording import count
+
 SCHEMA = 1
+NOT_YET, LEFT = "not done yet", "left for the next job: "
+"""Why a claim is open that the next job may still measure; the second begins the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,3 +273,24 @@ class TrialReport:
     """The differences first."""
     notes: tuple[str, ...]
     """What else a reader must know: clocks apart, others on the nodes, an engine that changed."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 where something differs, 3 where something is open, else 0."""
+        if self.counts[ClaimOutcome.DIFFERS]:
+            return ExitCode.NO
+        return ExitCode.UNDECIDED if self.counts[ClaimOutcome.OPEN] else ExitCode.GOOD
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether another job would measure more."""
+        return any(row.why == NOT_YET or row.why.startswith(LEFT) for row in self.rows)
+
+    @property
+    def sentence(self) -> str:
+        """How many claims came to what."""
+        same = self.counts[ClaimOutcome.SAME]
+        judged = same + self.counts[ClaimOutcome.DIFFERS]
+        first = f"{same} of {count(judged, 'claim')} as predicted" if judged else "no claim was judged"
+        words = {ClaimOutcome.DIFFERS: "not", ClaimOutcome.OPEN: "not measured", ClaimOutcome.NEWS: "news"}
+        return ", ".join([first, *(f"{self.counts[one]} {word}" for one, word in words.items() if self.counts[one])])

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from lumiimg.findings import Advice, Remedy, Severity
-from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Section
+from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section, severity_of
 from lumiimg.wording import count, duration, size
 
 if TYPE_CHECKING:
@@ -26,30 +26,29 @@ def entries_document(content: CacheContent) -> Document:
         for entry in sorted(content.entries, key=lambda entry: entry.layers)
     ]
     rows += [
-        (image.key[:_SHORT], f"{size(image.size_bytes)}, unpacked: {image.image or 'what of cannot be read'}")
+        (
+            image.key[:_SHORT],
+            f"{size(image.size_bytes)}, unpacked: {image.image or 'which image it is of cannot be read'}",
+        )
         for image in content.unpacked
     ]
     number = _both(len(content.entries), len(content.unpacked))
-    return Document(
-        command="cache ls",
-        subject=str(content.cache),
-        is_list=True,
-        sentence=f"{number}, {size(content.size_bytes)}, in {content.cache}",
-        sections=(Section("Entries", (Facts(tuple(rows)),)),),
-    )
+    sentence = f"{number}, {size(content.size_bytes)}, in {content.cache}"
+    sections = (facts_section("Entries", rows),)
+    return Document("cache ls", str(content.cache), sentence, sections=sections, is_list=True)
 
 
 def faults_document(verified: CacheVerified) -> Document:
     """Return which entries are not what they were."""
     items = tuple(Item(Severity.PROBLEM, f"{one.key[:_SHORT]}: {one.fault}") for one in verified.faults)
     return Document(
-        command="cache verify",
-        subject="the cache",
-        is_list=True,
-        severity=Severity.PROBLEM if items else Severity.OK,
-        sentence=f"{count(verified.checked, 'layer')} read; {count(len(items), 'fault')}",
-        advice=Advice(next="lumiimg cache prune" if items else None),
+        "cache verify",
+        "the cache",
+        f"{count(verified.checked, 'layer')} read; {count(len(items), 'fault')}",
+        severity_of(verified.exit_code),
+        Advice(next="lumiimg cache prune" if items else None),
         sections=(Section("Faults", items),),
+        is_list=True,
     )
 
 
@@ -59,27 +58,24 @@ def removed_document(gone: CacheRemoved) -> Document:
     return Document("cache", "the cache", what)
 
 
-def why_document(answer: CacheLookup, below: str | None) -> Document:
-    """Return why a layer is not in the cache, or that it is; `below`: the layer that it stands on."""
-    name, entry, nearest = ", ".join(answer.layers), answer.entry, answer.nearest
+def why_document(answer: CacheLookup) -> Document:
+    """Return why a layer is not in the cache, or that it is."""
+    entry, nearest = answer.entry, answer.nearest
     if entry is not None:
         details = f"{entry.key[:_SHORT]}, {size(entry.size_bytes)}; it took {duration(entry.seconds)}"
-        severity, what = Severity.OK, f"in the cache ({details})"
+        what = f"in the cache ({details})"
     elif nearest is None:
-        severity, what = Severity.PROBLEM, "never built with this cache"
+        what = "never built with this cache"
     else:
-        severity = Severity.PROBLEM
         what = f"would be built again; beside the one that is there ({nearest.key[:_SHORT]}):"
+    differences = (Section("", _difference(one, answer.below)) for one in answer.differences)
     return Document(
-        command="build --why",
-        subject=name,
+        "build --why",
+        ", ".join(answer.layers),
+        what,
+        severity_of(answer.exit_code),
+        sections=(*differences, Section("The base", _age(answer))),
         is_named=True,
-        severity=severity,
-        sentence=what,
-        sections=(
-            *(Section("", _difference(one, below)) for one in answer.differences),
-            Section("The base", _age(answer)),
-        ),
     )
 
 

@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING
 
 from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
 from lumiimg.findings import Severity
-from lumiimg.report.document import Document, Facts, Item, Lines, Section
+from lumiimg.report.document import Document, Item, Lines, Section, facts_section
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from lumiimg.cluster.module.folder import WrittenModule
+    from lumiimg.cluster.module.plan import JobVariable
+
+_TITLES = {
+    When.LOADED: "set by the module",
+    When.RANK: "set by the wrappers, for each rank",
+    When.NEVER: "left out",
+}
 
 
 def module_document(written: WrittenModule) -> Document:
     """Return what a module does, and how it is loaded."""
     module = written.of
+    set_by = ((_TITLES[when], ", ".join(map(_variable, module.variables(when)))) for when in When)
     facts = [("commands", ", ".join(module.commands) or "none that lumiimg knows"), ("binds", _binds(module))]
-    for when, title in (
-        (When.LOADED, "set by the module"),
-        (When.RANK, "set by the wrappers, for each rank"),
-        (When.NEVER, "left out"),
-    ):
-        found = [item.name + (f" ({item.left_out})" if item.left_out else "") for item in module.variables(when)]
-        if found:
-            facts.append((title, ", ".join(found)))
+    facts += [(title, names) for title, names in set_by if names]
     notes = (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else []))
     commands = (
         f"module use {shlex.quote(str(written.use))}",
@@ -33,16 +34,20 @@ def module_document(written: WrittenModule) -> Document:
         f"{module.commands[0] if module.commands else 'singularity exec $SIF'} …",
     )
     return Document(
-        command="module",
-        subject=module.full_name,
-        is_list=True,
-        sentence=f"wrote module {module.full_name} for {module.title}",
+        "module",
+        module.full_name,
+        f"wrote module {module.full_name} for {module.title}",
         sections=(
-            Section("What it does", (Facts(tuple(facts)),)),
+            facts_section("What it does", facts),
             Section("Notes", (Item(Severity.UNKNOWN, note) for note in notes)),
             Section("next:", (Lines(commands, what="commands"),), is_headed=True),
         ),
+        is_list=True,
     )
+
+
+def _variable(variable: JobVariable) -> str:
+    return f"{variable.name} ({variable.left_out})" if variable.left_out else variable.name
 
 
 def _binds(module: ImageModule) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.report.document import Document, Facts, Section
+from lumiimg.report.document import Document, facts_section
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 def schemas_document(listed: Schemas) -> Document:
     """Return the names of all schemas."""
     rows = tuple((one.name, one.summary) for one in listed.schemas)
-    return Document(
-        command="schema",
-        subject="schemas",
-        is_list=True,
-        sentence=count(len(rows), "schema"),
-        summary=("one of them: lumiimg schema NAME", "as tables: docs/reference/json.md"),
-        sections=(Section("Schemas", (Facts(rows),)),),
-    )
+    hints = ("one of them: lumiimg schema NAME", "as tables: docs/reference/json.md")
+    sections = (facts_section("Schemas", rows),)
+    return Document("schema", "schemas", count(len(rows), "schema"), summary=hints, sections=sections, is_list=True)

@@ -23,14 +23,14 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     doubts = (Item(Severity.UNKNOWN, f"{doubt}: what it adds was not held"),) if doubt else ()
     about = f"for Python {record.python} of this image alone; nothing was imported"
     return Document(
-        command="venv",
-        subject=str(output),
-        is_list=True,
-        severity=Severity.OK,
-        sentence=f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}",
-        advice=Advice(next=f"{typed(words)} -- python train.py"),
+        "venv",
+        str(output),
+        f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}",
+        Severity.OK,
+        Advice(next=f"{typed(words)} -- python train.py"),
         sections=(
             Section("Packages", (Paragraph(packages), Paragraph(about, quiet=True))),
             Section("What is not known", doubts),
         ),
+        is_list=True,
     )
