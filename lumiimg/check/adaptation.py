@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
-from lumiimg.check.pipeline import check_files
 from lumiimg.check.registry import Findings
+from lumiimg.check.static.files import check_files
 from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Finding, Level, Severity

@@ -15,8 +15,8 @@ from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.commands import bind_command, concluded
-from lumiimg.check.static.files import check_static
-from lumiimg.check.static.host_fit import HostFit, check_host_fit, without_ours
+from lumiimg.check.static.files import check_libraries
+from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.check.static.proposals import is_refused
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.fabric.names import PRIVATE
@@ -223,9 +223,8 @@ def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site 
     Raises BadInputError for what is not an image.
     """
     with open_for_check(path, without_ours(environment), drift.now, site) as context:
-        static = check_static(context)
         then = replace(context, snapshot=drift.before)
-        before, now = (check_host_fit(each, static, with_site=True) for each in (then, context))
+        before, now = (check_libraries(each, with_site=True) for each in (then, context))
         saved = _saved(context, drift, before, now)
         driver = tuple(_driver(context, drift)) if drift.driver_changed else ()
     fate = _fate(before, now, is_stale=not saved.hold, driver=driver)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,8 @@ from lumiimg.check.probe.task import (
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.run.execution import RunResult, count_gpus, refuse_without_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
-from lumiimg.check.static.files import check_static
+from lumiimg.check.static.files import check_files
 from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.check.static.host_fit import HostFit, check_host_fit
-from lumiimg.check.static.image_faults import find_faults
-from lumiimg.check.static.surroundings import findings_of_machine, findings_of_venv
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.workspace import scratch_folder
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.container import ProbeRun
     from lumiimg.check.probe.judgement import ProbeResult
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.fabric.path import FabricPath, Step
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
@@ -128,17 +126,6 @@ def explain_image(context: ImageInContext) -> tuple[CheckReport, HostFit]:
     files = check_files(context, with_site=True)
     report = _report(context, files, levels_taken(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
     return report, files.with_findings(report.findings)
-
-
-def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
-    """Return what the files say; with a snapshot what is to be bound of its host, with a site what of its GPU.
-
-    `with_site`: the site's own binds are a part of what is bound. Raises BadInputError where the image cannot be read.
-    """
-    static = check_static(context)
-    static = replace(static, findings=(*static.findings, *findings_of_machine(context, static)))
-    files = check_host_fit(context, static, with_site=with_site)
-    return files.with_findings((*findings_of_venv(context), *files.static.findings, *find_faults(context, static)))
 
 
 def _report(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lumiimg.check.static.host_fit import HostFit
-from lumiimg.check.static.result import StaticResult
+from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.fabric.path import FabricPath

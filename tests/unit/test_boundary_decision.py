@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lumiimg.check.static.host_fit import without_ours
-from lumiimg.check.static.result import StaticResult
+from lumiimg.check.static.process import StaticResult
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed

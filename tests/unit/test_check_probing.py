@@ -10,7 +10,7 @@ from typing import cast
 from lumiimg.check.answer import Answer, decide
 from lumiimg.check.probe.container import Container, ProbeRun, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
-from lumiimg.check.static.result import StaticResult
+from lumiimg.check.static.process import StaticResult
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level, Severity

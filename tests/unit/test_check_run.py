@@ -29,7 +29,7 @@ from lumiimg.check.run.collective import (
     with_variables,
 )
 from lumiimg.check.run.execution import RunResult, judge
-from lumiimg.check.static.result import StaticResult
+from lumiimg.check.static.process import StaticResult
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath

@@ -13,7 +13,7 @@ from lumiimg.check.answer import Answer
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
 from lumiimg.check.probe.task import inconclusive_because
-from lumiimg.check.static.files import check_static
+from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
@@ -26,7 +26,7 @@ from tests.shared.fabric_builder import ROCR
 from tests.shared.programs import sampled
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
 
 LIB = "usr/lib/x86_64-linux-gnu"
 RCCL_2_13 = ["RCCL version 2.13.4+hip5.7", "librccl-net.so", "ncclNetPlugin_v6", "ncclNetPlugin_v5", "ncclNetPlugin_v4"]
@@ -65,7 +65,7 @@ def plugin(path: Path, *arguments: str | Path, versions: tuple[int, ...] = (5,))
 
 def check(root: Path, environment: dict[str, str] | None = None) -> StaticResult:
     with open_image(root) as image:
-        return check_static(ImageInContext(root, image, image, environment or {}))
+        return check_libraries(ImageInContext(root, image, image, environment or {})).static
 
 
 def severities(result: StaticResult) -> dict[str, Severity]:

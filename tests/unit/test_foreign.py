@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.context import ImageInContext
-from lumiimg.check.static.files import check_static
+from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
@@ -228,7 +228,7 @@ def test_adapt_adds_a_plugin_only_where_rccl_asks_for_none_that_is_there(
         libc = theirs / "lib64/libc.so.6"
         fabric_builder.versioned(theirs / file, needs={libc: ("GLIBC_2.14",)}, source=fabric_builder.PLUGIN)
         with open_image(theirs) as opened:
-            found = check_static(ImageInContext(theirs, opened, opened, {})).path.plugin
+            found = check_libraries(ImageInContext(theirs, opened, opened, {})).static.path.plugin
             assert (found == f"/{file}") is is_asked_for, case
         assert main(["adapt", str(theirs), "--site", site, "--dry-run"]) == ExitCode.GOOD, case
         assert ("+ aws-ofi-nccl" not in unwrapped(capsys.readouterr().out)) is is_asked_for, case

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.check.context import ImageInContext
-from lumiimg.check.static.files import check_static
+from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
@@ -26,7 +26,7 @@ from tests.shared.job.pairs import ask
 from tests.shared.python_image import SITE, environment, python, torch, venv
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
     from lumiimg.findings import Finding
 
 ROCM = "opt/rocm/lib/librccl.so.1"
@@ -64,7 +64,7 @@ def root(tmp_path: Path) -> Path:
 
 def check(root: Path, named: str | None = None) -> StaticResult:
     with open_image(root) as opened:
-        return check_static(ImageInContext(root, opened, opened, {}, program=named))
+        return check_libraries(ImageInContext(root, opened, opened, {}, program=named)).static
 
 
 def told(root: Path, identity: str, named: str | None = None) -> list[Finding]:

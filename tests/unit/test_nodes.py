@@ -14,7 +14,7 @@ import pytest
 from lumiimg.check.answer import Answer
 from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
-from lumiimg.check.static.result import StaticResult
+from lumiimg.check.static.process import StaticResult
 from lumiimg.cli import check_nodes
 from lumiimg.cli.commands import parser_for
 from lumiimg.cluster.nodes import answers, slurm, submit, watch

@@ -18,7 +18,7 @@ from lumiimg.fabric.rccl import Generation, Rccl, generation_of, version_of_code
 from lumiimg.findings import Code, Family, Level, Severity
 
 if TYPE_CHECKING:
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
 
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
 _PLUGIN_LINE = re.compile(r"NET/Plugin")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
 
 _OF_THE_LOADER = re.compile(r"cannot open shared object|undefined symbol|version `.*' not found|wrong ELF|invalid ELF")
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.check.registry import Findings
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
 

@@ -48,7 +48,7 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
 
 Launcher = Callable[[Collective, Sequence[str | Path], Mapping[str, str], BinaryIO], Completed]
 """Starts a collective once on each of its nodes: its command, the engine's environment, where its output goes."""

@@ -1,11 +1,7 @@
 """Evidence of the first kind: from the files of the image, nothing run.
 
-The path that a collective's bytes take is followed file by file, as ld.so would: the RCCL that a program gets, the
-plugin that this RCCL opens (by the names in its own bytes), everything that the plugin pulls in, and whether the
-libfabric among it has the cxi provider. What may come from the host at run time is said to be open, not wrong.
-
-The process is modelled without the files that the engine hides for sure, by what it mounts over their folder: whatever
-it then lacks is a finding of its own. Whether others are there depends on who starts the container, which is open.
+Every process that its jobs may start is followed (`process.py`), and the one that fares worst counts. With it goes the
+account of what comes from where, beside a machine or without one (`host_fit.py`).
 """
 
 from __future__ import annotations
@@ -16,80 +12,110 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.plugin import judge_plugin, load_plugin
-from lumiimg.check.static.process_faults import check_unmodelled, judge_process
-from lumiimg.check.static.rccl import load_rccl, read_path
-from lumiimg.check.static.result import StaticResult, files_of
-from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
-from lumiimg.fabric.names import RCCL_OR_PLUGIN
-from lumiimg.fabric.path import FabricPath
-from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE
+from lumiimg.check.static.gpu_code import findings_of, judge_gpu_code
+from lumiimg.check.static.host_fit import HostFit
+from lumiimg.check.static.image_faults import find_faults
+from lumiimg.check.static.process import CheckedProcess, StaticResult, check_process, without_rccl
+from lumiimg.check.static.process_faults import check_unmodelled
+from lumiimg.check.static.surroundings import findings_of_machine, findings_of_venv
+from lumiimg.check.static.variables import doubted
+from lumiimg.elf.system import glibc_version
+from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.engine_mounts import hidden_files, may_be_hidden
+from lumiimg.host.bind_trial import BindPlan, Demand, attempt
+from lumiimg.host.carried_account import account_of
+from lumiimg.host.engine_mounts import hidden_files
 from lumiimg.host.ldd import refusal
+from lumiimg.host.manifest import Loaded
+from lumiimg.host.margins import margins_of
 from lumiimg.host.rccl_process import job_of_library, rccl_files
+from lumiimg.host.root_queries import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.elf.loader import Process
     from lumiimg.host.job_process import JobProcess, JobProcesses
     from lumiimg.image import Image
 
 _SHOWN = 8
+_TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
 
 
-def check_static(context: ImageInContext) -> StaticResult:
+def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
+    """Return what the files say; with a snapshot what is to be bound of its host, with a site what of its GPU.
+
+    `with_site`: the site's own binds are a part of what is bound. Raises BadInputError where the image cannot be read.
+    """
+    files = check_libraries(context, with_site=with_site)
+    static = files.static
+    around = findings_of_machine(context, static)
+    found = (*findings_of_venv(context), *static.findings, *around, *find_faults(context, static))
+    return files.with_findings(found)
+
+
+def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gpu: bool = True) -> HostFit:
     """Follow the fabric path through the image's files, from the program that its jobs start.
 
-    Where an image has several frameworks, each with an RCCL, the one that fares worst is returned, and the others are
-    named.
+    `with_gpu`: with what the machine's GPU makes of the code of its libraries.
 
     Raises BadInputError where the image itself cannot be read, or has no such program; a broken library in it is a
     finding.
     """
+    image, snapshot, settings = context.image, context.snapshot, context.inside.settings
+    checked = _worst_process(context, with_site=with_site)
+    static, demand, manifest = checked.static, checked.demand, checked.manifest
+    loaded, missing = manifest.loaded if manifest else (), tuple[str, ...]()
+    if manifest is None and demand is not None:
+        loaded, missing = _alone(context, demand)
+    carried = account_of(image.root, settings, demand, manifest, snapshot)
+    paths = (item.object.path for item in loaded)
+    gpu = judge_gpu_code(image, context.read_by_engine, paths, context.site, snapshot) if with_gpu else None
+    found = Findings(Level.STATIC, [*doubted(findings_of(gpu), context.variables), *static.findings])
+    if carried.sentence is not None:
+        found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
+    return HostFit(
+        image=str(context.path),
+        host=snapshot.host if snapshot else None,
+        static=replace(static, findings=tuple(found.found)),
+        glibc=glibc_version(image.root),
+        host_glibc=snapshot.glibc if snapshot else None,
+        torch=_torch(image, static.job),
+        manifest=manifest,
+        loaded=loaded,
+        missing=missing,
+        margins=tuple(margins_of(loaded)),
+        carried=carried,
+        gpu=gpu,
+    )
+
+
+def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProcess:
+    """Return the process of the image's jobs that fares worst; others that have another RCCL are named."""
     found, image = Findings(Level.STATIC), context.image
     for warning in image.warnings:
         found.add(Code.IMAGE_PARTLY_READ, Severity.UNKNOWN, warning)
     if (musl := refusal(image.root)) is not None:
         found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)
-        return StaticResult(findings=tuple(found.found))
+        return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
     files, jobs, inside = rccl_files(image.root), context.jobs, context.inside
     if jobs.hidden:
         _judge_hidden_program(image, jobs.hidden, found)
-        return StaticResult(findings=tuple(found.found))
+        return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
     processes = jobs.processes or (job_of_library(image.root, inside.settings, files),)
     check_unmodelled(image.root, inside.doubts, processes, found)
-    results = {job: _check_process(context, job, files) for job in processes}
-    worst = min(results, key=lambda job: _rank(results[job]))
+    results = {job: check_process(context, job, files, with_site=with_site) for job in processes}
+    job = min(results, key=lambda job: _rank(results[job].static))
+    worst, static = results[job], results[job].static
     if jobs.note:
-        _note_program(jobs, results, worst, found)
-    for job, result in results.items():
-        if result.path.rccl not in {None, results[worst].path.rccl}:
-            what = f"{job.title} gets another RCCL, {result.path.rccl}; this result is about {worst.title}"
-            names = {"path": result.path.rccl}
-            found.add(Code.RCCL_SEVERAL, Severity.INFO, what, reason="other", names=names, where=result.path.rccl)
-    _note_shadowed(image, results[worst].findings, found)
-    return replace(results[worst], findings=(*found.found, *results[worst].findings))
-
-
-def _note_program(
-    jobs: JobProcesses, results: dict[JobProcess, StaticResult], worst: JobProcess, found: Findings
-) -> None:
-    """Note how the program was found; where another may be the one, problems of this one are not problems of the image.
-
-    What no process of the image gets past is one all the same: then it is about libraries, and no program is known.
-    """
-    lines: tuple[str, ...] = ()
-    if jobs.is_open and worst.is_program:
-        own = results[worst].findings
-        lines = tuple(f"if it is this one: {each.summary}" for each in own if each.severity is Severity.PROBLEM)
-        left = tuple(each for each in own if each.severity is not Severity.PROBLEM)
-        results[worst] = replace(results[worst], findings=left)
-    what = jobs.note or ""
-    found.add(Code.PROGRAM_UNKNOWN, Severity.UNKNOWN if jobs.is_open else Severity.INFO, what, evidence=lines)
+        static = _note_program(jobs, static, job, found)
+    for other, result in results.items():
+        rccl = result.static.path.rccl
+        if rccl not in {None, static.path.rccl}:
+            what = f"{other.title} gets another RCCL, {rccl}; this result is about {job.title}"
+            found.add(Code.RCCL_SEVERAL, Severity.INFO, what, reason="other", names={"path": rccl or ""}, where=rccl)
+    _note_shadowed(image, static.findings, found)
+    return replace(worst, static=replace(static, findings=(*found.found, *static.findings)))
 
 
 def _rank(result: StaticResult) -> int:
@@ -98,36 +124,19 @@ def _rank(result: StaticResult) -> int:
     return next((i for i, each in enumerate((Severity.PROBLEM, Severity.UNKNOWN)) if each in severities), 2)
 
 
-def _check_process(context: ImageInContext, job: JobProcess, files: list[str]) -> StaticResult:
-    """Follow the path of one process."""
-    found, image, variables = Findings(Level.STATIC), context.image, context.variables
-    begun = load_rccl(image, context.inside.settings, job, files, found)
-    process, rccl = begun.process, begun.rccl
-    if rccl is None:
-        broken = job.program if not job.is_program and begun.failed and image.root.is_file(job.program) else None
-        return StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
-    path, library = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
-    outcome = load_plugin(variables, process, rccl, files, path, library, found)
-    provider_path = variables.get(PROVIDER_PATH)
-    result = StaticResult(path, process.system.loader, job=job, provider_path=provider_path)
-    if outcome is not None:
-        result = judge_plugin(image.root, outcome, process, result, found)
-        judge_process(image.root, process, found)
-    judge_plugin_name(variables, result.path, found)
-    judge_variables(variables, result.path, found)
-    judge_binds(context.read_by_engine, process, found)
-    _judge_shadowed(image, job, process, found)
-    opened, later = files_of(image.root, process)
-    return replace(result, opened=opened, opened_by_libfabric=later, findings=doubted(found.found, variables))
+def _note_program(jobs: JobProcesses, static: StaticResult, job: JobProcess, found: Findings) -> StaticResult:
+    """Note how the program was found; where another may be the one, problems of this one are not problems of the image.
 
-
-def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
-    """Judge whether what the process has is there for everybody who starts it."""
-    files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
-    for cover, below in may_be_hidden(image, files):
-        what = f"{below[0]} is in a folder that may be another in the container: {cover.path}"
-        lines = tuple(below[:_SHOWN])
-        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, what, where=below[0], evidence=lines, cause=cover.by)
+    What no process of the image gets past is one all the same: then it is about libraries, and no program is known.
+    """
+    lines: tuple[str, ...] = ()
+    if jobs.is_open and job.is_program:
+        lines = tuple(f"if it is this one: {f.summary}" for f in static.findings if f.severity is Severity.PROBLEM)
+        left = tuple(finding for finding in static.findings if finding.severity is not Severity.PROBLEM)
+        static = replace(static, findings=left)
+    what = jobs.note or ""
+    found.add(Code.PROGRAM_UNKNOWN, Severity.UNKNOWN if jobs.is_open else Severity.INFO, what, evidence=lines)
+    return static
 
 
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
@@ -145,3 +154,20 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
     for cover, path in islice(hidden_files(image, wanted), _SHOWN):
         what = f"{path} is in the image, and is not there in the container"
         found.add(Code.IMAGE_COVERED, Severity.INFO, what, where=path, cause=cover.by)
+
+
+def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+    """Return (what the process has with the image's files alone, names that it lacks)."""
+    root = context.image.root
+    trial = attempt(root, context.inside.settings, demand, root, BindPlan("the image's own files"))
+    names = demand.names or (LIBFABRIC,)
+    lacking = [item.name for item in trial.outcome.missing if item.name not in names]
+    lacking += names[:1] if not trial.opened else ()
+    return tuple(Loaded(item, None) for item in trial.objects), tuple(dict.fromkeys(lacking))
+
+
+def _torch(image: Image, job: JobProcess | None) -> str | None:
+    """Return the version of the torch whose process it is, from its metadata's name."""
+    package = job.package if job else None
+    names = names_in(image.root, package.rpartition("/")[0]) if package else []
+    return next((found[1] for name in names if (found := _TORCH.fullmatch(name))), None)

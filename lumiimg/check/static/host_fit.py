@@ -6,43 +6,27 @@ given, with what `lumiimg.host.bind` would bind into it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer, decide
-from lumiimg.check.registry import Findings
 from lumiimg.check.static.commands import with_commands
-from lumiimg.check.static.gpu_code import GpuAccount, findings_of, judge_gpu_code
-from lumiimg.check.static.host_binds import with_host
-from lumiimg.check.static.variables import doubted
-from lumiimg.elf.system import glibc_version
-from lumiimg.fabric.names import LIBFABRIC, PRIVATE
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
-from lumiimg.host.bind import solve
-from lumiimg.host.bind_trial import BindPlan, Demand, attempt
-from lumiimg.host.carried_account import CarriedAccount, account_of
-from lumiimg.host.container_view import variable_of
-from lumiimg.host.engine_constraints import complete
-from lumiimg.host.manifest import BindManifest, Loaded
-from lumiimg.host.margins import Margin, margins_of
-from lumiimg.host.rccl_process import demand_without_rccl
-from lumiimg.host.root_queries import names_in
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import Image, RootFileSystem
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.result import StaticResult
-    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.check.static.gpu_code import GpuAccount
+    from lumiimg.check.static.process import StaticResult
+    from lumiimg.host.carried_account import CarriedAccount
+    from lumiimg.host.manifest import BindManifest, Loaded
+    from lumiimg.host.margins import Margin
 
 _AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
-_TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
 _FREE = "nothing that keeps RCCL off the fabric"
 _SHOWN = 3
 _OUTCOMES = {
@@ -163,69 +147,3 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if not (name.endswith("ENV_LD_LIBRARY_PATH") and value.split(":")[0] == PRIVATE)
     }
-
-
-def check_host_fit(
-    context: ImageInContext, static: StaticResult, *, with_site: bool = False, with_gpu: bool = True
-) -> HostFit:
-    """Return what comes from where for an image whose files are checked already.
-
-    `with_site`: with what the site's jobs have bound on top. `with_gpu`: with what the machine's GPU makes of its code.
-    """
-    image, environment, snapshot = context.image, context.read_by_engine, context.snapshot
-    settings = context.inside.settings
-    manifest: BindManifest | None = None
-    loaded: tuple[Loaded, ...] = ()
-    missing: tuple[str, ...] = ()
-    provider_path = static.provider_path or variable_of(PROVIDER_PATH, image, environment)
-    if static.job is None:
-        demand = demand_without_rccl(image.root, provider_path)
-    else:
-        demand = Demand(static.job, static.path.plugin_files, static.path.accepts, provider_path)
-    if demand is not None and snapshot is not None:
-        manifest = solve(image.root, settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
-        manifest = complete(manifest, snapshot, image.root, context.site if with_site else None)
-        loaded = manifest.loaded
-        static = with_host(static, manifest, host=snapshot.host)
-    if demand is not None and manifest is None:
-        loaded, missing = _alone(image.root, settings, demand)
-    margins = tuple(margins_of(loaded))
-    carried = account_of(image.root, settings, demand, manifest, snapshot)
-    files = (item.object.path for item in loaded)
-    gpu = judge_gpu_code(image, environment, files, context.site, snapshot) if with_gpu else None
-    found = Findings(Level.STATIC, [*doubted(findings_of(gpu), context.variables), *static.findings])
-    if carried.sentence is not None:
-        found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
-    static = replace(static, findings=tuple(found.found))
-    return HostFit(
-        image=str(context.path),
-        host=snapshot.host if snapshot else None,
-        static=static,
-        glibc=glibc_version(image.root),
-        host_glibc=snapshot.glibc if snapshot else None,
-        torch=_torch(image, static),
-        manifest=manifest,
-        loaded=loaded,
-        missing=missing,
-        margins=margins,
-        carried=carried,
-        gpu=gpu,
-    )
-
-
-def _alone(
-    root: RootFileSystem, settings: LoaderSettings, demand: Demand
-) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-    """Return (what the process has with the image's files alone, names that it lacks)."""
-    trial = attempt(root, settings, demand, root, BindPlan("the image's own files"))
-    names = demand.names or (LIBFABRIC,)
-    lacking = [item.name for item in trial.outcome.missing if item.name not in names]
-    lacking += names[:1] if not trial.opened else ()
-    return tuple(Loaded(item, None) for item in trial.objects), tuple(dict.fromkeys(lacking))
-
-
-def _torch(image: Image, static: StaticResult) -> str | None:
-    """Return the version of the torch whose process it is, from its metadata's name."""
-    package = static.job.package if static.job else None
-    names = names_in(image.root, package.rpartition("/")[0]) if package else []
-    return next((found[1] for name in names if (found := _TORCH.fullmatch(name))), None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
     from lumiimg.elf.reader import RangeReader
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess

@@ -24,7 +24,6 @@ from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails, Findings
-    from lumiimg.check.static.result import StaticResult
     from lumiimg.check.static.variables import Variables
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
@@ -159,11 +158,16 @@ def _prepended(folder: str, settings: LoaderSettings) -> str:
 
 
 def judge_plugin(
-    root: RootFileSystem, outcome: LoadOutcome, process: Process, static: StaticResult, found: Findings
-) -> StaticResult:
-    """Judge a plugin that was found: its libraries, its API, and the libfabric that it gets.
+    root: RootFileSystem,
+    outcome: LoadOutcome,
+    process: Process,
+    path: FabricPath,
+    provider_path: str | None,
+    found: Findings,
+) -> FabricPath:
+    """Judge a plugin that was found: its libraries, its API, and the libfabric that it gets; return the path with them.
 
-    `root` is what the process sees: the image's files, with the binds over them.
+    `root` is what the process sees: the image's files, with the binds over them. `provider_path` is FI_PROVIDER_PATH.
     """
     plugin = outcome.root
     assert plugin is not None  # noqa: S101 - asked by the caller
@@ -171,20 +175,19 @@ def judge_plugin(
         _judge_errors(plugin, outcome, found)
     else:
         _judge_symbols(root, outcome, process, plugin, found)
-    taken = _judge_api(root, plugin, static.path, found)
+    taken = _judge_api(root, plugin, path, found)
     libfabric, libcxi = process.find(LIBFABRIC), process.find(LIBCXI)
     if libfabric is not None:
-        _judge_provider(root, process, plugin, libfabric, static.provider_path, found)
+        _judge_provider(root, process, plugin, libfabric, provider_path, found)
     elif not any(finding.severity in {Severity.PROBLEM, Severity.UNKNOWN} for finding in found.found):
         found.add(Code.PROVIDER_NO_LIBFABRIC, Severity.UNKNOWN, where=plugin.path)
-    path = replace(
-        static.path,
+    return replace(
+        path,
         plugin=plugin.path,
         plugin_api=taken,
         libfabric=libfabric.path if libfabric else None,
         libcxi=libcxi.path if libcxi else None,
     )
-    return replace(static, path=path, plugin_found_by=plugin.found_by)
 
 
 def _judge_symbols(

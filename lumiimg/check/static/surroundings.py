@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image
 

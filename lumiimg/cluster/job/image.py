@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
-from lumiimg.check.pipeline import check_files
+from lumiimg.check.static.files import check_files
 from lumiimg.check.static.gpu_code import judge_gpu_code
 from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.check.static.surroundings import wrong_processors

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg import __version__
 from lumiimg.check.context import open_for_check
-from lumiimg.check.static.files import check_static
-from lumiimg.check.static.host_fit import HostFit, check_host_fit
+from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.fabric.names import PRIVATE
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site, SiteVariable
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.snapshot import Snapshot
 
 NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
@@ -174,8 +174,7 @@ def plan_module(
         boundary, carried, of_manifest = None, None, None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
             without_venv = replace(context, image=image)
-            static = check_static(without_venv)
-            boundary = check_host_fit(without_venv, static, with_site=True, with_gpu=False).concluded(without_venv)
+            boundary = check_libraries(without_venv, with_site=True, with_gpu=False).concluded(without_venv)
         if snapshot is None and boundary is not None:
             (carried, of_manifest), boundary = without_node(boundary.carried), None
         contents = read_contents(image)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.pipeline import NOT_ASKED, check_files
+from lumiimg.check.pipeline import NOT_ASKED
 from lumiimg.check.probe.task import ProbeTask, find_all_reduce, make_task
 from lumiimg.check.run.execution import LIMIT_S, Launcher, run_collective
+from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.answers import FingerprintGroup, NodeAnswers, gather
 from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, write_task
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
-from lumiimg.check.pipeline import check_files
 from lumiimg.check.probe.container import Container, read_run
 from lumiimg.check.probe.programs import GPU_PROBE, find_or_compile
+from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step, shared_folder
 from lumiimg.cluster.trial.look import snapshot_in
 from lumiimg.cluster.trial.reading import ClaimReading

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer, decide
 from lumiimg.check.context import ImageInContext
-from lumiimg.check.pipeline import check_files, final_findings
+from lumiimg.check.pipeline import final_findings
+from lumiimg.check.static.files import check_files
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Level, Severity
 from lumiimg.host.container_view import told_to_engine
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.check.static.result import StaticResult
+    from lumiimg.check.static.process import StaticResult
     from lumiimg.host.manifest import BindManifest
     from tests.shared.job.world import Node, World
 

@@ -1,0 +1,235 @@
+"""One process of a job, from the program that is started to the network: with the image's files, and a host's binds.
+
+The path that a collective's bytes take is followed file by file, as ld.so would: the RCCL that a program gets, the
+plugin that this RCCL opens (by the names in its own bytes), everything that the plugin pulls in, and whether the
+libfabric among it has the cxi provider. What may come from the host at run time is said to be open, not wrong.
+
+With a host snapshot the binds are solved first. The plugin and the process are judged once, as they are then had: with
+the binds where these load, else with the files of the image alone.
+
+The process is modelled without the files that the engine hides for sure, by what it mounts over their folder: whatever
+it then lacks is a finding of its own. Whether others are there depends on who starts the container, which is open.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lumiimg.check.registry import Findings
+from lumiimg.check.static.plugin import judge_plugin, load_plugin
+from lumiimg.check.static.process_faults import judge_process
+from lumiimg.check.static.rccl import load_rccl, read_path
+from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
+from lumiimg.elf.objects import FoundBy  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
+from lumiimg.fabric.path import Fabric, FabricPath, Part
+from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE
+from lumiimg.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.host.bind import solve
+from lumiimg.host.bind_trial import BindTrial, Demand
+from lumiimg.host.container_view import variable_of
+from lumiimg.host.engine_constraints import complete
+from lumiimg.host.engine_mounts import may_be_hidden
+from lumiimg.host.job_process import JobProcess  # noqa: TC001 - as above
+from lumiimg.host.rccl_process import demand_without_rccl
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import RootFileSystem
+from lumiimg.toml import own_table
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumiimg.check.context import ImageInContext
+    from lumiimg.elf.loader import Process
+    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.host.manifest import BindManifest, Refusal
+    from lumiimg.image import Image
+
+_GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
+_LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StaticResult:
+    """What the files say."""
+
+    path: FabricPath = field(default_factory=FabricPath)
+    loader: str | None = None
+    """Path of the image's ld.so."""
+    plugin_found_by: FoundBy | None = None
+    job: JobProcess | None = None
+    """The process that has the RCCL; None without one."""
+    opened: tuple[str, ...] = ()
+    """Libraries of that process when RCCL has opened its plugin, without links."""
+    opened_by_libfabric: tuple[str, ...] = ()
+    """And those that libfabric opens then: its provider, ROCr."""
+    provider_path: str | None = None
+    """FI_PROVIDER_PATH as it is in the container."""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedProcess:
+    """What the files say of one process, and what is bound for it."""
+
+    static: StaticResult
+    demand: Demand | None
+    """What is started and opened; None where the image has no loader that is modelled."""
+    manifest: BindManifest | None
+    """None without a host, or without a process to bind for."""
+
+
+def check_process(context: ImageInContext, job: JobProcess, files: list[str], *, with_site: bool) -> CheckedProcess:
+    """Follow the path of one process; `with_site`: the binds of the context's site are a part of what is bound."""
+    found, image, variables = Findings(Level.STATIC), context.image, context.variables
+    begun = load_rccl(image, context.inside.settings, job, files, found)
+    root, process, rccl = image.root, begun.process, begun.rccl
+    if rccl is None:
+        broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
+        static = StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
+        return without_rccl(context, static, with_site=with_site)
+    path, library = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
+    of_search = Findings(Level.STATIC)
+    outcome = load_plugin(variables, process, rccl, files, path, library, of_search)
+    own = replace(path, plugin=outcome.root.path if outcome and outcome.root else None)
+    provider_path = variables.get(PROVIDER_PATH)
+    demand = Demand(job, path.plugin_files, path.accepts, provider_path)
+    manifest = _binds(context, demand, with_site=with_site)
+    judged, bound = found, _bound(manifest, path)
+    if bound is not None:  # with the search path of the binds, whatever scripts of the image set
+        judged, root, process, outcome = Findings(Level.STATIC), bound.root, bound.process, bound.outcome
+    else:
+        found.found += of_search.found
+    if outcome is not None:
+        path = judge_plugin(root, outcome, process, path, provider_path, judged)
+        judge_process(root, process, judged)
+    judge_plugin_name(variables, own, found)
+    judge_variables(variables, own, found)
+    judge_binds(context.read_by_engine, process, found)
+    _judge_shadowed(image, job, process, found)
+    findings = [*doubted(found.found, variables), *(judged.found if bound is not None else ())]
+    opened, later = _files_of(root, process)
+    static = StaticResult(
+        path=path,
+        loader=process.system.loader,
+        plugin_found_by=outcome.root.found_by if outcome and outcome.root else None,
+        job=job,
+        opened=opened,
+        opened_by_libfabric=later,
+        provider_path=provider_path,
+        findings=_with_binds(context, findings, manifest, is_bound=bound is not None),
+    )
+    return CheckedProcess(static, demand, manifest)
+
+
+def without_rccl(context: ImageInContext, static: StaticResult, *, with_site: bool) -> CheckedProcess:
+    """Return what a host adds where no RCCL is: whether a libfabric of it loads in an empty process."""
+    provider_path = variable_of(PROVIDER_PATH, context.image, context.read_by_engine)
+    demand = demand_without_rccl(context.image.root, provider_path)
+    manifest = _binds(context, demand, with_site=with_site)
+    findings = _with_binds(context, static.findings, manifest, is_bound=False)
+    return CheckedProcess(replace(static, findings=findings), demand, manifest)
+
+
+def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
+    """Judge whether what the process has is there for everybody who starts it."""
+    files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
+    for cover, below in may_be_hidden(image, files):
+        what = f"{below[0]} is in a folder that may be another in the container: {cover.path}"
+        lines = tuple(below[:_SHOWN])
+        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, what, where=below[0], evidence=lines, cause=cover.by)
+
+
+def _files_of(root: RootFileSystem, process: Process) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what /proc/self/maps would list for a process, without links: (at first, what libfabric opens then)."""
+    later = {loaded for loaded in process.objects if _is_opened_by_libfabric(loaded)}
+    files = [(loaded in later, root.resolve(process.settings.absolute(loaded.path))) for loaded in process.objects]
+    return tuple(file for is_later, file in files if not is_later), tuple(file for is_later, file in files if is_later)
+
+
+def _is_opened_by_libfabric(loaded: LoadedObject) -> bool:
+    here: LoadedObject | None = loaded
+    while here is not None:
+        above = here.requested_by
+        if here.by_dlopen and above is not None and part_of(above.path) is Part.LIBFABRIC:
+            return True
+        here = above
+    return False
+
+
+# -- what a host adds --
+
+
+def _binds(context: ImageInContext, demand: Demand | None, *, with_site: bool) -> BindManifest | None:
+    snapshot, root = context.snapshot, context.image.root
+    if snapshot is None or demand is None:
+        return None
+    manifest = solve(root, context.inside.settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
+    return complete(manifest, snapshot, root, context.site if with_site else None)
+
+
+def _bound(manifest: BindManifest | None, path: FabricPath) -> BindTrial | None:
+    """Return the process with the binds; None where none loads, or there is no plugin on either side."""
+    trial = manifest.trial if manifest is not None else None
+    is_there = manifest is not None and any(item.name in path.plugin_files for item in manifest.loaded)
+    return trial if trial is not None and trial.outcome.root is not None and is_there else None
+
+
+def _with_binds(
+    context: ImageInContext, findings: Sequence[Finding], manifest: BindManifest | None, *, is_bound: bool
+) -> tuple[Finding, ...]:
+    """Return the findings of a process with what the binds of a host come to."""
+    found = Findings(Level.STATIC, [*findings])
+    if manifest is None or context.snapshot is None:
+        return tuple(findings)
+    host = context.snapshot.host
+    if is_bound:
+        libraries = [bind for bind in manifest.binds if bind.chain]
+        if libraries:
+            what = f"with {count(len(libraries), 'library')} of {host} bound, the plugin and all that it needs load"
+            lines = tuple(f"{bind.source} at {bind.target}" for bind in libraries)
+            found.add(Code.BIND_LOADS, Severity.OK, what, evidence=lines)
+        for note in manifest.notes:
+            found.add(Code.BIND_NOTE, Severity.INFO, note)
+    elif manifest.fabric is Fabric.NONE and manifest.host_has_fabric:
+        # what had to come from the host: that it cannot is said now
+        found.found = [f for f in findings if f.id not in {Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_CXI}]
+        # of several attempts, the one that the C library ends is the one that no bind can mend
+        telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
+        what = f"no set of binds of {host} loads: {telling.need} is needed, {telling.have}"
+        lines, ways = tuple(refusal.words for refusal in manifest.refusals), tuple(_remedies(manifest.refusals))
+        found.add(Code.BIND_REFUSED, Severity.PROBLEM, what, evidence=lines, chain=telling.chain, remedy=ways)
+    return tuple(found.found)
+
+
+def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
+    """Yield sentences, nearest way first, for attempts that do not load."""
+    for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
+        if name not in {LIBFABRIC, LIBCXI}:
+            yield Remedy(f"install {name} in the image, or record the host's: `lumiimg host scan --include …`")
+    if any(refusal.of_host for refusal in refusals):
+        yield Remedy(
+            "bundle the fabric: build libcxi, and libfabric with its cxi provider, in the image, in the versions of "
+            "the machine's Slingshot release; then nothing of the host's libraries is bound",
+            "lumiimg adapt {image} --site {site} --fabric bundled -o adapted.sif",
+        )
+    minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
+    if minors:
+        enough = [
+            f"{name} (glibc {version})"
+            for name, version in own_table(__package__, "distributions.toml")["glibc"].items()
+            if int(version.split(".")[1]) >= max(minors)
+        ]
+        named = ", ".join(enough) or "none is known here"
+        yield Remedy(f"start from a base with glibc 2.{max(minors)} or newer: {named}")
+    if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
+        yield Remedy(
+            "build the plugin against the headers of the host's libfabric, as newer headers make it need a newer one: "
+            "pack it with `tar` on the node (docs/tutorials/build-vllm.md), then lumiimg adapt {image} --site {site} "
+            "--source host-libfabric=host-libfabric.tar -o adapted.sif"
+        )
