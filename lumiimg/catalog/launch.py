@@ -25,6 +25,10 @@ class Jobs(StrEnum):
     SEVERAL = "several"
     """Those on several nodes."""
 
+    def fit(self, nodes: int) -> bool:
+        """Whether a job on this number of nodes is one of them."""
+        return self is not (Jobs.SEVERAL if nodes == 1 else Jobs.ONE)
+
 
 @dataclass(frozen=True, slots=True)
 class SiteModule:

@@ -22,7 +22,7 @@ from lumiimg.files import read_beginning
 from lumiimg.image.squashfs.superblock import MAGIC as _SQUASHFS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO
 
 NAMES = ("apptainer", "singularity")
@@ -76,6 +76,10 @@ class Engine:
     def prefix(self) -> str:
         """What this engine's variables begin with."""
         return "SINGULARITY" if self.kind is EngineKind.SINGULARITY else "APPTAINER"
+
+    def setting(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Return the environment by which it sets variables in a container, over what the image sets."""
+        return {f"{self.prefix}ENV_{name}": value for name, value in variables}
 
     @property
     def words(self) -> tuple[str | Path, ...]:

@@ -16,6 +16,7 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.findings import Severity
 from lumiimg.resolve.arguments import ARCH, UNLISTED, gpus_of, is_gpu, values_of
+from lumiimg.resolve.mpi import read_by_srun
 from lumiimg.resolve.stack import Chosen, Stack, Unmet, given_in, is_met, troubles_of
 
 if TYPE_CHECKING:
@@ -310,6 +311,14 @@ def environment(stack: Stack, site: Site) -> Iterator[SiteVariable]:
         stack = replace(stack, offers={**stack.offers, "rocm": of_torch})
     for variable in site.variables:
         if all(is_met(need, stack) for need in variable.given) and not any(is_met(n, stack) for n in variable.unless):
+            yield variable
+
+
+def same_in_all_ranks(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVariable]:
+    """Yield the variables of jobs on this number of nodes that are the same in all ranks, and the container's alone."""
+    for variable in environment(stack, site):
+        of_container = not variable.ranks and "$" not in variable.value and not read_by_srun(variable.name)
+        if of_container and variable.nodes.fit(nodes):
             yield variable
 
 

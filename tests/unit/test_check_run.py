@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,18 @@ import pytest
 
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer, decide, merge_levels, sentence
+from lumiimg.check.context import open_for_check
+from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.programs import ProbePrograms
-from lumiimg.check.registry import Findings
 from lumiimg.check.run.collective import (
     LOGS,
     Collective,
     CollectiveProgram,
     choose,
     missing_here,
-    note_site_variables,
     prepare,
-    with_variables,
 )
-from lumiimg.check.run.execution import RunResult, judge
+from lumiimg.check.run.execution import RunResult, judge, run_collective
 from lumiimg.check.static.process import StaticResult
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
@@ -178,12 +177,31 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     ce = missing_here(dataclasses.replace(apptainer, kind=EngineKind.SINGULARITY), stack, lumi, mine, nodes=2)
     assert "FI_MR_CACHE_MONITOR" not in {variable.name for variable in kept}, "Apptainer reads the other's names, too"
     assert "FI_CXI_DISABLE_HOST_REGISTER" in {variable.name for variable in ce}, "SingularityCE passes over Apptainer's"
-    told = with_variables(apptainer, mine, several)
-    assert told["APPTAINERENV_FI_MR_CACHE_MONITOR"] == "userfaultfd"
-    assert told["NCCL_NET_GDR_LEVEL"] == "SYS"
-    found = Findings(Level.RUN)
-    note_site_variables(found, lumi, several)
-    (finding,) = found.found
+    started: dict[str, str] = {}
+
+    def launch(_: Collective, __: object, environment: Mapping[str, str], ___: object) -> Completed:
+        started.update(environment)
+        return Completed(("x",), 0, "", 1.0)
+
+    (shared := tmp_path / "shared").mkdir()
+    static = StaticResult(FabricPath(rccl=RCCL))
+    with open_for_check(root, mine, site=lumi) as context:
+        container = Container(apptainer, root, mine, TOOLS)
+        result = run_collective(
+            container,
+            context,
+            static,
+            shared,
+            launch,
+            gpus=8,
+            nodes=2,
+            version=None,
+            inconclusive=None,
+            without="NCCL_CROSS_NIC",
+        )
+    assert started["APPTAINERENV_FI_MR_CACHE_MONITOR"] == "userfaultfd"
+    assert started["NCCL_NET_GDR_LEVEL"] == "SYS"
+    finding = by_id(result)["run.environment"]
     assert finding.severity is Severity.INFO
     assert "FI_MR_CACHE_MONITOR=userfaultfd" in finding.summary
 

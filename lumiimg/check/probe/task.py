@@ -45,9 +45,8 @@ class ProbeTask:
     ) -> Container:
         """Return the container of the probes, or of other programs, with the task's binds and variables."""
         programs = programs or self.tools
-        of_task = {f"{engine.prefix}ENV_{name}": value for name, value in self.variables}
         with_binds = replace(programs, binds=(*programs.binds, *self.binds))
-        return Container(engine, Path(self.image), {**environment, **of_task}, with_binds)
+        return Container(engine, Path(self.image), {**environment, **engine.setting(self.variables)}, with_binds)
 
 
 def make_task(engine: Engine, context: ImageInContext, files: HostFit, scratch: Path, *, simulate: bool) -> ProbeTask:

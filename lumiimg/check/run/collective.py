@@ -20,19 +20,17 @@ from lumiimg.check.probe.programs import ALL_REDUCE, ProbePrograms
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.fabric.names import LIBRCCL
-from lumiimg.findings import Code, Severity
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.nccl.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
-from lumiimg.resolve.mpi import read_by_srun
-from lumiimg.resolve.rules import environment as variables_of
+from lumiimg.resolve.rules import same_in_all_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.check.registry import Findings
     from lumiimg.check.static.process import StaticResult
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
 
@@ -141,29 +139,33 @@ def choose(
     """Return the collective for an image; `programs` have the all-reduce of this project."""
     rccl = static.path.rccl
     assert rccl is not None  # noqa: S101 - without one there is nothing to run
-    resolved = _resolved(image, rccl)
-    for path in _programs(image):
-        process = Process(image.root, see_inside(image, environment).settings)
+    resolved, job = _resolved(image, rccl), static.job
+    path, needs_mpi = next(_rccl_tests(image, see_inside(image, environment).settings, resolved, nodes), (None, False))
+    # how the ranks find each other, as both programs with ranks of their own take it
+    meet = ["--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S)]
+    meet += ["--slurm"] if nodes > 1 else []
+    if path is not None:
+        program, words = CollectiveProgram.RCCL_TESTS, [path, *_SIZES, "-g", str(gpus)]
+    elif job is not None and job.is_program and job.framework in {"torch", "vllm"}:
+        program, words = CollectiveProgram.TORCH, [job.program, f"{MOUNTED}/{_SCRIPT}", *meet]
+    else:
+        program, words = CollectiveProgram.OWN, [programs.command(ALL_REDUCE), *meet, rccl]
+    return Collective(program, tuple(words), programs.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
+
+
+def _rccl_tests(image: Image, settings: LoaderSettings, rccl: str, nodes: int) -> Iterator[tuple[str, bool]]:
+    """Yield the all-reduces of rccl-tests in the image that get this RCCL, each with whether it needs MPI."""
+    folders = [*image.environment.get("PATH", "").split(":"), *_FOLDERS]
+    for folder in dict.fromkeys(folder for folder in folders if folder.startswith("/")):
+        if not image.root.is_file(path := f"{folder}/{_RCCL_TESTS}"):
+            continue
+        process = Process(image.root, settings)
         process.start(path)
         found = next(filter(None, map(process.find, LIBRCCL)), None)
         needs_mpi = any(name.startswith("libmpi") for loaded in process.objects[:1] for name in loaded.facts.needed)
-        if found is None or _resolved(image, found.path) != resolved or (nodes > 1 and not needs_mpi):
-            continue  # without MPI each node would be a job of its own
-        tests = (path, *_SIZES, "-g", str(gpus))
-        return Collective(
-            CollectiveProgram.RCCL_TESTS, tests, programs.binds, gpus, nodes, resolved, needs_mpi=needs_mpi
-        )
-    if static.job is not None and static.job.is_program and static.job.framework in {"torch", "vllm"}:
-        script = (static.job.program, f"{MOUNTED}/{_SCRIPT}", *_meet(gpus, nodes))
-        return Collective(CollectiveProgram.TORCH, script, programs.binds, gpus, nodes, resolved, needs_mpi=False)
-    own = (programs.command(ALL_REDUCE), *_meet(gpus, nodes), rccl)
-    return Collective(CollectiveProgram.OWN, own, programs.binds, gpus, nodes, resolved, needs_mpi=False)
-
-
-def _meet(gpus: int, nodes: int) -> tuple[str, ...]:
-    """Return how the ranks find each other, as both programs with ranks of their own take it."""
-    several = ("--slurm",) if nodes > 1 else ()
-    return ("--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S), *several)
+        is_usable = nodes == 1 or needs_mpi  # without MPI each node would be a job of its own
+        if is_usable and found is not None and _resolved(image, found.path) == rccl:
+            yield path, needs_mpi
 
 
 def _resolved(image: Image, path: str) -> str:
@@ -174,41 +176,12 @@ def _resolved(image: Image, path: str) -> str:
         return path
 
 
-def _programs(image: Image) -> Iterator[str]:
-    folders = [*image.environment.get("PATH", "").split(":"), *_FOLDERS]
-    for folder in dict.fromkeys(folder for folder in folders if folder.startswith("/")):
-        if image.root.is_file(path := f"{folder}/{_RCCL_TESTS}"):
-            yield path
-
-
-def same_everywhere(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVariable]:
-    """Yield the variables of jobs on this number of nodes that are the same in all ranks, and the container's alone."""
-    fits = {"any", "one" if nodes == 1 else "several"}
-    for variable in variables_of(stack, site):
-        of_container = not variable.ranks and "$" not in variable.value and not read_by_srun(variable.name)
-        if variable.nodes in fits and of_container:
-            yield variable
-
-
 def missing_here(
     engine: Engine, stack: Stack, site: Site | None, environment: Mapping[str, str], *, nodes: int
 ) -> tuple[SiteVariable, ...]:
-    """Return those of a site's variables that are not set here: whoever has set one meant it."""
+    """Return the variables of jobs on a site that are not set here: whoever has set one meant it."""
     if site is None:
         return ()
-    wanted = same_everywhere(stack, site, nodes=nodes)
     counts = read_by(engine.family, environment)
+    wanted = same_in_all_ranks(stack, site, nodes=nodes)
     return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in counts for prefix in ("", *TO_ENGINE)))
-
-
-def with_variables(engine: Engine, environment: Mapping[str, str], variables: Sequence[SiteVariable]) -> dict[str, str]:
-    """Return the engine's environment that sets them in the container, over what the image sets, as a job does."""
-    return {**environment, **{f"{engine.prefix}ENV_{v.name}": v.value for v in variables}}
-
-
-def note_site_variables(findings: Findings, site: Site | None, variables: Sequence[SiteVariable]) -> None:
-    """Add what was set to the findings of a run."""
-    if site is not None and variables:
-        names = ", ".join(f"{v.name}={v.value}" for v in variables)
-        what = f"it ran with what a job on {site.name} sets: {names}"
-        findings.add(Code.RUN_ENVIRONMENT, Severity.INFO, what, source=site.source)

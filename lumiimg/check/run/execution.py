@@ -32,9 +32,7 @@ from lumiimg.check.run.collective import (
     CollectiveProgram,
     choose,
     missing_here,
-    note_site_variables,
     prepare,
-    with_variables,
 )
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import ExitCode, MissingHereError
@@ -113,12 +111,14 @@ def run_collective(
     collective = choose(context.image, static, container.environment, container.programs, gpus=gpus, nodes=nodes)
     collective = replace(collective, without=without, version=version, inconclusive=inconclusive)
     wanted = missing_here(engine, context.contents.stack, site, container.environment, nodes=nodes)
-    variables = tuple(variable for variable in wanted if variable.name != without)
-    own = with_variables(engine, container.environment, variables)
+    variables = [(variable.name, variable.value) for variable in wanted if variable.name != without]
+    own = {**container.environment, **engine.setting(variables)}
     with (folder / LOGS / OUTPUT).open("wb") as log:
         ended = launch(collective, collective.command(engine, container.image, folder), own, log)
     result = judge(folder / LOGS, ended, collective, site)
-    note_site_variables(result.findings, site, variables)
+    if site is not None and variables:
+        what = f"it ran with what a job on {site.name} sets: {', '.join(map('='.join, variables))}"
+        result.findings.add(Code.RUN_ENVIRONMENT, Severity.INFO, what, source=site.source)
     return result
 
 

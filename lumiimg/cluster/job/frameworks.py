@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
+from lumiimg.catalog.launch import Jobs  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.catalog.needs import version_of
 from lumiimg.host.codec import decode
 from lumiimg.toml import own_table
@@ -36,7 +37,7 @@ class FrameworkVariable:
 
     name: str
     value: str
-    nodes: Literal["any", "several"]
+    nodes: Jobs
     because: str
     source: str
     scheduler: str | None = None

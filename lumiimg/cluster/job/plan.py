@@ -353,15 +353,14 @@ def _settings(
     """Yield the variables of a job, in the order in which they are set."""
     for item in manifest.variables if manifest else ():
         yield JobSetting(item.name, item.value, item.reason, "lumiimg bind", SettingScope.NODE, literal=True)
-    fits = {"any", "one" if shape.nodes == 1 else "several"}
     for variable in environment(stack, site):
-        if variable.nodes in fits and (framework.task_a_gpu or not variable.ranks):
+        if variable.nodes.fit(shape.nodes) and (framework.task_a_gpu or not variable.ranks):
             value = variable.value.replace("SLURM_LOCALID", "LOCAL_RANK").replace("SLURM_PROCID", "RANK")
             yield JobSetting(
                 variable.name, value, variable.because, variable.source, _scope(variable.name, value), variable.folder
             )
     for entry in framework.variable:
-        if entry.nodes in fits and entry.scheduler in (None, site.scheduler):
+        if entry.nodes.fit(shape.nodes) and entry.scheduler in (None, site.scheduler):
             yield JobSetting(entry.name, entry.value, entry.because, entry.source, SettingScope.NODE)
     if "python" in stack.offers or "python3" in stack.offers:
         why = "packages in ~/.local do not belong to the image: they are hidden"

@@ -95,9 +95,8 @@ def _head(plan: JobPlan, submit: str) -> Iterator[str]:
 
 def _options(plan: JobPlan, directive: str) -> Iterator[str]:
     """Yield what the site wants the scheduler to know of such a job."""
-    fits = {"any", "one" if plan.shape.nodes == 1 else "several"}
     for option in plan.site.options:
-        if option.nodes in fits:
+        if option.nodes.fit(plan.shape.nodes):
             yield from comment(f"{option.because} ({option.source})")
             yield f"{directive} {option.value}"
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.drivers import modules_of
 from lumiimg.catalog.sites import MeasuredEffect
 from lumiimg.check.answer import Answer
-from lumiimg.check.run.collective import same_everywhere
 from lumiimg.cluster.trial.look import site_paths
 from lumiimg.cluster.trial.values import Claim
 from lumiimg.findings import Code, Severity
@@ -16,6 +15,7 @@ from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.target import table
 from lumiimg.nccl.report import Verdict
 from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.rules import same_in_all_ranks
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def of_build(predicted: bool | None) -> Claim:
 
 def left_out(stack: Stack, site: Site) -> tuple[SiteVariable, ...]:
     """Return the site's variables that a job on several nodes sets: each is left out once."""
-    return tuple(same_everywhere(stack, site, nodes=2))
+    return tuple(same_in_all_ranks(stack, site, nodes=2))
 
 
 def set_beside(stack: Stack, site: Site) -> tuple[MeasuredVariable, ...]:

@@ -75,8 +75,8 @@ def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
             raise MissingHereError("the image has no RCCL", where=str(path))
         manifest = files.manifest
         binds = tuple((bind.source, bind.target) for bind in (manifest.binds if manifest else ()))
-        settings = {f"{engine.prefix}ENV_{item.name}": item.value for item in (manifest.variables if manifest else ())}
-        own = {**environment, **settings}
+        settings = ((item.name, item.value) for item in (manifest.variables if manifest else ()))
+        own = {**environment, **engine.setting(settings)}
         programs = find_or_compile(engine, context, own, Path(scratch), [GPU_PROBE])
         programs = replace(programs, binds=(*programs.binds, *binds))
         container = Container(engine, path, own, programs)
