@@ -378,14 +378,14 @@ class LogReport:
 
     @property
     def advice(self) -> Advice:
-        """Why, and what to do first."""
+        """Why, and the first command that needs nothing which this case does not have."""
         if not self.causes or self.answer is ExitCode.GOOD:
             return NO_ADVICE
         cause = self.causes[0]
         is_end = self.ended is not None and cause.id == self.ended.id and cause.because
         why = cause.because[0] if is_end else cause.summary
-        first = cause.remedy[0].concluded({}) if cause.remedy else None
-        return Advice(why, first.command, first.reason) if first is not None else Advice(why)
+        steps = (remedy.concluded({}) for remedy in cause.remedy)
+        return next((Advice(why, step.command, step.reason) for step in steps if step.command), Advice(why))
 
     @property
     def nothing_crossed(self) -> bool:

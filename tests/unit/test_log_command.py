@@ -202,6 +202,19 @@ def test_variables_of_the_job_are_those_of_the_model(name: str, value: str, tmp_
     assert value in json.dumps(data["image"]["findings"])
 
 
+def test_what_comes_next_is_the_first_command_that_lacks_no_name(tmp_path: Path, capsys: Capture) -> None:
+    log = (Path(__file__).parents[1] / "fixtures/nccl/rccl-2.21.5-plugin-absent.log").read_bytes()
+    _, data, page = ask(tmp_path, capsys, log)
+    first, *_ = data["causes"][0]["remedy"]
+    assert "image.sif" in first, "the log does not say which image it was"
+    assert data["advice"]["next"] == "ls /appl/local/laifs/containers/"
+    assert f"do:  {first}" in page
+    image = fabric_builder.image(tmp_path / "image")
+    _, data, _ = ask(tmp_path, capsys, log, "--image", str(image), "--site", "lumi")
+    assert data["causes"][0]["remedy"][0].endswith(data["advice"]["next"])
+    assert str(image) in data["advice"]["next"]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -182,17 +182,19 @@ def test_of_each_death_verdict_reason_and_one_command_come_first(
         main(["log", "job.out", "--json"])
         captured = capsys.readouterr()
         cause, advice = (json.loads(captured.out)[key] for key in ("causes", "advice"))
-        first: str = cause[0]["remedy"][0]
-        if advice["next"] is None:  # it has an image, or a script, that the log does not name
-            assert any(row.strip() == f"do:  {first}" for row in shown), (name, network)
+        remedies: list[str] = cause[0]["remedy"]
+        step = next((remedy for remedy in remedies if remedy.endswith(advice["next"] or "?")), None)
+        if step != remedies[0]:  # it has an image, or a script, that the log does not name
+            assert any(row.strip() == f"do:  {remedies[0]}" for row in shown), (name, network)
+        if step is None:
+            assert advice["next"] is None
             continue
         (next_,) = [number for number, row in enumerate(shown) if re.match("next(, [^:]+)?:  ", row)]
         assert 0 < why < next_ <= 6, (name, network)
         command = shown[next_].partition(":  ")[2]
         assert COMMAND.match(command), (name, network)
-        assert first.endswith(advice["next"]), (name, network)
         assert captured.err.count(advice["next"]) == 1, "the first cure is printed once"
-        assert (advice["where"] or "") == first.removesuffix(advice["next"]).removesuffix(": "), (name, network)
+        assert (advice["where"] or "") == step.removesuffix(advice["next"]).removesuffix(": "), (name, network)
 
 
 def test_a_large_job_with_bad_nodes_has_room_and_names_them_first(
