@@ -17,7 +17,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
-from lumiimg.cli.commands import parser_for
+from lumiimg.cli.commands import commands_with, parser_for
 from lumiimg.cli.error_output import write_error, write_note
 from lumiimg.cli.parser import Parser
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, RefusedError, printable
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args(words)
     arguments.program = program
     if rest:
-        _command_of(parser, words).take(rest, arguments)
+        _command_of(parser, words).take(rest, arguments, commands_with(rest[0].partition("=")[0]))
     _refuse_words(words)
     return arguments
 

@@ -93,27 +93,30 @@ class Parser(argparse.ArgumentParser):
             gone, instead = found
             self.error(f"{gone} is gone", instead)
 
-    def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Print what cannot be understood, with the option that was meant perhaps, and leave with 2."""
+    def refuse(self, words: Sequence[str], others: Sequence[str] = ()) -> NoReturn:
+        """Print what cannot be understood, with the option that was meant perhaps, and leave with 2.
+
+        `others`: the commands that take the first of the words, if it is an option.
+        """
         from lumiimg.cli import suggestions  # only where something is wrong
 
         self._refuse_retired(self.words)
         first = words[0].partition("=")[0]
         options = self._option_string_actions
-        question = suggestions.did_you_mean(first, options) if first.startswith("-") else ""
+        question = suggestions.did_you_mean(first, options, others) if first.startswith("-") else ""
         shown = f"{' '.join(words[:_WORDS])}{' …' if len(words) > _WORDS else ''}"
         self.error(
             f"unrecognized arguments: {shown}{question}", suggestions.for_extra_words(words, self.words, options)
         )
 
-    def take(self, words: Sequence[str], arguments: argparse.Namespace) -> None:
+    def take(self, words: Sequence[str], arguments: argparse.Namespace, others: Sequence[str] = ()) -> None:
         """Put words with those that stand alone, where there may be any number: argparse gives up behind an option.
 
-        Where there may not, leave with 2.
+        Where there may not, leave with 2; `others`: the commands that take the first of them, if it is an option.
         """
         several = next((one for one in self._actions if not one.option_strings and one.nargs in {"*", "+"}), None)
         if several is None or any(word.startswith("-") for word in words):
-            self.refuse(words)
+            self.refuse(words, others)
         more = [self._get_value(several, word) for word in words]
         setattr(arguments, several.dest, [*getattr(arguments, several.dest), *more])
 

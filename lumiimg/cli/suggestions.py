@@ -10,17 +10,24 @@ from collections.abc import Collection, Iterable, Sequence
 from lumiimg.toml import own_table
 
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
+_OTHERS = 3
+"""Commands that are named."""
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return a question that names what is spelled alike, or the one option that a letter can stand for."""
+def did_you_mean(word: str, names: Iterable[str], others: Sequence[str] = ()) -> str:
+    """Return a question that names what is spelled alike, or the one option that a letter can stand for.
+
+    Of an option that other commands take, a letter at most may differ; else they are named.
+    """
     names = list(names)
     if len(word) == 2 and word[0] == "-":
         close = [name for name in names if name.startswith(f"--{word[1]}")]
         close = [name for name in close if name in _OF_ALL_TOOLS] or (close if len(close) == 1 else [])
     else:
-        close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.7)
+        close = difflib.get_close_matches(word[:60], names, n=1, cutoff=0.9 if others else 0.7)
+    if others and not close:
+        return f", an option of {', '.join(others[:_OTHERS])}{' and others' if len(others) > _OTHERS else ''}"
     return f", did you mean {close[0]}?" if close else ""
 
 

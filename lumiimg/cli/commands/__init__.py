@@ -174,14 +174,12 @@ class MainParser(Parser):
         """The names of all commands."""
         return (*COMMANDS, *ALIASES)
 
-    def refuse(self, words: Sequence[str]) -> NoReturn:
+    def refuse(self, words: Sequence[str], others: Sequence[str] = ()) -> NoReturn:
         """Print what cannot be understood; an option of a command stands behind that."""
         option = words[0].partition("=")[0]
-        if option.startswith("-"):
-            takes = (name for name, command in make_parser().below.items() if option in command.options)
-            if name := next(takes, None):
-                self.error(f"{option} is an option of commands, such as {name}: lumiimg {name} {option}")
-        super().refuse(words)
+        if name := next(iter(commands_with(option)), None):
+            self.error(f"{option} is an option of commands, such as {name}: lumiimg {name} {option}")
+        super().refuse(words, others)
 
     def format_help(self) -> str:
         formatter = self._get_formatter()
@@ -196,6 +194,12 @@ class MainParser(Parser):
         formatter.end_section()
         formatter.add_text(f"{exit_codes(EXITS)}\n{self.epilog}")
         return formatter.format_help()
+
+
+def commands_with(option: str) -> list[str]:
+    """Return the commands that have an option; none for what is not an option."""
+    below = make_parser().below
+    return [name for name in COMMANDS if option.startswith("-") and option in below[name].options]
 
 
 @functools.cache  # the same for a whole process
