@@ -8,36 +8,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.catalog.site_choice import DEFAULT
 from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
-from lumiimg.check.static.commands import bind_command, concluded
+from lumiimg.check.static.commands import SCAN, bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
-from lumiimg.check.static.host_fit import HostFit, without_ours
-from lumiimg.check.static.proposals import is_refused
+from lumiimg.check.static.host_fit import without_ours
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Remedy, Severity
+from lumiimg.findings import Finding, Remedy, Severity
 from lumiimg.host.bind import try_saved
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.wording import count, typed
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.drift import Drift
     from lumiimg.host.manifest import Refusal
 
-_WORDS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
+_ANSWERS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
     Answer.NO_OBSTACLE: "fine",
     Answer.NO: "breaks",
     Answer.UNDECIDED: "undecided",
@@ -57,41 +56,6 @@ class Fate(StrEnum):
     """It did not load before; with new binds it does."""
     FINE = "fine"
     """No obstacle is found, with the binds that were made before too."""
-
-    @property
-    def severity(self) -> Severity:
-        """How it is marked."""
-        return _FATES[self][0]
-
-    @property
-    def words(self) -> str:
-        """What is said of such an image."""
-        return _FATES[self][1]
-
-
-_FATES = {
-    Fate.BREAKS: (Severity.PROBLEM, "BREAKS"),
-    Fate.STALE_BINDS: (Severity.PROBLEM, "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found"),
-    Fate.UNKNOWN: (Severity.UNKNOWN, "CANNOT TELL"),
-    Fate.BROKEN_BEFORE: (Severity.INFO, "did not work before, and does not now"),
-    Fate.MENDED: (Severity.OK, "did not load before; with new binds no obstacle is found"),
-    Fate.FINE: (Severity.OK, "no obstacle found: what it loads has not changed, or still fits"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What the user called things, for the commands that are printed."""
-
-    now: str | None
-    """The file of the newer snapshot; None where this machine was read."""
-    site: str | None
-    """As --site takes it."""
-
-    @property
-    def snapshot(self) -> str:
-        """The file that commands can name."""
-        return self.now or "now.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +93,15 @@ class ImageDrift:
     """What a GPU driver that changed makes of its ROCm."""
     notes: tuple[str, ...]
     """What was not seen."""
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[Remedy, ...]
     """What to do, a command or a sentence each; commands first."""
 
     @property
-    def refused(self) -> tuple[RuleResult, ...]:
+    def refused(self) -> tuple[Finding, ...]:
         """What stands against it now; where it did not before, only that."""
-        old = {(rule.id, rule.need) for rule in self.before.rules if rule.outcome is RuleOutcome.REFUSED}
-        all_now = [rule for rule in self.now.rules if rule.outcome is RuleOutcome.REFUSED]
-        # of several attempts, the one that the C library ends is the one that no bind can mend
-        all_now.sort(key=lambda rule: rule.id != "glibc-gate")
-        return tuple([rule for rule in all_now if (rule.id, rule.need) not in old] or all_now)
+        old = {(finding.id, finding.summary) for finding in self.before.against}
+        against = tuple(finding for finding in self.now.against if finding.severity is Severity.PROBLEM)
+        return tuple(finding for finding in against if (finding.id, finding.summary) not in old) or against
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +127,6 @@ class DriftResult:
     """Each image that was named and can be read."""
     unread: tuple[UnreadImage, ...]
     """Each other one."""
-    words: Words
 
     @property
     def decided(self) -> Answer:
@@ -189,104 +150,102 @@ class DriftResult:
     def answer(self) -> Literal["fine", "breaks", "undecided"]:
         """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3, or 2 where an image cannot be read."""
         is_open = self.unread and self.decided is Answer.NO_OBSTACLE
-        return _WORDS[Answer.UNDECIDED if is_open else self.decided]
+        return _ANSWERS[Answer.UNDECIDED if is_open else self.decided]
 
     @property
     def sentence(self) -> str:
         """The answer for a person."""
         cut = f"; {count(len(self.unread), 'image')} cannot be read" if self.unread else ""
-        return f"{_sentence(self.drift, self.images, self.decided)}{cut}"
+        return f"{self._sentence}{cut}"
+
+    @property
+    def _sentence(self) -> str:
+        drift, fates, of_all = (
+            self.drift,
+            [image.fate for image in self.images],
+            f"of {count(len(self.images), 'image')}",
+        )
+        broken, stale, unknown = map(fates.count, (Fate.BREAKS, Fate.STALE_BINDS, Fate.UNKNOWN))
+        parts = [f"{broken} {of_all} {'breaks' if broken == 1 else 'break'}"] if broken else []
+        parts += [f"{stale} {of_all} {'needs' if stale == 1 else 'need'} new binds"] if stale else []
+        if drift.kinds:
+            return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
+        if parts:
+            return "; ".join(parts)
+        if unknown:
+            return f"CANNOT TELL for {unknown} {of_all}"
+        if self.unread and not self.images:
+            return "CANNOT TELL"
+        if not self.images and drift.lost_fabric:
+            return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
+        if not drift.changes:
+            return "nothing changed in the names, versions and settings that images depend on"
+        if self.decided is Answer.NO:
+            return "the host changed in what can break images: name them with --image to know"
+        return f"the host changed{'; no image breaks by it' if self.images else ', in nothing that breaks images'}"
 
 
 def drift_of(
-    drift: Drift, paths: Sequence[Path], environment: Mapping[str, str], site: Site | None, words: Words
+    drift: Drift,
+    paths: Sequence[Path],
+    environment: Mapping[str, str],
+    site: Site | None,
+    machine: tuple[str, ...],
 ) -> DriftResult:
     """Return what a drift does to images. Raises LumiimgError where there is one alone, and it cannot be read.
 
-    Of nodes of different kinds nothing follows for an image.
+    `machine`: the options that name the machine as it is now; without --host, it is this one. Of nodes of different
+    kinds nothing follows for an image.
     """
     images: list[ImageDrift] = []
     unread: list[UnreadImage] = []
     for path in () if drift.kinds else paths:
         try:
-            images.append(follow(path, environment, drift, site, words))
+            images.append(follow(path, environment, drift, site, machine))
         except LumiimgError as error:
             if len(paths) == 1:
                 raise
             unread.append(UnreadImage(path, error))  # it does not keep the others from an answer
-    return DriftResult(drift, tuple(images), tuple(unread), words)
+    return DriftResult(drift, tuple(images), tuple(unread))
 
 
-def follow(path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None, words: Words) -> ImageDrift:
+def follow(
+    path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None, machine: tuple[str, ...]
+) -> ImageDrift:
     """Return what a drift does to an image; `environment` is the user's, variables of it reach the container.
 
     Raises BadInputError for what is not an image.
     """
-    with open_for_check(path, without_ours(environment), drift.now, site) as context:
-        then = replace(context, snapshot=drift.before)
-        before, now = (check_libraries(each, with_site=True) for each in (then, context))
+    with open_for_check(path, without_ours(environment), drift.now, site, machine=machine) as context:
+        before = check_libraries(replace(context, snapshot=drift.before), with_site=True)
+        now = check_libraries(context, with_site=True)
         saved = _saved(context, drift, before, now)
         driver = tuple(_driver(context, drift)) if drift.driver_changed else ()
-    fate = _fate(before, now, is_stale=not saved.hold, driver=driver)
-    notes = tuple(_notes(drift, before, now, fate))
-    found = ImageDrift(str(path), fate, before, now, saved, driver, notes)
-    return replace(found, remedies=tuple(_remedies(found, words)))
-
-
-def _sentence(drift: Drift, images: Sequence[ImageDrift], answer: Answer) -> str:
-    if drift.kinds:
-        return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
-    broken = [image for image in images if image.fate is Fate.BREAKS]
-    stale = [image for image in images if image.fate is Fate.STALE_BINDS]
-    of_all = f"of {count(len(images), 'image')}"
-    if broken or stale:
-        parts = []
-        if broken:
-            parts.append(f"{len(broken)} {of_all} {'breaks' if len(broken) == 1 else 'break'}")
-        if stale:
-            parts.append(f"{len(stale)} {of_all} {'needs' if len(stale) == 1 else 'need'} new binds")
-        return "; ".join(parts)
-    if not images and drift.lost_fabric:
-        return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
-    if answer is Answer.UNDECIDED:
-        unknown = sum(image.fate is Fate.UNKNOWN for image in images)
-        return f"CANNOT TELL for {unknown} {of_all}"
-    if not drift.changes:
-        return "nothing changed in the names, versions and settings that images depend on"
-    if answer is Answer.NO:
-        return "the host changed in what can break images: name them with --image to know"
-    return "the host changed; no image breaks by it" if images else "the host changed, in nothing that breaks images"
-
-
-def _remedies(image: ImageDrift, words: Words) -> Iterator[Remedy]:
-    site = words.site
-    if image.fate in {Fate.STALE_BINDS, Fate.MENDED}:
-        machine = ["--host", words.snapshot, *(("--site", site) if site else ())]
-        yield Remedy(command=bind_command(image.image, machine))
-    if image.fate is Fate.BREAKS:
-        if any(rule.id in {"glibc-gate", "library"} for rule in image.refused):
-            adapt = ["lumiimg", "adapt", image.image, "--site", site or DEFAULT, "--fabric", "bundled"]
-            adapt += ["-o", f"{Path(image.image).stem}-adapted.sif"]
-            if not is_refused(adapt):
-                yield Remedy(command=typed(adapt))
-        yield from concluded(image.now.remedies, image.image, site or DEFAULT)
-        if any(rule.outcome is RuleOutcome.REFUSED for rule in image.driver):
-            what = "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"
-            yield Remedy(what)
-    if image.fate is Fate.UNKNOWN:
-        yield from concluded(image.now.remedies, image.image, site or DEFAULT)
-        if site is None and any(rule.outcome is RuleOutcome.UNKNOWN for rule in image.driver):
-            yield Remedy("name the machine, so that its driver window applies: --site NAME (`lumiimg list`)")
+        fate = _fate(before, now, is_stale=not saved.hold, driver=driver)
+        remedies = tuple(_remedies(context, fate, now, driver))
+    return ImageDrift(str(path), fate, before, now, saved, driver, tuple(_notes(drift, before, now, fate)), remedies)
 
 
 def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit) -> SavedBinds:
-    if before.manifest is None or now.manifest is None or now.manifest.fabric is Fabric.NONE:
+    if before.manifest is None or now.manifest is None or now.fabric is Fabric.NONE:
         return SavedBinds()
     host = RootFileSystem(SnapshotTree(drift.now))
     bound = {bind.target for bind in before.manifest.binds}
     lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]
     gone, refusal = try_saved(before.manifest, context.image.root, context.inside.settings, host)
     return SavedBinds(gone, tuple(lacks), refusal)
+
+
+def _driver(context: ImageInContext, drift: Drift) -> Iterator[RuleResult]:
+    """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
+    stack = context.contents.stack
+    before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
+    if drift.now.gpu_driver is None:
+        yield from unknown_driver(stack, "the driver (none)", before, "lumiimg drift")
+        return
+    for rule in window_on_node(stack, context.site, drift.now):
+        is_open = rule.outcome is RuleOutcome.UNKNOWN
+        yield replace(rule, because=f"{rule.because}; {before}") if is_open else rule
 
 
 def _fate(before: HostFit, now: HostFit, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
@@ -304,16 +263,23 @@ def _fate(before: HostFit, now: HostFit, *, is_stale: bool, driver: Sequence[Rul
     return Fate.MENDED if before.answer is Answer.NO else Fate.FINE
 
 
-def _driver(context: ImageInContext, drift: Drift) -> Iterator[RuleResult]:
-    """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
-    stack = context.contents.stack
-    before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
-    if drift.now.gpu_driver is not None:
-        for rule in window_on_node(stack, context.site, drift.now):
-            is_open = rule.outcome is RuleOutcome.UNKNOWN
-            yield replace(rule, because=f"{rule.because}; {before}") if is_open else rule
-        return
-    yield from unknown_driver(stack, "the driver (none)", before, "lumiimg drift")
+def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequence[RuleResult]) -> Iterator[Remedy]:
+    outcomes = {rule.outcome for rule in driver}
+    if fate in {Fate.STALE_BINDS, Fate.MENDED}:
+        if "--host" in context.machine:
+            yield Remedy(command=bind_command(context.name, context.machine))
+        else:
+            bind = bind_command(context.name, ("--host", "host.json", *context.machine))
+            yield Remedy(command=f"{SCAN} && {bind}")
+    elif fate in {Fate.BREAKS, Fate.UNKNOWN}:
+        ways = concluded(now.remedies, context.name, site_of(context.machine))
+        yield from sorted(ways, key=lambda remedy: remedy.command is None)
+    if fate is Fate.BREAKS and RuleOutcome.REFUSED in outcomes:
+        yield Remedy(
+            "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"
+        )
+    if fate is Fate.UNKNOWN and context.site is None and RuleOutcome.UNKNOWN in outcomes:
+        yield Remedy("name the machine, so that its driver window applies: --site NAME (`lumiimg list`)")
 
 
 def _notes(drift: Drift, before: HostFit, now: HostFit, fate: Fate) -> Iterator[str]:
@@ -323,15 +289,12 @@ def _notes(drift: Drift, before: HostFit, now: HostFit, fate: Fate) -> Iterator[
         return
     if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:
         yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
-    elif fate is Fate.FINE and _pairs(before) != _pairs(now):
+    elif fate is Fate.FINE and {(bind.source, bind.target) for bind in before.manifest.binds} != {
+        (bind.source, bind.target) for bind in now.manifest.binds
+    }:
         yield "the binds made before still load; a list made today would differ"
     if now.carried.against and now.carried.sentence:
         yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
     if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:
         yield "its libcxi is its own, and the kernel or NIC driver changed: only a run shows whether they fit"
-
-
-def _pairs(boundary: HostFit) -> set[tuple[str, str]]:
-    binds = boundary.manifest.binds if boundary.manifest else ()
-    return {(bind.source, bind.target) for bind in binds}

@@ -76,6 +76,8 @@ class CheckReport(CheckResult):
     """The path, with what is known of each of its steps."""
     findings: tuple[Finding, ...]
     """What was found, as it bears on the answer."""
+    files: HostFit
+    """The account of the image's libraries: which comes from where, and what margin is left."""
     runs: tuple[ProbeRun, ...] = ()
     """What the probes said; empty below level `probe`."""
 
@@ -121,11 +123,10 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
     return _report(context, files, levels, probed, ran, level_was_asked_for=level is not None)
 
 
-def explain_image(context: ImageInContext) -> tuple[CheckReport, HostFit]:
-    """Return what the check of an image's files answers, and which library comes from where, with a site's binds."""
+def explain_image(context: ImageInContext) -> CheckReport:
+    """Check the files of an image with what a site binds as well: what `explain` shows is the account of libraries."""
     files = check_files(context, with_site=True)
-    report = _report(context, files, levels_taken(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
-    return report, files.with_findings(report.findings)
+    return _report(context, files, levels_taken(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
 
 
 def _report(
@@ -159,6 +160,7 @@ def _report(
         path=path,
         steps=concluded.steps,
         findings=concluded.findings,
+        files=files.with_findings(concluded.findings),
         runs=tuple(probed.runs) if probed else (),
         collective=ran.outcome if ran else None,
         gpu=files.gpu,

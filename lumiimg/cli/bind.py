@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import cast
 
-from lumiimg.check.explained import BoundImage
+from lumiimg.check.static.host_fit import BoundImage
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.opened import explained
 from lumiimg.errors import ExitCode
@@ -18,7 +18,7 @@ from lumiimg.report.views.binds import doubts, refusals_document
 def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments)
     snapshot = cast("Snapshot", inputs.snapshot)  # --host is required
-    bound = BoundImage(explained(arguments.image, arguments, inputs).of)
+    bound = BoundImage(explained(arguments.image, arguments, inputs).files)
     fit = bound.of
     print(manifest_text(bound, snapshot, "json" if arguments.json else arguments.format), end="")
     if bound.is_refused:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from lumiimg.catalog.site_choice import site_here
-from lumiimg.check.drift import Words, drift_of
+from lumiimg.check.drift import drift_of
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.host.drift import compare
@@ -24,8 +24,9 @@ def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments, None if arguments.now else site_here)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
-    words = Words(str(arguments.now) if arguments.now else None, inputs.site_name)
-    result = drift_of(compare(before, now), arguments.image, os.environ, inputs.site, words)
+    of_file = ("--host", str(arguments.now)) if arguments.now else ()
+    machine = (*of_file, *inputs.words())
+    result = drift_of(compare(before, now), arguments.image, os.environ, inputs.site, machine)
     return output.deliver(drift_document(result), "drift", result, result.exit_code)
 
 

@@ -43,7 +43,7 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
     found = explained(arguments.images[0], arguments, Inputs.of(arguments))
-    return output.deliver(compatibility_document(found), "explain-image", found, found.report.answer.exit_code)
+    return output.deliver(compatibility_document(found), "explain-image", found, found.answer.exit_code)
 
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:
@@ -51,7 +51,7 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
 
     def answer(image: Path) -> tuple[ImageAnswer, object]:
         found = explained(image, arguments, inputs)
-        return of_check(found.report), found
+        return of_check(found), found
 
     return output.each("explain", "explain-image", arguments.images, answer)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from lumiimg.build.provenance import asked_for
 from lumiimg.check.context import ImageInContext, open_for_check
-from lumiimg.check.explained import ExplainedImage
-from lumiimg.check.pipeline import explain_image
+from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.check.static.host_fit import without_ours
 from lumiimg.cli.inputs import Inputs
 
@@ -31,7 +30,7 @@ def opened(
     )
 
 
-def explained(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> ExplainedImage:
+def explained(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> CheckReport:
     """Look at an image beside the machine that is named."""
     with opened(image, arguments, inputs, as_here=False) as context:
-        return ExplainedImage(*explain_image(context))
+        return explain_image(context)

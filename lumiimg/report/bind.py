@@ -11,7 +11,7 @@ from lumiimg.errors import printable
 from lumiimg.report import json_output
 
 if TYPE_CHECKING:
-    from lumiimg.check.explained import BoundImage
+    from lumiimg.check.static.host_fit import BoundImage
     from lumiimg.host.manifest import BindManifest
     from lumiimg.host.snapshot import Snapshot
 

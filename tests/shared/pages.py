@@ -30,6 +30,7 @@ from lumiimg.report.views.check import check_document, nodes_document
 from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
+from tests.shared.node_answers import FILES
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "nccl"
 MIB = 1 << 20
@@ -158,7 +159,7 @@ def green() -> str:
     levels = levels_taken("done", "not taken: no GPU here (/dev/kfd)")
     told = sentence(answer, PROBED, Level.PROBE)
     good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
-    report = CheckReport("image.sif", answer, told, levels, Level.PROBE, FABRIC, steps, PROBED, gpu=good)
+    report = CheckReport("image.sif", answer, told, levels, Level.PROBE, FABRIC, steps, PROBED, FILES, gpu=good)
     return to_page(check_document(report))
 
 

@@ -1,4 +1,4 @@
-"""The rules of `explain IMAGE`, and the margins between two libraries."""
+"""What `explain IMAGE` shows beside its findings: attempts at binds, and the margins between two libraries."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from dataclasses import replace
 import pytest
 
 from lumiimg.check.static.host_fit import without_ours
-from lumiimg.check.static.process import StaticResult
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Severity
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal
 from lumiimg.host.margins import margins_of
-from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.report.views.binds import attempts
 from tests.shared.node_answers import FILES
 
-REFUSED, UNKNOWN = RuleOutcome.REFUSED, RuleOutcome.UNKNOWN
-HOST, NOWHERE = BindManifest(Fabric.HOST), BindManifest(Fabric.NONE)
 NEEDS = "GLIBC_2.38 of libc.so.6", "libjson-c.so.5"
 FACTS = ElfFacts(elf_class=64, little_endian=True, machine=62, type=3, is_dynamic=True)
 
@@ -52,25 +49,14 @@ def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("code", list(Code))
-@pytest.mark.parametrize("severity", list(Severity))
-def test_each_finding_that_counts_is_a_rule_of_the_same_weight(code: Code, severity: Severity) -> None:
-    found = Finding(code, severity, Level.STATIC, "what was found")
-    rules = replace(FILES, static=StaticResult(findings=(found,)), manifest=HOST).rules
-    if severity is Severity.INFO or code is Code.BIND_REFUSED:  # of no weight; each attempt is a rule of its own
-        assert not rules
-    else:
-        assert [(rule.id, rule.outcome.severity, rule.have) for rule in rules] == [(code, severity, found.summary)]
-
-
-@pytest.mark.parametrize(("host_has_fabric", "outcome"), [(True, REFUSED), (False, UNKNOWN)])
-def test_each_attempt_at_binds_is_a_rule_with_what_is_needed_and_what_there_is(
-    host_has_fabric: bool, outcome: RuleOutcome
-) -> None:
+@pytest.mark.parametrize("host_has_fabric", [True, False])
+def test_each_attempt_at_binds_is_shown_with_what_is_needed_and_what_there_is(*, host_has_fabric: bool) -> None:
     tried = tuple(Refusal("the host's", "/lib/a.so", need, "there is none", ("a.so",), "") for need in NEEDS)
-    manifest = replace(NOWHERE, refusals=tried, host_has_fabric=host_has_fabric)
-    rules = replace(FILES, manifest=manifest).rules
-    named = [("glibc-gate", NEEDS[0]), ("library", NEEDS[1])]
-    assert [(rule.id, rule.need) for rule in rules[:2]] == named
-    assert {rule.outcome for rule in rules} == {outcome}
-    assert [rule.id for rule in rules[2:]] == ([] if host_has_fabric else ["host-fabric"])
+    manifest = BindManifest(Fabric.NONE, refusals=tried, host_has_fabric=host_has_fabric)
+    fit = replace(FILES, host="nid1", manifest=manifest)
+    lacks = [] if host_has_fabric else ["the snapshot of nid1 has no libfabric with the cxi provider"]
+    severity = Severity.PROBLEM if host_has_fabric else Severity.UNKNOWN
+    shown = [*lacks, *(f"the host's: a.so needs {need}; there is none" for need in NEEDS)]
+    assert [(item.severity, item.text) for item in attempts(fit)] == [(severity, text) for text in shown]
+    assert fit.refusals == tried
+    assert replace(fit, manifest=replace(manifest, fabric=Fabric.HOST)).refusals == ()

@@ -27,6 +27,7 @@ from lumiimg.report.views.check import check_document
 from lumiimg.report.views.log import log_document
 from tests.shared import fabric_builder, pages
 from tests.shared.html_page import HOSTILE, Page, judge
+from tests.shared.node_answers import FILES
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "bandwidth"
 Capture = pytest.CaptureFixture[str]
@@ -108,7 +109,7 @@ def test_foreign_text_stays_text_wherever_it_stands() -> None:
         told = replace(finding, id=Code.PLUGIN_LOADS)
         steps = fabric_steps(fabric, (told, finding), {}, plugin_version=text)
         levels = levels_taken(text, text)
-        report = CheckReport(text, Answer.NO, text, levels, Level.PROBE, fabric, steps, (told, finding))
+        report = CheckReport(text, Answer.NO, text, levels, Level.PROBE, fabric, steps, (told, finding), FILES)
         page = judge(to_page(check_document(report)))
         assert page.words.count(shown(text).strip()) > 10, text
         assert not re.search(r"[\0\x1b\u202e\u2066\ud800]", page.text), text
@@ -187,7 +188,7 @@ def test_ten_thousand_lines_of_evidence_and_findings_are_cut_and_counted() -> No
     one = Finding(Code.PLUGIN_ABSENT, Severity.PROBLEM, Level.PROBE, "x" * 5000, evidence=("line",) * 10_000)
     levels = levels_taken("done", "done")
     steps = fabric_steps(pages.FABRIC, (one,), {})
-    report = CheckReport("image", Answer.NO, "NO", levels, Level.PROBE, pages.FABRIC, steps, (one,) * 250)
+    report = CheckReport("image", Answer.NO, "NO", levels, Level.PROBE, pages.FABRIC, steps, (one,) * 250, FILES)
     text = to_page(check_document(report))
     assert len(text) < 1_000_000
     assert "9980 more lines; --json has all" in text
@@ -255,7 +256,9 @@ def test_junit_of_a_check_fails_where_the_answer_is_no(tmp_path: Path) -> None:
 def test_junit_of_a_check_that_cannot_tell_has_errors_and_of_a_green_one_none() -> None:
     doubt = Finding(Code.PLUGIN_NEEDS_HOST, Severity.UNKNOWN, Level.STATIC, "it must come from the host")
     levels = levels_taken("done", "done")
-    open_ = CheckReport("image", Answer.UNDECIDED, "CANNOT TELL", levels, Level.STATIC, pages.FABRIC, (), (doubt,))
+    open_ = CheckReport(
+        "image", Answer.UNDECIDED, "CANNOT TELL", levels, Level.STATIC, pages.FABRIC, (), (doubt,), FILES
+    )
     assert suite(open_).get("errors") == "2"
     green = replace(open_, answer=Answer.NO_OBSTACLE, findings=(*pages.PROBED, doubt))
     assert (suite(green).get("failures"), suite(green).get("errors"), suite(green).get("tests")) == ("0", "0", "5")

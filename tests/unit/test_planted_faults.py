@@ -171,7 +171,8 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def answers(image: Path, host: Snapshot | None) -> tuple[ExitCode, list[str]]:
     """Return what the check of the files answers, and what bind says of doubts."""
     with open_for_check(image, {}, host) as context:
-        report, boundary = explain_image(context)
+        report = explain_image(context)
+        boundary = report.files
     doubts = [doubt.text for doubt in doubts_of(boundary)] if boundary.fabric is not Fabric.NONE else ["refused"]
     return report.answer.exit_code, doubts
 
@@ -208,8 +209,8 @@ def test_what_an_image_sets_is_told_by_all_that_explain_writes(
     assert main(["explain", *words, "--json", "--html", str(page)]) == ExitCode.NO
     out, err = capsys.readouterr()
     data = json.loads(out)
-    refused = {rule["id"]: rule["have"] for rule in data["rules"] if rule["outcome"] == "refused"}
-    assert set(refused) == {"network.forced", "provider.excluded"}
+    refused = {finding["id"] for finding in data["findings"] if finding["severity"] == "problem"}
+    assert refused == {"network.forced", "provider.excluded"}
     assert any("env -u NCCL_NET" in remedy for remedy in data["remedies"])
     assert ": NO: " in unwrapped(err)
     assert page.read_text().count("[network.forced, static]") == 1

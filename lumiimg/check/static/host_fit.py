@@ -11,30 +11,22 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer, decide
 from lumiimg.check.static.commands import with_commands
+from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.static.process import StaticResult  # noqa: TC001 - as above
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
-from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.host.carried_account import CarriedAccount  # noqa: TC001 - as above
+from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
+from lumiimg.host.margins import Margin  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.gpu_code import GpuAccount
-    from lumiimg.check.static.process import StaticResult
-    from lumiimg.host.carried_account import CarriedAccount
-    from lumiimg.host.manifest import BindManifest, Loaded
-    from lumiimg.host.margins import Margin
 
 _AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
-_FREE = "nothing that keeps RCCL off the fabric"
-_SHOWN = 3
-_OUTCOMES = {
-    Severity.OK: RuleOutcome.OK,
-    Severity.UNKNOWN: RuleOutcome.UNKNOWN,
-    Severity.PROBLEM: RuleOutcome.REFUSED,
-}
-_OF_VERSIONS = {"GLIBC": "glibc-gate", "FABRIC": "libfabric-api", "LIBCXI": "libcxi"}
+_WOULD = {Severity.PROBLEM: "would", Severity.UNKNOWN: "perhaps would"}
 
 DECISIONS: dict[Answer, Literal["ok", "refused", "unknown"]] = {
     Answer.NO_OBSTACLE: "ok",
@@ -87,16 +79,26 @@ class HostFit:
         return DECISIONS[self.answer]
 
     @property
-    def rules(self) -> tuple[RuleResult, ...]:
-        """What the findings come to, each attempt at binds that does not load, and all versions that were compared."""
-        return tuple(_rules(self.static.findings, self.manifest, self.margins))
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Each attempt at binds that does not load, where none does."""
+        return self.manifest.refusals if self.manifest and self.fabric is Fabric.NONE else ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing and changes nothing."""
+        return self.manifest.notes if self.manifest else ()
+
+    @property
+    def against(self) -> tuple[Finding, ...]:
+        """What stands, or may stand, against it: first that no binds load, then other obstacles."""
+        against = [finding for finding in self.static.findings if finding.severity in _AGAINST]
+        against.sort(key=lambda finding: (finding.id is not Code.BIND_REFUSED, finding.severity is Severity.UNKNOWN))
+        return tuple(against)
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
         """What to do, a command or a sentence each."""
-        against = [finding for finding in self.static.findings if finding.severity in _AGAINST]
-        against.sort(key=lambda finding: (finding.id is not Code.BIND_REFUSED, finding.severity is Severity.UNKNOWN))
-        return tuple(dict.fromkeys(remedy for finding in against for remedy in finding.remedy))
+        return tuple(dict.fromkeys(remedy for finding in self.against for remedy in finding.remedy))
 
     def concluded(self, context: ImageInContext) -> HostFit:
         """Return it with the commands that mend what is lacking."""
@@ -107,37 +109,45 @@ class HostFit:
         return replace(self, static=replace(self.static, findings=findings))
 
 
-def words_of(rule: RuleResult) -> str:
-    """Return what a rule says; of a finding, its sentence."""
-    return rule.have if rule.need == _FREE else f"needs {rule.need}: {rule.have}"
+@dataclass(frozen=True, slots=True)
+class BoundImage:
+    """The least list of binds and variables for an image on a machine, or why there is none."""
+
+    of: HostFit
+
+    @property
+    def manifest(self) -> BindManifest:
+        """What is bound; nothing where none of it loads."""
+        return self.of.manifest or BindManifest(Fabric.NONE)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether there is nothing that can be bound."""
+        return self.manifest.fabric is Fabric.NONE
+
+    @property
+    def decision(self) -> Literal["ok", "refused", "unknown"]:
+        """About the binds: `ok`, each library that is opened is found, in versions that fit."""
+        return self.of.decision if self.is_refused else "ok"
+
+    @property
+    def environment(self) -> dict[str, Variable]:
+        """Variables to set for the container, by name."""
+        return {variable.name: variable for variable in self.manifest.variables}
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What stands, or may stand, against RCCL's using what is bound; then `explain` does not say `ok`."""
+        return () if self.is_refused else tuple(text for _, text in doubts_of_binds(self.of))
 
 
-def _rules(
-    findings: Iterable[Finding], manifest: BindManifest | None, margins: Iterable[Margin]
-) -> Iterator[RuleResult]:
-    for found in findings:
-        if found.severity in _OUTCOMES and found.id is not Code.BIND_REFUSED:  # the attempts say that
-            because = found.cause or "; ".join(found.evidence[:_SHOWN])
-            source = found.source or "lumiimg"
-            yield RuleResult(found.id, _OUTCOMES[found.severity], _FREE, found.summary, because, source)
-    if manifest is not None and manifest.fabric is Fabric.NONE:
-        outcome = RuleOutcome.REFUSED if manifest.host_has_fabric else RuleOutcome.UNKNOWN
-        for refusal in manifest.refusals:
-            name = "glibc-gate" if refusal.need.startswith("GLIBC_") else "library"
-            because = f"{refusal.attempt}: {' -> '.join(refusal.chain)}; {refusal.words}"
-            source = "glibc elf/dl-load.c, elf/dl-version.c, modelled"
-            yield RuleResult(name, outcome, refusal.need, refusal.have, because, source)
-        if not manifest.host_has_fabric:
-            need, have = "a libfabric with the cxi provider", "the snapshot of the host has none"
-            because = "was it taken on a compute node, with the modules of the job loaded?"
-            yield RuleResult("host-fabric", outcome, need, have, because, "libfabric prov/cxi/configure.m4")
-        return
-    for margin in margins:
-        if margin.crosses:
-            name, need = _OF_VERSIONS.get(margin.family, "versions"), f"{margin.needed} of {margin.provider_side}"
-            have, because = f"up to {margin.offered}", f"{margin.library_side} needs it"
-            source = "glibc elf/dl-version.c: names of versions are compared before any code runs"
-            yield RuleResult(name, RuleOutcome.OK, need, have, because, source)
+def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str]]:
+    """Yield what keeps RCCL from using what is bound, and where the manifest in the image differs from it."""
+    for finding in fit.static.findings:
+        if would := _WOULD.get(finding.severity):
+            yield finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}"
+    if fit.carried.against and fit.carried.sentence:
+        yield Severity.INFO, fit.carried.sentence
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:

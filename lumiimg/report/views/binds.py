@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.explained import doubts_of_binds
+from lumiimg.check.static.host_fit import doubts_of_binds
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Advice, Severity, first_command
 from lumiimg.report.document import Document, Item, Section

@@ -16,15 +16,15 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.check.explained import ExplainedImage
+    from lumiimg.check.pipeline import CheckReport
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.manifest import Loaded
     from lumiimg.host.margins import Margin
 
 
-def compatibility_document(explained: ExplainedImage) -> Document:
+def compatibility_document(report: CheckReport) -> Document:
     """Return what the check of an image's files answers, with which library comes from where."""
-    checked, fit = check_document(explained.report), explained.of
+    checked, fit = check_document(report), report.files
     return replace(
         checked,
         command="explain",

@@ -7,30 +7,38 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.check.drift import Fate
-from lumiimg.check.static.host_fit import words_of
 from lumiimg.findings import Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
-from lumiimg.report.document import Document, Item, Paragraph, Section, Tree
+from lumiimg.report.document import Document, Item, Paragraph, Section
+from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.images import for_first, image_items, of_error
-from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.drift import DriftResult, ImageDrift
+    from lumiimg.findings import Finding
     from lumiimg.host.drift import Drift
     from lumiimg.host.snapshot import Snapshot
 
+_FATES = {
+    Fate.BREAKS: (Severity.PROBLEM, "BREAKS"),
+    Fate.STALE_BINDS: (Severity.PROBLEM, "THE BINDS MADE BEFORE DO NOT HOLD: with new binds no obstacle is found"),
+    Fate.UNKNOWN: (Severity.UNKNOWN, "CANNOT TELL"),
+    Fate.BROKEN_BEFORE: (Severity.INFO, "did not work before, and does not now"),
+    Fate.MENDED: (Severity.OK, "did not load before; with new binds no obstacle is found"),
+    Fate.FINE: (Severity.OK, "no obstacle found: what it loads has not changed, or still fits"),
+}
 _SEVERITIES = {"fine": Severity.OK, "breaks": Severity.PROBLEM, "undecided": Severity.UNKNOWN}
 _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with its drivers loaded"
 
 
 def drift_document(result: DriftResult) -> Document:
     """Return what `drift` says: images first, the worst before the others, then what changed."""
-    drift, words, items = result.drift, result.words, tuple(_items(result.images))
+    drift = result.drift
     unread = [of_error(one.image, one.error) for one in result.unread]
-    named = any(words.snapshot in remedy for item in items for remedy in item.remedies)
     return Document(
         command="drift",
         subject=f"{drift.before.host} and {drift.now.host}",
@@ -38,12 +46,11 @@ def drift_document(result: DriftResult) -> Document:
         sentence=result.sentence,
         summary=(f"before: {_node(drift.before)}", f"now:    {_node(drift.now)}"),
         sections=(
-            Section("The images", (*items, *image_items(unread))),
+            Section("The images", (*_items(result.images), *image_items(unread))),
             Section("Nodes of different kinds", _kinds(drift), is_headed=True),
-            *_changes(drift),
+            *_changes(drift, Severity.INFO if result.images else Severity.PROBLEM),
             Section("Not known", (Paragraph(note, Severity.UNKNOWN) for note in drift.notes)),
         ),
-        closing=("`lumiimg host scan -o now.json`, here, writes now.json",) if words.now is None and named else (),
     )
 
 
@@ -62,22 +69,23 @@ def _kinds(drift: Drift) -> Iterator[Item]:
         yield Item(Severity.UNKNOWN, shows, notes=lines, remedies=(Remedy(_OF_ONE_KIND),))
 
 
-def _changes(drift: Drift) -> Iterator[Section]:
-    """Yield the changes of each subject, those first that can break images."""
-    for subject, changes in itertools.groupby(drift.changes, lambda change: change.subject):
-        ordered = sorted(changes, key=lambda change: not change.may_break)
-        yield Section(subject.value, map(_change, ordered), is_headed=True)
+def _changes(drift: Drift, severity: Severity) -> Iterator[Section]:
+    """Yield what can break images, marked with a severity, then the other changes of each subject."""
+    breaking = (_change(change, severity) for change in drift.changes if change.may_break)
+    yield Section("Changes that can break images", breaking, is_headed=True)
+    others = (change for change in drift.changes if not change.may_break)
+    for subject, changes in itertools.groupby(others, lambda change: change.subject):
+        yield Section(subject.value, [_change(change, Severity.INFO) for change in changes], is_headed=True)
 
 
-def _change(change: NodeChange) -> Tree:
+def _change(change: NodeChange, severity: Severity) -> Item:
     if change.kind in {ChangeKind.GONE, ChangeKind.NEW}:
         text = f"{change.kind.value}: {change.what}  {change.before or change.now}"
     elif change.before == change.now:
         text = f"{change.what}  {change.now}"
     else:
         text = f"{change.what}: {change.before or 'none'} -> {change.now or 'none'}"
-    details = tuple(Tree(detail) for detail in change.details)
-    return Tree(text, severity=Severity.PROBLEM if change.may_break else Severity.INFO, branches=details)
+    return Item(severity, text, notes=change.details)
 
 
 # -- images --
@@ -90,50 +98,51 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
         image, names = same[0], tuple(each.image for each in same)
         is_one = len(same) == 1
         yield Item(
-            image.fate.severity,
+            _FATES[image.fate][0],
             f"{image.image if is_one else count(len(same), 'image')}: {_fate(image)}",
             names=() if is_one else names,
-            why=tuple(_reasons(image)),
-            evidence=_because(image),
+            why=tuple(text for text, _ in _reasons(image)),
+            evidence=tuple(line for _, lines in _reasons(image) for line in lines),
             notes=tuple(f"note: {note}" for note in image.notes),
             remedies=tuple(for_first(one, len(same)) for one in image.remedies),
             any_one=True,
         )
 
 
-def _alike(image: ImageDrift) -> tuple[int, str, tuple[str, ...]]:
+def _alike(image: ImageDrift) -> tuple[object, ...]:
     """Return what images have in common that are shown together; the worst sorts first."""
-    return list(Fate).index(image.fate), _fate(image), (*_reasons(image), *_because(image), *image.notes)
+    return list(Fate).index(image.fate), _fate(image), tuple(_reasons(image)), image.notes
 
 
 def _fate(image: ImageDrift) -> str:
     if image.fate is Fate.STALE_BINDS and image.now.answer is Answer.UNDECIDED:
         return "THE BINDS MADE BEFORE DO NOT HOLD: new binds load, and something else is not known"
-    return image.fate.words
+    return _FATES[image.fate][1]
 
 
-def _rules(image: ImageDrift) -> list[RuleResult]:
-    """Return the rules that make it what it is."""
-    found: list[RuleResult] = []
+def _findings(image: ImageDrift) -> tuple[Finding, ...]:
+    """Return the findings that make it what it is."""
     if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
-        found += image.refused
-    if image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}:
-        found += (rule for rule in image.now.rules if rule.outcome is RuleOutcome.UNKNOWN)
-    return [*found, *(rule for rule in image.driver if rule.outcome is not RuleOutcome.OK)]
+        return image.refused
+    is_open = image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}
+    return tuple(each for each in image.now.against if is_open and each.severity is Severity.UNKNOWN)
 
 
-def _because(image: ImageDrift) -> tuple[str, ...]:
-    """Return what stands behind the rules: the chain of libraries, the loader's words, the driver's source."""
-    return tuple(rule.because for rule in _rules(image) if rule.because)
-
-
-def _reasons(image: ImageDrift) -> Iterator[str]:
-    """Yield why it is as it is: what is needed, what there is."""
-    yield from (f"{words_of(rule)}  [{rule.id}]" for rule in _rules(image))
+def _reasons(image: ImageDrift) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield why it is as it is, each with what stands behind it."""
+    for found in _findings(image):
+        chain = (" -> ".join(found.chain),) if found.chain else ()
+        yield f"{found.summary}  [{found.id}]", (*found.evidence, *chain)
+    if image.fate is Fate.UNKNOWN:
+        yield from ((attempt.text, attempt.evidence) for attempt in attempts(image.now))
+    for rule in image.driver:
+        if rule.outcome is not RuleOutcome.OK:
+            yield f"needs {rule.need}: {rule.have}  [{rule.id}]", (rule.because,)
     if image.fate is Fate.STALE_BINDS:
         saved = image.saved_binds
         for path in saved.gone:
-            yield f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
-        yield from (f"lacks {target}, which the engine hides now" for target in saved.lack)
+            text = f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
+            yield text, ()
+        yield from ((f"lacks {target}, which the engine hides now", ()) for target in saved.lack)
         if saved.refusal is not None and not saved.gone:
-            yield f"{saved.refusal}"
+            yield f"{saved.refusal}", ()
