@@ -12,6 +12,7 @@ from lumiimg.definition.writer import with_manifest, write_chain, write_flat
 from lumiimg.errors import MissingHereError
 from lumiimg.files import replaced
 from lumiimg.resolve.lock import Lock, LockedSource
+from lumiimg.wording import engine_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -48,6 +49,16 @@ class WrittenDefinitions:
     """The chain in order, then one that does it all."""
     fetch: Path | None
     """The script that gets, elsewhere, the sources that could not be reached from here; null where all are there."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """A command for each definition, that builds from it in the folder."""
+        return tuple(_command(one, "image" if one is self.definitions[-1] else one.name) for one in self.definitions)
+
+
+def _command(definition: Definition, image: str) -> str:
+    options = "--fakeroot --no-https" if definition.plain_http else "--fakeroot"
+    return f"{engine_word()} build {options} {image}.sif {definition.name}.def"
 
 
 def write_from_lock(

@@ -11,7 +11,7 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.opened import explained
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import ground_of, open_sources, options_of, read_request, resolve_request
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.images import ImageAnswer, of_check
 from lumiimg.report.views.request import bases_document, request_document
@@ -60,8 +60,7 @@ def _request(arguments: argparse.Namespace, output: Output) -> int:
     request, plan = resolve_request(arguments)
     if plan.lock is not None and plan.lock.own is not None and not arguments.offline:
         plan = with_taken(plan, plan.lock, open_sources(arguments), request.until)
-    code = ExitCode.NO if plan.refused else ExitCode.MISSING_HERE if plan.missing else ExitCode.GOOD
-    return output.deliver(request_document(plan), "explain-request", plan, code)
+    return output.deliver(request_document(plan), "explain-request", plan, plan.exit_code)
 
 
 def _bases(arguments: argparse.Namespace, output: Output) -> int:
@@ -69,5 +68,4 @@ def _bases(arguments: argparse.Namespace, output: Output) -> int:
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue, needs_base=False)
     found = possible_bases(request, ground_of(arguments, request, catalogue))
-    code = ExitCode.GOOD if found.bases else ExitCode.NO
-    return output.deliver(bases_document(found), "explain-bases", found, code)
+    return output.deliver(bases_document(found), "explain-bases", found, found.exit_code)

@@ -17,7 +17,6 @@ from lumiimg.report.views.build import lock_document
 from lumiimg.resolve.decide import Held, held_by, locked
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_diff import write_lock
-from lumiimg.resolve.lock_trust import outside_catalogue
 from lumiimg.resolve.lockfile import read_lock, refuse_other_file
 from lumiimg.resolve.pin import settle
 from lumiimg.resolve.request import Request
@@ -42,9 +41,8 @@ def execute(arguments: argparse.Namespace) -> int:
     lock = locked(decide_request(request, ground), "lock")
     sources = open_sources(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
-    written = write_lock(lock, request, arguments.output, replaces=before is not None)
-    document = lock_document(lock, request, written, outside_catalogue(lock, sources.mirrors))
-    return Output.of(arguments).deliver(document, "lock", written, ExitCode.GOOD)
+    written = write_lock(lock, request, arguments.output, sources.mirrors, replaces=before is not None)
+    return Output.of(arguments).deliver(lock_document(written), "lock", written, ExitCode.GOOD)
 
 
 def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) -> tuple[Lock, Request] | None:

@@ -10,10 +10,8 @@ from lumiimg.catalog.ledger import REACHES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.catalog.layers import Layer
-
-    StackRow = tuple[Layer, str | None, str]
-    """A base or a layer, the version of its release, its status."""
+    from lumiimg.resolve.lock import LockedLayer
+    from lumiimg.resolve.stack import Chosen
 
 MEANING = {
     "documented": "written down from what others publish",
@@ -25,18 +23,14 @@ MEANING = {
 LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
 
 
-def never_built(rows: Sequence[StackRow]) -> str | None:
-    """Return a sentence on the rows (layer, version of its release, status) that were never built; None: there is none.
+def never_built(stack: Sequence[Chosen | LockedLayer]) -> str | None:
+    """Return a sentence on a base and layers that were never built; None: there is none.
 
     It speaks of what comes with lumiimg. Of a layer of the user's own, and of an image, the user knows more.
     """
     parts = []
     for word in REACHES[: REACHES.index("built")]:
-        found = [
-            f"{layer.name} {version}" if version else layer.name
-            for layer, version, status in rows
-            if status == word and layer.folder.parent == shipped_layers()
-        ]
+        found = [one.title for one in stack if one.status == word and one.layer.folder.parent == shipped_layers()]
         if found:
             parts.append(f"{', '.join(found)} {'are' if len(found) > 1 else 'is'} {word} only ({MEANING[word]})")
     return f"nobody has built this yet: {'; '.join(parts)}" if parts else None

@@ -129,13 +129,9 @@ def locked(plan: Plan, command: str = "build") -> Lock:
 def _refusal(plan: Plan, command: str) -> RefusedError:
     """Return what stands against a plan as an error: the rule, both numbers, and the nearest request that works."""
     against = next(rule for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
-    nearest = None
-    if plan.nearest is not None:
-        where = ", where its base is" if plan.nearest.missing else ""
-        nearest = f"the nearest that works{where}: lumiimg {command} {options_of(plan.nearest.asked)}"
     return RefusedError(
         f"{against.because} (rule {against.id}: {against.sides})",
-        hint=nearest or f"see the reasons: lumiimg explain {options_of(plan.asked)}",
+        hint=plan.nearest_by(command) or f"see the reasons: lumiimg explain {options_of(plan.asked)}",
     )
 
 

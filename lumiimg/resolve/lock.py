@@ -12,8 +12,9 @@ from lumiimg.catalog.templates import expand
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.files import open_regular
+from lumiimg.findings import Severity
 from lumiimg.resolve.arguments import sources_named_otherwise
-from lumiimg.resolve.rules import NO_MACHINE, RuleOutcome, RuleResult
+from lumiimg.resolve.rules import NO_MACHINE, RuleResult
 from lumiimg.resolve.stack import PLUGIN_COMPONENT
 
 if TYPE_CHECKING:
@@ -73,6 +74,16 @@ class LockedLayer:
         return self.layer.name
 
     @property
+    def version(self) -> str | None:
+        """Of its release; None for a layer without releases."""
+        return self.release.version if self.release else None
+
+    @property
+    def title(self) -> str:
+        """Its name, with its version where it has one."""
+        return f"{self.name} {self.version}" if self.version else self.name
+
+    @property
     def status(self) -> Status:
         """How far it was tried. Of a release that no row has: `read` from a package index, `derived` from the nearest
         row, or `unlisted`, with no facts about it.
@@ -126,7 +137,7 @@ class Lock:
     @property
     def doubts(self) -> tuple[RuleResult, ...]:
         """What the rules warn of, or could not tell; and where software for GPUs is for no machine."""
-        found = tuple(rule for rule in self.rules if rule.outcome in {RuleOutcome.WARNING, RuleOutcome.UNKNOWN})
+        found = tuple(rule for rule in self.rules if rule.outcome.severity is Severity.UNKNOWN)
         there = {name for layer in self.stack for name in (*layer.layer.provides, *layer.layer.has)}
         for_none = self.site in {None, "generic"} and "rocm" in there and PLUGIN_COMPONENT not in there
         return (*found, NO_MACHINE) if for_none else found

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
+from lumiimg.resolve.lock_trust import outside_catalogue
 from lumiimg.resolve.lockfile import read_document, to_text
+from lumiimg.resolve.request import words_of
+from lumiimg.wording import typed
 
 if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.network.mirrors import Mirrors
     from lumiimg.resolve.request import Request
+
+_USUAL = "lumiimg.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,10 @@ class LockChange:
     """In the older lock; null where it has it not."""
     new: str | None
     """In the newer lock; null where it has it not."""
+
+    def __str__(self) -> str:
+        """Return it on one line."""
+        return f"{self.what}: {self.old or '(not there)'} -> {self.new or '(gone)'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,21 @@ class WrittenLock(LockDiff):
     """The file."""
     replaces: bool
     """Whether a lock was there that could be read."""
+    of: Lock
+    """What was locked."""
+    request: Request
+    """What was asked for."""
+    beyond: tuple[str, ...]
+    """What is not from where the catalogue has it; each for people."""
+
+    @property
+    def command(self) -> str:
+        """The build by this lock, on this machine: a lock does not have where things are fetched from."""
+        words = ["lumiimg", "build", "--locked"]
+        words += ["--lock", str(self.lock)] if str(self.lock) != _USUAL else []
+        words += ["--trust-lock"] if self.beyond else []
+        found_by = words_of(("--mirror", self.request.mirrors), ("--layers", self.request.layers))
+        return " ".join(filter(None, (typed(words), found_by, "-o image.sif")))
 
 
 def diff_locks(old: Path, new: Path) -> LockDiff:
@@ -51,11 +76,12 @@ def diff_locks(old: Path, new: Path) -> LockDiff:
     return LockDiff(_changes(_settled(old), _settled(new)))
 
 
-def write_lock(lock: Lock, request: Request, path: Path, *, replaces: bool) -> WrittenLock:
-    """Write a lock, and return what it has otherwise than the one that it replaces."""
+def write_lock(lock: Lock, request: Request, path: Path, mirrors: Mirrors, *, replaces: bool) -> WrittenLock:
+    """Write a lock, and return what it has otherwise than the one that it replaces; `mirrors` it was settled from."""
     old = _settled(path) if replaces else None
     write_text(path, to_text(lock, request))
-    return WrittenLock(() if old is None else _changes(old, _settled(path)), path, replaces)
+    changes = () if old is None else _changes(old, _settled(path))
+    return WrittenLock(changes, path, replaces, lock, request, tuple(outside_catalogue(lock, mirrors)))
 
 
 def _settled(path: Path) -> dict[str, str]:

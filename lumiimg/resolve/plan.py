@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.errors import BadInputError, MissingHereError
-from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.errors import BadInputError, ExitCode, MissingHereError
+from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
+from lumiimg.resolve.request import in_short, options_of
+from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, Stack
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,9 +84,67 @@ class Plan:
         return "refused" if self.refused else "ok"
 
     @property
+    def exit_code(self) -> ExitCode:
+        """The answer."""
+        if self.refused:
+            return ExitCode.NO
+        return ExitCode.MISSING_HERE if self.missing else ExitCode.GOOD
+
+    @property
+    def severity(self) -> Severity:
+        """The worst that a rule says."""
+        if self.refused:
+            return Severity.PROBLEM
+        return Severity.UNKNOWN if self.is_doubtful else Severity.OK
+
+    @property
+    def sentence(self) -> str:
+        """The answer, and what was asked for."""
+        answer = "refused"
+        if not self.refused:
+            among = "" if self.is_for_machine else " among the layers"
+            answer = f"no obstacle found{among}{', with doubts' if self.is_doubtful else ''}"
+        return f"{answer}: {in_short(self.asked)}{f' on {self.site.name}' if self.site else ''}"
+
+    @property
+    def advice(self) -> Advice:
+        """The first reason, and a command; of a refusal, the nearest request that works."""
+        why = next((rule.in_words for rule in worst_first(self.against)), None)
+        if self.refused:
+            nearest = self.nearest_by("build", " -o image.sif")
+            if nearest is None:
+                return Advice(why, "lumiimg list", "to ask for less: no request near it works")
+            return Advice(why, nearest.command, nearest.text)
+        command = f"lumiimg build {self.asked.written} -o image.sif"
+        if self.missing:
+            return Advice(f"the base cannot be had here: {self.missing}", command, "where its base is")
+        return Advice(why, command)
+
+    def nearest_by(self, command: str, output: str = "") -> Remedy | None:
+        """Return how a command takes the nearest request that works, and what that leaves out; None: there is none."""
+        if self.nearest is None:
+            return None
+        left = " and ".join(_left_out(self.asked, self.nearest.asked))
+        without = f", without {left}" if left else ""
+        where = ", where its base is" if self.nearest.missing else ""
+        return Remedy(
+            f"the nearest that works{without}{where}", f"lumiimg {command} {options_of(self.nearest.asked)}{output}"
+        )
+
+    @property
+    def is_for_machine(self) -> bool:
+        """Whether a machine is named, whose driver and network were judged, too."""
+        return self.site is not None and not self.site.is_any
+
+    @property
     def layers(self) -> tuple[Chosen, ...]:
         """In the order in which they are built; empty where the request is refused."""
         return self.stack.layers if self.stack else ()
+
+    @property
+    def base_and_layers(self) -> tuple[Chosen, ...]:
+        """In the order in which they are built."""
+        return (Chosen(self.base, None, ""), *self.layers)
 
     @property
     def environment(self) -> tuple[SiteVariable, ...]:
@@ -93,7 +154,7 @@ class Plan:
     @property
     def is_doubtful(self) -> bool:
         """Whether a rule warns or could not decide."""
-        return any(rule.outcome in {RuleOutcome.WARNING, RuleOutcome.UNKNOWN} for rule in self.rules)
+        return any(rule.outcome.severity is Severity.UNKNOWN for rule in self.rules)
 
     @property
     def against(self) -> tuple[RuleResult, ...]:
@@ -122,6 +183,16 @@ class Plan:
         return ", ".join(parts) + (" (with doubts)" if self.is_doubtful else "")
 
 
+def _left_out(asked: Request, nearest: Request) -> list[str]:
+    """Return what of a request the nearest lacks: layers, and all arguments and sources."""
+    pinned = {tuple(text.split("==")) for text in asked.add}  # an argument VERSION is one of these
+    given = (
+        f"--arg {layer}.{name}" for (layer, name), value in asked.arguments.items() if (layer, value) not in pinned
+    )
+    layers = (name for name in asked.unpinned if name not in nearest.unpinned)
+    return [*layers, *given, *(f"--source {name}" for name in asked.sources)]
+
+
 @dataclass(frozen=True, slots=True)
 class PossibleBases:
     """On which bases layers can be put."""
@@ -134,3 +205,34 @@ class PossibleBases:
     """On bases that refuse it."""
     free: tuple[Plan, ...]
     """Where no base takes it: on those that take other versions."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Whether there is one."""
+        return ExitCode.GOOD if self.bases else ExitCode.NO
+
+    @property
+    def asked(self) -> str:
+        """Layers and site."""
+        return f"{' + '.join(self.request.add)}{f' on {self.site.name}' if self.site else ''}"
+
+    @property
+    def sentence(self) -> str:
+        """How many there are, and how sure they are."""
+        number = len(self.bases)
+        if not number:
+            return f"no base of the catalogue takes {self.asked}"
+        taken = f"{count(number, 'base')} of the catalogue {'takes' if number == 1 else 'take'} {self.asked}"
+        sure = sum(not plan.is_doubtful for plan in self.bases)
+        some = f"{sure} of them " if sure < number else ""
+        return f"{taken}, {some}without doubts" if sure else taken
+
+    @property
+    def advice(self) -> Advice:
+        """One to go on with, which can be had here if there is such a one; without any, the nearest."""
+        is_here = (plan for plan in self.bases if plan.missing is None)
+        shown = next(iter((*is_here, *self.bases, *self.free, *self.others)), None)
+        if shown is None:
+            return NO_ADVICE
+        command = f"lumiimg explain --base {shown.base.name} {self.request.written}"
+        return Advice(None, command, "more about one" if self.bases else "why not")

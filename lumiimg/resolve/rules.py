@@ -49,6 +49,11 @@ class RuleOutcome(StrEnum):
         ends = {RuleOutcome.OK: Severity.OK, RuleOutcome.REFUSED: Severity.PROBLEM}
         return ends.get(self, Severity.UNKNOWN)
 
+    @property
+    def word(self) -> str:
+        """What begins a sentence that says it; nothing where the mark says it."""
+        return {RuleOutcome.WARNING: "warning: ", RuleOutcome.UNKNOWN: "not known: "}.get(self, "")
+
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
@@ -72,6 +77,19 @@ class RuleResult:
         """What is needed and what there is; of what must not be there, that it is."""
         is_name = self.need == "nothing" or self.need.startswith("not ")
         return self.have if is_name else f"needs {self.need}, has {self.have}"
+
+    @property
+    def in_words(self) -> str:
+        """Of one that does not hold: both sides where they are two numbers, and why."""
+        is_doubt_of_layer = self.id == "layers" and self.outcome is RuleOutcome.UNKNOWN
+        is_compared = self.have not in {self.sides, "none"} and not is_doubt_of_layer
+        sides = self.sides if is_compared or not self.because else ""
+        return self.outcome.word + ": ".join(filter(None, (sides, self.because)))
+
+
+def worst_first(results: Iterable[RuleResult]) -> list[RuleResult]:
+    """Return what refuses, then what is not known, what warns, and what holds."""
+    return sorted(results, key=lambda result: list(RuleOutcome).index(result.outcome), reverse=True)
 
 
 NO_MACHINE = RuleResult(

@@ -67,6 +67,11 @@ class Chosen:
         return self.release.version if self.release else None
 
     @property
+    def title(self) -> str:
+        """Its name, with its version where it has one."""
+        return f"{self.layer.name} {self.version}" if self.version else self.layer.name
+
+    @property
     def status(self) -> Status:
         """How far it was tried: a word of `ledger.REACHES`, or `read`, `derived`, `unlisted`.
 

@@ -188,8 +188,9 @@ PRINTED: dict[str, Callable[[Place], object]] = {
             Advice(next="lumiimg build"),
         ),
     ),
-    "lock": lambda _: write_json(
-        "lock", WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), replaces=True)
+    "lock": lambda at: write_json(
+        "lock",
+        WrittenLock((LockChange("layer a", None, "1"),), Path("lumiimg.lock"), True, at.lock, at.request, ()),
     ),
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(plan_document(at.lock, at.request).decode()),
