@@ -10,7 +10,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.opened import explained
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import ground_of, open_sources, options_of, read_request, resolve_request
+from lumiimg.cli.request import ground_with_servers, open_sources, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.images import ImageAnswer, of_check
@@ -67,5 +67,5 @@ def _bases(arguments: argparse.Namespace, output: Output) -> int:
     """Report on which bases of the catalogue the layers can be put that are asked for."""
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue, needs_base=False)
-    found = possible_bases(request, ground_of(arguments, request, catalogue))
+    found = possible_bases(request, ground_with_servers(arguments, request, catalogue))
     return output.deliver(bases_document(found), "explain-bases", found, found.exit_code)

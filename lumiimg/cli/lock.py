@@ -10,7 +10,7 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import decide_request, ground_of, indexes_of, open_sources, options_of, read_request
+from lumiimg.cli.request import decide_request, ground_with_servers, indexes_of, open_sources, options_of, read_request
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.files import refuse_places
 from lumiimg.report.views.build import lock_document
@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
     held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
     # what was read for an answer may have been withdrawn since
     indexes = indexes_of(arguments, kept_days=1)
-    ground = replace(ground_of(arguments, request, catalogue), held=held.layers, indexes=indexes)
+    ground = replace(ground_with_servers(arguments, request, catalogue), held=held.layers, indexes=indexes)
     lock = locked(decide_request(request, ground), "lock")
     sources = open_sources(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)

@@ -20,10 +20,9 @@ from lumiimg.cli.inputs import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import MissingHereError, printable
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.resolve.decide import decide
+from lumiimg.resolve.decide import decide, ground_of
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.web import Web
-from lumiimg.resolve.observed_node import site_seen
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.plan import Ground, Plan
 from lumiimg.resolve.releases.indexes import ReleaseIndexes
@@ -42,7 +41,7 @@ def resolve_request(
     """
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
-    ground = replace(ground_of(arguments, request, catalogue), images=images or {})
+    ground = replace(ground_with_servers(arguments, request, catalogue), images=images or {})
     return request, decide_request(request, ground)
 
 
@@ -72,16 +71,10 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     return request_of(options_of(arguments), catalogue, choose, known_secrets(os.environ), needs_base=needs_base)
 
 
-def ground_of(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
-    """Return what a request is judged on, by the options of every command that takes one. Raises BadInputError."""
-    return Ground(
-        catalogue,
-        mirrors_of(arguments),
-        os.environ.get("PATH"),
-        site_seen(request.site, request.host, os.environ),
-        indexes=indexes_of(arguments),
-        pull=lambda base: fetch_image(base, arguments),
-    )
+def ground_with_servers(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
+    """Return what a request is judged on, with the servers that a command may ask. Raises BadInputError."""
+    ground = ground_of(request, catalogue, os.environ)
+    return replace(ground, indexes=indexes_of(arguments), pull=lambda base: fetch_image(base, arguments))
 
 
 def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:

@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.catalog.needs import exact_version
+from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.resolve.image_base import read_bases
+from lumiimg.resolve.network.mirrors import parse_mirrors
+from lumiimg.resolve.observed_node import site_seen
 from lumiimg.resolve.plan import Ground, Plan, PossibleBases
 from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request, name_of, options_of, refuse_secrets, wanted, with_releases
@@ -22,8 +25,16 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
+    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Release
     from lumiimg.resolve.lock import Lock
+
+
+def ground_of(request: Request, catalogue: Catalogue, environment: Mapping[str, str]) -> Ground:
+    """Return what a request is judged on here, without asking a server. Raises BadInputError."""
+    mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
+    site = site_seen(request.site, request.host, environment)
+    return Ground(catalogue, mirrors, environment.get("PATH"), site)
 
 
 def decide(request: Request, ground: Ground) -> Plan:

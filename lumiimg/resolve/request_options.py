@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
@@ -14,7 +16,6 @@ from lumiimg.resolve.stack import PACKAGE
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
 
@@ -38,6 +39,27 @@ class RequestOptions:
     site: str | None = None
     host: Path | None = None
     exclude_newer: dt.date | None = None
+
+    @classmethod
+    def of_words(cls, words: Sequence[str]) -> Self:
+        """Return what options of a command ask for, each with a value; those that are not of a request are left out."""
+        values: dict[str, list[str]] = defaultdict(list)
+        for option, value in zip(words[::2], words[1::2], strict=False):
+            values["--requirements" if option == "-r" else option].append(value)
+        last = {option: each[-1] for option, each in values.items()}
+        return cls(
+            base=last.get("--base"),
+            recipe=last.get("--recipe"),
+            add=tuple(values["--add"]),
+            requirements=tuple(values["--requirements"]),
+            arg=tuple(values["--arg"]),
+            source=tuple(values["--source"]),
+            mirror=tuple(values["--mirror"]),
+            layers=tuple(map(Path, values["--layers"])),
+            fabric=last.get("--fabric", _AUTO),
+            site=last.get("--site"),
+            host=Path(last["--host"]) if "--host" in last else None,
+        )
 
     def given(self, *names: str) -> str | None:
         """Return the first of these options that was given, as it is written."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.site_choice import DEFAULT
-from lumiimg.check.static.proposals import is_refused
+from lumiimg.catalog.site_choice import DEFAULT, site_to_make_for
+from lumiimg.errors import LumiimgError
 from lumiimg.findings import Code, Finding, Remedy, Severity, first_command
+from lumiimg.resolve.request_options import RequestOptions, request_of
 from lumiimg.wording import typed, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.check.context import ImageInContext
+    from lumiimg.resolve.image_base import ForeignBase
 
 _ADAPTED = frozenset({Code.PLUGIN_ABSENT, Code.PLUGIN_DANGLING})
 """Of an image that holds no plugin."""
@@ -54,6 +59,58 @@ def _does_nothing(command: str | None) -> bool:
     """Whether a command makes an image, and is refused."""
     makes = command is not None and command.startswith(("lumiimg adapt ", "lumiimg build "))
     return makes and is_refused(shlex.split(command or ""))
+
+
+def is_refused(words: Sequence[str]) -> bool:
+    """Whether `lumiimg adapt` or `build` with these words refuses at once, or finds nothing to do.
+
+    It is planned as it would be when it is typed. False where that is not known: the image is not here, or the request
+    has packages of the user's own.
+    """
+    is_adapt = words[1] == "adapt"
+    options = RequestOptions.of_words(["--base", *words[2:]] if is_adapt else words[2:])
+    base = options.base or ""
+    is_image = is_adapt or "/" in base
+    # a name that cannot be printed no build takes: the command names the image at least
+    if options.given("recipe", "requirements") or not base.isprintable() or (is_image and not Path(base).exists()):
+        return False
+    try:
+        return _comes_to_nothing(options, _version_of(Path(base)) if is_image else None, is_adapt=is_adapt)
+    except (LumiimgError, OSError):
+        return True
+
+
+def _version_of(file: Path) -> tuple[int, ...]:
+    """Return what changes when another file is there, or it is written again."""
+    seen = file.stat()
+    return seen.st_dev, seen.st_ino, seen.st_mtime_ns
+
+
+@cache
+def _comes_to_nothing(options: RequestOptions, version: tuple[int, ...] | None, *, is_adapt: bool) -> bool:
+    """Whether a plan is refused, or adds nothing; `version` is that of the image that it starts from, if it is one."""
+    from lumiimg.catalog.catalogue import open_catalogue  # all of this is for an image that lacks something
+    from lumiimg.host.snapshot_file import read_snapshot
+    from lumiimg.resolve.decide import decide, ground_of
+
+    def choose() -> str:
+        node = read_snapshot(options.host).host if options.host else os.uname().nodename
+        return site_to_make_for(os.environ, node, elsewhere=options.host is not None).name
+
+    catalogue = open_catalogue(os.environ, list(options.layers))
+    request = request_of(options, catalogue, choose, ())
+    images = {request.base: _read(request.base, version, str(request.site))} if version is not None else {}
+    plan = decide(request, replace(ground_of(request, catalogue, os.environ), images=images))
+    return plan.refused or (is_adapt and plan.lock is not None and not plan.lock.layers)
+
+
+@cache
+def _read(base: str, _version: tuple[int, ...], site: str) -> ForeignBase:
+    """Return what an image has, once: to read it takes as long as to check it."""
+    from lumiimg.catalog.sites import find_site
+    from lumiimg.resolve.image_base import read_foreign
+
+    return read_foreign(base, Path, find_site(site, os.environ))
 
 
 def site_of(machine: Sequence[str]) -> str:

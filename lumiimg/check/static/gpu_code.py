@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 _SHOWN = 8
+_LACKS = {GpuFit.NO: "none", GpuFit.PART: "part", GpuFit.UNKNOWN: "unknown", GpuFit.XNACK: "xnack"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def findings_of(account: GpuAccount | None) -> tuple[Finding, ...]:
             if not part.needed and part.fit is not GpuFit.RUNS:
                 details: FindingDetails = {"where": part.paths[0], "cause": part.without}
                 names = _names(account, part)
-                found.add(Code.GPU_BESIDE, Severity.INFO, reason=part.fit.value, names=names, **details)
+                found.add(Code.GPU_BESIDE, Severity.INFO, reason=_LACKS[part.fit], names=names, **details)
     return tuple(found.found)
 
 

@@ -60,7 +60,7 @@ class Mirrors:
         return None if url is None else checked(url, f"mirror {name!r}")
 
 
-def parse_mirrors(settings: Mapping[str, str], words: list[str]) -> Mirrors:
+def parse_mirrors(settings: Mapping[str, str], words: Sequence[str]) -> Mirrors:
     """Return the mirrors of the settings with those of the command line on top.
 
     Raises BadInputError if a word is not FROM=TO.
