@@ -23,13 +23,8 @@ if TYPE_CHECKING:
 # What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
 _PLUGIN_LINE = re.compile(r"NET/Plugin")
 _LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
-_STAGES = {
-    12: ("init", Code.PLUGIN_INIT),
-    13: ("devices", Code.PLUGIN_DEVICES),
-    14: ("properties", Code.PLUGIN_PROPERTIES),
-    15: ("listen", Code.PLUGIN_LISTEN),
-}
-"""Exit codes of the handshake: where it stopped."""
+_STAGES = {12: Code.PLUGIN_INIT, 13: Code.PLUGIN_DEVICES, 14: Code.PLUGIN_PROPERTIES, 15: Code.PLUGIN_LISTEN}
+"""What failed, by the exit codes of the handshake."""
 _SIGNAL_BASE = 128
 _LAST_SIGNAL = 192
 
@@ -119,19 +114,17 @@ class _Probes:
     def _rccl_runs(self, run: ProbeRun, rccl: str) -> bool:
         """Judge whether RCCL itself can be opened in the container; nothing else matters if it cannot."""
         found, is_open = self.result.findings, run.first("dlopen").get("ok") == "1"
+        names = {"rccl": rccl, "ending": run.ending}
         if is_open and not run.has("signal"):
-            found.add(Code.RCCL_RUNS, Severity.OK, f"{rccl} was opened in the container")
+            found.add(Code.RCCL_RUNS, Severity.OK, names=names)
         elif is_open:
             # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
-            found.add(Code.RCCL_RUNS, Severity.INFO, f"{rccl} was opened, and {run.ending} afterwards")
+            found.add(Code.RCCL_RUNS, Severity.INFO, reason="died", names=names)
         elif not run.has("dlopen") and not run.has("signal") and not run.is_hung:
-            found.add(
-                Code.RCCL_PROBE, Severity.UNKNOWN, f"RCCL could not be asked: the probe {run.ending}", evidence=run.tail
-            )
+            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, reason="not-asked", names=names, evidence=run.tail)
         else:
             error = run.first("dlopen").get("error") or f"it {run.ending}"
-            what = f"{rccl} cannot be opened in the container"
-            found.add(Code.RCCL_LOAD, Severity.PROBLEM, what, evidence=(error,), where=rccl)
+            found.add(Code.RCCL_LOAD, Severity.PROBLEM, reason="in-container", where=rccl, evidence=(error,))
         return is_open
 
     def _learn_version(self, run: ProbeRun) -> Generation | None:
@@ -142,15 +135,14 @@ class _Probes:
             return generation_of(known) if known else None
         version = version_of_code(int(code))
         generation = generation_of(version)
-        self.result.path = replace(path, rccl_version=version)
+        self.result.path = path = replace(path, rccl_version=version)
         if generation is not None:
-            self.result.path = replace(
-                self.result.path,
-                plugin_files=path.plugin_files or Rccl(version).names(path.named_by),
-                accepts=path.accepts or generation.accepts,
+            files = path.plugin_files or Rccl(version).names(path.named_by)
+            self.result.path = replace(path, plugin_files=files, accepts=path.accepts or generation.accepts)
+            names = {"version": version}
+            self.result.findings.add(
+                Code.RCCL_UNKNOWN, Severity.INFO, reason="said", names=names, source=generation.basis
             )
-            what = f"RCCL says that it is {version}"
-            self.result.findings.add(Code.RCCL_UNKNOWN, Severity.INFO, what, source=generation.basis)
         return generation
 
     def _judge_rccl(self, run: ProbeRun, generation: Generation | None, in_job: str | None) -> str | None:
@@ -161,53 +153,42 @@ class _Probes:
         found, plugin = self.result.findings, run.mapped(Part.PLUGIN) or in_job
         lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not NOISE.search(line)]
         proof = tuple(lines[-EVIDENCE_LINES:])
-        version = self.result.path.rccl_version or "of this image"
+        names = {"version": self.result.path.rccl_version or "of this image", "ending": run.ending}
         if plugin is not None:
-            what = f"RCCL {version} opened {plugin}: it is mapped in its process"
-            found.add(Code.RCCL_OPENS_PLUGIN, Severity.OK, what, where=plugin, evidence=proof)
+            found.add(Code.RCCL_OPENS_PLUGIN, Severity.OK, names=names, where=plugin, evidence=proof)
         elif generation is None or not generation.unique_id_loads_plugin:
-            what = f"RCCL {version} looks for its plugin only with a GPU: without one, no plugin line means nothing"
-            found.add(Code.RCCL_SILENT, Severity.INFO, what, source=generation.basis if generation else None)
+            found.add(Code.RCCL_SILENT, Severity.INFO, names=names, source=generation.basis if generation else None)
         elif not run.has("uniqueid"):
-            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, f"RCCL did not answer: it {run.ending}", evidence=run.tail)
+            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, reason="no-answer", names=names, evidence=run.tail)
         elif not lines:
-            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, "RCCL printed nothing about a plugin", evidence=run.tail)
+            found.add(Code.RCCL_PROBE, Severity.UNKNOWN, reason="no-line", evidence=run.tail)
         else:
-            what = f"RCCL {version}, run in the container, took no plugin and uses its own transport"
             reason = "old" if generation.since < Version("2.17") else None
-            found.add(Code.RCCL_NO_PLUGIN, Severity.PROBLEM, what, reason=reason, evidence=proof)
+            found.add(Code.RCCL_NO_PLUGIN, Severity.PROBLEM, reason=reason, names=names, evidence=proof)
         return plugin
 
     def _judge_handshake(self, run: ProbeRun, names: list[str]) -> None:
-        found, crashed, opened = self.result.findings, run.first("signal"), run.first("dlopen")
+        found, opened = self.result.findings, run.first("dlopen")
         if run.is_hung:
-            what = f"the plugin did not return from {run.first('timeout').get('during', 'its run')}"
-            found.add(Code.PLUGIN_HANG, Severity.PROBLEM, what, evidence=run.tail)
+            at = {"during": run.first("timeout").get("during", "its run")}
+            found.add(Code.PLUGIN_HANG, Severity.PROBLEM, names=at, evidence=run.tail)
         elif run.has("signal") or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
-            number = crashed.get("number", str(run.exit_code - _SIGNAL_BASE))
-            during = crashed.get("during", "handled")
-            what = f"the process died of signal {number} while "
-            if during == "rccl":
-                what += f"{self.result.path.rccl} was opened"
-                found.add(Code.RCCL_LOAD, Severity.PROBLEM, what, evidence=run.tail)
+            at = {"number": str(run.exit_code - _SIGNAL_BASE), "during": "handled", **run.first("signal")}
+            if at["during"] == "rccl":
+                at["rccl"] = str(self.result.path.rccl)
+                found.add(Code.RCCL_LOAD, Severity.PROBLEM, reason="crash", names=at, evidence=run.tail)
             else:
-                reason = "sigbus" if number == "7" else None
-                what += f"the plugin was at {during}"
-                found.add(Code.PLUGIN_CRASH, Severity.PROBLEM, what, reason=reason, evidence=run.tail)
+                reason = "sigbus" if at["number"] == "7" else None
+                found.add(Code.PLUGIN_CRASH, Severity.PROBLEM, reason=reason, names=at, evidence=run.tail)
         elif not run.has("dlopen"):
-            found.add(
-                Code.PLUGIN_HANDSHAKE,
-                Severity.UNKNOWN,
-                f"the handshake did not run: it {run.ending}",
-                evidence=run.tail,
-            )
+            found.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, names={"ending": run.ending}, evidence=run.tail)
         elif opened.get("ok") != "1":
             self._judge_failed_open(run, names)
         else:
             plugin = opened.get("file") or opened.get("path")
             libfabric, libcxi = run.mapped(Part.LIBFABRIC), run.mapped(Part.LIBCXI)
             self.result.path = replace(self.result.path, plugin=plugin, libfabric=libfabric, libcxi=libcxi)
-            found.add(Code.PLUGIN_LOADS, Severity.OK, f"{plugin} was opened, with all its libraries")
+            found.add(Code.PLUGIN_LOADS, Severity.OK, reason="opened", names={"plugin": str(plugin)})
             if plugin is not None:
                 self._judge_libraries(plugin)
             self._judge_stages(run)
@@ -222,57 +203,51 @@ class _Probes:
     def _judge_libraries(self, plugin: str) -> None:
         listed = [line for line in self._list_libraries(plugin) if " => /" in line]
         if listed:
-            fabric = tuple(line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line))
-            what = f"ld.so of the image finds all {len(listed)} libraries of the plugin"
-            self.result.findings.add(Code.LOADER_LISTS, Severity.INFO, what, evidence=fabric[:EVIDENCE_LINES])
+            fabric = [line for line in listed if re.match(r"lib(fabric|cxi|amdhip64|hsa-runtime64)\.so", line)]
+            names, evidence = {"number": str(len(listed))}, tuple(fabric[:EVIDENCE_LINES])
+            self.result.findings.add(Code.LOADER_LISTS, Severity.INFO, names=names, evidence=evidence)
 
     def _judge_failed_open(self, run: ProbeRun, names: list[str]) -> None:
         found, opened = self.result.findings, run.first("dlopen")
         path, error = opened.get("path", "the plugin"), opened.get("error", "")
         if _is_absent(run, path) and self.static.path.plugin is None:
             if not any(finding.id.family is Family.PLUGIN for finding in self.static.findings):
-                what = f"no net plugin: nothing called {' or '.join(names)} is on the loader's path"
-                found.add(Code.PLUGIN_ABSENT, Severity.PROBLEM, what, evidence=(error,))
+                asked = {"names": " or ".join(names)}
+                found.add(Code.PLUGIN_ABSENT, Severity.PROBLEM, reason="in-container", names=asked, evidence=(error,))
             return  # else the files say more: another name, another folder, or nothing at all
         file = opened.get("file") or self.static.path.plugin or path
         complaints = filter(_LOADER_COMPLAINT.search, self._list_libraries(file) if "/" in file else ())
         details = explained(run.read_log().causes, evidence=(error, *complaints))
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, f"{file} cannot be opened in the container", **details)
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="in-container", names={"file": file}, **details)
 
     def _judge_stages(self, run: ProbeRun) -> None:
         found, log, nothing = self.result.findings, run.read_log(), self.inconclusive
         if run.has("none"):
-            none = run.first("none")
-            exported, accepted = none.get("exported") or "none", none.get("accepted")
-            what = f"the plugin exports net API {exported}; this RCCL takes {accepted}"
-            found.add(Code.PLUGIN_API, Severity.PROBLEM, what, reason="refused")
+            apis = {"exported": "none", **{name: value for name, value in run.first("none").items() if value}}
+            found.add(Code.PLUGIN_API, Severity.PROBLEM, reason="refused", names=apis)
             return
         using, provider = run.first("using").get("version", ""), log.provider
         api = int(using) if using.isdigit() else self.result.path.plugin_api
         self.result.path = replace(self.result.path, plugin_api=api, provider=provider)
         severity, causes = (Severity.UNKNOWN, ()) if nothing else (Severity.PROBLEM, log.causes)
-        lines = tuple(values["text"] for values in run.all("log") if "text" in values)
-        warnings = tuple(line for line in run.output.splitlines() if line.startswith("libfabric:"))
+        lines = [values["text"] for values in run.all("log") if "text" in values]
+        warnings = [line for line in run.output.splitlines() if line.startswith("libfabric:")]
         evidence = (*lines, *warnings)[-EVIDENCE_LINES:]
+        names = {"here": f"; that proves nothing here: {nothing}" if nothing else "", "ending": run.ending}
         if run.exit_code in _STAGES:
-            stage, code = _STAGES[run.exit_code]
-            what = f"the plugin failed at {stage}{f', which proves nothing here: {nothing}' if nothing else ''}"
-            found.add(code, severity, what, **explained(causes, evidence=evidence))
+            found.add(_STAGES[run.exit_code], severity, names=names, **explained(causes, evidence=evidence))
         elif not _listens(run):
-            what = f"the handshake {run.ending} without having listened on every device"
-            found.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, what, evidence=run.tail)
+            found.add(Code.PLUGIN_HANDSHAKE, Severity.UNKNOWN, reason="not-whole", names=names, evidence=run.tail)
         elif provider == "cxi":
-            what = f"the plugin selected the provider cxi and listens on {len(run.all('listen'))} NIC(s)"
+            names["number"] = str(len(run.all("listen")))
             named = tuple(line for line in evidence if "rovider" in line)
-            found.add(Code.PROVIDER_CXI, Severity.OK, what, evidence=named or evidence[:2])
+            found.add(Code.PROVIDER_CXI, Severity.OK, names=names, evidence=named or evidence[:2])
         elif provider is not None:
-            what = f"the plugin works, but selected the provider {provider}, which is TCP and not Slingshot"
-            what += f"; that proves nothing here: {nothing}" if nothing else ""
+            names["provider"] = provider
             selected = [line for line in lines if "rovider is" in line][-2:]
-            found.add(Code.PROVIDER_OTHER, severity, what, **explained(causes, evidence=selected))
+            found.add(Code.PROVIDER_OTHER, severity, names=names, **explained(causes, evidence=selected))
         else:
-            what = "the plugin works, and does not say which provider it selected"
-            found.add(Code.PROVIDER_UNNAMED, Severity.UNKNOWN, what, evidence=evidence)
+            found.add(Code.PROVIDER_UNNAMED, Severity.UNKNOWN, evidence=evidence)
 
 
 def _is_absent(run: ProbeRun, name: str) -> bool:

@@ -96,34 +96,30 @@ def command_of(static: StaticResult) -> list[str] | None:
 
 def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -> None:
     """Hold what a process of the job has mapped against what the files say."""
-    assert static.job is not None  # noqa: S101 - asked by the caller
-    title, failed = static.job.title, run.first("failed")
+    job, failed = static.job, run.first("failed")
+    assert job is not None  # noqa: S101 - asked by the caller
+    names = {"title": job.title, "ending": run.ending, "number": str(len(static.opened))}
     if not run.has("end"):
-        what = f"{title} could not be tested in the container: it {run.ending}"
-        found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, evidence=run.tail)
+        found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, names=names, evidence=run.tail)
     elif failed:
-        error, at = failed.get("error", ""), failed.get("step", "").replace("=", " ")
-        details: FindingDetails = {"where": static.job.program, "evidence": (error,)}
+        error, names["at"] = failed.get("error", ""), failed.get("step", "").replace("=", " ")
+        details: FindingDetails = {"where": job.program, "evidence": (error,)}
         if _OF_THE_LOADER.search(error):
-            what = f"{title} fails in the container, at {at}"
-            found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, reason="in-container", **details)
+            found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, reason="in-container", names=names, **details)
         else:
-            what = f"{title} could not be tested in the container: it fails at {at}"
-            found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, what, **details)
+            found.add(Code.PROGRAM_PROBE, Severity.UNKNOWN, reason="fails", names=names, **details)
     elif lines := _differences([event.get("path", "") for event in run.all("mapped")], static):
         found.add(
             Code.PROGRAM_OTHER_FILES,
             Severity.UNKNOWN,
-            f"{title} opens other libraries in the container than the files predict",
-            where=static.job.program,
+            names=names,
+            where=job.program,
             evidence=tuple(lines[:EVIDENCE_LINES]),
-            source="/proc/self/maps" if static.job.is_python else "ld.so(8), LD_TRACE_LOADED_OBJECTS",
+            source="/proc/self/maps" if job.is_python else "ld.so(8), LD_TRACE_LOADED_OBJECTS",
         )
     else:
-        what = f"{title} opens the libraries that the files predict, {len(static.opened)} with RCCL's plugin"
-        if not static.job.is_python:
-            what = f"{title} starts with the libraries that the files predict"
-        found.add(Code.PROGRAM_OPENS, Severity.OK, what, where=static.job.program)
+        reason = None if job.is_python else "started"
+        found.add(Code.PROGRAM_OPENS, Severity.OK, reason=reason, names=names, where=job.program)
 
 
 def _differences(mapped: Sequence[str], static: StaticResult) -> list[str]:
