@@ -46,7 +46,7 @@ class Recorded:
         self.asked = (plugin, accepts)
         return self.hands
 
-    def list_libraries(self, _loader: str, _library: str) -> ProbeRun:
+    def run(self, _name: str, _argv: list[str]) -> ProbeRun:
         return self.listing or run("ld.so", 0, text="\tlibfabric.so.1 => /usr/lib/libfabric.so.1 (0x7f)\n")
 
 

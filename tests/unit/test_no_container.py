@@ -77,7 +77,7 @@ def test_a_probe_that_never_began_says_why_no_container_starts(
     for probe in (
         lambda: container.rccl_probe("/lib/librccl.so.1"),
         lambda: container.handshake("librccl-net.so", rccl=None, accepts=()),
-        lambda: container.list_libraries("/lib64/ld.so", "/x.so"),
+        lambda: container.run("ld.so", ["/lib64/ld.so", "--list", "/x.so"]),
         lambda: count_gpus(container, "/lib/librccl.so.1"),
     ):
         with pytest.raises(MissingHereError) as caught:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.probe.programs import SIMULATION, ProbePrograms
 from lumiimg.engine.engine import Engine, exec_words, execute
 from lumiimg.engine.failures import not_started
+from lumiimg.engine.process import Completed, run
 from lumiimg.errors import one_line
 from lumiimg.fabric.names import part_of
 from lumiimg.nccl.lines import probe_event
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.check.registry import FindingDetails
-    from lumiimg.engine.process import Completed
     from lumiimg.fabric.path import Part
     from lumiimg.nccl.report import Cause, LogReport
 
@@ -124,46 +124,26 @@ class Container:
     programs: ProbePrograms
     """With all that is bound."""
 
-    def job(self, command: Sequence[str]) -> ProbeRun:
-        """Start the process of a job (`process.py`)."""
-        return self._run("job", command)
-
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
         """Open a plugin as this image's RCCL would, and take it as far as listening."""
         words = ["--rccl", rccl] if rccl is not None else []
         words += ["--accept", ",".join(map(str, accepts))] if accepts else []
-        return self._own("handshake", *words, plugin)
+        return self.ask("handshake", *words, plugin)
 
     def rccl_probe(self, rccl: str) -> ProbeRun:
         """Ask RCCL for a unique id: once per process, as a second call hangs after a failure."""
-        return self._own("rcclprobe", rccl)
+        return self.ask("rcclprobe", rccl)
 
-    def simulate(self, rccl: str) -> ProbeRun:
-        """Have RCCL make a communicator on a stand-in for HIP. A simulation, and never a part of an ordinary check."""
-        return self._own(SIMULATION, rccl)
-
-    def list_libraries(self, loader: str, library: str) -> ProbeRun:
-        """Ask the image's own ld.so what it would load."""
-        return self._run("ld.so", [loader, "--list", library])
-
-    def _own(self, program: str, *words: str) -> ProbeRun:
-        return self._run(program, [self.programs.command(program), "--timeout", str(int(TIMEOUT_S / 2)), *words])
-
-    def _run(self, name: str, argv: Sequence[str]) -> ProbeRun:
-        unset = [word for variable in SILENCING for word in ("-u", variable)]
-        setting = [f"{key}={value}" for key, value in VERBOSE.items()]
-        return self.run(name, ["/usr/bin/env", *unset, *setting, *argv])
+    def ask(self, program: str, *words: str) -> ProbeRun:
+        """Run one of our own programs, which end by themselves."""
+        return self.run(program, [self.programs.command(program), "--timeout", str(int(TIMEOUT_S / 2)), *words])
 
     def run(self, name: str, argv: Sequence[str]) -> ProbeRun:
-        """Run a program in the container."""
-        completed = execute(
-            self.engine,
-            self.image,
-            argv,
-            environment=self.environment,
-            binds=self.programs.binds,
-            timeout_s=TIMEOUT_S,
-        )
+        """Run a program in the container; RCCL and libfabric say in it what they do."""
+        unset = [word for variable in SILENCING for word in ("-u", variable)]
+        setting = [f"{key}={value}" for key, value in VERBOSE.items()]
+        argv = ["/usr/bin/env", *unset, *setting, *argv]
+        completed = run(self.words(argv), env=self.environment, timeout_s=TIMEOUT_S)
         self.require_start(completed)
         return read_run(name, completed)
 

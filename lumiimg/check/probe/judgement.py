@@ -96,7 +96,7 @@ class _Probes:
         command = command_of(self.static)
         if command is None:
             return None
-        run = self._ran(self.container.job(command))
+        run = self._ran(self.container.run("job", command))
         judge_process_of_job(run, self.static, self.result.findings)
         opened = (event.get("path", "") for event in run.all("opened"))
         return next((path for path in opened if part_of(path) is Part.PLUGIN), None)
@@ -197,7 +197,7 @@ class _Probes:
         """Ask the image's own ld.so which file each of a library's names is."""
         if self.static.loader is None:
             return []
-        run = self._ran(self.container.list_libraries(self.static.loader, library))
+        run = self._ran(self.container.run("ld.so", [self.static.loader, "--list", library]))
         return [line.strip() for line in run.output.splitlines()]
 
     def _judge_libraries(self, plugin: str) -> None:

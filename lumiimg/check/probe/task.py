@@ -98,7 +98,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     result = probe(container, task.static, inconclusive=inconclusive)
     if task.simulate and task.static.path.rccl is not None:
         plugin = next((found for run in reversed(result.runs) if (found := run.mapped(Part.PLUGIN))), None)
-        simulated = container.simulate(task.static.path.rccl)
+        simulated = container.ask(SIMULATION, task.static.path.rccl)
         result.runs.append(simulated)
         judged = simulation.judge(simulated, result.path.rccl_version, plugin, inconclusive=inconclusive)
         result.findings.found += judged.found
