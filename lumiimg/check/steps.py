@@ -83,10 +83,10 @@ def fabric_steps(
             part = _part_of(finding, verdict)
             if finding.severity is severity and part is not None:
                 blocking.setdefault(part, finding)
-    first_broken = next((p for p in Part if p in blocking and blocking[p].severity is Severity.PROBLEM), None)
     built_in = next((finding.where for finding in findings if finding.id is Code.PROVIDER_CXI_BUILT_IN), None)
     files = (path.rccl, path.plugin, path.libfabric, built_in, path.libcxi, None)
     made: list[Step] = []
+    is_reached = True
     for part, file in zip(Part, files, strict=True):
         origin = known.get(file) if file else None
         interface = origin.offers if origin and part in {Part.LIBFABRIC, Part.LIBCXI} else None
@@ -95,27 +95,25 @@ def fabric_steps(
         step = Step(
             part,
             Severity.UNKNOWN,
-            _UNSEEN[part],
+            _UNSEEN[part] if is_reached else NOT_REACHED,
             file=origin.host_path if origin and origin.host_path else file,
             side=Side.HOST if part is Part.NIC else origin.side if origin else None,
             version={Part.RCCL: path.rccl_version, Part.PLUGIN: plugin_version if path.plugin else None}.get(part),
             interface=interface,
         )
-        made.append(_judged(step, _evidence(part, file, findings), blocking.get(part), first_broken))
+        made.append(_judged(step, _evidence(part, file, findings), blocking.get(part)))
+        is_reached = is_reached and made[-1].severity is not Severity.PROBLEM
     return tuple(made)
 
 
-def _judged(
-    step: Step, evidence: tuple[Level, str] | None, blocking: Finding | None, first_broken: Part | None
-) -> Step:
-    is_outweighed = evidence is not None and blocking is not None and _rank(evidence[0]) > _rank(blocking.level)
-    if blocking is not None and (blocking.severity is Severity.PROBLEM or not is_outweighed):
-        severity = Severity.PROBLEM if blocking.severity is Severity.PROBLEM else Severity.UNKNOWN
-        return replace(step, severity=severity, why=blocking.summary, level=blocking.level, remedy=blocking.remedy)
+def _judged(step: Step, evidence: tuple[Level, str] | None, blocking: Finding | None) -> Step:
+    """Return a step with what decides it: an open question outweighs evidence of its own level, not of a higher one."""
+    is_open = blocking is not None and (evidence is None or _rank(evidence[0]) <= _rank(blocking.level))
+    if blocking is not None and (blocking.severity is Severity.PROBLEM or is_open):
+        why, remedy = blocking.summary, blocking.remedy
+        return replace(step, severity=blocking.severity, why=why, level=blocking.level, remedy=remedy)
     if evidence is not None:
         return replace(step, severity=Severity.OK, level=evidence[0], why=evidence[1])
-    if first_broken is not None and list(Part).index(step.part) > list(Part).index(first_broken):
-        return replace(step, why=NOT_REACHED)
     return step
 
 

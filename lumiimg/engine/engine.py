@@ -287,24 +287,6 @@ def _unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str])
     return clean_environment(environment) | dict.fromkeys((f"{engine.prefix}_TMPDIR", "TMPDIR"), os.fspath(scratch))
 
 
-def execute(
-    engine: Engine,
-    image: Path,
-    argv: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    binds: Sequence[tuple[Path | str, str]] = (),
-    writable: Sequence[tuple[Path | str, str]] = (),
-    timeout_s: float,
-) -> Completed:
-    """Run a program in the image, with the environment and the binds that a user's own run would have.
-
-    `environment` goes to the engine as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
-    """
-    words = exec_words(engine, image, argv, binds=binds, writable=writable)
-    return run(words, env=environment, timeout_s=timeout_s)
-
-
 def exec_words(
     engine: Engine,
     image: Path,
@@ -315,6 +297,8 @@ def exec_words(
     apart: bool = False,
 ) -> list[str | Path]:
     """Return the command that runs a program in the image; of what is bound only `writable` can be written to.
+
+    A user's own environment goes to it as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
 
     Of a squashfs file what it holds is bound; the kernel's own engine takes none.
 

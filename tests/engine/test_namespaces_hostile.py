@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.engine.engine import execute, of_kernel, run_script
+from lumiimg.engine.engine import exec_words, of_kernel, run_script
 from lumiimg.engine.namespaces import PROGRAM
+from lumiimg.engine.process import run
 from tests.shared.build_traces import strays
 from tests.shared.kernel_starts import WAYS, squashed, start
 from tests.shared.programs import EVERYTHING, needs, patient, wait_until
@@ -290,10 +291,10 @@ def test_what_a_program_leaves_running_ends_with_it(image: Path, tmp_path: Path,
     argv = ["bash", "-c", f"({left} &); {is_up}"]
     environment, timeout_s = os.environ, patient(60)
     if way == "probe":
-        done = execute(of_kernel(), image, argv, environment=environment, timeout_s=timeout_s)
+        done = run(exec_words(of_kernel(), image, argv), env=environment, timeout_s=timeout_s)
     else:
-        run = partial(run_script, of_kernel(), image, argv, environment=environment, scratch=tmp_path)
-        done = run(writable=way == "build", timeout_s=timeout_s)
+        script = partial(run_script, of_kernel(), image, argv, environment=environment, scratch=tmp_path)
+        done = script(writable=way == "build", timeout_s=timeout_s)
     assert done.ok, done.output
     assert not strays(f"sleep\0{mark}")
 

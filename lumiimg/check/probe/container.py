@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumiimg.check.probe.programs import SIMULATION, ProbePrograms
-from lumiimg.engine.engine import Engine, exec_words, execute
+from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.engine.failures import not_started
 from lumiimg.engine.process import Completed, run
 from lumiimg.errors import one_line
@@ -159,7 +159,7 @@ class Container:
         """
         if completed.ok or completed.timed_out or read_events(completed.output):
             return
-        again = execute(self.engine, self.image, ["/usr/bin/env"], environment=self.environment, timeout_s=_START_S)
+        again = run(exec_words(self.engine, self.image, ["/usr/bin/env"]), env=self.environment, timeout_s=_START_S)
         if not again.ok and not again.timed_out:
             raise not_started(self.engine, completed.output, where=str(self.image))
 

@@ -31,8 +31,7 @@ def quote(text):
     return ''.join(chr(byte) if byte in PLAIN else '%%%02X' % byte for byte in os.fsencode(text))
 def say(topic, **values):
     words = [key + '=' + quote(str(value)) for key, value in values.items()]
-    sys.stdout.write(chr(10) + ' '.join(['@probe', topic] + words) + chr(10))
-    sys.stdout.flush()
+    print(chr(10) + '@probe', topic, *words, flush=True)
 def mapped():
     with open('/proc/self/maps') as maps:
         return sorted({line.split(None, 5)[5].strip() for line in maps if '/' in line})
@@ -61,7 +60,6 @@ for step in sys.argv[1:]:
 for path in mapped():
     say('mapped', path=path)
 say('end', stage='process', code=0)
-sys.stdout.flush()
 os._exit(0)
 """
 _PROGRAM = """\

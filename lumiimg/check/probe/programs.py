@@ -10,7 +10,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.elf.facts import read_elf
 from lumiimg.elf.loader import Process
 from lumiimg.elf.reader import BytesReader
-from lumiimg.engine.engine import Engine, execute
+from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.engine.process import run, which
 from lumiimg.errors import MissingHereError
 from lumiimg.files import read_beginning
@@ -30,6 +30,7 @@ IN_IMAGE = "/opt/lumiimg/netprobe/bin"
 MOUNTED = "/opt/lumiimg-probe"
 """Where a folder of this machine is mounted, if the programs are not in the image."""
 _COMPILERS = ("cc", "gcc", "clang")
+_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/venv/bin")
 _SHARED_SOURCE = "probe.h"
 _COMPILE_TIMEOUT_S = 120.0
 _GLIBC_FROM = "libc.so.6"
@@ -70,19 +71,11 @@ def find_or_compile(
     sources = shipped_layers() / "netprobe"
     for name in (_SHARED_SOURCE, *(f"{program}.c" for program in programs)):
         shutil.copyfile(sources / name, scratch / name)
-    for folder in ("/usr/bin", "/usr/local/bin", "/opt/venv/bin"):
-        for compiler in _COMPILERS:
-            if root.is_file(f"{folder}/{compiler}"):
-                done = execute(
-                    engine,
-                    context.path,
-                    ["/bin/sh", "-c", _compile_script(f"{folder}/{compiler}", MOUNTED, programs)],
-                    environment=environment,
-                    writable=((scratch, MOUNTED),),
-                    timeout_s=_COMPILE_TIMEOUT_S,
-                )
-                if done.ok:
-                    return ProbePrograms(MOUNTED, ((str(scratch), MOUNTED),), "compiled by the image's own compiler")
+    for compiler in filter(root.is_file, (f"{folder}/{name}" for folder in _FOLDERS for name in _COMPILERS)):
+        argv = ["/bin/sh", "-c", _compile_script(compiler, MOUNTED, programs)]
+        words = exec_words(engine, context.path, argv, writable=((scratch, MOUNTED),))
+        if run(words, env=environment, timeout_s=_COMPILE_TIMEOUT_S).ok:
+            return ProbePrograms(MOUNTED, ((str(scratch), MOUNTED),), "compiled by the image's own compiler")
     _compile_here(context.image, environment, scratch, programs)
     origin = "compiled on this machine; the image's C library has all that they need"
     return ProbePrograms(MOUNTED, ((str(scratch), MOUNTED),), origin)
