@@ -13,7 +13,6 @@ from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Level
 from lumiimg.report.views.check import check_document
-from lumiimg.report.views.images import ImageAnswer, of_check
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -48,10 +47,4 @@ def _several(arguments: argparse.Namespace, output: Output) -> int:
     given = {"--nodes": arguments.nodes, "--junit": arguments.junit}
     if option := next((option for option, value in given.items() if value is not None), None):
         raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
-    check = _checker(arguments, Inputs.of(arguments))
-
-    def answer(image: Path) -> tuple[ImageAnswer, object]:
-        report = check(image)
-        return of_check(report), report
-
-    return output.each("check", "check", arguments.images, answer)
+    return output.each("check", "check", arguments.images, _checker(arguments, Inputs.of(arguments)))

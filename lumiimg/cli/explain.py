@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.inputs import Inputs
@@ -13,7 +12,6 @@ from lumiimg.cli.output import Output
 from lumiimg.cli.request import ground_with_servers, open_sources, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError
 from lumiimg.report.views.compatibility import compatibility_document
-from lumiimg.report.views.images import ImageAnswer, of_check
 from lumiimg.report.views.request import bases_document, request_document
 from lumiimg.resolve.decide import possible_bases
 from lumiimg.resolve.pin import with_taken
@@ -48,12 +46,7 @@ def _image(arguments: argparse.Namespace, output: Output) -> int:
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:
     inputs = Inputs.of(arguments)
-
-    def answer(image: Path) -> tuple[ImageAnswer, object]:
-        found = explained(image, arguments, inputs)
-        return of_check(found), found
-
-    return output.each("explain", "explain-image", arguments.images, answer)
+    return output.each("explain", "explain-image", arguments.images, lambda one: explained(one, arguments, inputs))
 
 
 def _request(arguments: argparse.Namespace, output: Output) -> int:

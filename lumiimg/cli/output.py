@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from lumiimg.check.pipeline import CheckReport
     from lumiimg.report.document import Document
-    from lumiimg.report.views.images import ImageAnswer
 
 _SOON_S = 5.0
 """Between two lines that say how far it is."""
@@ -84,32 +84,32 @@ class Output:
 
             write_text(self.junit, junit_text(document))
 
-    def each(
-        self, command: str, kind: str, images: Sequence[Path], answer: Callable[[Path], tuple[ImageAnswer, object]]
-    ) -> ExitCode:
+    def each(self, command: str, kind: str, images: Sequence[Path], check: Callable[[Path], CheckReport]) -> ExitCode:
         """Answer for several images, one after the other, and return the exit code of the worst.
 
-        `answer` returns what is shown, and what is printed as JSON of its kind in a line of its own.
+        What `check` returns of one is printed as JSON of its kind in a line of its own.
         One that cannot be read does not keep the others from it.
         """
-        from lumiimg.report.views.images import images_document, of_error, worst
+        from lumiimg.check.images import ImageAnswer, ImageAnswers
+        from lumiimg.report.views.images import images_document
 
         answers: list[ImageAnswer] = []
         said_at = time.monotonic()
         for image in images:
             try:
-                shown, value = answer(image)
+                report = check(image)
                 if self.json:
                     from lumiimg.report.json_output import write_json_line
 
-                    write_json_line(kind, value)
-                answers.append(shown)
+                    write_json_line(kind, report)
+                answers.append(ImageAnswer.of(report))
             except LumiimgError as error:
-                answers.append(of_error(image, error))
+                answers.append(ImageAnswer.of_error(image, error))
             if time.monotonic() - said_at > _SOON_S:
                 said_at = time.monotonic()
                 print(printable(f"{len(answers)} of {len(images)} images are read"), file=sys.stderr, flush=True)
-        document = images_document(command, answers)
+        found = ImageAnswers.of(answers)
+        document = images_document(command, found)
         self.write_files(document)
         self.show(document)
-        return worst(answers)
+        return found.exit_code

@@ -75,5 +75,4 @@ def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
     found = gpu_code_for(arguments.name, gpu)
-    answer = ExitCode.UNDECIDED if found.code.unreadable else ExitCode.GOOD
-    return output.deliver(gpu_code_document(found), "show-gpu", found, answer)
+    return output.deliver(gpu_code_document(found), "show-gpu", found, found.exit_code)

@@ -37,6 +37,20 @@ class GpuFit(StrEnum):
     UNKNOWN = "unknown"
     """It cannot be said from the files."""
 
+    @property
+    def in_words(self) -> str:
+        """What a table says of whether code runs."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    GpuFit.RUNS: "yes",
+    GpuFit.XNACK: "with HSA_XNACK=1",
+    GpuFit.PART: "in part",
+    GpuFit.NO: "no",
+    GpuFit.UNKNOWN: "not known",
+}
+
 
 def node_gpu(processor: str) -> GpuTarget:
     """Return a GPU as a process finds it that sets nothing; modes that are not known are None.

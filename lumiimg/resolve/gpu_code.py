@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
 from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,6 +58,21 @@ class CodeFile:
     fit: GpuFit | None = None
     """Whether the GPU that was asked about takes it; null where none was."""
 
+    @property
+    def targets(self) -> tuple[GpuTarget, ...]:
+        """All that it has code for."""
+        return tuple(sorted({target for each in self.bundles for target in each.targets}, key=str))
+
+    def modes_for(self, processor: str) -> str:
+        """Return in which modes it has code for a processor, and in how many of its bundles where not in each."""
+        modes = [":".join(target.modes) or "any" for target in self.targets if target.processor == processor]
+        if not modes:
+            return ""
+        has = [each.count for each in self.bundles if any(target.processor == processor for target in each.targets)]
+        having, total = sum(has), sum(each.count for each in self.bundles)
+        amount = f"{having} of {total}" if self.form is CodeForm.BUNDLES and having < total else "✓"
+        return amount if modes == ["any"] else f"{amount} {', '.join(modes)}"
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCode:
@@ -91,6 +107,28 @@ class ImageGpuCode:
     gpu: GpuTarget | None
     """The GPU of --site, in the modes that a process finds that sets nothing; null without --site."""
     code: GpuCode
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Good where all of it could be read."""
+        return ExitCode.UNDECIDED if self.code.unreadable else ExitCode.GOOD
+
+    @property
+    def sentence(self) -> str:
+        """How much there is, and how much of it runs."""
+        files = self.code.files
+        if not files:
+            return "no GPU code that can be read" if self.code.unreadable else "no GPU code of AMD's"
+        places = f"GPU code in {count(len(files), 'place')}"
+        fits = [file.fit for file in files]
+        found = ", ".join(f"{fit.in_words} {fits.count(fit)}" for fit in GpuFit if fit in fits)
+        return f"{places}; runs on {self.gpu.processor}: {found}" if self.gpu else places
+
+
+def processors_of(files: Iterable[CodeFile]) -> tuple[str, ...]:
+    """Return what files have code for, in the order of their numbers."""
+    found = {target.processor for file in files for target in file.targets}
+    return tuple(sorted(found, key=lambda name: (len(name), name)))
 
 
 @dataclass(slots=True)
@@ -133,7 +171,7 @@ class _Reader:
 
     def result(self) -> GpuCode:
         for (component, root), folder in self.folders.items():
-            bundles = tuple(CodeBundles((target,), count) for target, count in sorted(folder.found.items(), key=str))
+            bundles = tuple(CodeBundles((target,), number) for target, number in sorted(folder.found.items(), key=str))
             if bundles:
                 name = component or component_of(root)
                 self.files.append(CodeFile(name, root, CodeForm.KERNELS, bundles))

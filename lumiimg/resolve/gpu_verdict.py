@@ -11,10 +11,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lumiimg.findings import Severity
 from lumiimg.gpu.components import component_of, kernel_file
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_any, node_gpu
 from lumiimg.gpu.target import GpuTarget, table
+from lumiimg.resolve.gpu_code import processors_of
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 XNACK = "HSA_XNACK"
 """The variable that has page faults retried: the GPU then takes other code."""
 _WORST_FIRST = (GpuFit.NO, GpuFit.UNKNOWN, GpuFit.XNACK, GpuFit.PART, GpuFit.RUNS)
+_SEVERITIES = {GpuFit.RUNS: Severity.OK, GpuFit.PART: Severity.OK, GpuFit.UNKNOWN: Severity.UNKNOWN}
+_MARKS = {GpuFit.RUNS: "✓", GpuFit.PART: "✓ in part", GpuFit.XNACK: "✗ without HSA_XNACK=1", GpuFit.UNKNOWN: "?"}
 _NO_CODE = "no GPU code was found in it"
 _ENOUGH = 0.5
 """Of the bundles of a component that each job calls: some of torch's and vLLM's are for newer GPUs by design."""
@@ -75,6 +80,30 @@ class GpuVerdict:
         *others, last = self.processors or ("no GPU",)
         return f"{', '.join(others)} and {last} only" if others else f"{last} only"
 
+    @property
+    def severity(self) -> Severity:
+        """How it bears on jobs."""
+        if self.stands_against:
+            return Severity.PROBLEM
+        return _SEVERITIES.get(self.fit, Severity.INFO)
+
+    @property
+    def in_short(self) -> str:
+        """The answer as a mark, and what it has code for where that is not the GPU."""
+        return _MARKS.get(self.fit) or f"{self.has} ✗"
+
+    @property
+    def reason(self) -> str:
+        """Why it is not good; empty where it is, and each job calls it."""
+        why = "" if self.severity is Severity.OK else self.why or self.without
+        return "; ".join(filter(None, (why, "" if self.needed else "beside the path: not every job calls it")))
+
+    @property
+    def place(self) -> str:
+        """The first of its places, and how many more there are."""
+        more = f", and {count(len(self.paths) - 1, 'place')} more" if len(self.paths) > 1 else ""
+        return f"{self.paths[0]}{more}"
+
 
 def gpu_of(processor: str, xnack: str | None) -> GpuTarget:
     """Return a GPU as the process of a job finds it, where HSA_XNACK is set to `xnack`, or not at all."""
@@ -104,10 +133,8 @@ def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: 
     elif fit is GpuFit.UNKNOWN:
         why = "whether the GPU takes such code does not show in files"
     counting = counting or list(files)
-    processors = {target.processor for file in counting for each in file.bundles for target in each.targets}
-    by_length = tuple(sorted(processors, key=lambda name: (len(name), name)))
     paths = tuple(file.path for file in counting)
-    return GpuVerdict(component, fit, role.needed, by_length, paths, role.without, why)
+    return GpuVerdict(component, fit, role.needed, processors_of(counting), paths, role.without, why)
 
 
 def _share(files: Sequence[CodeFile], gpu: GpuTarget) -> float:

@@ -1,0 +1,87 @@
+"""What came of several images: how many of each fate, then equal fates together, the worst first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from lumiimg.errors import ExitCode, LumiimgError
+from lumiimg.findings import NO_ADVICE, Advice
+from lumiimg.wording import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from lumiimg.check.pipeline import CheckReport
+
+_COUNTED = {
+    ExitCode.NO: "NO for {}",
+    ExitCode.BAD_INPUT: "{} cannot be read",
+    ExitCode.MISSING_HERE: "{} cannot be checked here",
+    ExitCode.UNDECIDED: "CANNOT TELL for {}",
+    ExitCode.GOOD: "no obstacle found for {}",
+}
+"""The worst first: a no before what cannot be read, checked or decided."""
+_WORST_FIRST = tuple(_COUNTED)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAnswer:
+    """What came of one of several images."""
+
+    image: str
+    """As it was named."""
+    exit_code: ExitCode
+    sentence: str
+    """What is wrong with it."""
+    advice: Advice = NO_ADVICE
+    """Why, and what to do."""
+
+    @classmethod
+    def of(cls, report: CheckReport) -> ImageAnswer:
+        """Return what came of an image that was checked."""
+        return cls(report.image, report.answer.exit_code, report.sentence, report.advice)
+
+    @classmethod
+    def of_error(cls, image: Path, error: LumiimgError) -> ImageAnswer:
+        """Return what came of an image that cannot be read, or not here."""
+        return cls(str(image), error.exit_code, "; ".join(filter(None, (error.what, error.hint))))
+
+    @property
+    def fate(self) -> tuple[int, str, str]:
+        """What images have in common that are shown together; the worst sorts first."""
+        return _WORST_FIRST.index(self.exit_code), self.sentence, self.advice.why or ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAnswers:
+    """What came of several images."""
+
+    answers: tuple[ImageAnswer, ...]
+    """The worst first."""
+
+    @classmethod
+    def of(cls, answers: Iterable[ImageAnswer]) -> ImageAnswers:
+        """Return answers in their order."""
+        return cls(tuple(sorted(answers, key=lambda answer: answer.fate)))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """That of the worst."""
+        return self.answers[0].exit_code
+
+    @property
+    def sentence(self) -> str:
+        """How many images had which answer, of how many."""
+        codes = [answer.exit_code for answer in self.answers]
+        first, *others = (code for code in _WORST_FIRST if code in codes)
+        parts = [_COUNTED[first].format(count(codes.count(first), "image"))]
+        parts += (_COUNTED[code].format(codes.count(code)) for code in others)
+        return f"{', '.join(parts)} (of {len(codes)})"
+
+    @property
+    def alike(self) -> list[tuple[ImageAnswer, ...]]:
+        """Those of one fate together."""
+        return [tuple(same) for _, same in groupby(self.answers, key=lambda answer: answer.fate)]
