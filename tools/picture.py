@@ -20,7 +20,8 @@ from rich.text import Text
 from lumiimg.build.provenance import asked_for
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
-from lumiimg.report.text import WIDEST, show
+from lumiimg.report.terminal import WIDEST
+from lumiimg.report.text import show
 from lumiimg.report.views.check import check_document
 from tests.shared.browser import browser
 from tests.shared.joblog import job_log

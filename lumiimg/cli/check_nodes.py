@@ -22,7 +22,7 @@ from lumiimg.files import write_text
 from lumiimg.findings import Level
 from lumiimg.nccl.node_names import folded
 from lumiimg.report import json_output
-from lumiimg.report.text import Terminal
+from lumiimg.report.terminal import Terminal
 from lumiimg.report.views.check import nodes_document
 
 _SOON_S, _LATER_S = 5.0, 30.0

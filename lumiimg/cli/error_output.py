@@ -27,7 +27,7 @@ def _print(stream: TextIO, program: str, line: str, sentence: str, hint: str | N
     if not stream.isatty():
         print(printable(f"{program}: {line}"), file=stream, flush=True)
         return
-    from lumiimg.report.text import Terminal  # where something is wrong
+    from lumiimg.report.terminal import Terminal  # where something is wrong
 
     terminal = Terminal(stream)
     for word, style, text in (("error:", "bold red", sentence), ("hint:", "bold cyan", hint)):

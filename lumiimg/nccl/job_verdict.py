@@ -114,8 +114,8 @@ def _strongest(findings: Sequence[Judgement]) -> Judgement:
 
 
 def _mixed(findings: Sequence[Judgement]) -> Judgement:
-    """One line of proof for each verdict; as sure as the least sure of them."""
-    verdicts = dict.fromkeys(f.verdict for f in findings)
+    """One line of proof for each verdict, those that are not the fast network first; as sure as the least sure."""
+    verdicts = sorted(dict.fromkeys(f.verdict for f in findings), key=FAST.__contains__)
     best = [_strongest([f for f in findings if f.verdict is verdict]) for verdict in verdicts]
     confidence = weakest(f.confidence for f in best)
     return Judgement(Verdict.MIXED, confidence, tuple(f.proof[0] for f in best))

@@ -30,7 +30,6 @@ class Shown(StrEnum):
     VERBOSE = "verbose"
     """On pages, and on terminals with --verbose."""
     PAGE = "page"
-    TERMINAL = "terminal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Lines:
     few: int = 12
     """How many of them a terminal shows without --verbose."""
     is_evidence: bool = False
-    """Whether something else printed them: they are the proof."""
+    """Whether something else printed them: they are the proof, and the first of them counts most."""
     is_pasted: bool = False
     """Whether they stand at the margin, all of them: they are pasted elsewhere, where each space counts."""
 
@@ -144,7 +143,7 @@ def trees_of(rows: Sequence[tuple[int, Tree]]) -> tuple[Tree, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PathSteps:
-    """The fabric path step by step; a terminal shows its sentence."""
+    """The fabric path step by step, on a page; a terminal has it in a line of the summary."""
 
     steps: tuple[Step, ...]
     sentence: str

@@ -21,7 +21,7 @@ from xml.etree import ElementTree as ET
 from lumiimg import __version__
 from lumiimg.findings import Severity
 from lumiimg.report.curve import curve_figure
-from lumiimg.report.document import MARKS, Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Shown, Table, Tree
+from lumiimg.report.document import MARKS, Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Table, Tree
 from lumiimg.report.markup import Node, element, shown
 from lumiimg.wording import count
 
@@ -148,8 +148,7 @@ class _Sections:
 
     def elements(self) -> Iterator[ET.Element]:
         """Yield the sections that have something to show."""
-        shown_here = (section for section in self._document.sections if section.shown is not Shown.TERMINAL)
-        for number, section in enumerate(shown_here, 1):
+        for number, section in enumerate(self._document.sections, 1):
             if blocks := [block for block in section.blocks if self._has_room(block)]:
                 yield self._section(f"part-{number}", section, blocks)
         yield from self._cuts()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Ground, Plan
     from lumiimg.resolve.request import Request
 
-MADE_HERE = "no digest is published; it is computed at the first download and verified from then on"
+MADE_HERE = "no digest is published; that of the first download holds from then on"
 
 
 def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:

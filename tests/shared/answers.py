@@ -114,7 +114,6 @@ CHECK = Document(
                 ),
             ),
         ),
-        Section("On a terminal alone", (Paragraph("not on a page"),), Shown.TERMINAL),
         LEVELS,
     ),
     ("levels: static",),

@@ -126,6 +126,11 @@ def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -
     assert "✗ /opt/b/libb.so" not in text
     assert "more lines with --verbose)" in text
     assert "missing most often: libb.so (32)" in text
+    (root / "app/cut.so").write_bytes((root / "app/liba.so").read_bytes()[:3000])
+    main(["ldd", str(root), "--all", "--verbose"])
+    cut = " ".join(capsys.readouterr().out.split())
+    assert "✗ /app/cut.so: " in cut
+    assert "/app/cut.so: /app/cut.so: " not in cut
 
 
 def test_wrong_usage_is_one_line_and_exit_2(root: Path, capsys: Capture) -> None:

@@ -14,14 +14,17 @@ import termios
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lumiimg.errors import ExitCode
 from lumiimg.findings import Advice, Remedy, Severity
-from lumiimg.report.document import Document, Facts, Item, Lines, Paragraph, Row, Section, Table, Tree
+from lumiimg.report.document import Block, Document, Facts, Item, Lines, Paragraph, Row, Section, Shown, Table, Tree
 from lumiimg.report.text import show
+from lumiimg.report.views.images import ImageAnswer, images_document
 from lumiimg.wording import count
 from tests.shared import answers
 from tests.shared.html_page import HOSTILE
@@ -185,10 +188,9 @@ def test_a_table_shows_each_cell_whole_and_a_tree_each_branch(capsys: Capture) -
     document = Document("show", "a", "what it has", sections=(Section("All", (table, tree, facts), is_headed=True),))
     text = shown(capsys, document, verbose=True)
     joined = "".join(text.split())
-    # a cell has several lines: what stands in its column is whole
-    assert "".join(line[3:40].strip() for line in text.splitlines()[3:] if line[3:].startswith(("/opt", "a/", "/a")))
-    assert joined.count("x") >= 90
-    assert path in text, "a branch is never broken"
+    assert f"✓ {path}\n    whose: host\n" in text.replace("\n  /opt", " /opt"), "no line breaks in a cell's word"
+    assert "b\n    whose: xxx" in text.replace("whose:\n      x", "whose: x")
+    assert text.count(path) == 2, "a branch is never broken"
     assert text.index("librccl.so.1") < text.index("└── libfabric.so.1") < text.index("└── libcxi.so.1")
     assert joined.count("vllm") == 30
 
@@ -239,6 +241,65 @@ def test_a_list_that_was_asked_for_is_whole_on_any_screen(capsys: Capture) -> No
     document = Document("list", "bases", "100 bases", sections=(Section("Bases", many, is_headed=True),), is_list=True)
     assert "base 99" in shown(capsys, document)
     assert "base 99" not in shown(capsys, replace(document, is_list=False))
+
+
+def of(*blocks: Block, **more: Any) -> Document:
+    return Document("check", "a", "NO", Severity.PROBLEM, sections=(Section("Found", blocks),), **more)
+
+
+def test_what_verbose_has_beside_is_counted_and_nothing_where_it_has_no_more(capsys: Capture) -> None:
+    item = Item(Severity.PROBLEM, "not there", remedies=(Remedy("look"),))
+    hidden = Item(Severity.INFO, "of no weight", verbose=True)
+    for document, more in (
+        (of(item), ""),
+        (of(item, hidden), "(1 more line with --verbose)\n"),
+        (of(item, hidden, is_list=True), "(1 more line with --verbose)\n"),
+        (of(replace(item, source="ld.so(8)"), hidden), "(2 more lines with --verbose)\n"),
+        (of(Lines(tuple("abcd"), few=2)), "(2 more lines with --verbose)\n"),
+        (replace(of(), sections=(Section("X", (Facts((("a", "b"),)),), Shown.PAGE),)), ""),
+        (replace(of(), sections=(Section("X", (Facts((("a", "b"),)),), Shown.VERBOSE),)), "(2 more lines with --v"),
+    ):
+        text = shown(capsys, document)
+        assert more in text
+        assert bool(more) == ("(" in text)
+        assert "(" not in shown(capsys, document, verbose=True).replace("ld.so(8)", "")
+
+
+def test_a_warning_stays_on_a_screen_where_details_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    details = Facts(tuple((f"layer {number}", "what it is " * 9) for number in range(20)))
+    warning = Item(Severity.UNKNOWN, "nobody has built this yet")
+    text = on_a_terminal(of(details, warning), monkeypatch)
+    assert warning.text in text
+    assert "layer 0" in text
+    assert len(text.splitlines()) <= 23
+
+
+def test_of_images_with_one_headline_each_reason_stands_with_its_names(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = {f"image{n}.sif": f"the plugin needs lib{n}.so.1, which the image does not have" for n in range(5)}
+    answers = [
+        ImageAnswer(
+            name, ExitCode.NO, "NO: RCCL would use TCP sockets", Advice(why, f"lumiimg adapt {name} -o {'x' * 90}")
+        )
+        for name, why in reasons.items()
+    ]
+    document = images_document("check", [*answers, ImageAnswer("z.sif", ExitCode.GOOD, "no obstacle found")])
+    for text in (on_a_terminal(document, monkeypatch, "dumb"), shown(capsys, document)):
+        for name, why in reasons.items():
+            assert f"sockets {name} why: {why}" in together(text)
+
+
+def test_a_name_and_a_path_stay_on_one_line(capsys: Capture) -> None:
+    names = tuple(f"my image {'x' * number}.sif" for number in range(40))
+    path = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+    tree = Tree(f"libfabric.so.1: {path} -> {path}", f"=> {path}", branches=(Tree(path, path), Tree("b")))
+    table = Table(("file", "why"), (Row((path, "it is " * 30)),))
+    text = shown(capsys, of(Item(Severity.PROBLEM, "images", names=names), tree, table), verbose=True)
+    for name in names:
+        assert name in text
+    assert text.count(path) == 6
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_noun_agrees_with_its_number() -> None:

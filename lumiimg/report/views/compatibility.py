@@ -30,7 +30,7 @@ def compatibility_document(report: CheckReport) -> Document:
         command="explain",
         summary=(_sides(fit), *checked.summary[1:]),  # the tree shows the path
         sections=(
-            Section("The libraries of the path", _tree(fit), Shown.TERMINAL),
+            Section("The libraries of the path", _tree(fit)),
             Section("Versions at the boundary", _margins(fit), is_headed=True),
             *checked.sections,
             Section("Versions within a side", map(_meter, _within(fit)), Shown.VERBOSE),

@@ -128,8 +128,8 @@ def _needs(outcome: LoadOutcome, root: LoadedObject) -> tuple[Tree, ...]:
 def _lists(outcomes: Mapping[str, LoadOutcome], by_kernel: Mapping[str, LoadOutcome]) -> Iterator[Section]:
     """Yield what is missing most often, and the files that lack something; with --verbose the others, too."""
     yield Section("What is missing", _missing(outcomes))
-    bad = ((path, outcome) for path, outcome in outcomes.items() if not outcome.ok)
-    items = [Item(Severity.PROBLEM, f"{path}: {'; '.join(outcome.errors)}") for path, outcome in bad]
+    bad = ((path, "; ".join(outcome.errors)) for path, outcome in outcomes.items() if not outcome.ok)
+    items = [Item(Severity.PROBLEM, f"{path}: {errors.removeprefix(f'{path}: ')}") for path, errors in bad]
     for path, outcome in by_kernel.items():
         ends = "all is found" if outcome.ok else outcome.errors[0]
         severity = Severity.OK if outcome.ok else Severity.PROBLEM

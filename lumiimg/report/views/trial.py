@@ -28,7 +28,7 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
     of = f"{plan.site} and {count(len(plan.images), 'image')}" if plan.images else plan.site
     work = f"{count(len(plan.steps), 'step')}, about {usual_minutes(plan.steps, plan.nodes)} node minutes"
     steps = (
-        Paragraph(f"{step.about} ({count(step.nodes, 'node') if step.nodes else 'here'}, {step.minutes} min)")
+        Item(Severity.INFO, f"{step.about} ({count(step.nodes, 'node') if step.nodes else 'here'}, {step.minutes} min)")
         for step in plan.steps
     )
     return Document(
@@ -38,7 +38,6 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
         advice=advice,
         summary=(f"{count(len(plan.claims), 'claim')} are written down, each with its source; nothing has run yet",),
         sections=(Section("Steps", steps, is_headed=True),),
-        is_list=True,
     )
 
 

@@ -1,0 +1,93 @@
+"""Where text for people goes: how wide and high that is, whether it takes colours, and how a sentence is wrapped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, TextIO
+
+from lumiimg.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import RenderableType
+
+WIDEST = 100
+"""Columns: longer lines are hard to read, however wide the terminal is."""
+_PIPE, _NARROWEST = 80, 40
+"""A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
+_ROWS = 24
+"""Of a screen, the last of them for the prompt."""
+_SPACE = "\0"
+"""Stands for a space of a name while lines are made; none is in what is printable."""
+
+
+class Terminal:
+    """A stream, its width in columns, its height in rows, and whether it takes colours."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_terminal = is_terminal = stream.isatty()
+        # TERM is not set where nothing is known of the terminal
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") in {"", "dumb", "unknown"}
+        size = shutil.get_terminal_size()
+        self.columns = size.columns if is_terminal else _columns(os.environ.get("COLUMNS", ""))
+        self.width = max(min(self.columns, WIDEST), _NARROWEST)
+        self.rows = max(size.lines if is_terminal else 0, _ROWS) - 1
+        self.has_colours = is_terminal and not plain
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Print lines."""
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.flush()
+
+    def styled(self, line: str, style: str) -> str:
+        """Return a line in a style, where this takes colours."""
+        if not (self.has_colours and style and line):
+            return line
+        from rich.color import ColorSystem
+        from rich.style import Style
+
+        return Style.parse(style).render(line, color_system=ColorSystem.STANDARD)
+
+    def drawn(self, what: RenderableType) -> tuple[str, ...]:
+        """Return the lines of what rich draws; to import that takes 60 ms, and a file of a job seldom needs it."""
+        from rich.console import Console
+
+        console = Console(
+            width=self.width,
+            color_system="standard" if self.has_colours else None,
+            force_terminal=self.has_colours,
+            legacy_windows=False,
+        )
+        with console.capture() as capture:
+            console.print(what, crop=False)
+        return tuple(line.rstrip() for line in capture.get().splitlines())
+
+    def wrapped(self, text: str, *, first: str = "", rest: str | None = None, style: str = "") -> tuple[str, ...]:
+        """Return a sentence in lines that fit; further ones are indented by two more than the first, or by `rest`."""
+        indent = " " * (len(first) - len(first.lstrip()) + 2) if rest is None else rest
+        return tuple(self.styled(line, style) for line in self._lines(printable(text), first, indent))
+
+    def listed(self, names: Iterable[str], indent: str) -> tuple[str, ...]:
+        """Return names in lines that fit; no line breaks in one of them, whatever spaces it has."""
+        text = ", ".join(printable(name).replace(" ", _SPACE) for name in names)
+        return tuple(line.replace(_SPACE, " ") for line in self._lines(text, indent, indent))
+
+    def _lines(self, text: str, first: str, rest: str) -> list[str]:
+        """Return a text in lines; a word that is longer than a line stays whole."""
+        return textwrap.wrap(
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def _columns(text: str) -> int:
+    columns = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
+    return max(columns, _NARROWEST) if columns else _PIPE
