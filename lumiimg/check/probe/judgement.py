@@ -223,8 +223,11 @@ class _Probes:
     def _judge_stages(self, run: ProbeRun) -> None:
         found, log, nothing = self.result.findings, run.read_log(), self.inconclusive
         if run.has("none"):
-            apis = {"exported": "none", **{name: value for name, value in run.first("none").items() if value}}
-            found.add(Code.PLUGIN_API, Severity.PROBLEM, reason="refused", names=apis)
+            none = run.first("none")
+            what = (
+                f"the plugin exports net API {none.get('exported') or 'none'}; this RCCL takes {none.get('accepted')}"
+            )
+            found.add(Code.PLUGIN_API, Severity.PROBLEM, what, reason="refused")
             return
         using, provider = run.first("using").get("version", ""), log.provider
         api = int(using) if using.isdigit() else self.result.path.plugin_api
