@@ -21,7 +21,7 @@ from lumiimg.check.probe.container import (
     read_run,
 )
 from lumiimg.check.probe.programs import ALL_REDUCE
-from lumiimg.check.registry import Findings
+from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (
     LOGS,
@@ -181,9 +181,8 @@ class _Run:
             return False
         unseen = "an unknown RCCL (the start of its output is not kept)"
         ran = other or (unseen if self.ended.truncated else "an RCCL that is not a file of its own")
-        what = f"the collective ran with {ran}, and the RCCL checked is {wanted}: the result is not about that one"
         lines = (f"imported: {mapped[other]}",) if other else ()
-        self.found.add(Code.RUN_OTHER_RCCL, Severity.UNKNOWN, what, evidence=lines)
+        self.found.add(Code.RUN_OTHER_RCCL, Severity.UNKNOWN, names={"ran": ran, "wanted": wanted}, evidence=lines)
         return True
 
     def judge_end(self, silent: int) -> None:
@@ -214,45 +213,39 @@ class _Run:
         report, collective, found = self.report, self.collective, self.found
         verdict, is_one = report.verdict, collective.nodes == 1
         by = f"{self.program.name}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
-        network = _name(report)
-        proof = tuple(evidence.text for evidence in report.proof)
-        details = explained(self.causes, evidence=proof)
+        network, proof = _name(report), tuple(evidence.text for evidence in report.proof)
         together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
-        version = collective.version
-        if version and report.library and report.library.version != version:
-            ran = f"{report.library.name} {report.library.version}"
-            what = f"{by}: it ran with {ran}, and the RCCL checked is {version}"
-            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
+        other = report.library if report.library and report.library.version != collective.version else None
+        severity, reason, details = Severity.UNKNOWN, None, FindingDetails(evidence=proof)
+        if collective.version and other:
+            what = f"it ran with {other.name} {other.version}, and the RCCL checked is {collective.version}"
         elif not is_one and (report.nothing_crossed or together < collective.ranks):
-            largest = f"the largest communicator has {together}"
-            what = f"{by}: the ranks did not come together ({largest}), so nothing is shown"
             reason = "mpi" if collective.needs_mpi else None
-            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason=reason, evidence=proof)
+            what = f"the ranks did not come together (the largest communicator has {together}), so nothing is shown"
         elif is_one and verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
-            what = f"{by}: the log does not say which network RCCL selected"
-            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
+            reason, what = "one-node", "the log does not say which network RCCL selected"
         elif is_one and verdict in FAST:
             what = f"{by}: RCCL selected {network}; nothing crosses it on one node, so no traffic is proved"
             found.add(Code.RUN_SELECTED, Severity.OK, what, evidence=proof)
+            return
         elif verdict in FAST and (missing := self._missing()):
-            what = f"{by}: {network} was selected; it is not proved that it carried all traffic: {missing}"
-            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, evidence=proof)
+            what = f"{network} was selected; it is not proved that it carried all traffic: {missing}"
         elif verdict in FAST and report.answer is ExitCode.GOOD:
             found.add(Code.RUN_NETWORK, Severity.OK, f"{by}: {network} carried the traffic", evidence=proof)
+            return
         elif report.answer is ExitCode.UNDECIDED:
-            what = f"{by}: the log does not prove which network carried the traffic ({verdict.value})"
-            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, **details)
+            what = f"the log does not prove which network carried the traffic ({verdict.value})"
+            details = explained(self.causes, evidence=proof)
         elif is_one and any(cause.id in _NO_VNI for cause in self.causes):
             why = "no VNI on the NIC in this step; that proves nothing about the image"
-            details["remedy"] = ()
-            what = f"{by}: RCCL fell back to {network}: {why}"
-            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="no-vni", **details)
+            reason, what = "no-vni", f"RCCL fell back to {network}: {why}"
+            details = {**explained(self.causes, evidence=proof), "remedy": ()}
         elif inconclusive:
-            what = f"{by}: RCCL took {network}; that proves nothing here: {inconclusive}"
-            found.add(Code.RUN_NETWORK, Severity.UNKNOWN, what, reason="one-node", evidence=proof)
+            reason, what = "one-node", f"RCCL took {network}; that proves nothing here: {inconclusive}"
         else:
             would = "is what RCCL took, and would carry that of two nodes" if is_one else "carried the traffic"
-            found.add(Code.RUN_NETWORK, Severity.PROBLEM, f"{by}: {network} {would}", **details)
+            severity, what, details = Severity.PROBLEM, f"{network} {would}", explained(self.causes, evidence=proof)
+        found.add(Code.RUN_NETWORK, severity, f"{by}: {what}", reason=reason, **details)
 
     def _missing(self) -> str | None:
         """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
