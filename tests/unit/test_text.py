@@ -20,11 +20,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lumiimg.check.images import ImageAnswer, ImageAnswers
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Advice, Remedy, Severity
 from lumiimg.report.document import Block, Document, Facts, Item, Lines, Paragraph, Row, Section, Shown, Table, Tree
 from lumiimg.report.text import show
-from lumiimg.report.views.images import ImageAnswer, images_document
+from lumiimg.report.views.images import images_document
 from lumiimg.wording import count
 from tests.shared import answers
 from tests.shared.html_page import HOSTILE
@@ -284,7 +285,9 @@ def test_of_images_with_one_headline_each_reason_stands_with_its_names(
         )
         for name, why in reasons.items()
     ]
-    document = images_document("check", [*answers, ImageAnswer("z.sif", ExitCode.GOOD, "no obstacle found")])
+    document = images_document(
+        "check", ImageAnswers.of([*answers, ImageAnswer("z.sif", ExitCode.GOOD, "no obstacle found")])
+    )
     for text in (on_a_terminal(document, monkeypatch, "dumb"), shown(capsys, document)):
         for name, why in reasons.items():
             assert f"sockets {name} why: {why}" in together(text)
