@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 _ENGINES = ("apptainer", "singularity")
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
@@ -46,6 +47,15 @@ def engine_word(environment: Mapping[str, str] = os.environ) -> str:
     named, path = environment.get("LUMIIMG_ENGINE"), environment.get("PATH", "")
     found = (name for name in (named, *_ENGINES) if name and shutil.which(name, path=path))
     return shlex.quote(next(found, _ENGINES[0]))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return `49-55,57`."""
+    runs = []
+    for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        found = [number for _, number in run]
+        runs.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else f"{found[0]}")
+    return ",".join(runs)
 
 
 def size(size_bytes: int) -> str:

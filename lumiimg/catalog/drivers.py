@@ -79,6 +79,12 @@ class SiteDriver:
     kernel: str | None = None
     """Release of the kernel that it came with, as `uname -r`."""
 
+    @property
+    def serves(self) -> str:
+        """What it serves, and what of that gives trouble, in words."""
+        doubt = f"; {self.doubtful}: {self.trouble}" if self.doubtful else ""
+        return f"{self.name} serves {self.rocm}{doubt}"
+
 
 @dataclass(frozen=True, slots=True)
 class DriverRelease:

@@ -25,6 +25,11 @@ class Jobs(StrEnum):
     SEVERAL = "several"
     """Those on several nodes."""
 
+    @property
+    def note(self) -> str:
+        """For which jobs, as a comment of a shell behind a line; nothing where it is for all."""
+        return {Jobs.ONE: "  # on one node", Jobs.SEVERAL: "  # on several nodes"}.get(self, "")
+
     def fit(self, nodes: int) -> bool:
         """Whether a job on this number of nodes is one of them."""
         return self is not (Jobs.SEVERAL if nodes == 1 else Jobs.ONE)

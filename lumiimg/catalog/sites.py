@@ -15,6 +15,7 @@ from lumiimg.catalog.folders import file_names, site_folders
 from lumiimg.catalog.launch import Jobs, read_annotation, read_jobs, read_module, read_option
 from lumiimg.catalog.needs import Need, read_needs
 from lumiimg.catalog.toml_table import Table, read_toml
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,6 +114,16 @@ class SitePartition:
     debug: bool
     """Whether it is for tests."""
     source: str
+
+    @property
+    def limits(self) -> str:
+        """What a job may have, in words."""
+        nodes = f"up to {count(self.nodes, 'node')}"
+        if self.least_nodes > 1:
+            nodes = f"{self.least_nodes} to {count(self.nodes, 'node')}"
+        whole = ", nodes of its own" if self.whole_nodes else ""
+        steps = "".join(f"; {step.hours:g} h up to {count(step.nodes, 'node')}" for step in self.steps)
+        return f"{nodes}, {self.hours:g} h{whole}{steps}{'; for tests' if self.debug else ''}"
 
     def hours_for(self, nodes: int) -> float:
         """Return the longest time, in hours, of a job of `nodes` nodes."""

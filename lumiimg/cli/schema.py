@@ -12,7 +12,7 @@ from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.report.json_kinds import KINDS, Schemas
 from lumiimg.report.json_output import strict_json
 from lumiimg.report.schema import schema_of
-from lumiimg.report.views.schemas import schemas_document
+from lumiimg.report.views.catalogue import schemas_document
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -13,11 +13,10 @@ from lumiimg.cluster.binds import spec
 from lumiimg.cluster.job.container import PALS, SLURM, JobFile, files
 from lumiimg.cluster.job.plan import JobPlan, SettingScope
 from lumiimg.cluster.job.shape import OTHER_SHAPE, duration
-from lumiimg.cluster.job.topology import ranges
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
 from lumiimg.errors import BadInputError
-from lumiimg.wording import count, word
+from lumiimg.wording import count, ranges, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

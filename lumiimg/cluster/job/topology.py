@@ -6,7 +6,6 @@ Computed from what the site's file says of its nodes (`[binding]`); no mask is w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,15 +71,6 @@ def _mask(cores: Iterable[int], binding: SiteBinding) -> str:
 def cores_of_a_gpu(binding: SiteBinding, *, sparing: bool = False) -> int:
     """Return how many cores go with each GPU of a node: the least that any of them has near it."""
     return min(len(binding.cores_near(gpu, sparing=sparing)) for gpu in range(len(binding.near)))
-
-
-def ranges(cores: Iterable[int]) -> str:
-    """Return `49-55,57`."""
-    runs = []
-    for _, run in groupby(enumerate(sorted(cores)), key=lambda pair: pair[1] - pair[0]):
-        numbers = [core for _, core in run]
-        runs.append(f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}")
-    return ",".join(runs)
 
 
 def picture(topology: Topology, cores: Iterable[int]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from lumiimg.definition.docker.steps import BuildPath, Declared, follow
 from lumiimg.definition.text import DefinitionError, checked_body
 from lumiimg.engine.own_folder import own_folder
 from lumiimg.errors import BadInputError, FailedError, one_line
+from lumiimg.findings import NO_ADVICE, Advice
+from lumiimg.resolve.request import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +58,29 @@ class Draft:
     """Of post.sh."""
     folder: Path | None = None
     """That was written; null without -o."""
+
+    @property
+    def open_lines(self) -> tuple[int, ...]:
+        """Lines of the Dockerfile at which the build ends until somebody has seen to it."""
+        return tuple(dict.fromkeys(entry.line for entry in self.left_out if entry.ends_build))
+
+    @property
+    def advice(self) -> Advice:
+        """What judges all layers together, with the nearest base of the catalogue; of a folder, what tries it."""
+        found = self.recognised
+        if self.folder is not None:
+            words = ["show", "--layers", str(self.folder.parent), self.folder.name]
+            if found.base is not None:
+                at = ["--layers", str(self.folder.parent), "--add", self.folder.name]
+                words = ["build", "--base", found.base.option, *at, "--dry-run"]
+            is_edited = found.layers or self.open_lines
+            where = f"once {self.folder}/post.sh is edited" if is_edited else None
+            return Advice(None, f"lumiimg {shlex.join(words)}", where)
+        if not found.layers:
+            return NO_ADVICE
+        name = found.base and (found.base.name or next(iter(found.base.near), None))
+        options = words_of(("--base", (name,)), ("--add", found.layers))
+        return Advice(None, f"lumiimg explain {options}", "to see whether they fit together")
 
 
 def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalogue: Catalogue) -> Draft:
@@ -115,10 +141,10 @@ def _layer(draft: Draft, layer: str) -> str:
         "date": dt.datetime.now(tz=dt.UTC).date(),
         "requires": [],
     }
-    if lines := list(dict.fromkeys(f"{entry.line}" for entry in draft.left_out if entry.ends_build)):
+    if lines := draft.open_lines:
         because = f"the build ends at each `todo` of its post.sh, which are from these lines of {file}: "
         trouble = {"given": [layer], "outcome": "warning", "rule": "layers", "source": "lumiimg draft"}
-        document["trouble"] = [trouble | {"because": because + ", ".join(lines[:8])}]
+        document["trouble"] = [trouble | {"because": because + ", ".join(map(str, lines[:8]))}]
     if arguments := layer_arguments(path):
         document["arguments"] = {name: _argument(text_of(one.value), one.line) for name, one in arguments.items()}
     environment = {"set": draft.environment.set, "prepend": draft.environment.prepend}

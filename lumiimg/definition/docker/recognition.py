@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.toml_table import CatalogError
 from lumiimg.definition.docker.dockerfile import Reference, text_of
 from lumiimg.errors import BadInputError
+from lumiimg.findings import Severity
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.registry import parse_reference
 
@@ -103,6 +104,11 @@ class Architectures:
         """Whether LUMI's MI250X is among them; null where that is the base's to say."""
         return GPU in self.gpus if self.gpus else None
 
+    @property
+    def severity(self) -> Severity:
+        """How it bears on jobs on LUMI."""
+        return {True: Severity.OK, False: Severity.PROBLEM, None: Severity.UNKNOWN}[self.has_gfx90a]
+
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
@@ -122,11 +128,6 @@ class Recognised:
         for known in (known for known in self.known if not known.in_base):
             versions[known.layer] = versions.get(known.layer) or known.version
         return tuple(f"{name}=={version}" if version else name for name, version in versions.items())
-
-    @property
-    def without_gpu(self) -> tuple[Architectures, ...]:
-        """The variables that leave out the GPU of LUMI."""
-        return tuple(entry for entry in self.architectures if entry.has_gfx90a is False)
 
 
 def recognise(path: BuildPath, catalogue: Catalogue) -> Recognised:

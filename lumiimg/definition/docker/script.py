@@ -16,6 +16,7 @@ from lumiimg.definition.docker.dockerfile import ArgumentText, Stage, Value, bas
 from lumiimg.definition.docker.steps import mount_of
 from lumiimg.definition.text import quote_bash, trap
 from lumiimg.errors import one_line
+from lumiimg.findings import Severity
 
 if TYPE_CHECKING:
     from lumiimg.definition.docker.steps import BuildPath, Declared, DockerStep, Setting
@@ -78,6 +79,13 @@ class LeftOut:
     ends_build: bool
     """Whether the draft ends there until somebody has seen to it."""
     is_secret: bool
+
+    @property
+    def severity(self) -> Severity:
+        """How it bears on the draft."""
+        if self.is_secret:
+            return Severity.PROBLEM
+        return Severity.UNKNOWN if self.ends_build else Severity.INFO
 
 
 def layer_arguments(path: BuildPath) -> dict[str, Declared]:

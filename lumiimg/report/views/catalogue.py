@@ -1,54 +1,63 @@
-"""What `list` and `show` answer of the catalogue and of sites."""
+"""What `list` and `show` answer of the catalogue and of sites, and `schema` of the kinds of JSON."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.ledger import trials_of
-from lumiimg.cluster.job.topology import ranges
 from lumiimg.findings import Advice
-from lumiimg.report.document import Document, Facts, Section
+from lumiimg.report.document import Document, facts_section
 from lumiimg.report.reach import LEGEND
-from lumiimg.report.views.request import when_of
-from lumiimg.wording import count
+from lumiimg.wording import count, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.catalog.drivers import SiteDriver
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.catalog.shown import CatalogueEntry, Listing, ShownLayer, ShownRecipe, ShownSite
-    from lumiimg.catalog.sites import Site, SitePartition
+    from lumiimg.catalog.shown import Listing, ShownLayer, ShownRecipe, ShownSite
+    from lumiimg.catalog.sites import Site
+    from lumiimg.report.json_kinds import Schemas
 
-NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
+_KINDS = {"base": "bases", "layer": "layers", "recipe": "recipes", "site": "sites", "broken": "broken"}
+"""Of entries, each with the title above them, in their order."""
+_NEVER_RUN = "documented by others, with their sources below; this project has never run anything on this machine"
 _Fact = tuple[str, str, str]
 """A name, what is known of it, and where from; empty where the text says it."""
 
 
 def listing_document(listing: Listing) -> Document:
     """Return what the catalogue has."""
-    kinds = ("base", "layer", "recipe", "site", "broken")
-    of_kinds = {kind: [entry for entry in listing.entries if entry.kind == kind] for kind in kinds}
+    kinds = [entry.kind for entry in listing.entries]
     return Document(
-        command="list",
-        subject="the catalogue",
-        is_list=True,
-        sentence=", ".join(count(len(of_kinds[kind]), kind) for kind in kinds[:-1]),
+        "list",
+        "the catalogue",
+        ", ".join(count(kinds.count(kind), kind) for kind in ("base", "layer", "recipe", "site")),
         summary=("more of one: lumiimg show NAME", "what goes together: lumiimg explain --add LAYER --site SITE"),
-        sections=tuple(
-            Section(kind if kind == "broken" else f"{kind}s", (Facts(tuple(_rows(entries))),), is_headed=True)
-            for kind, entries in of_kinds.items()
-        ),
+        sections=tuple(facts_section(title, _rows(listing, kind), is_headed=True) for kind, title in _KINDS.items()),
         closing=(LEGEND,),
+        is_list=True,
     )
 
 
-def _rows(entries: Sequence[CatalogueEntry]) -> Iterator[tuple[str, str]]:
-    for entry in entries:
-        status = f"  [{entry.status}]" if entry.status and entry.kind != "broken" else ""
-        yield entry.name, f"{entry.summary}{status}"
-        if entry.old:
-            yield "", entry.old
+def _rows(listing: Listing, kind: str) -> Iterator[tuple[str, str]]:
+    for entry in listing.entries:
+        if entry.kind == kind:
+            status = f"  [{entry.status}]" if entry.status not in {"", "broken"} else ""
+            yield entry.name, f"{entry.summary}{status}"
+            if entry.old:
+                yield "", entry.old
+
+
+def schemas_document(listed: Schemas) -> Document:
+    """Return the names of all schemas."""
+    hints = ("one of them: lumiimg schema NAME", "as tables: docs/reference/json.md")
+    sections = (facts_section("Schemas", ((one.name, one.summary) for one in listed.schemas)),)
+    sentence = count(len(listed.schemas), "schema")
+    return Document("schema", "schemas", sentence, summary=hints, sections=sections, is_list=True)
+
+
+# -- a recipe, a layer --
 
 
 def recipe_document(shown: ShownRecipe) -> Document:
@@ -58,12 +67,12 @@ def recipe_document(shown: ShownRecipe) -> Document:
     rows += [(title, value) for title, value in (("site", recipe.site), ("fabric", recipe.fabric)) if value]
     rows += [("argument", f"{name}={value}") for name, value in shown.arguments.items()]
     return Document(
-        command="show",
-        subject=recipe.name,
-        is_list=True,
-        sentence=f"{recipe.name} (recipe): {recipe.summary}",
+        "show",
+        recipe.name,
+        f"{recipe.name} (recipe): {recipe.summary}",
         advice=Advice(next=f"lumiimg explain --recipe {recipe.name}", where="what comes out, and why"),
-        sections=(Section("The recipe", (Facts(tuple(rows)),)),),
+        sections=(facts_section("The recipe", rows),),
+        is_list=True,
     )
 
 
@@ -71,13 +80,8 @@ def layer_document(shown: ShownLayer) -> Document:
     """Return one base or layer. Raises CatalogError where a file of it cannot be read."""
     layer = shown.layer
     kind = "family of bases" if layer.variants else shown.kind
-    return Document(
-        command="show",
-        subject=layer.name,
-        is_list=True,
-        sentence=f"{layer.name} ({kind}, {layer.status}): {layer.summary}",
-        sections=(Section("The layer", (Facts(tuple(_facts(shown))),)),),
-    )
+    sentence = f"{layer.name} ({kind}, {layer.status}): {layer.summary}"
+    return Document("show", layer.name, sentence, sections=(facts_section("The layer", _facts(shown)),), is_list=True)
 
 
 def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
@@ -139,21 +143,17 @@ def _tried(layer: Layer, release: Release | None) -> Iterator[tuple[str, str]]:
 
 def site_document(shown: ShownSite) -> Document:
     """Return what is known of a machine, each fact with its source and date."""
-    facts = (*_machine(shown), *_for_jobs(shown.site))
-    rows = [row for name, text, source in facts for row in ((name, text), ("", source)) if row[1]]
-    return Document(
-        command="show",
-        subject=shown.site.name,
-        is_list=True,
-        sentence=f"{shown.site.name}: {shown.site.title}",
-        sections=(Section("The site", (Facts(tuple(rows)),)),),
-    )
+    site = shown.site
+    facts = (*_machine(shown), *_cores(shown), *_for_jobs(site))
+    rows = (row for name, text, source in facts for row in ((name, text), ("", source)) if row[1])
+    sentence, sections = f"{site.name}: {site.title}", (facts_section("The site", rows),)
+    return Document("show", site.name, sentence, sections=sections, is_list=True)
 
 
 def _machine(shown: ShownSite) -> Iterator[_Fact]:
     site = shown.site
     if site.status == "documented":
-        yield "status", NEVER_RUN, ""
+        yield "status", _NEVER_RUN, ""
     for question in shown.questions:
         answers = f"lumiimg says {question.predicted}, a trial measured {question.measured}"
         yield "open", f"{question.about}: {answers}", f"{question.trial}, {question.date}"
@@ -169,48 +169,13 @@ def _machine(shown: ShownSite) -> Iterator[_Fact]:
         yield "fabric", text, f"{fabric.source}, {fabric.date}"
     for title, value in (("processors", site.processors), ("scheduler", site.scheduler), ("engine", site.engine)):
         yield title, value or "", ""
-    for part in site.partitions:
-        yield "partition", _limits(part), part.source
-    yield from _cores(shown)
-
-
-def _for_jobs(site: Site) -> Iterator[_Fact]:
-    for bind in site.binds:
-        yield "bind", f"{bind.path}: {bind.reason}", bind.source or ""
-    for variable in site.variables:
-        given = "".join(f"  # with {need}" for need in variable.given)
-        given += "".join(f"  # not with {need}" for need in variable.unless)
-        text = f"{variable.name}={variable.value}{when_of(variable)}{given}"
-        yield "variable", text, f"{variable.because} ({variable.source})"
-    for module in site.modules:
-        yield "module", f"{module.name}: {module.because}", module.source
-    for option in site.options:
-        yield "option", f"{option.value}{when_of(option)}: {option.because}", option.source
-    for note in site.annotations:
-        yield "container", f'{note.key} = "{note.value}"{when_of(note)}: {note.because}', note.source
-    for tried in site.measured:
-        value = f"={tried.value}" if tried.value else ""
-        yield tried.effect, f"{tried.name}{value}: {tried.because}", f"{tried.source}, {tried.date}"
-    for advice in site.advice:
-        yield "advice", advice.text, advice.source
+    yield from (("partition", f"{part.name}: {part.limits}", part.source) for part in site.partitions)
 
 
 def _driver(driver: SiteDriver) -> Iterator[_Fact]:
-    doubt = f"; {driver.doubtful}: {driver.trouble}" if driver.doubtful else ""
-    text = f"{driver.name} serves {driver.rocm}{doubt}"
-    yield "driver", text, f"{driver.rank}: {driver.source}, {driver.date}"
+    yield "driver", driver.serves, f"{driver.rank}: {driver.source}, {driver.date}"
     for seen in driver.evidence:
         yield "", f"ROCm {seen.rocm} runs there: {seen.text}", f"{seen.rank}: {seen.source}, {seen.date}"
-
-
-def _limits(part: SitePartition) -> str:
-    nodes = f"up to {count(part.nodes, 'node')}"
-    if part.least_nodes > 1:
-        nodes = f"{part.least_nodes} to {count(part.nodes, 'node')}"
-    steps = "".join(f"; {step.hours:g} h up to {count(step.nodes, 'node')}" for step in part.steps)
-    whole = ", nodes of its own" if part.whole_nodes else ""
-    tests = "; for tests" if part.debug else ""
-    return f"{part.name}: {nodes}, {part.hours:g} h{whole}{steps}{tests}"
 
 
 def _cores(shown: ShownSite) -> Iterator[_Fact]:
@@ -225,3 +190,25 @@ def _cores(shown: ShownSite) -> Iterator[_Fact]:
 
 def _near(cores: Sequence[Sequence[int]]) -> str:
     return "; ".join(f"GPU {gpu}: {ranges(near)}" for gpu, near in enumerate(cores))
+
+
+def _for_jobs(site: Site) -> Iterator[_Fact]:
+    for bind in site.binds:
+        yield "bind", f"{bind.path}: {bind.reason}", bind.source or ""
+    for variable in site.variables:
+        needs = (
+            *(f"  # with {need}" for need in variable.given),
+            *(f"  # not with {need}" for need in variable.unless),
+        )
+        text = f"{variable.name}={variable.value}{variable.nodes.note}{''.join(needs)}"
+        yield "variable", text, f"{variable.because} ({variable.source})"
+    for module in site.modules:
+        yield "module", f"{module.name}: {module.because}", module.source
+    for option in site.options:
+        yield "option", f"{option.value}{option.nodes.note}: {option.because}", option.source
+    for note in site.annotations:
+        yield "container", f'{note.key} = "{note.value}"{note.nodes.note}: {note.because}', note.source
+    for tried in site.measured:
+        value = f"={tried.value}" if tried.value else ""
+        yield tried.effect, f"{tried.name}{value}: {tried.because}", f"{tried.source}, {tried.date}"
+    yield from (("advice", advice.text, advice.source) for advice in site.advice)

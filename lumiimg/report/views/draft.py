@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.definition.docker.dockerfile import text_of
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
-from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Document, Facts, Item, Paragraph, Row, Section, Table
+from lumiimg.findings import Severity
+from lumiimg.report.document import Document, Item, Paragraph, Row, Section, Table, facts_section
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -29,66 +28,42 @@ def draft_document(draft: Draft) -> Document:
     path = draft.path
     stages = [path.base or "scratch", *(f"stage {stage.label} (line {stage.line})" for stage in path.stages)]
     known = (
-        (one.layer, f"{one.what} ({_lines([one.line])}, stage {one.stage}){'; the base has it' if one.in_base else ''}")
+        (one.layer, f"{one.what} (line {one.line}, stage {one.stage}){'; the base has it' if one.in_base else ''}")
         for one in draft.recognised.known
     )
     return Document(
-        command="draft",
-        subject=str(path.dockerfile.path),
-        is_list=True,
-        is_named=True,
-        sentence=" → ".join(stages),
-        advice=_advice(draft),
+        "draft",
+        str(path.dockerfile.path),
+        " → ".join(stages),
+        advice=draft.advice,
         sections=(
             Section("Base", _base(draft), is_headed=True),
-            Section("Layers that bring what is in it", (Facts(tuple(known)),), is_headed=True),
+            facts_section("Layers that bring what is in it", known, is_headed=True),
             Section("GPUs", _gpus(draft), is_headed=True),
-            Section("Arguments", (Facts(tuple(_arguments(draft))),), is_headed=True),
+            facts_section("Arguments", _arguments(draft), is_headed=True),
             Section("Steps", (Table(("line", "", ""), tuple(_steps(draft)), what="steps"),), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
         ),
         closing=("as a layer: the same with -o layers/NAME",),
+        is_list=True,
+        is_named=True,
     )
 
 
 def _written(draft: Draft, folder: Path) -> Document:
-    found = draft.recognised
-    if found.base is None:
-        words = ["show", "--layers", str(folder.parent), folder.name]
-    else:
-        at = ["--layers", str(folder.parent), "--add", folder.name]
-        words = ["build", "--base", found.base.option, *at, "--dry-run"]
-    is_edited = found.layers or any(entry.ends_build for entry in draft.left_out)
     return Document(
-        command="draft",
-        subject=str(folder),
+        "draft",
+        str(folder),
+        f"{count(len(draft.path.steps), 'step')} as a layer that nobody has built yet",
+        advice=draft.advice,
+        sections=(Section("What to see to", _to_do(draft)),),
         is_list=True,
         is_named=True,
-        sentence=f"{count(len(draft.path.steps), 'step')} as a layer that nobody has built yet",
-        advice=Advice(None, f"lumiimg {shlex.join(words)}", f"once {folder}/post.sh is edited" if is_edited else None),
-        sections=(Section("What to see to", _to_do(draft)),),
     )
 
 
-def _lines(numbers: Iterable[int]) -> str:
-    shown = list(dict.fromkeys(map(str, numbers)))
-    return f"line{'s' * (len(shown) > 1)} {', '.join(shown)}"
-
-
-def _advice(draft: Draft) -> Advice:
-    """Return what judges all layers together; where the catalogue has no such base, it lists those that take them."""
-    found = draft.recognised
-    if not found.layers:
-        return NO_ADVICE
-    name = found.base and (found.base.name or next(iter(found.base.near), None))
-    words = ["--base", name] if name else []
-    for layer in found.layers:
-        words += ["--add", layer]
-    return Advice(None, f"lumiimg explain {shlex.join(words)}", "to see whether they fit together")
-
-
 def _base(draft: Draft) -> Iterator[Paragraph]:
-    base = draft.recognised.base
+    base, ours = draft.recognised.base, PLATFORM["TARGETPLATFORM"]
     if base is None:
         yield Paragraph("scratch: no image; a layer needs one")
     elif base.name:
@@ -97,7 +72,6 @@ def _base(draft: Draft) -> Iterator[Paragraph]:
         yield Paragraph(f"{base.image}, which the catalogue does not have: --base {base.option}")
         if base.near:
             yield Paragraph(f"other tags of it in the catalogue: {', '.join(base.near)}")
-    ours = PLATFORM["TARGETPLATFORM"]
     if draft.path.platform not in {None, ours}:
         yield Paragraph(f"FROM asks for {draft.path.platform}; lumiimg builds for {ours}", Severity.UNKNOWN)
 
@@ -105,11 +79,8 @@ def _base(draft: Draft) -> Iterator[Paragraph]:
 def _gpus(draft: Draft) -> Iterator[Paragraph]:
     for entry in draft.recognised.architectures:
         gpus = " ".join(entry.gpus) or "what the base image has"
-        text = f"{entry.name} ({_lines([entry.line])}): {gpus}"
-        if entry in draft.recognised.without_gpu:
-            yield Paragraph(f"{text}; without {GPU} (MI250X, LUMI's)", Severity.PROBLEM)
-        else:
-            yield Paragraph(text, Severity.OK if entry.gpus else Severity.UNKNOWN)
+        lacks = f"; without {GPU} (MI250X, LUMI's)" if entry.severity is Severity.PROBLEM else ""
+        yield Paragraph(f"{entry.name} (line {entry.line}): {gpus}{lacks}", entry.severity)
 
 
 def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -117,7 +88,7 @@ def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
     for declared in draft.path.arguments:
         value = "no value" if declared.value is None else f"= {text_of(declared.value) or '(empty)'}"
         used = f"used in {_lines(declared.used)}" if declared.used else "not used"
-        yield declared.name, f"{value} ({_lines([declared.line])}; {used})"
+        yield declared.name, f"{value} (line {declared.line}; {used})"
 
 
 def _steps(draft: Draft) -> Iterator[Row]:
@@ -129,9 +100,7 @@ def _steps(draft: Draft) -> Iterator[Row]:
 
 def _left_out(draft: Draft) -> Iterator[Paragraph]:
     for entry in draft.left_out:
-        is_open = Severity.UNKNOWN if entry.ends_build else Severity.INFO
-        severity = Severity.PROBLEM if entry.is_secret else is_open
-        yield Paragraph(f"line {entry.line} {entry.keyword}: {entry.what}", severity)
+        yield Paragraph(f"line {entry.line} {entry.keyword}: {entry.what}", entry.severity)
     for note in draft.environment.notes:
         yield Paragraph(note, Severity.INFO)
 
@@ -147,6 +116,9 @@ def _to_do(draft: Draft) -> Iterator[Item | Paragraph]:
         where = _lines(known.line for known in found.known if known.layer == layer)
         text = f"the layer {layer} brings part of it ({where}): take that out and --add {name}"
         yield Item(Severity.UNKNOWN, text)
-    for one in (*_left_out(draft), *_gpus(draft)):
-        if one.severity is Severity.PROBLEM:
-            yield one
+    yield from (one for one in (*_left_out(draft), *_gpus(draft)) if one.severity is Severity.PROBLEM)
+
+
+def _lines(numbers: Iterable[int]) -> str:
+    shown = list(dict.fromkeys(map(str, numbers)))
+    return f"line{'s' * (len(shown) > 1)} {', '.join(shown)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.topology import RankCores, Topology, picture, ranges
+from lumiimg.cluster.job.topology import RankCores, Topology, picture
 from lumiimg.findings import Advice, Severity
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section
-from lumiimg.wording import count
+from lumiimg.wording import count, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,8 +27,6 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.catalog.launch import SiteAnnotation, SiteOption
-    from lumiimg.catalog.sites import SiteVariable
     from lumiimg.definition.writer import BuildPlan
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.plan import Plan, PossibleBases
@@ -99,11 +97,6 @@ def doubts_section(lock: Lock) -> Section:
     return Section("What is not sure", items)
 
 
-def when_of(variable: SiteVariable | SiteOption | SiteAnnotation) -> str:
-    """Return for which jobs a thing of a site is, as a comment of a shell; nothing where it is for all."""
-    return {"one": "  # on one node", "several": "  # on several nodes"}.get(variable.nodes, "")
-
-
 def stack_table(stack: Sequence[Chosen | LockedLayer]) -> Table:
     """Return a base and its layers in their order."""
     rows = (Row((one.layer.name, one.version or "", one.status)) for one in stack)
@@ -130,7 +123,7 @@ def _of_jobs(plan: Plan) -> Iterator[Section]:
     if note := never_built(plan.base_and_layers):
         yield Section("How far it was tried", (Paragraph(note, Severity.UNKNOWN),))
     if plan.environment and plan.site is not None:
-        exports = tuple(f"export {item.name}={item.value}{when_of(item)}" for item in plan.environment)
+        exports = tuple(f"export {item.name}={item.value}{item.nodes.note}" for item in plan.environment)
         because = tuple((item.name, f"{item.because} ({item.source})") for item in plan.environment)
         yield Section(f"For jobs on {plan.site.name}", (Lines(exports, "variables"), Facts(because)), Shown.VERBOSE)
 
