@@ -64,6 +64,10 @@ class Evidence:
     text: str
     """The line."""
 
+    def __str__(self) -> str:
+        """Return the line with where it stands."""
+        return f"{self.file}:{self.line}: {self.text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:

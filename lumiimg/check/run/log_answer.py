@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Finding, Severity
+from lumiimg.nccl.headline import headline
 
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.run.job_log import ImageOfJob
-    from lumiimg.nccl.report import LogReport, RankUse
+    from lumiimg.nccl.report import LogReport, RankResult, RankUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,22 @@ class LogAnswer:
         return "good" if self.exit_code is ExitCode.GOOD else "no" if self.exit_code is ExitCode.NO else "undecided"
 
     @property
+    def sentence(self) -> str:
+        """The answer for a person: the headline, and what was measured where that alone makes it a no."""
+        bad = next((finding for finding in self.findings if finding.severity is Severity.PROBLEM), None)
+        measured = f"; {bad.summary}" if bad is not None and self.report.answer is not ExitCode.NO else ""
+        return f"{headline(self.report)}{measured}"
+
+    @property
     def ranks(self) -> dict[str, RankUse]:
         """By number; by number and process where several say to be the same; by process where no number is known."""
         taken = Counter(one.rank for one in self.report.ranks)
-        return {
-            one.process
-            if one.rank is None
-            else str(one.rank)
-            if taken[one.rank] == 1
-            else f"{one.rank} {one.process}": one
-            for one in self.report.ranks
-        }
+
+        def name(one: RankResult) -> str:
+            number = "" if one.rank is None else str(one.rank)
+            return number if taken[one.rank] == 1 and number else f"{number} {one.process}".strip()
+
+        return {name(one): one for one in self.report.ranks}
 
     @property
     def environment(self) -> dict[str, str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.log_answer import LogAnswer
     from lumiimg.findings import Finding
-    from lumiimg.nccl.report import Evidence, LogReport, VerdictGroup
+    from lumiimg.nccl.report import LogReport, VerdictGroup
     from lumiimg.nccl.vocabulary import Vocabulary
 
 _CAUSES = 3
@@ -43,12 +43,12 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
     """Return what the log `names` says of its job."""
     report, measured = answer.report, answer.findings
     ended = () if report.ended is None else (_network(report),)
-    proof = Lines(tuple(map(place, report.proof)), few=1 if ended else 3, is_evidence=True)
+    proof = Lines(tuple(map(str, report.proof)), few=1 if ended else 3, is_evidence=True)
     return Document(
         command="log",
         subject=", ".join(names),
         severity=severity_of(answer.exit_code),
-        sentence=_sentence(answer),
+        sentence=answer.sentence,
         advice=report.advice,
         summary=tuple(_summary(report)),
         sections=(
@@ -99,11 +99,6 @@ def _summary(report: LogReport) -> Iterator[str]:
     yield from (", ".join(parts) for parts in (used, how) if parts)
 
 
-def place(evidence: Evidence) -> str:
-    """Return a line with where it stands."""
-    return f"{evidence.file}:{evidence.line}: {evidence.text}"
-
-
 def signatures_document(known: Vocabulary) -> Document:
     """Return the messages that the log reader knows."""
     items = (
@@ -126,14 +121,6 @@ def signatures_document(known: Vocabulary) -> Document:
     )
 
 
-def _sentence(answer: LogAnswer) -> str:
-    """Return the headline, and what was measured where that alone makes the answer a no."""
-    worst = next((finding for finding in answer.findings if finding.severity is Severity.PROBLEM), None)
-    if worst is None or answer.report.answer is ExitCode.NO:
-        return headline(answer.report)
-    return f"{headline(answer.report)}; {worst.summary}"
-
-
 def _network(report: LogReport) -> Item:
     answer = replace(report, ended=None).answer
     return Item(severity_of(answer), f"network: {network(report)}", case="network of the job")
@@ -152,7 +139,7 @@ def _causes(report: LogReport) -> Iterator[Item]:
             Severity.INFO if is_note else severity,
             cause.summary,
             tag=cause.id,
-            evidence=tuple(map(place, cause.evidence)),
+            evidence=tuple(map(str, cause.evidence)),
             why=cause.because,
             remedies=cause.remedy,
             source=cause.source,
