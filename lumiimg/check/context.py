@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
-from lumiimg.check.static.variables import Variables, read_variables
 from lumiimg.host.container_view import ContainerView, LoaderMachine, read_on, see_inside
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.job_process import JobProcesses, jobs_of
+from lumiimg.host.rccl_variables import Variables, read_variables
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
 from lumiimg.resolve.inventory import Inventory, read_contents
 from lumiimg.resolve.venv import Venv, with_venv

@@ -21,13 +21,13 @@ from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the 
 from lumiimg.check.run.execution import RunResult, count_gpus, refuse_without_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_files
-from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import MissingHereError
 from lumiimg.files import temporary_folder
 from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
+from lumiimg.resolve.gpu_account import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import libc_kind, loader_of
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBRCCL, RCCL_OR_PLUGIN, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE, read_conf, read_rccl
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, read_rccl
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.job_process import JobProcess, begin, jobs_of
+from lumiimg.host.rccl_variables import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image, RootFileSystem
@@ -67,22 +67,13 @@ def demands_of(image: Image, settings: LoaderSettings) -> Iterator[Demand]:
 
     Of several frameworks the one that counts is first. Raises BadInputError where the image cannot be read.
     """
-    root = image.root
-    conf = _conf(root)
-    own = {name: variable_of(name, image, {}) for name in (PLUGIN_VARIABLE, PROVIDER_PATH)}
-    named, provider_path = (conf.get(name) if value is None else value for name, value in own.items())
+    root, variables = image.root, read_variables(image, {})
     found = False
     for job in jobs_of(image, {}).processes or (job_of_library(root, settings, rccl_files(root)),):
         if (rccl := begin(root, settings, job).rccl) is not None:
             library = read_rccl(root.open(rccl.path))
             found = True
-            yield Demand(job, library.names(named), library.accepts, provider_path)
-    if not found and (alone := demand_without_rccl(root, own[PROVIDER_PATH])) is not None:
+            named = library.names(variables.get(PLUGIN_VARIABLE))
+            yield Demand(job, named, library.accepts, variables.get(PROVIDER_PATH))
+    if not found and (alone := demand_without_rccl(root, variable_of(PROVIDER_PATH, image, {}))) is not None:
         yield alone
-
-
-def _conf(root: RootFileSystem) -> Mapping[str, str]:
-    try:
-        return read_conf(root)
-    except (OSError, BadInputError):  # RCCL cannot read it either
-        return {}

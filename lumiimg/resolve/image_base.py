@@ -94,11 +94,10 @@ def _gpu(image: Image, site: Site | None) -> tuple[GpuVerdict, ...]:
     if site is None or site.arch is None:
         return ()
     from lumiimg.host.job_process import loaded_in_jobs
-    from lumiimg.resolve.gpu_code import gpu_code_of
-    from lumiimg.resolve.gpu_verdict import XNACK, gpu_of, gpu_verdicts
+    from lumiimg.resolve.gpu_account import account_of_gpu
 
-    gpu = gpu_of(site.arch, image.environment.get(XNACK))
-    return gpu_verdicts(gpu_code_of(image.root), gpu, loaded_in_jobs(image))
+    account = account_of_gpu(image, {}, loaded_in_jobs(image), site)
+    return account.parts if account else ()
 
 
 def read_bases(

@@ -25,7 +25,8 @@ from lumiimg.fabric.names import (
     part_of,
 )
 from lumiimg.fabric.path import Part
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_rccl
+from lumiimg.host.rccl_variables import read_variables
 from lumiimg.image.tree import ImageError
 from lumiimg.resolve.rocm_of_image import LIBRARY, rocm_in_wheels, rocm_of
 from lumiimg.resolve.stack import OfferedComponent, Stack
@@ -181,7 +182,7 @@ def _plugin(image: Image, rccl: Rccl, found: list[str]) -> dict[str, str]:
 
     One of another name is not a plugin to RCCL, which goes past it.
     """
-    named = _plugin_variable(image)
+    named = read_variables(image, {}).get(PLUGIN_VARIABLE)
     if rccl.generation is None and named:  # a layer brings an RCCL, or it is one that nobody knows
         names = names_by_variable(named, _STEMS, Naming.LIST)
     else:
@@ -194,16 +195,6 @@ def _plugin(image: Image, rccl: Rccl, found: list[str]) -> dict[str, str]:
             if versions := _net_api(image.root, path):
                 return {"net-api": str(versions[0]), "net-api-oldest": str(versions[-1])}
     return {}
-
-
-def _plugin_variable(image: Image) -> str | None:
-    """Return NCCL_NET_PLUGIN as the image itself sets it: in its environment, else in RCCL's own file."""
-    if PLUGIN_VARIABLE in image.environment:
-        return image.environment[PLUGIN_VARIABLE]
-    try:
-        return read_conf(image.root).get(PLUGIN_VARIABLE)
-    except (OSError, ImageError):
-        return None
 
 
 def _net_api(root: RootFileSystem, path: str) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from lumiimg.build.builder import BuiltImage, RebuildResult
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
 from lumiimg.check.answer import Answer, decide, sentence
-from lumiimg.check.static.gpu_code import GpuAccount
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.answers import UnresponsiveNodes
@@ -27,6 +26,7 @@ from lumiimg.gpu.rule import GpuFit
 from lumiimg.report.page import to_page
 from lumiimg.report.views.build import built_document
 from lumiimg.report.views.check import check_document, nodes_document
+from lumiimg.resolve.gpu_account import GpuAccount
 from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log

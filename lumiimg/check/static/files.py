@@ -12,12 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.gpu_code import findings_of, judge_gpu_code
 from lumiimg.check.static.host_fit import HostFit
 from lumiimg.check.static.image_faults import find_faults
 from lumiimg.check.static.process import CheckedProcess, StaticResult, check_process, without_rccl
 from lumiimg.check.static.process_faults import check_unmodelled
-from lumiimg.check.static.surroundings import findings_of_machine, findings_of_venv
+from lumiimg.check.static.surroundings import findings_of_gpu, findings_of_machine, findings_of_venv
 from lumiimg.check.static.variables import doubted
 from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
@@ -30,6 +29,7 @@ from lumiimg.host.manifest import Loaded
 from lumiimg.host.margins import margins_of
 from lumiimg.host.rccl_process import job_of_library, rccl_files
 from lumiimg.host.root_queries import names_in
+from lumiimg.resolve.gpu_account import account_of_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,8 +70,8 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
         loaded, missing = _alone(context, demand)
     carried = account_of(image.root, settings, demand, manifest, snapshot)
     paths = (item.object.path for item in loaded)
-    gpu = judge_gpu_code(image, context.read_by_engine, paths, context.site, snapshot) if with_gpu else None
-    found = Findings(Level.STATIC, [*doubted(findings_of(gpu), context.variables), *static.findings])
+    gpu = account_of_gpu(image, context.read_by_engine, paths, context.site, snapshot) if with_gpu else None
+    found = Findings(Level.STATIC, [*doubted(findings_of_gpu(gpu), context.variables), *static.findings])
     if carried.sentence is not None:
         found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
     return HostFit(

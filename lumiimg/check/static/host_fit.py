@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer, decide
 from lumiimg.check.static.commands import with_commands
-from lumiimg.check.static.gpu_code import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.static.process import StaticResult  # noqa: TC001 - as above
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
@@ -19,6 +18,7 @@ from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.carried_account import CarriedAccount  # noqa: TC001 - as above
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
 from lumiimg.host.margins import Margin  # noqa: TC001 - as above
+from lumiimg.resolve.gpu_account import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,13 +1,16 @@
-"""What stands against an image, whatever its libraries are: the machine that it is for, and a Python bound over it."""
+"""What stands against an image whatever its libraries are: processors, driver and GPU, and a Python bound over it.
+
+Where the GPU takes none of the code, no network matters.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.registry import Findings
-from lumiimg.elf.system import facts_at, loader_of
+from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.snapshot_tree import MACHINES
+from lumiimg.gpu.rule import GpuFit
+from lumiimg.host.processors import wrong_processors
 from lumiimg.resolve.driver_rule import driver_window, window_on_node
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
@@ -16,16 +19,13 @@ from lumiimg.resolve.venv import VenvFault, faults_of, made_again
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.process import StaticResult
-    from lumiimg.host.snapshot import Snapshot
-    from lumiimg.image import Image
+    from lumiimg.resolve.gpu_account import GpuAccount
+    from lumiimg.resolve.gpu_verdict import GpuVerdict
 
-_OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
-"""Architectures as images name them, and as `uname -m` does."""
-_OF_ROCM = "x86_64"
-"""Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
+_SHOWN = 8
+_LACKS = {GpuFit.NO: "none", GpuFit.PART: "part", GpuFit.UNKNOWN: "unknown", GpuFit.XNACK: "xnack"}
 _OF_VENV = {
     VenvFault.OTHER_PYTHON: (Code.PROGRAM_VENV_PYTHON, Severity.PROBLEM, None),
     VenvFault.OWN_TORCH: (Code.PROGRAM_VENV_TORCH, Severity.PROBLEM, "own"),
@@ -78,26 +78,53 @@ def _driver(context: ImageInContext) -> Iterator[RuleResult]:
         yield from driver_window(context.contents.stack, site)
 
 
-def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | None, site: Site | None) -> str | None:
-    """Return why the processors of a machine do not run an image: by what it says of itself, and by its programs.
+def findings_of_gpu(account: GpuAccount | None) -> tuple[Finding, ...]:
+    """Return what follows for jobs from what the GPU of a machine makes of the code; without an account, nothing."""
+    found = Findings(Level.STATIC)
+    if account is not None:
+        if account.taken_for is not None:
+            names = {"processor": account.processor, "machine": account.machine, "other": account.taken_for}
+            found.add(Code.GPU_CODE, Severity.PROBLEM, reason="override", names=names)
+        _judge_needed(account, [part for part in account.parts if part.needed], found)
+        for part in account.parts:
+            if not part.needed and part.fit is not GpuFit.RUNS:
+                details: FindingDetails = {"where": part.paths[0], "cause": part.without}
+                names = _names(account, part)
+                found.add(Code.GPU_BESIDE, Severity.INFO, reason=_LACKS[part.fit], names=names, **details)
+    return tuple(found.found)
 
-    Of a node what was seen counts, else what is known of the site; without either, what ROCm is for.
-    """
-    if snapshot is not None:
-        wanted, whose = snapshot.architecture, snapshot.host
-    elif site is not None and site.processors is not None:
-        wanted, whose = site.processors, site.name
-    else:
-        wanted, whose = _OF_ROCM, "machines with ROCm"
-    said = _OF_GO.get(image.architecture or "", image.architecture)
-    if said not in {None, wanted}:
-        return f"the image says that it is for {said}, but {whose} has {wanted}"
-    root = image.root
-    for path in (*files, *filter(None, [loader_of(root)])):
-        if (facts := facts_at(root, path)) is not None:
-            machine = MACHINES.get(facts.machine, f"another machine (e_machine {facts.machine})")
-            if facts.elf_class == 64 and machine == wanted:
-                return None
-            bits = "" if facts.elf_class == 64 else f" with {facts.elf_class} bits"
-            return f"{path} is for {machine}{bits}, and {whose} has {wanted}"
-    return None
+
+def _judge_needed(account: GpuAccount, needed: Sequence[GpuVerdict], found: Findings) -> None:
+    """Judge what each job calls: a finding for each kind of answer."""
+    parts = {fit: [part for part in needed if part.fit is fit] for fit in GpuFit}
+    if none := parts[GpuFit.NO]:
+        found.add(Code.GPU_CODE, Severity.PROBLEM, reason="none", names=_names(account, *none), **_details(none))
+    if retried := parts[GpuFit.XNACK]:
+        found.add(Code.GPU_XNACK, Severity.PROBLEM, names=_names(account, *retried), **_details(retried))
+    for part in parts[GpuFit.UNKNOWN]:
+        details: FindingDetails = {"where": part.paths[0], "cause": part.why}
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, reason="unknown", names=_names(account, part), **details)
+    for part in parts[GpuFit.PART]:
+        found.add(Code.GPU_CODE, Severity.INFO, reason="part", names=_names(account, part), where=part.paths[0])
+    if runs := parts[GpuFit.RUNS]:
+        found.add(Code.GPU_CODE, Severity.OK, reason="runs", names=_names(account, *runs))
+    if not needed:
+        found.add(Code.GPU_CODE, Severity.UNKNOWN, reason="nothing-found", names=_names(account))
+
+
+def _names(account: GpuAccount, *parts: GpuVerdict) -> dict[str, str]:
+    """Return the names for what is said of components."""
+    return {
+        "gpu": account.title,
+        "processor": account.processor,
+        "components": ", ".join(part.component for part in parts),
+        "have": ", ".join(f"{part.component} ({part.has})" for part in parts),
+        "has": parts[0].has if parts else "",
+        "why": (parts[0].why if parts else None) or "",
+    }
+
+
+def _details(parts: Sequence[GpuVerdict]) -> FindingDetails:
+    lines = tuple(f"{part.component}: {part.paths[0]}" for part in parts[:_SHOWN])
+    causes = "; ".join(f"{part.component}: {part.without}" for part in parts[:_SHOWN])
+    return {"where": parts[0].paths[0], "evidence": lines, "cause": causes}

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
-from lumiimg.check.static.gpu_code import judge_gpu_code
 from lumiimg.check.static.host_fit import HostFit, without_ours
-from lumiimg.check.static.surroundings import wrong_processors
 from lumiimg.cluster.job.gpu_notes import notes_of_gpu
 from lumiimg.cluster.job.mounts import absent_paths
 from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
 from lumiimg.errors import RefusedError
 from lumiimg.host.carried_manifest import MANIFEST_PATH
 from lumiimg.host.job_process import loaded_in_jobs
+from lumiimg.host.processors import wrong_processors
 from lumiimg.resolve.driver_rule import driver_of_node
+from lumiimg.resolve.gpu_account import account_of_gpu
 from lumiimg.resolve.image_python import note_of_program, python_of
 from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.venv import notes_of_venv
@@ -66,7 +66,7 @@ def _with_image(
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
         contents = read_contents(image)
         python = python_of(image, contents)
-        gpu = judge_gpu_code(image, environment, loaded_in_jobs(image), site, snapshot)
+        gpu = account_of_gpu(image, environment, loaded_in_jobs(image), site, snapshot)
         mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
         request = replace(
             asked,

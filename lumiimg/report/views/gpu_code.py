@@ -14,7 +14,7 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.check.static.gpu_code import GpuAccount
+    from lumiimg.resolve.gpu_account import GpuAccount
     from lumiimg.resolve.gpu_code import ImageGpuCode
 
 

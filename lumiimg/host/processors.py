@@ -1,0 +1,45 @@
+"""Whether the processors of a machine run an image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.system import facts_at, loader_of
+from lumiimg.host.snapshot_tree import MACHINES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumiimg.catalog.sites import Site
+    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image
+
+_OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
+"""Architectures as images name them, and as `uname -m` does."""
+_OF_ROCM = "x86_64"
+"""Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
+
+
+def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | None, site: Site | None) -> str | None:
+    """Return why the processors of a machine do not run an image: by what it says of itself, and by its programs.
+
+    Of a node what was seen counts, else what is known of the site; without either, what ROCm is for.
+    """
+    if snapshot is not None:
+        wanted, whose = snapshot.architecture, snapshot.host
+    elif site is not None and site.processors is not None:
+        wanted, whose = site.processors, site.name
+    else:
+        wanted, whose = _OF_ROCM, "machines with ROCm"
+    said = _OF_GO.get(image.architecture or "", image.architecture)
+    if said not in {None, wanted}:
+        return f"the image says that it is for {said}, but {whose} has {wanted}"
+    root = image.root
+    for path in (*files, *filter(None, [loader_of(root)])):
+        if (facts := facts_at(root, path)) is not None:
+            machine = MACHINES.get(facts.machine, f"another machine (e_machine {facts.machine})")
+            if facts.elf_class == 64 and machine == wanted:
+                return None
+            bits = "" if facts.elf_class == 64 else f" with {facts.elf_class} bits"
+            return f"{path} is for {machine}{bits}, and {whose} has {wanted}"
+    return None
