@@ -21,6 +21,7 @@ from lumiimg.check.probe.container import Container
 from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.run.collective import (
     LOGS,
+    MOUNTED,
     Collective,
     CollectiveProgram,
     choose,
@@ -104,7 +105,7 @@ def ran(
     program: CollectiveProgram = CollectiveProgram.OWN,
     **how: bool | str,
 ) -> RunResult:
-    collective = Collective(program, ("x",), (), gpus, nodes, RCCL, needs_mpi=program is CollectiveProgram.RCCL_TESTS)
+    collective = Collective(program, ("x",), gpus, nodes, RCCL, needs_mpi=program is CollectiveProgram.RCCL_TESTS)
     logs = write_logs(folder, network, nodes=nodes, ranks=gpus * nodes, **how)  # type: ignore[arg-type]
     output = table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
@@ -150,7 +151,7 @@ def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> No
     ran(tmp_path, "cxi", nodes=2)
     for file in (tmp_path / LOGS).glob("nccl.nid000002.*"):
         file.unlink()
-    collective = Collective(CollectiveProgram.OWN, ("x",), (), 8, 2, RCCL, needs_mpi=False)
+    collective = Collective(CollectiveProgram.OWN, ("x",), 8, 2, RCCL, needs_mpi=False)
     ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
     result = judge(tmp_path / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     network = by_id(result)["run.network"]
@@ -260,7 +261,7 @@ def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = 
         )
     (folder / LOGS / "output.log").write_text(output)
     ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
-    collective = Collective(CollectiveProgram.TORCH, ("x",), (), 8, 2, RCCL, needs_mpi=False)
+    collective = Collective(CollectiveProgram.TORCH, ("x",), 8, 2, RCCL, needs_mpi=False)
     result = judge(folder / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     return by_id(result)["run.hang"]
 
@@ -335,7 +336,9 @@ def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder
     (shared := tmp_path / "shared, folder").mkdir()
     prepare(shared)
     assert (shared / LOGS).is_dir()
-    words = [str(word) for word in chosen(root, nodes=2).command(ENGINE, Path("image.sif"), shared)]
+    container = Container(ENGINE, Path("image.sif"), {}, TOOLS)
+    argv = chosen(root, nodes=2).argv
+    words = [str(word) for word in container.words(argv, writable=((shared, MOUNTED),))]
     mounts = [word for before, word in pairwise(words) if before == "--mount"]
     assert mounts == [
         "type=bind,source=/scratch,destination=/opt/lumiimg-probe,ro",
@@ -346,6 +349,6 @@ def test_the_command_is_the_same_on_every_node_and_writes_into_the_shared_folder
     assert "NCCL_DEBUG_FILE=/opt/lumiimg-run/logs/nccl.%h.%p" in inside
     own = ["/opt/lumiimg-probe/allreduce", "--folder", "/opt/lumiimg-run/meeting", "--local", "8", "--timeout", "300"]
     assert inside[-9:] == [*own, "--slurm", RCCL]
-    alone = chosen(root).command(ENGINE, Path("image.sif"), shared)
+    alone = chosen(root).argv
     assert "PMI_RANK" in alone, "a step around us has no part in it"
     assert "--slurm" not in alone

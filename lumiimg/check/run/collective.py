@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.programs import ALL_REDUCE, ProbePrograms
 from lumiimg.elf.loader import Process
-from lumiimg.engine.engine import Engine, exec_words
 from lumiimg.fabric.names import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside
 from lumiimg.nccl.report import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.check.static.process import StaticResult
     from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.engine.engine import Engine
     from lumiimg.image import Image
     from lumiimg.resolve.stack import Stack
 
@@ -73,7 +73,6 @@ class Collective:
     program: CollectiveProgram
     words: tuple[str, ...]
     """In the container, the same on every node."""
-    binds: tuple[tuple[str, str], ...]
     gpus: int
     """Of a node; the command starts a rank for each."""
     nodes: int
@@ -93,13 +92,13 @@ class Collective:
         """Of all nodes."""
         return self.gpus * self.nodes
 
-    def command(self, engine: Engine, image: Path, folder: Path) -> list[str | Path]:
-        """Return what is to be started once on each node; `folder` was prepared, and is shared by all nodes."""
+    @property
+    def argv(self) -> list[str]:
+        """What is started once on each node, in a container that has the prepared folder at `MOUNTED`."""
         names = (*(() if self.nodes > 1 else _OF_ANOTHER_STEP), *((self.without,) if self.without else ()))
         unset = [word for name in names for word in ("-u", name)]
         setting = [f"{name}={value}" for name, value in _VARIABLES.items()]
-        argv = ["/usr/bin/env", *unset, *setting, *self.words]
-        return exec_words(engine, image, argv, binds=self.binds, writable=((folder, MOUNTED),))
+        return ["/usr/bin/env", *unset, *setting, *self.words]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ def choose(
         program, words = CollectiveProgram.TORCH, [job.program, f"{MOUNTED}/{_SCRIPT}", *meet]
     else:
         program, words = CollectiveProgram.OWN, [programs.command(ALL_REDUCE), *meet, rccl]
-    return Collective(program, tuple(words), programs.binds, gpus, nodes, resolved, needs_mpi=needs_mpi)
+    return Collective(program, tuple(words), gpus, nodes, resolved, needs_mpi=needs_mpi)
 
 
 def _rccl_tests(image: Image, settings: LoaderSettings, rccl: str, nodes: int) -> Iterator[tuple[str, bool]]:

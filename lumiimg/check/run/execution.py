@@ -25,6 +25,7 @@ from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.check.run.bandwidth import bandwidth_findings
 from lumiimg.check.run.collective import (
     LOGS,
+    MOUNTED,
     RCCL_LOGS,
     TIMEOUT_S,
     Collective,
@@ -113,8 +114,9 @@ def run_collective(
     wanted = missing_here(engine, context.contents.stack, site, container.environment, nodes=nodes)
     variables = [(variable.name, variable.value) for variable in wanted if variable.name != without]
     own = {**container.environment, **engine.setting(variables)}
+    words = container.words(collective.argv, writable=((folder, MOUNTED),))
     with (folder / LOGS / OUTPUT).open("wb") as log:
-        ended = launch(collective, collective.command(engine, container.image, folder), own, log)
+        ended = launch(collective, words, own, log)
     result = judge(folder / LOGS, ended, collective, site)
     if site is not None and variables:
         what = f"it ran with what a job on {site.name} sets: {', '.join(map('='.join, variables))}"
