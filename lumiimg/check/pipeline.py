@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,27 +19,27 @@ from lumiimg.check.probe.task import (
     make_task,
 )
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.check.run.execution import RunResult, count_gpus, refuse_without_gpu, run_collective, start_here
+from lumiimg.check.run.execution import NO_GPU, RunResult, count_gpus, has_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_files
 from lumiimg.check.steps import fabric_steps, origins
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import MissingHereError
+from lumiimg.errors import LumiimgError, MissingHereError
 from lumiimg.files import temporary_folder
 from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
 from lumiimg.resolve.gpu_account import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.probe.container import ProbeRun
+    from lumiimg.check.probe.container import Container, ProbeRun
     from lumiimg.check.probe.judgement import ProbeResult
+    from lumiimg.check.probe.programs import ProbePrograms
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.fabric.path import FabricPath, Step
-    from lumiimg.host.manifest import BindManifest
-    from lumiimg.host.snapshot import Snapshot
 
 NOT_ASKED = "not asked for"
 NO_RCCL = "there is no RCCL to run"
@@ -100,27 +101,97 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
     Raises BadInputError for what cannot be read, MissingHereError if `level` or the simulation needs what is not here.
     """
     files = check_files(context)
-    probed: ProbeResult | None = None
-    ran: RunResult | None = None
     if level is Level.STATIC or files.static.path.rccl is None:
         why = NOT_ASKED if level is Level.STATIC else NO_RCCL
         return _report(context, files, levels_taken(why, why), level_was_asked_for=level is not None)
-    run = NOT_ASKED
+    probed, higher = None, None
+    without_gpu = f"not taken: {NO_GPU}" if level is None and not has_gpu() else None
     try:
-        if files.manifest is not None and files.manifest.binds and context.snapshot is not None:
-            _refuse_elsewhere(files.manifest, context.snapshot)
-        engine = find_engine(context.environment)
-        with scratch_folder(temporary_folder(), "lumiimg-probe-") as folder:
-            task = make_task(engine, context, files, folder, simulate=simulate)
-            probed = carry_out(task, engine, context.environment)
-        if level is not Level.PROBE:
-            ran, run = _run_here(engine, context, task, probed, is_owed=level is Level.RUN)
-        levels = levels_taken(simulation.DONE if simulate else "done", run)
+        _refuse_elsewhere(context, files)
+        with scratch_folder(temporary_folder(), "lumiimg-check-") as folder:
+            upto = Level.PROBE if without_gpu else level
+            higher = HigherLevels.prepare(context, files, upto, folder, simulate=simulate)
+            probed = carry_out(higher.task, higher.engine, context.environment)
+            if higher.counter is not None:
+                with higher.or_why_not():
+                    higher.ran = run_collective(
+                        higher.container(),
+                        context,
+                        files.static,
+                        higher.folder,
+                        start_here,
+                        gpus=count_gpus(higher.container(), files.static.path.rccl),
+                        version=probed.loaded_rccl,
+                        inconclusive=inconclusive_because(context.environment),
+                    )
+        levels = levels_taken(simulation.DONE if simulate else "done", without_gpu or higher.why)
     except MissingHereError as error:
         if level is not None or simulate:
             raise
         levels = levels_taken(str(error), str(error))
+    ran = higher.ran if higher else None
     return _report(context, files, levels, probed, ran, level_was_asked_for=level is not None)
+
+
+@dataclass(slots=True)
+class HigherLevels:
+    """The levels above the files while they are taken, here or on nodes: what they need, what became of level run."""
+
+    context: ImageInContext
+    level: Level | None
+    """The highest that is wanted; None: as far as is possible."""
+    engine: Engine
+    task: ProbeTask
+    folder: Path
+    """Of the run."""
+    counter: ProbePrograms | None = None
+    """What counts GPUs, and is a collective if need be; None where none is to be run."""
+    without: str = NOT_ASKED
+    """Why level run is not taken."""
+    ran: RunResult | None = None
+
+    @classmethod
+    def prepare(
+        cls, context: ImageInContext, files: HostFit, level: Level | None, folder: Path, *, simulate: bool
+    ) -> HigherLevels:
+        """Make ready what the probes and the run need, in a folder that is seen wherever they are.
+
+        Raises MissingHereError where that of the probes is not here, or that of a run which was asked for.
+        """
+        (programs := folder / "programs").mkdir()
+        (of_run := folder / "run").mkdir()
+        engine = find_engine(context.environment)
+        task = make_task(engine, context, files, programs, simulate=simulate)
+        levels = cls(context, level, engine, task, of_run)
+        if level is not Level.PROBE:
+            with levels.or_why_not():
+                levels.counter = find_all_reduce(engine, context, task, of_run)
+        return levels
+
+    @contextmanager
+    def or_why_not(self, *, answers_stand: bool = False) -> Iterator[None]:
+        """Keep the reason why level run is not taken; raise MissingHereError where it was asked for.
+
+        `answers_stand`: what the probes have found is reported all the same, whatever else goes wrong.
+        """
+        try:
+            yield
+        except LumiimgError as error:
+            is_missing = isinstance(error, MissingHereError)
+            if not answers_stand and (self.level is Level.RUN or not is_missing):
+                raise
+            self.without = f"{'not taken' if is_missing else 'failed'}: {error}"
+
+    def container(self) -> Container:
+        """Return the container of a collective."""
+        return self.task.container(self.engine, self.context.environment, self.counter)
+
+    @property
+    def why(self) -> str:
+        """What became of level run."""
+        return (
+            f"done: {self.ran.outcome.program}, {count(self.ran.outcome.ranks, 'rank')}" if self.ran else self.without
+        )
 
 
 def explain_image(context: ImageInContext) -> CheckReport:
@@ -198,40 +269,13 @@ def final_findings(
     return with_commands(context, merge_levels(static, probed, ran))
 
 
-def _run_here(
-    engine: Engine, context: ImageInContext, task: ProbeTask, probed: ProbeResult, *, is_owed: bool
-) -> tuple[RunResult | None, str]:
-    """Return what a collective on the GPUs of this node comes to, and what became of level run.
-
-    `is_owed`: raise MissingHereError if HIP finds no GPU in the container, or no program can be had that asks it.
-    """
-    try:
-        if not is_owed:
-            refuse_without_gpu()
-        with scratch_folder(temporary_folder(), "lumiimg-run-") as folder:
-            programs = find_all_reduce(engine, context, task, folder)
-            container = task.container(engine, context.environment, programs)
-            ran = run_collective(
-                container,
-                context,
-                task.static,
-                folder,
-                start_here,
-                gpus=count_gpus(container, task.static.path.rccl or ""),
-                version=probed.loaded_rccl,
-                inconclusive=inconclusive_because(context.environment),
-            )
-    except MissingHereError as error:
-        if is_owed:
-            raise
-        return None, f"not taken: {error}"
-    return ran, f"done: {ran.outcome.program}"
-
-
-def _refuse_elsewhere(manifest: BindManifest, snapshot: Snapshot) -> None:
-    """Raise MissingHereError where the libraries that a manifest binds are those of another machine."""
+def _refuse_elsewhere(context: ImageInContext, files: HostFit) -> None:
+    """Raise MissingHereError where the libraries that are bound are those of another machine."""
+    snapshot = context.snapshot
+    if snapshot is None or files.manifest is None or not files.manifest.binds:
+        return
     here = platform.node().partition(".")[0]
-    gone = next((bind.source for bind in manifest.binds if not Path(bind.source).exists()), None)
+    gone = next((bind.source for bind in files.manifest.binds if not Path(bind.source).exists()), None)
     if here != snapshot.host or gone is not None:
         why = f"{gone} is not here" if gone is not None and here == snapshot.host else f"this is {here}"
         raise MissingHereError(

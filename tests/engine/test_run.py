@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[str, str]) -> None:
     result = check(with_plugin, "--level", "run", "--site", "lumi", "--verbose", env=gpus)
     assert result.data["level"] == "run"
-    assert result.data["levels"]["run"] == "done: lumiimg's own all-reduce"
+    assert result.data["levels"]["run"] == "done: lumiimg's own all-reduce, 2 ranks"
     found = findings(result)
     assert found["run.selected"]["severity"] == "ok"
     assert "2 ranks on 1 node" in found["run.selected"]["summary"]

@@ -77,10 +77,9 @@ class RunResult:
     findings: Findings
 
 
-def refuse_without_gpu() -> None:
-    """Raise MissingHereError where this node has no GPU by its devices: to ask HIP takes a container."""
-    if not _GPU.exists():
-        raise MissingHereError(NO_GPU)
+def has_gpu() -> bool:
+    """Whether this node has a GPU by its devices: to ask HIP takes a container."""
+    return _GPU.exists()
 
 
 def start_here(_: Collective, words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO) -> Completed:

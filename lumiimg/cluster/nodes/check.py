@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.pipeline import NOT_ASKED
-from lumiimg.check.probe.task import ProbeTask, find_all_reduce, make_task
+from lumiimg.check.pipeline import HigherLevels
 from lumiimg.check.run.execution import LIMIT_S, Launcher, run_collective
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.answers import FingerprintGroup, NodeAnswers, gather
@@ -20,8 +19,7 @@ from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, write_task
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
 from lumiimg.cluster.nodes.slurm import Allocation, own_command, run_step, shared_folder
 from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
-from lumiimg.engine.engine import find_engine
-from lumiimg.errors import BadInputError, LumiimgError, MissingHereError, one_line
+from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.findings import Level
 from lumiimg.nccl.node_names import folded
 from lumiimg.wording import count
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.programs import ProbePrograms
+    from lumiimg.check.probe.task import ProbeTask
     from lumiimg.check.run.collective import Collective
     from lumiimg.engine.process import Completed
 
@@ -85,40 +84,29 @@ def check_nodes(
     if request.nodes > len(allocation.nodes):
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
         raise BadInputError(what, where=f"--nodes {request.nodes}")
-    nodes, environment = allocation.nodes[: request.nodes], context.environment
-    engine = find_engine(environment)
+    nodes, files = allocation.nodes[: request.nodes], check_files(context)
+    if files.static.path.rccl is None:
+        return report_without_rccl(context, files, nodes, allocation.job)
     with shared_folder() as folder:
-        files = check_files(context)
-        if files.static.path.rccl is None:
-            return report_without_rccl(context, files, nodes, allocation.job)
-        programs, run = folder / "programs", folder / "run"
-        programs.mkdir()
-        run.mkdir()
-        probes = make_task(engine, context, files, programs, simulate=request.simulate)
+        higher = HigherLevels.prepare(context, files, request.level, folder, simulate=request.simulate)
+        gathered, done = _ask(
+            folder, nodes, higher.task, higher.counter, context.environment, on_progress, allocation.ends
+        )
         owes_run = request.level is Level.RUN
-        counter, ran, why = None, None, NOT_ASKED
-        if request.level is not Level.PROBE:
-            try:
-                counter = find_all_reduce(engine, context, probes, run)
-            except MissingHereError as error:
-                if owes_run:
-                    raise
-                why = f"not taken: {error}"
-        gathered, done = _ask(folder, nodes, probes, counter, environment, on_progress, allocation.ends)
-        well = [group for group in gathered.groups if group.fingerprint.trouble is None]
-        if counter is not None:
-            try:
+        if higher.counter is not None:
+            with higher.or_why_not(answers_stand=True):
+                well = [group for group in gathered.groups if group.fingerprint.trouble is None]
                 gpus = shared_gpus(well)
                 owes_run = True
                 on_probed(build_report(context, files, allocation.job, gathered, why=_CUT_OFF, owes_run=True))
                 if gathered.out_of_time:
                     raise MissingHereError("the time of the job is up", hint="--sbatch=--time=30, or salloc --time=30")
                 taking_part = [node for node in nodes if any(node in group.nodes for group in well)]
-                ran = run_collective(
-                    probes.container(engine, environment, counter),
+                higher.ran = run_collective(
+                    higher.container(),
                     context,
                     files.static,
-                    run,
+                    higher.folder,
                     step_on(taking_part),
                     gpus=gpus,
                     nodes=len(taking_part),
@@ -126,9 +114,8 @@ def check_nodes(
                     inconclusive=without_nic(well),
                     without=request.without,
                 )
-            except LumiimgError as error:  # what the nodes have answered stands
-                why = f"{'not taken' if isinstance(error, MissingHereError) else 'failed'}: {error}"
-        return build_report(context, files, allocation.job, gathered, ran, why, _tail(done), owes_run=owes_run)
+    output = _tail(done)
+    return build_report(context, files, allocation.job, gathered, higher.ran, higher.why, output, owes_run=owes_run)
 
 
 def _ask(

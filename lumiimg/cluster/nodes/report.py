@@ -88,8 +88,8 @@ def build_report(
 ) -> NodesReport:
     """Return what the answers come to, with what the files of the image say.
 
-    `ran`: a collective over all of the nodes; `why` there was none. `owes_run`: one was asked for, or begun, so that
-    without one the question is open. `output` is that of the step.
+    `ran`: a collective over all of the nodes; `why` there was none, or what became of it. `owes_run`: one was asked
+    for, or begun, so that without one the question is open. `output` is that of the step.
     """
     usual = gathered.groups[0].fingerprint if gathered.groups else None
     found = [_group(context, files, group, usual, ran) for group in gathered.groups]
@@ -101,7 +101,7 @@ def build_report(
     outcome = ran.outcome if ran is not None else None
     levels = levels_taken(
         f"done on {count(sum(len(group.nodes) for group in groups), 'node')}",
-        f"done: {outcome.program}, {count(outcome.ranks, 'rank')}" if outcome is not None else why,
+        why,
     )
     words = _sentence(answer, groups, silent)
     missing = f"level run {why}" if owes_run and ran is None else None
