@@ -29,6 +29,24 @@ class FoundBy(StrEnum):
     CACHE = "cache"
     DEFAULT = "default"
 
+    @property
+    def words(self) -> str:
+        """What people call the rule; nothing for the program itself."""
+        return _RULES[self]
+
+
+_RULES = {
+    FoundBy.PROGRAM: "",
+    FoundBy.INTERPRETER: "the loader itself",
+    FoundBy.PRELOAD: "preloaded",
+    FoundBy.PATH: "its own path",
+    FoundBy.RPATH: "RPATH",
+    FoundBy.LD_LIBRARY_PATH: "LD_LIBRARY_PATH",
+    FoundBy.RUNPATH: "RUNPATH",
+    FoundBy.CACHE: "ld.so.cache",
+    FoundBy.DEFAULT: "default folder",
+}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedObject:
@@ -107,6 +125,11 @@ class LoadOutcome:
     def ok(self) -> bool:
         """Whether the load succeeds."""
         return not self.errors
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the program needs no loader."""
+        return self.root is not None and not self.root.facts.is_dynamic
 
     def finds_nothing(self, name: str) -> bool:
         """Whether a dlopen of this name met no file at all: neither one that loads nor one that cannot be loaded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from lumiimg.host.node_facts import cpu
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem, open_image
 from lumiimg.image.permissions import barred
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,8 +46,41 @@ class Libraries:
         """Good where all is there and fits."""
         if self.undecided:
             return ExitCode.UNDECIDED
-        is_good = all(outcome.ok for outcome in (*self.files.values(), *self.by_kernel.values()))
-        return ExitCode.GOOD if is_good else ExitCode.NO
+        return ExitCode.GOOD if all(outcome.ok for outcome in self.outcomes) else ExitCode.NO
+
+    @property
+    def outcomes(self) -> tuple[LoadOutcome, ...]:
+        """Of all files, and of those that the kernel starts otherwise."""
+        return (*self.files.values(), *self.by_kernel.values())
+
+    @property
+    def sentence(self) -> str:
+        """The answer."""
+        if self.undecided:
+            return f"CANNOT TELL: {self.undecided}"
+        if not self.outcomes:
+            return "no program and no library in this image"
+        if len(self.outcomes) > 1:
+            return self._of_many
+        [(path, outcome)] = self.files.items()
+        if not outcome.ok:
+            return f"{path} would not load"
+        if outcome.is_static:
+            return f"{path} is statically linked"
+        return f"{path} loads with all that it needs: {count(len(outcome.objects) - 1, 'library')}"
+
+    @property
+    def _of_many(self) -> str:
+        loaded, number = sum(outcome.ok for outcome in self.files.values()), len(self.files)
+        if loaded < number:
+            return f"{count(number, 'file')}: {loaded} would load, {number - loaded} would not"
+        but = "" if all(outcome.ok for outcome in self.outcomes) else ", but not as the kernel starts them"
+        return f"{count(number, 'file')}: {loaded} would load with all that they need{but}"
+
+    @property
+    def missing(self) -> Counter[str]:
+        """How many files lack each library that is not there."""
+        return Counter(item.name for outcome in self.files.values() for item in outcome.missing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
+from lumiimg.findings import Severity
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,23 @@ class FoundLibrary:
     errors: tuple[str, ...] = ()
     """Why the host itself cannot load it, in the loader's words; the missing versions among them."""
 
+    @property
+    def version(self) -> str | None:
+        """That one of its folders names: `1.22.0` of /opt/cray/libfabric/1.22.0/lib64; the nearest counts."""
+        return next((found[0] for part in self.path.split("/")[-2::-1] if (found := _VERSION.search(part))), None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a libfabric that does not lead to Slingshot's NICs."""
+        return self.role == "libfabric" and not self.closure.get(LIBCXI)
+
+    @property
+    def severity(self) -> Severity:
+        """What use it is."""
+        if self.errors:
+            return Severity.PROBLEM
+        return Severity.INFO if self.is_plain else Severity.OK
+
 
 @dataclass(frozen=True, slots=True)
 class Nic:
@@ -74,6 +95,13 @@ class Nic:
     """`0000:21:00.0`."""
     netdev: str | None = None
     """`hsn0`."""
+
+    def __str__(self) -> str:
+        """Return it with what is known of it: `cxi0 (hsn0, 200 Gb/s, up)`."""
+        link = {True: "up", False: "down", None: None}[self.link_is_up]
+        speed = f"{self.speed_mbit_s // 1000} Gb/s" if self.speed_mbit_s else None
+        known = ", ".join(filter(None, (self.netdev, speed, link, self.firmware and f"firmware {self.firmware}")))
+        return f"{self.device} ({known})" if known else self.device
 
 
 @dataclass(frozen=True, slots=True)
