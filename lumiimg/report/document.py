@@ -69,8 +69,6 @@ class Paragraph:
     """A sentence, wrapped."""
 
     text: str
-    severity: Severity | None = None
-    """Its mark; None for none."""
     quiet: bool = False
     """Whether it is in the background."""
 
@@ -80,8 +78,6 @@ class Lines:
     """Lines that are shown as they are, to be read exactly or copied."""
 
     lines: tuple[str, ...]
-    what: str = "lines"
-    """What they are, in the plural, where some have to be left out."""
     few: int = 12
     """How many of them a terminal shows without --verbose."""
     is_evidence: bool = False
@@ -115,8 +111,6 @@ class Table:
     rows: tuple[Row, ...]
     caption: str = ""
     """What a page says of it."""
-    what: str = "rows"
-    """What they are, in the plural, where some have to be left out."""
 
 
 @dataclass(frozen=True, slots=True)

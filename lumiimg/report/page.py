@@ -14,7 +14,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from itertools import groupby
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from lumiimg.fabric.path import Step
     from lumiimg.findings import Remedy
-    from lumiimg.report.document import Block, Document, Section
+    from lumiimg.report.document import Block, Document
 
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
 _OF_STEPS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
@@ -68,11 +67,11 @@ def to_page(document: Document) -> str:
         element(
             "header",
             element("p", f"lumiimg {document.command}", *subject, class_="kicker"),
-            element("h1", *_mark(severity), document.sentence, class_=severity.value),
+            element("h1", *_mark(severity, has_word=True), document.sentence, class_=severity.value),
             *_advice(document),
             *(element("p", line, class_="quiet") for line in document.summary),
         ),
-        element("main", *_Sections(document).elements(), *(element("p", line) for line in document.closing)),
+        element("main", *_sections(document), *(element("p", line) for line in document.closing)),
         element("footer", element("p", _footer(), class_="quiet")),
     )
     text = ET.tostring(element("html", head, body, lang="en"), encoding="unicode", method="html")
@@ -115,20 +114,19 @@ def _unbroken(command: str) -> list[Node]:
     return [words[0], *(node for word in words[1:] for node in (" ", word))]
 
 
-def _mark(severity: Severity | None) -> list[Node]:
-    """Return the mark of what has its word beside it."""
+def _mark(severity: Severity | None, *, has_word: bool = False) -> list[Node]:
+    """Return a mark; it is read out, unless it has its word beside it."""
     if severity is None:
         return []
-    return [element("span", MARKS[severity], class_=f"mark {severity.value}", aria_hidden="true"), " "]
+    read = {"aria_hidden": "true"} if has_word else {"role": "img", "aria_label": WORDS[severity]}
+    return [element("span", MARKS[severity], class_=f"mark {severity.value}", **read), " "]
 
 
-def _named_mark(severity: Severity | None) -> list[ET.Element]:
-    """Return the mark of what has no such word."""
-    if severity is None:
-        return []
-    mark = element("span", MARKS[severity], class_=f"mark {severity.value}", role="img", aria_label=WORDS[severity])
-    mark.tail = " "
-    return [mark]
+def _whole(text: str) -> list[ET.Element]:
+    """Return what is long, and seen whole: names are part of an answer."""
+    made = ET.Element("span")
+    made.text = shown(text, CELL_LIMIT)
+    return [made] if text else []
 
 
 def _left_out(number: int, what: str) -> list[ET.Element]:
@@ -138,110 +136,88 @@ def _left_out(number: int, what: str) -> list[ET.Element]:
 # -- sections --
 
 
-class _Sections:
-    """The sections of a document, while it is counted how much is on the page."""
+def _sections(document: Document) -> Iterator[ET.Element]:
+    """Yield the sections that have something to show, and what had no room."""
+    seen: Counter[type[Block]] = Counter()
+    for number, section in enumerate(document.sections, 1):
+        blocks = []
+        for block in section.blocks:
+            seen[type(block)] += 1
+            if seen[type(block)] <= _MOST.get(type(block), ROWS):
+                blocks.append(block)
+        content = [node for block in blocks for node in _block(block, document.advice.next)]
+        if content and section.title:
+            title = element("h2", section.title, id=f"part-{number}")
+            yield element("section", title, *content, aria_labelledby=f"part-{number}")
+        elif content:
+            yield element("section", *content)
+    for kind, found in seen.items():
+        yield from _left_out(found - _MOST.get(kind, ROWS), _BLOCKS.get(kind, "parts"))
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._seen: Counter[type[Block]] = Counter()
-        self._left: Counter[str] = Counter()
 
-    def elements(self) -> Iterator[ET.Element]:
-        """Yield the sections that have something to show."""
-        for number, section in enumerate(self._document.sections, 1):
-            if blocks := [block for block in section.blocks if self._has_room(block)]:
-                yield self._section(f"part-{number}", section, blocks)
-        yield from self._cuts()
-
-    def _has_room(self, block: Block) -> bool:
-        kind = type(block)
-        self._seen[kind] += 1
-        if self._seen[kind] > _MOST.get(kind, ROWS):
-            self._left[_BLOCKS.get(kind, "parts")] += 1
-            return False
-        return True
-
-    def _section(self, identity: str, section: Section, blocks: Sequence[Block]) -> ET.Element:
-        content = [node for kind, same in groupby(blocks, type) for node in self._of_kind(kind, list(same))]
-        if not section.title:
-            return element("section", *content, *self._cuts())
-        title = element("h2", section.title, id=identity)
-        return element("section", title, *content, *self._cuts(), aria_labelledby=identity)
-
-    def _cuts(self) -> Iterator[ET.Element]:
-        """Yield what had no room, where that was not said yet."""
-        for what, number in self._left.items():
-            yield from _left_out(number, what)
-        self._left.clear()
-
-    def _of_kind(self, kind: type[Block], blocks: Sequence[Block]) -> Iterator[ET.Element]:
-        if kind is Meter:
-            yield element("ul", *(_meter(one) for one in blocks if isinstance(one, Meter)), class_="meters")
-            return
-        for block in blocks:
-            match block:
-                case Item():
-                    yield _item(block, self._document.advice.next)
-                case Paragraph():
-                    yield element("p", *_named_mark(block.severity), block.text, class_="quiet" if block.quiet else "")
-                case Lines():
-                    yield from _lines(block.lines, LINES, block.what)
-                case Facts():
-                    yield _facts((name, [value]) for name, value in block.rows[:ROWS])
-                    yield from _left_out(len(block.rows) - ROWS, "facts")
-                case Table():
-                    yield from _table(block)
-                case Tree():
-                    yield from _tree(block)
-                case PathSteps():
-                    yield _path(block)
-                case Curve():
-                    figure, others = curve_figure(block)
-                    yield from (*figure, *_left_out(others, "lines"))
+def _block(block: Block, said: str | None) -> Iterable[ET.Element]:
+    """Return the elements of a block; `said` is the command at the top of the page, which is not repeated."""
+    match block:
+        case Item():
+            return [_item(block, said)]
+        case Paragraph():
+            return [element("p", block.text, class_="quiet" if block.quiet else "")]
+        case Lines():
+            return _lines(block.lines, LINES)
+        case Facts():
+            shown_facts = _facts((name, [value]) for name, value in block.rows[:ROWS])
+            return [shown_facts, *_left_out(len(block.rows) - ROWS, "facts")]
+        case Table():
+            return [_table(block), *_left_out(len(block.rows) - ROWS, "rows")]
+        case Tree():
+            return _tree(block)
+        case Meter():
+            return [_meter(block)]
+        case PathSteps():
+            return [_path(block)]
+        case Curve():
+            figure, others = curve_figure(block)
+            return [*figure, *_left_out(others, "lines")]
 
 
 # -- blocks --
 
 
 def _item(item: Item, said: str | None) -> ET.Element:
-    """Return one thing with what stands behind it; what stands against the answer is open.
-
-    `said` is the command at the top of the page, which is not repeated.
-    """
+    """Return one thing with what stands behind it; what stands against the answer is open."""
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
-    head: list[Node] = [*_mark(item.severity), word, item.text, *tag]
-    remedies = [one for one in item.remedies if said is None or said != one.command]
-    below = [*_names(item.names), *(element("p", note) for note in item.notes[:EVIDENCE])]
+    head: list[Node] = [*_mark(item.severity, has_word=True), word, item.text, *tag]
+    below = [element("p", *_whole(", ".join(item.names)))] if item.names else []
+    below += (element("p", note) for note in item.notes[:EVIDENCE])
     below += _left_out(len(item.notes) - EVIDENCE, "notes")
-    evidence = _lines(item.evidence, EVIDENCE, "lines")
+    evidence = _lines(item.evidence, EVIDENCE)
     if len(item.evidence) > _FOLDED:
         evidence = [element("details", element("summary", count(len(item.evidence), "line")), *evidence)]
-    rows: list[tuple[str, list[Node]]] = []
-    if len(item.via) > 1:
-        rows.append(("via", [element("code", " → ".join(item.via))]))
-    if item.why:
-        rows.append(("why", [item.why[0]] if len(item.why) == 1 else [_listed(item.why)]))
-    if remedies:
-        made = element("ul", *map(_remedy, remedies[:EVIDENCE]), class_="remedies")
-        rows.append(("one of" if item.any_one and len(remedies) > 1 else "do", [made]))
-    if item.source:
-        rows.append(("source", [element("span", item.source, class_="quiet")]))
-    if rows:
-        evidence.append(_facts(rows))
-    if not below and not evidence:
+    below += evidence
+    if rows := list(_behind(item, said)):
+        below.append(_facts(rows))
+    if not below:
         return element("p", *head, class_=f"finding {item.severity.value}")
-    made = element("details", element("summary", *head), *below, *evidence, class_=f"finding {item.severity.value}")
+    made = element("details", element("summary", *head), *below, class_=f"finding {item.severity.value}")
     if item.severity in {Severity.PROBLEM, Severity.UNKNOWN}:
         made.set("open", "open")
     return made
 
 
-def _names(names: Sequence[str]) -> list[ET.Element]:
-    """Return names that are part of an answer: they are long, and seen whole."""
-    made = ET.Element("p")
-    made.text = shown(", ".join(names), CELL_LIMIT)
-    return [made] if names else []
+def _behind(item: Item, said: str | None) -> Iterator[tuple[str, list[Node]]]:
+    """Yield the way to it, its reasons, what to do, and where the rule comes from."""
+    if len(item.via) > 1:
+        yield "via", [element("code", " → ".join(item.via))]
+    if len(item.why) == 1:
+        yield "why", [item.why[0]]
+    elif item.why:
+        yield "why", [element("ul", *(element("li", text) for text in item.why))]
+    if remedies := [one for one in item.remedies if said is None or said != one.command]:
+        made = element("ul", *map(_remedy, remedies[:EVIDENCE]), class_="remedies")
+        yield "one of" if item.any_one and len(remedies) > 1 else "do", [made]
+    if item.source:
+        yield "source", [element("span", item.source, class_="quiet")]
 
 
 def _remedy(remedy: Remedy) -> ET.Element:
@@ -250,78 +226,63 @@ def _remedy(remedy: Remedy) -> ET.Element:
     return element("li", f"{remedy.reason}: " if remedy.reason else "", element("code", *_unbroken(remedy.command)))
 
 
-def _listed(texts: Iterable[str]) -> ET.Element:
-    return element("ul", *(element("li", text) for text in texts))
-
-
 def _facts(rows: Iterable[tuple[str, list[Node]]]) -> ET.Element:
     pairs = ((element("dt", name), element("dd", *value)) for name, value in rows)
     return element("dl", *(part for pair in pairs for part in pair))
 
 
-def _lines(lines: Sequence[str], limit: int, what: str) -> list[ET.Element]:
+def _lines(lines: Sequence[str], limit: int) -> list[ET.Element]:
     if not lines:
         return []
     code = ET.Element("code")
     code.text = "\n".join(shown(line.rstrip()) for line in lines[:limit])
-    return [element("pre", code), *_left_out(len(lines) - limit, what)]
+    return [element("pre", code), *_left_out(len(lines) - limit, "lines")]
 
 
-def _table(table: Table) -> Iterator[ET.Element]:
-    """Yield a table; on a narrow screen each cell stands on a line of its own, with its head (page.css)."""
+def _table(table: Table) -> ET.Element:
+    """Return a table; on a narrow screen each cell stands on a line of its own, with its head (page.css)."""
     made = element("table", class_="wide" if len(table.heads) > _WIDE else "")
     made.extend([element("caption", table.caption)] if table.caption else [])
     if any(table.heads):
         made.append(element("thead", element("tr", *(element("th", head, scope="col") for head in table.heads))))
     body = ET.SubElement(made, "tbody")
     for row in table.rows[:ROWS]:
-        marks = [_named_mark(row.severity), *([] for _ in row.cells)]
-        made_row = ET.SubElement(body, "tr")
-        for head, text, mark in zip(table.heads, row.cells, marks, strict=False):
-            cell = element("td", *mark, data_head=head)
-            whole = shown(text, CELL_LIMIT)  # names of nodes are long, and the answer
-            if mark:
-                mark[0].tail = f" {whole}"
-            else:
-                cell.text = whole
-            made_row.append(cell)
-    yield element("div", made, class_="table")
-    yield from _left_out(len(table.rows) - ROWS, table.what)
+        marks = [_mark(row.severity), *([] for _ in row.cells)]
+        cells = zip(table.heads, marks, row.cells, strict=False)
+        body.append(element("tr", *(element("td", *mark, *_whole(text), data_head=head) for head, mark, text in cells)))
+    return element("div", made, class_="table")
 
 
 def _tree(tree: Tree) -> Iterator[ET.Element]:
     """Yield a tree as lists in lists, as far as ROWS and DEPTH go."""
-    left = Counter({"shown": 0, "cut": 0})
+    shown_branches = cut = 0
 
     def branch(one: Tree, depth: int) -> ET.Element:
-        left["shown"] += 1
-        made = element("li", *_named_mark(one.severity), one.text)
+        nonlocal shown_branches, cut
+        shown_branches += 1
+        made = element("li", *_mark(one.severity), one.text)
         if one.note:
             made.append(element("span", f" {one.note}", class_="quiet"))
         inner = []
         for each in one.branches:
-            if depth < DEPTH and left["shown"] < ROWS:
+            if depth < DEPTH and shown_branches < ROWS:
                 inner.append(branch(each, depth + 1))
             else:
-                left["cut"] += 1
+                cut += 1
         if inner:
             made.append(element("ul", *inner))
         return made
 
     yield element("ul", branch(tree, 0), class_="tree")
-    yield from _left_out(left["cut"], "branches, with all that grows out of them")
+    yield from _left_out(cut, "branches, with all that grows out of them")
 
 
 def _meter(meter: Meter) -> ET.Element:
     share = f"{max(0.0, min(1.0, meter.share)):.3f}"
-    said = f"{meter.label} {meter.words}"
-    return element(
-        "li",
-        element("p", *_named_mark(meter.severity), element("strong", meter.label), f" {meter.words}"),
-        element(
-            "meter", min="0", max="1", value=share, aria_label=said, class_=(meter.severity or Severity.INFO).value
-        ),
-    )
+    severity = meter.severity or Severity.INFO
+    bar = {"min": "0", "max": "1", "value": share, "aria_label": f"{meter.label} {meter.words}"}
+    text = element("p", *_mark(meter.severity), element("strong", meter.label), f" {meter.words}")
+    return element("div", text, element("meter", class_=severity.value, **bar), class_="bar")
 
 
 # -- the path --
@@ -344,7 +305,7 @@ def _box(step: Step) -> ET.Element:
     about = " · ".join(filter(None, (step.version, step.interface)))
     return element(
         "li",
-        element("p", *_mark(severity), element("strong", step.title), *side),
+        element("p", *_mark(severity, has_word=True), element("strong", step.title), *side),
         element("p", f"{_OF_STEPS[severity]}{level}", class_="state"),
         *([element("p", about)] if about else []),
         *([element("p", element("code", step.file))] if step.file else []),

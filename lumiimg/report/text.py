@@ -192,11 +192,9 @@ class _Writer:
         match block:
             case Item():
                 yield from self.item(block)
-            case Paragraph(severity=None):
+            case Paragraph():
                 style = _QUIET if block.quiet else ""
                 yield self._sentence(block.text, Importance.SENTENCE, rest="", style=style)
-            case Paragraph(severity=Severity() as severity):
-                yield self._marked(block.text, severity)
             case Lines():
                 yield from self._lines(block)
             case Facts():
@@ -205,10 +203,8 @@ class _Writer:
                 yield from self._table(block)
             case Tree():
                 yield from self._tree(block)
-            case Meter(severity=None):
-                yield self._sentence(f"{block.label} {block.words}", Importance.WELL, first="  ")
-            case Meter(severity=Severity() as severity):
-                yield self._marked(f"{block.label} {block.words}", severity)
+            case Meter():
+                yield self._marked(f"{block.label} {block.words}", block.severity)
 
     def _lines(self, block: Lines) -> Iterator[_Part]:
         is_whole = self._verbose or self._document.is_list or block.is_pasted
@@ -221,7 +217,7 @@ class _Writer:
     def _marked(self, text: str, severity: Severity | None, importance: Importance | None = None) -> _Part:
         if importance is None:
             importance = Importance.SENTENCE if severity in _WEIGHTY else Importance.WELL
-        mark, style = (f"{MARKS[severity]} ", _STYLES[severity]) if severity else ("", "")
+        mark, style = (f"{MARKS[severity]} ", _STYLES[severity]) if severity else ("  ", "")
         return self._sentence(text, importance, first=mark, style=style)
 
     def item(self, item: Item) -> Iterator[_Part]:

@@ -131,7 +131,8 @@ LOG = Document(
         Section(
             "What was measured",
             (
-                Paragraph("all_reduce_perf reached 93.4 GB/s, as at this site in November", OK),
+                Item(OK, "all_reduce_perf reached 93.4 GB/s, as at this site in November"),
+                Paragraph("measured on 8 nodes"),
                 Curve(
                     "all_reduce_perf, 8 nodes",
                     "message, bytes",
@@ -144,7 +145,6 @@ LOG = Document(
                 Table(
                     ("message", "this job, GB/s", "lumi in 2026-11, GB/s"),
                     tuple(Row((f"{2 << n} MiB", f"{90 - 40 / (n + 1):.1f}", "92.0")) for n in range(9)),
-                    what="sizes",
                 ),
             ),
         ),
@@ -237,7 +237,6 @@ NODES = Document(
                         Row(("1 node: nid005063", "never started", ""), UNKNOWN),
                     ),
                     "Nodes that are the same stand together",
-                    "kinds of nodes",
                 ),
                 Lines(("srun: error: nid005063: task 63: Killed",)),
             ),

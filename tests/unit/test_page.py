@@ -131,8 +131,8 @@ def test_the_command_at_the_top_is_not_repeated() -> None:
     [
         ([Item(Severity.PROBLEM, "x" * 5000, evidence=("line",) * 10_000)] * 250, "150 more findings; --json has all"),
         ([Item(Severity.PROBLEM, "x", evidence=("line",) * 10_000)], f"{10_000 - EVIDENCE} more lines; --json"),
-        ([Lines(("line",) * 300_000, "variables")], f"{300_000 - LINES} more variables; --json has all"),
-        ([Table(("a",), (Row(("x",)),) * 9000, what="nodes")], f"{9000 - ROWS} more nodes; --json has all"),
+        ([Lines(("line",) * 300_000)], f"{300_000 - LINES} more lines; --json has all"),
+        ([Table(("a",), (Row(("x",)),) * 9000)], f"{9000 - ROWS} more rows; --json has all"),
         ([Facts((("a", "b"),) * 9000)], f"{9000 - ROWS} more facts; --json has all"),
         ([PathSteps(STEPS, "It ends.", str(n)) for n in range(9000)], f"{9000 - 6} more paths; --json has all"),
         ([Meter("a", "b", 0.5)] * 9000, f"{9000 - ROWS} more bars; --json has all"),

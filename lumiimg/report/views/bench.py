@@ -5,7 +5,7 @@ from __future__ import annotations
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Severity
 from lumiimg.host.import_calls import ImportBench, ImportSource, Startup
-from lumiimg.report.document import Document, Paragraph, Row, Section, Table
+from lumiimg.report.document import Document, Item, Row, Section, Table
 
 _COLUMNS = {"all": "metadata", "opens": "opens", "nothing": "failed"}
 """The field of Counts below each head."""
@@ -40,6 +40,6 @@ def _place(startup: Startup, module: str) -> Section:
         for label, counts in (("program asks", startup.program), ("reaches it", startup.shared))
     )
     table = Table(("", *_COLUMNS), rows)
-    why_not = [Paragraph(f"not counted: {startup.why_not}", Severity.UNKNOWN)] if startup.why_not else []
+    why_not = [Item(Severity.UNKNOWN, f"not counted: {startup.why_not}")] if startup.why_not else []
     title = f"{startup.path} ({startup.kind}): Python {startup.python}, {module} {startup.version or '-'}"
     return Section(title, (table, *why_not), is_headed=True)

@@ -147,7 +147,7 @@ def changes_document(found: LockDiff) -> Document:
 
 
 def _change_lines(changes: Sequence[LockChange]) -> Section:
-    return Section("Differences", (Lines(tuple(map(str, changes)), what="differences"),))
+    return Section("Differences", (Lines(tuple(map(str, changes))),))
 
 
 # -- adapt --

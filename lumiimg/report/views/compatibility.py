@@ -109,6 +109,6 @@ def _files(fit: HostFit) -> Iterator[Block]:
         name, side = item.object.facts.soname or item.object.name, "host" if item.host_path else "image"
         rows.append(Row((name, side, item.host_path or item.object.path)))
     caption = "The process of RCCL and its plugin, as the loader would fill it"
-    yield Table(("library", "of the", "file"), tuple(rows), caption, "libraries")
+    yield Table(("library", "of the", "file"), tuple(rows), caption)
     if fit.missing:
         yield Paragraph(f"Not in the image: {', '.join(fit.missing)}")

@@ -41,7 +41,7 @@ def draft_document(draft: Draft) -> Document:
             facts_section("Layers that bring what is in it", known, is_headed=True),
             Section("GPUs", _gpus(draft), is_headed=True),
             facts_section("Arguments", _arguments(draft), is_headed=True),
-            Section("Steps", (Table(("line", "", ""), tuple(_steps(draft)), what="steps"),), is_headed=True),
+            Section("Steps", (Table(("line", "", ""), tuple(_steps(draft))),), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
         ),
         closing=("as a layer: the same with -o layers/NAME",),
@@ -62,7 +62,7 @@ def _written(draft: Draft, folder: Path) -> Document:
     )
 
 
-def _base(draft: Draft) -> Iterator[Paragraph]:
+def _base(draft: Draft) -> Iterator[Paragraph | Item]:
     base, ours = draft.recognised.base, PLATFORM["TARGETPLATFORM"]
     if base is None:
         yield Paragraph("scratch: no image; a layer needs one")
@@ -73,14 +73,14 @@ def _base(draft: Draft) -> Iterator[Paragraph]:
         if base.near:
             yield Paragraph(f"other tags of it in the catalogue: {', '.join(base.near)}")
     if draft.path.platform not in {None, ours}:
-        yield Paragraph(f"FROM asks for {draft.path.platform}; lumiimg builds for {ours}", Severity.UNKNOWN)
+        yield Item(Severity.UNKNOWN, f"FROM asks for {draft.path.platform}; lumiimg builds for {ours}")
 
 
-def _gpus(draft: Draft) -> Iterator[Paragraph]:
+def _gpus(draft: Draft) -> Iterator[Item]:
     for entry in draft.recognised.architectures:
         gpus = " ".join(entry.gpus) or "what the base image has"
         lacks = f"; without {GPU} (MI250X, LUMI's)" if entry.severity is Severity.PROBLEM else ""
-        yield Paragraph(f"{entry.name} (line {entry.line}): {gpus}{lacks}", entry.severity)
+        yield Item(entry.severity, f"{entry.name} (line {entry.line}): {gpus}{lacks}")
 
 
 def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -98,14 +98,14 @@ def _steps(draft: Draft) -> Iterator[Row]:
         yield Row((str(step.line), step.keyword, f"{text} …" if len(step.text) > _TEXT else text))
 
 
-def _left_out(draft: Draft) -> Iterator[Paragraph]:
+def _left_out(draft: Draft) -> Iterator[Item]:
     for entry in draft.left_out:
-        yield Paragraph(f"line {entry.line} {entry.keyword}: {entry.what}", entry.severity)
+        yield Item(entry.severity, f"line {entry.line} {entry.keyword}: {entry.what}")
     for note in draft.environment.notes:
-        yield Paragraph(note, Severity.INFO)
+        yield Item(Severity.INFO, note)
 
 
-def _to_do(draft: Draft) -> Iterator[Item | Paragraph]:
+def _to_do(draft: Draft) -> Iterator[Item]:
     found = draft.recognised
     if ends := [entry.line for entry in draft.left_out if entry.ends_build]:
         places = count(len(ends), "place")

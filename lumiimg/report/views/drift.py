@@ -10,7 +10,7 @@ from lumiimg.check.drift import Fate
 from lumiimg.check.images import ImageAnswer, ImageAnswers
 from lumiimg.findings import Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
-from lumiimg.report.document import Document, Item, Paragraph, Section
+from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.images import for_first, image_items
 from lumiimg.resolve.rules import RuleOutcome
@@ -50,7 +50,7 @@ def drift_document(result: DriftResult) -> Document:
             Section("The images", (*_items(result.images), *image_items(unread))),
             Section("Nodes of different kinds", _kinds(drift), is_headed=True),
             *_changes(drift, Severity.INFO if result.images else Severity.PROBLEM),
-            Section("Not known", (Paragraph(note, Severity.UNKNOWN) for note in drift.notes)),
+            Section("Not known", (Item(Severity.UNKNOWN, note) for note in drift.notes)),
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import printable
 from lumiimg.findings import Severity
-from lumiimg.report.document import Document, Lines, Paragraph, Row, Section, Shown, Table
+from lumiimg.report.document import Document, Item, Lines, Row, Section, Shown, Table
 from lumiimg.resolve.gpu_code import processors_of
 from lumiimg.wording import count
 
@@ -36,8 +36,8 @@ def account_section(account: GpuAccount | None) -> Section:
 
 def gpu_code_document(found: ImageGpuCode) -> Document:
     """Return for which GPUs an image has code, and whether the one that was asked about takes it."""
-    lost = (Paragraph(f"{one.path}: cannot be read: {one.why}", Severity.UNKNOWN) for one in found.code.unreadable)
-    table = Lines(tuple(_table(found)) if found.code.files else (), is_pasted=True, what="components")
+    lost = (Item(Severity.UNKNOWN, f"{one.path}: cannot be read: {one.why}") for one in found.code.unreadable)
+    table = Lines(tuple(_table(found)) if found.code.files else (), is_pasted=True)
     return Document(
         "show",
         found.image,

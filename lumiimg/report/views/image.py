@@ -79,7 +79,7 @@ def differences_document(found: ImageDiff) -> Document:
 def difference_lines(differences: Sequence[FileDifference]) -> Section:
     """Return the files that differ."""
     lines = tuple(f"{one.path}: {one.what}" for one in differences)
-    return Section("Files that differ", (Lines(lines, what="files"),))
+    return Section("Files that differ", (Lines(lines),))
 
 
 def _facts(rows: Iterable[tuple[str, str]]) -> Facts:

@@ -68,4 +68,4 @@ def _table(found: ImageAnswers) -> Table:
         Row((one.image, one.sentence, one.advice.why or "", one.advice.next or ""), severity_of(one.exit_code))
         for one in found.answers
     )
-    return Table(("image", "answer", "why", "next"), tuple(rows), "Each image", what="images")
+    return Table(("image", "answer", "why", "next"), tuple(rows), "Each image")

@@ -26,7 +26,7 @@ from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, p
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lumiimg.check.run.job_log import ImageOfJob
     from lumiimg.check.run.log_answer import LogAnswer
@@ -56,19 +56,15 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("The lines that decide it", (proof,)),
             Section("Why, and what to do", _causes(report)),
             Section("The nodes", _nodes(report)),
-            Section("Variables that differ between ranks", _lines(_differences(report), "values"), is_headed=True),
+            Section("Variables that differ between ranks", (Lines(tuple(_differences(report))),), is_headed=True),
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.told.of_nodes),
             Section("The image of the job", _image(answer.image)),
             Section(PATH, tuple(_path(report, path) for path in job_paths(report)), Shown.PAGE),
-            Section("How far each rank came", _lines(_progress(report), "ranks"), Shown.VERBOSE),
+            Section("How far each rank came", (Lines(tuple(_progress(report))),), Shown.VERBOSE),
             Section("How ranks were connected", (_channels(report),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
-            Section(
-                "Variables in the log",
-                _lines((f"{name}={value}" for name, value in report.environment), "variables"),
-                Shown.VERBOSE,
-            ),
+            Section("Variables in the log", (_variables(report),), Shown.VERBOSE),
         ),
         case="network of the job" if report.ended is None else "end of the job",
     )
@@ -206,7 +202,7 @@ def _progress(report: LogReport) -> Iterator[str]:
 
 def _channels(report: LogReport) -> Table:
     rows = (Row((one.way, str(one.ranks))) for one in report.channels)
-    return Table(("way", "ranks"), tuple(rows), "Rings, trees and channels by their kind", "ways")
+    return Table(("way", "ranks"), tuple(rows), "Rings, trees and channels by their kind")
 
 
 def _communicators(report: LogReport) -> Table:
@@ -216,8 +212,8 @@ def _communicators(report: LogReport) -> Table:
         for one in report.communicators
     )
     heads = ("id", "ranks", "nodes", "crosses a network", "verdict")
-    return Table(heads, tuple(rows), "Groups of ranks that talk to each other", "communicators")
+    return Table(heads, tuple(rows), "Groups of ranks that talk to each other")
 
 
-def _lines(texts: Iterable[str], what: str) -> tuple[Lines, ...]:
-    return (Lines(tuple(texts), what),)
+def _variables(report: LogReport) -> Lines:
+    return Lines(tuple(f"{name}={value}" for name, value in report.environment))

@@ -40,7 +40,7 @@ def module_document(written: WrittenModule) -> Document:
         sections=(
             facts_section("What it does", facts),
             Section("Notes", (Item(Severity.UNKNOWN, note) for note in notes)),
-            Section("next:", (Lines(commands, what="commands"),), is_headed=True),
+            Section("next:", (Lines(commands),), is_headed=True),
         ),
         is_list=True,
     )

@@ -88,4 +88,4 @@ def _blocks(measured: Measurement, site: Site | None, nodes: int | None) -> Iter
         named.append((f"a healthy network of {site.name}", level))
     yield Curve(measured.name, "message, bytes", "bus bandwidth, GB/s", tuple(named))
     rows = tuple(Row((size(message), f"{speed:.4g}")) for message, speed in measured.points)
-    yield Table(("message", "GB/s"), rows, f"Best bus bandwidth of {measured.name}, by size", "sizes")
+    yield Table(("message", "GB/s"), rows, f"Best bus bandwidth of {measured.name}, by size")

@@ -11,7 +11,6 @@ from lumiimg.report.document import (
     Facts,
     Item,
     Lines,
-    Paragraph,
     Row,
     Section,
     Shown,
@@ -100,7 +99,7 @@ def doubts_section(lock: Lock) -> Section:
 def stack_table(stack: Sequence[Chosen | LockedLayer]) -> Table:
     """Return a base and its layers in their order."""
     rows = (Row((one.layer.name, one.version or "", one.status)) for one in stack)
-    return Table(("layer", "release", "status"), tuple(rows), LEGEND, what="layers")
+    return Table(("layer", "release", "status"), tuple(rows), LEGEND)
 
 
 def _summary(plan: Plan) -> Iterator[str]:
@@ -121,11 +120,11 @@ def _rule(rule: RuleResult) -> Item:
 def _of_jobs(plan: Plan) -> Iterator[Section]:
     """Yield how far it was tried, and what jobs with such an image want."""
     if note := never_built(plan.base_and_layers):
-        yield Section("How far it was tried", (Paragraph(note, Severity.UNKNOWN),))
+        yield Section("How far it was tried", (Item(Severity.UNKNOWN, note),))
     if plan.environment and plan.site is not None:
         exports = tuple(f"export {item.name}={item.value}{item.nodes.note}" for item in plan.environment)
         because = tuple((item.name, f"{item.because} ({item.source})") for item in plan.environment)
-        yield Section(f"For jobs on {plan.site.name}", (Lines(exports, "variables"), Facts(because)), Shown.VERBOSE)
+        yield Section(f"For jobs on {plan.site.name}", (Lines(exports), Facts(because)), Shown.VERBOSE)
 
 
 def _made_of(layer: LockedLayer) -> Iterator[str]:

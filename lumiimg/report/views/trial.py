@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.cluster.trial.plan import usual_minutes
 from lumiimg.cluster.trial.values import ClaimOutcome
 from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Document, Item, Paragraph, Section, severity_of
+from lumiimg.report.document import Document, Item, Section, severity_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def trial_document(report: TrialReport, folder: str) -> Document:
             f"{report.steps_done} of {count(report.steps, 'step')} done, on {count(report.nodes, 'node')}; {took}",
         ),
         sections=(
-            Section("Notes", (Paragraph(note, Severity.UNKNOWN) for note in report.notes)),
+            Section("Notes", (Item(Severity.UNKNOWN, note) for note in report.notes)),
             *(_section(report, outcome) for outcome in _OUTCOMES),
         ),
         is_named=True,
