@@ -21,7 +21,7 @@ from pathlib import Path
 from auditwheel import lddtree
 from PySquashfsImage import SquashFsImage
 
-from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, gather, write_answer
+from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import build_report
 from lumiimg.elf.loader import Process
 from lumiimg.engine.engine import PACKED, exec_words, of_kernel

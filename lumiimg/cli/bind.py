@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import cast
 
+from lumiimg.check.pipeline import explain_image
 from lumiimg.check.static.host_fit import BoundImage
 from lumiimg.cli.inputs import Inputs
-from lumiimg.cli.opened import explained
 from lumiimg.errors import ExitCode
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.report.bind import manifest_text
@@ -18,7 +18,8 @@ from lumiimg.report.views.binds import doubts, refusals_document
 def execute(arguments: argparse.Namespace) -> int:
     inputs = Inputs.of(arguments)
     snapshot = cast("Snapshot", inputs.snapshot)  # --host is required
-    bound = BoundImage(explained(arguments.image, arguments, inputs).files)
+    with inputs.open(arguments.image, arguments, as_here=False) as context:
+        bound = BoundImage(explain_image(context).files)
     fit = bound.of
     print(manifest_text(bound, snapshot, "json" if arguments.json else arguments.format), end="")
     if bound.is_refused:

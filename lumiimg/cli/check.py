@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import CheckReport, check_image
 from lumiimg.cli.inputs import Inputs
-from lumiimg.cli.opened import opened
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, printable
+from lumiimg.files import write_text
 from lumiimg.findings import Level
-from lumiimg.report.views.check import check_document
+from lumiimg.nccl.node_names import folded
+from lumiimg.report import json_output
+from lumiimg.report.terminal import Terminal
+from lumiimg.report.views.check import check_document, nodes_document
+
+if TYPE_CHECKING:
+    from lumiimg.cluster.nodes.check import Waiting
+    from lumiimg.cluster.nodes.report import NodesReport
+
+_SOON_S, _LATER_S = 5.0, 30.0
+"""Between two lines that say how far a check is: where more nodes have answered, and where none has."""
 
 
 def execute(arguments: argparse.Namespace) -> int:
     output = Output.of(arguments, (*arguments.images, arguments.host))
     if len(arguments.images) > 1:
         return _several(arguments, output)
-    if arguments.nodes is not None:
-        from lumiimg.cli import check_nodes  # a tenth of a second that one node need not wait
-
-        return check_nodes.execute(arguments, output)
     inputs = Inputs.of(arguments)
+    if arguments.nodes is not None:
+        nodes = _on_nodes(arguments, inputs)
+        return output.deliver(nodes_document(nodes, inputs.site), "check-nodes", nodes, nodes.answer.exit_code)
     report = _checker(arguments, inputs)(arguments.images[0])
     return output.deliver(check_document(report, inputs.site), "check", report, report.answer.exit_code)
+
+
+def _several(arguments: argparse.Namespace, output: Output) -> int:
+    given = {"--nodes": arguments.nodes, "--junit": arguments.junit}
+    if option := next((option for option, value in given.items() if value is not None), None):
+        raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
+    return output.each("check", "check", arguments.images, _checker(arguments, Inputs.of(arguments)))
 
 
 def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], CheckReport]:
@@ -37,14 +58,60 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
         raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
 
     def check(image: Path) -> CheckReport:
-        with opened(image, arguments, inputs) as context:
+        with inputs.open(image, arguments) as context:
             return check_image(context, level, simulate=arguments.simulate_gpu)
 
     return check
 
 
-def _several(arguments: argparse.Namespace, output: Output) -> int:
-    given = {"--nodes": arguments.nodes, "--junit": arguments.junit}
-    if option := next((option for option, value in given.items() if value is not None), None):
-        raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
-    return output.each("check", "check", arguments.images, _checker(arguments, Inputs.of(arguments)))
+def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
+    """Check on the nodes of the job that this is in, else of one that is submitted for it."""
+    from lumiimg.cluster.nodes.check import NodesRequest, check_nodes  # a tenth of a second that one node need not wait
+    from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
+    from lumiimg.cluster.nodes.submit import check_by_job
+
+    if arguments.level == "static":
+        raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")
+    level = Level(arguments.level) if arguments.level else None
+    request = NodesRequest(arguments.nodes, level, arguments.simulate_gpu, arguments.leave_out)
+    allocation = find_allocation(os.environ)
+    if allocation is None:
+        for_sbatch = sbatch_words(arguments.sbatch)
+        with open_for_check(arguments.images[0]):
+            pass  # what is not an image is reported now, not when the job has waited for its nodes
+        words = request.words(arguments.images[0], arguments.starts, arguments.venv)
+        words = (*words, *inputs.words(anywhere=True))
+        return check_by_job(words, arguments.nodes, for_sbatch, os.environ, _say_submitted)
+    if arguments.sbatch:
+        raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
+
+    def keep(report: NodesReport) -> None:
+        if arguments.so_far:
+            write_text(arguments.so_far, json_output.json_text("check-nodes", report))
+
+    image = arguments.images[0].absolute()  # nodes may be asked from elsewhere
+    with inputs.open(image, arguments) as context:
+        return check_nodes(context, request, allocation, _waiting_line(arguments.nodes), keep)
+
+
+def _say_submitted(job: str) -> None:
+    print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)
+
+
+def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
+    """Return what prints how far a check is: sooner where more nodes have answered."""
+    terminal = Terminal(sys.stderr)
+    said_at, answered = time.monotonic(), 0
+
+    def say_how_far(waiting: Waiting) -> None:
+        nonlocal said_at, answered
+        now = time.monotonic()
+        if waiting.nodes and now - said_at >= (_SOON_S if waiting.answered > answered else _LATER_S):
+            said_at, answered = now, waiting.answered
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + waiting.seconds))
+            names = folded(waiting.nodes)
+            names = names if len(names) < terminal.width else f"{names[: terminal.width - 1]}…"  # it says that it lives
+            line = f"{answered} of {nodes} nodes have answered; waiting until {until} at the latest for {names}"
+            terminal.write(terminal.wrapped(line))
+
+    return say_how_far

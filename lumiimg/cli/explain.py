@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
+from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.cli.inputs import Inputs
-from lumiimg.cli.opened import explained
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import ground_with_servers, open_sources, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError
@@ -42,6 +43,12 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 def _image(arguments: argparse.Namespace, output: Output) -> int:
     found = explained(arguments.images[0], arguments, Inputs.of(arguments))
     return output.deliver(compatibility_document(found), "explain-image", found, found.answer.exit_code)
+
+
+def explained(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> CheckReport:
+    """Look at an image beside the machine that is named, without a search path that `bind` has set here."""
+    with inputs.open(image, arguments, as_here=False) as context:
+        return explain_image(context)
 
 
 def _several(arguments: argparse.Namespace, output: Output) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lumiimg.build.provenance import asked_for
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import ChosenSite, site_here
 from lumiimg.catalog.sites import Site, find_site
+from lumiimg.check.context import ImageInContext, open_for_check
+from lumiimg.check.static.host_fit import without_ours
 from lumiimg.errors import BadInputError
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
@@ -57,6 +61,21 @@ class Inputs:
         if self.site is None:
             raise BadInputError("no site is named", hint="--site NAME")
         return self.site
+
+    def open(
+        self, image: Path, arguments: argparse.Namespace, *, as_here: bool = True
+    ) -> AbstractContextManager[ImageInContext]:
+        """Open an image beside the machine; `as_here`: with the variables of this shell that reach a container."""
+        return open_for_check(
+            image,
+            os.environ if as_here else without_ours(os.environ),
+            self.snapshot,
+            self.site,
+            program=arguments.starts,
+            venv=self.venv,
+            machine=self.words(),
+            built_with=asked_for(image),
+        )
 
     def words(self, *, anywhere: bool = False) -> tuple[str, ...]:
         """Return --site and --host as they are in force: as they are found from this folder, else from any."""

@@ -11,8 +11,9 @@ from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.job.image import plan_for_image
 from lumiimg.cluster.job.plan import JobRequest
-from lumiimg.cluster.job.shape import ShapeRequest, seconds
+from lumiimg.cluster.job.shape import ShapeRequest
 from lumiimg.cluster.job.short import script_of
+from lumiimg.cluster.nodes.slurm import seconds
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.files import refuse_places, write_text
 from lumiimg.report.text import show_items

@@ -7,7 +7,7 @@ import json
 import os
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.cluster.nodes.node_task import take_part
+from lumiimg.cluster.nodes.node import take_part
 from lumiimg.cluster.trial.gpu_targets import gpus_of
 from lumiimg.cluster.trial.look import look_here
 from lumiimg.errors import ExitCode, printable

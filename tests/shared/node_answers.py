@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lumiimg.check.static.host_fit import HostFit
 from lumiimg.check.static.process import StaticResult
-from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, gather, write_answer
+from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity

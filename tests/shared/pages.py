@@ -16,7 +16,7 @@ from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
 from lumiimg.check.answer import Answer, decide, sentence
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
-from lumiimg.cluster.nodes.answers import UnresponsiveNodes
+from lumiimg.cluster.nodes.node import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side

@@ -406,7 +406,7 @@ def test_a_fault_of_lumiimg_is_one_line_and_none_of_its_answers(
     def broken(*_: object) -> None:
         raise RuntimeError("line one\nline two")
 
-    monkeypatch.setattr("lumiimg.cli.opened.open_for_check", broken)
+    monkeypatch.setattr("lumiimg.cli.inputs.open_for_check", broken)
     assert main(["check", "x"]) == FAULT
     assert FAULT not in set(ExitCode)
     error = capsys.readouterr().err

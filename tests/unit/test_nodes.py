@@ -15,15 +15,24 @@ from lumiimg.check.answer import Answer
 from lumiimg.check.probe.programs import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.static.process import StaticResult
-from lumiimg.cli import check_nodes
+from lumiimg.cli import check
 from lumiimg.cli.commands import parser_for
-from lumiimg.cluster.nodes import answers, slurm, submit, watch
 from lumiimg.cluster.nodes import check as nodes
-from lumiimg.cluster.nodes.answers import Fingerprint, Library, NodeAnswer, NodeAnswers, gather, write_answer
-from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S, NodesRequest, shared_gpus, without_nic
-from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, take_part, write_task
+from lumiimg.cluster.nodes import slurm, submit
+from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S, NodesRequest, Waiting, Watch, shared_gpus, without_nic
+from lumiimg.cluster.nodes.node import (
+    Fingerprint,
+    Library,
+    NodeAnswer,
+    NodeAnswers,
+    NodeTask,
+    gather,
+    identity_of,
+    take_part,
+    write_answer,
+    write_task,
+)
 from lumiimg.cluster.nodes.report import build_report, differences
-from lumiimg.cluster.nodes.watch import Waiting, Watch
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
@@ -105,7 +114,7 @@ def test_what_many_nodes_say_in_the_same_bytes_is_read_once(tmp_path: Path, monk
         read.append(data)
         return from_json(kind, data)
 
-    monkeypatch.setattr(answers, "from_json", counted)
+    monkeypatch.setattr("lumiimg.cluster.nodes.node.from_json", counted)
     job = names(0, 40)
     for number, node in enumerate(job):
         answer(tmp_path, node, WELL if number % 10 else OTHER_CXI)
@@ -212,8 +221,8 @@ def test_a_node_that_hangs_is_not_waited_for_longer_than_its_time(tmp_path: Path
     answer(tmp_path, "a")
     assert not seen.is_over()
     assert [(now.answered, now.nodes) for now in heard] == [(0, ("a", "b")), (1, ("b",))]
-    assert heard[-1].seconds == pytest.approx(watch.NODE_LIMIT_S, abs=10), "from when it was seen to start"
-    clock.now += watch.NODE_LIMIT_S - 10
+    assert heard[-1].seconds == pytest.approx(nodes.NODE_LIMIT_S, abs=10), "from when it was seen to start"
+    clock.now += nodes.NODE_LIMIT_S - 10
     assert not seen.is_over()
     clock.now += 20
     assert seen.is_over()
@@ -222,12 +231,12 @@ def test_a_node_that_hangs_is_not_waited_for_longer_than_its_time(tmp_path: Path
 
 def test_a_step_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     seen, clock, _ = watching(tmp_path, "a")
-    clock.now += watch.FIRST_LIMIT_S + 10
+    clock.now += nodes.FIRST_LIMIT_S + 10
     assert seen.is_over(), "nothing has started"
     seen, clock, _ = watching(tmp_path, "a")
     answer(tmp_path, "a")
     assert not seen.is_over()
-    clock.now += watch.END_LIMIT_S + 10
+    clock.now += nodes.END_LIMIT_S + 10
     assert seen.is_over(), "all have answered"
 
 
@@ -440,7 +449,7 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     answer(folder, "a")
     (folder / "node-b.1.started").touch()
     program(stand_in, "srun", "exec sleep 600")
-    ends = time.monotonic() + watch.RESERVE_S + 1
+    ends = time.monotonic() + nodes.RESERVE_S + 1
     probes = task(image).probes
     gathered, done = nodes._ask(folder, ("a", "b"), probes, None, in_job(stand_in), lambda _: None, ends)
     assert time.monotonic() < ends
@@ -483,7 +492,7 @@ def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_ima
 
 
 def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
-    longest = 2 * (watch.start_limit_s(64) + watch.NODE_LIMIT_S) + watch.FIRST_LIMIT_S + TOGETHER_LIMIT_S
+    longest = 2 * (nodes.start_limit_s(64) + nodes.NODE_LIMIT_S) + nodes.FIRST_LIMIT_S + TOGETHER_LIMIT_S
     assert longest < 60 * submit.minutes(64) < longest + 300
 
 
@@ -511,7 +520,7 @@ def test_a_line_says_which_nodes_are_waited_for_and_until_when(
     clock = Clock()
     monkeypatch.setattr("time.monotonic", clock)
     monkeypatch.setattr("time.time", lambda: 3600.0 * 24)
-    tell = check_nodes._waiting_line(4)
+    tell = check._waiting_line(4)
     tell(Waiting(2, ("nid000003", "nid000004"), 300.0))  # nothing yet, as most checks are over at once
     clock.now += 5
     tell(Waiting(3, ("nid000004",), 290.0))

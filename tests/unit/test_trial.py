@@ -23,7 +23,7 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.main import main
-from lumiimg.cluster.nodes.answers import UnresponsiveNodes
+from lumiimg.cluster.nodes.node import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import driver, submit

@@ -12,7 +12,7 @@ from lumiimg import __version__
 from lumiimg.cluster.binds import spec
 from lumiimg.cluster.job.container import PALS, SLURM, JobFile, files
 from lumiimg.cluster.job.plan import JobPlan, SettingScope
-from lumiimg.cluster.job.shape import OTHER_SHAPE, duration
+from lumiimg.cluster.nodes.slurm import OTHER_SHAPE, duration
 from lumiimg.cluster.shell_quote import comment, value
 from lumiimg.cluster.template import filled
 from lumiimg.errors import BadInputError

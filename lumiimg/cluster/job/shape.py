@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lumiimg.catalog.catalogue import UnknownNameError
 from lumiimg.catalog.sites import PARTITION, Site, SitePartition
+from lumiimg.cluster.nodes.slurm import duration
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.wording import count
 
 _ASKED = "as you asked"
 _DEFAULT_S = 3600
-_LIMIT_S = 365 * 86400
-_DURATION = re.compile(
-    r"(?:(?P<days>\d{1,4})-)?(?P<first>\d{1,6})(?::(?P<second>\d{1,2}))?(?::(?P<third>\d{1,2}))?", re.ASCII
-)
-
-OTHER_SHAPE = (
-    *(f"SLURM_{name}_PER_TASK" for name in ("CPUS", "GPUS", "TRES")),
-    *(f"SLURM_NTASKS_PER_{name}" for name in ("CORE", "GPU", "SOCKET", "TRES")),
-    *(f"SLURM_MEM_PER_{name}" for name in ("CPU", "GPU", "NODE")),
-    *(f"SLURM_{name}" for name in ("CPUS_PER_GPU", "CPU_BIND", "GPUS", "GPU_BIND", "TRES_BIND", "THREADS_PER_CORE")),
-    *(f"SLURM_{name}" for name in ("DISTRIBUTION", "EXACT", "EXCLUSIVE", "HINT")),
-    "SRUN_CPUS_PER_TASK",
-)
-"""Variables by which srun gives the tasks of a step another shape, or refuses it: those of a job from whose shell this
-one was submitted among them (srun(1), input environment variables)."""
 
 
 class ShapeError(FailedError):
@@ -152,25 +137,3 @@ def _against(wish: ShapeRequest, partition: SitePartition) -> Iterator[tuple[str
         limit = duration(limit_s)
         of = f" to jobs of {count(nodes, 'node')}" if partition.steps else ""
         yield f"at most {hours:g} h{of}, not {duration(wish.time_s)}", f"--time {limit}"
-
-
-def seconds(text: str) -> int | None:
-    """Read a time as Slurm does: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; None for anything else."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        return None
-    days, *rest = (int(match[name]) if match[name] else None for name in ("days", "first", "second", "third"))
-    first, second, third = rest[0] or 0, rest[1], rest[2]
-    if days is not None or third is not None:
-        found = ((days or 0) * 24 + first) * 3600 + (second or 0) * 60 + (third or 0)
-    else:
-        found = first * 60 + (second or 0)
-    return found if 0 < found <= _LIMIT_S else None
-
-
-def duration(time_s: int) -> str:
-    """Return `HH:MM:SS`, or `D-HH:MM:SS` from two days on."""
-    days = time_s // 86400 if time_s >= 2 * 86400 else 0
-    hours, rest = divmod(time_s - days * 86400, 3600)
-    clock = f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock

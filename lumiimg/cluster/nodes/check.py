@@ -6,7 +6,11 @@ that all nodes share, and puts its answer beside it; nothing is read out of the 
 
 from __future__ import annotations
 
+import math
+import os
 import secrets
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,18 +18,26 @@ from typing import TYPE_CHECKING
 from lumiimg.check.pipeline import HigherLevels
 from lumiimg.check.run.execution import LIMIT_S, Launcher, run_collective
 from lumiimg.check.static.files import check_files
-from lumiimg.cluster.nodes.answers import FingerprintGroup, NodeAnswers, gather
-from lumiimg.cluster.nodes.node_task import NodeTask, identity_of, write_task
+from lumiimg.cluster.nodes.node import (
+    FingerprintGroup,
+    NodeAnswers,
+    NodeTask,
+    gather,
+    identity_of,
+    is_answer,
+    is_mark,
+    node_of_file,
+    write_task,
+)
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
 from lumiimg.cluster.nodes.slurm import Allocation, own_command, run_step, shared_folder
-from lumiimg.cluster.nodes.watch import Waiting, Watch, limit_s
 from lumiimg.errors import BadInputError, MissingHereError, one_line
 from lumiimg.findings import Level
 from lumiimg.nccl.node_names import folded
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
     from lumiimg.check.context import ImageInContext
@@ -34,6 +46,19 @@ if TYPE_CHECKING:
     from lumiimg.check.run.collective import Collective
     from lumiimg.engine.process import Completed
 
+NODE_LIMIT_S = 300.0
+"""From when a node was seen to start; a plugin that hangs is reported by its probe after a minute, HIP after two."""
+START_LIMIT_S = 120.0
+"""For a node to start, from when the first one did; and more for each node of the check:"""
+START_LIMIT_PER_NODE_S = 0.05
+"""All of them read Python and lumiimg off one file system at once. The project's own choice, measured nowhere."""
+FIRST_LIMIT_S = 600.0
+"""For the first node to start: Slurm may have to boot it."""
+END_LIMIT_S = 30.0
+"""For the step to end by itself when all have answered."""
+RESERVE_S = 20.0
+"""Before the time of the job is up: for the step to be ended, and for the answers that have come to be put together."""
+_LOOK_EVERY_S = 0.5
 TOGETHER_LIMIT_S = LIMIT_S + 60.0
 """Of the step; a minute is for Slurm to start it."""
 _ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
@@ -191,3 +216,95 @@ def step_on(nodes: Sequence[str]) -> Launcher:
         return run_step(nodes, words, environment, timeout_s=TOGETHER_LIMIT_S, together=True, mpi=mpi, log=log)
 
     return start
+
+
+# -- how long nodes are waited for --
+
+
+def start_limit_s(nodes: int) -> float:
+    """Return how long one of that number of nodes may take to start, from when the first one did."""
+    return START_LIMIT_S + START_LIMIT_PER_NODE_S * nodes
+
+
+def limit_s(nodes: int) -> float:
+    """Return after how long every one of that number of nodes has answered, or had its time."""
+    return FIRST_LIMIT_S + start_limit_s(nodes) + NODE_LIMIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How far a check is."""
+
+    answered: int
+    nodes: tuple[str, ...]
+    """That have not answered, in order."""
+    seconds: float
+    """From now on, after which they are given up."""
+
+
+class Watch:
+    """Counts by its own clock alone: what clock a node has, or its file system, does not matter."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Iterable[str],
+        on_progress: Callable[[Waiting], None],
+        clock: Callable[[], float] = time.monotonic,
+        job_ends: float | None = None,
+    ) -> None:
+        """`job_ends` by the clock; None: it is not known."""
+        self._folder = folder
+        self._nodes = set(nodes)
+        self._start_limit_s = start_limit_s(len(self._nodes))
+        self._on_progress = on_progress
+        self._clock = clock
+        self._latest = math.inf if job_ends is None else job_ends - RESERVE_S
+        self._begun = self._looked = clock()
+        self._answered: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+
+    @property
+    def started(self) -> set[str]:
+        """The nodes that were seen to start."""
+        return set(self._started)
+
+    @property
+    def waiting(self) -> set[str]:
+        """The nodes that have not answered."""
+        return self._nodes - self._answered.keys()
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time of the job is up, or nearly."""
+        return self._clock() >= self._latest
+
+    def is_over(self) -> bool:
+        """Whether every node has answered, or had its time; looks into the folder twice a second at most."""
+        now = self._clock()
+        if now - self._looked < _LOOK_EVERY_S:
+            return False
+        self.look()
+        return now > self._given_up()
+
+    def _given_up(self) -> float:
+        """Return when the last node that is waited for will have had its time."""
+        if not self.waiting:
+            end = max(self._answered.values()) + END_LIMIT_S
+        elif not self._started:
+            end = self._begun + FIRST_LIMIT_S
+        else:
+            start_by = min(self._started.values()) + self._start_limit_s
+            end = max(
+                self._started[node] + NODE_LIMIT_S if node in self._started else start_by for node in self.waiting
+            )
+        return min(end, self._latest)
+
+    def look(self) -> None:
+        """See what is in the folder now."""
+        now = self._looked = self._clock()
+        for name in os.listdir(self._folder):  # noqa: PTH208 - names of thousands of files are enough
+            seen = self._answered if is_answer(name) else self._started if is_mark(name) else None
+            if seen is not None and (node := node_of_file(name)) in self._nodes:
+                seen.setdefault(node, now)
+        self._on_progress(Waiting(len(self._answered), tuple(sorted(self.waiting)), self._given_up() - now))

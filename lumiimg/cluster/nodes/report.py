@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.advice import advice_from_findings
 from lumiimg.check.answer import Answer, levels_taken
 from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
-from lumiimg.cluster.nodes.answers import Library, UnresponsiveNodes  # noqa: TC001 - as above
+from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
 from lumiimg.findings import Advice, Finding, Level
 from lumiimg.nccl.node_names import folded
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.run.execution import RunResult
     from lumiimg.check.static.host_fit import HostFit
-    from lumiimg.cluster.nodes.answers import Fingerprint, FingerprintGroup, NodeAnswers
+    from lumiimg.cluster.nodes.node import Fingerprint, FingerprintGroup, NodeAnswers
 
 _LONG_NAMES = 200
 """Characters of names of nodes, above which too many are at fault to go on without them."""

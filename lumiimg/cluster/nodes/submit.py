@@ -6,10 +6,9 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S
+from lumiimg.cluster.nodes.check import FIRST_LIMIT_S, TOGETHER_LIMIT_S, limit_s
 from lumiimg.cluster.nodes.report import NodesReport
 from lumiimg.cluster.nodes.slurm import is_job_number, own_command, run_job, shared_folder
-from lumiimg.cluster.nodes.watch import FIRST_LIMIT_S, limit_s
 from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
 from lumiimg.files import read_beginning
 from lumiimg.host.codec import FormError, from_json

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.job.shape import seconds
-from lumiimg.cluster.nodes.slurm import own_command, run_step
+from lumiimg.cluster.nodes.slurm import own_command, run_step, seconds
 from lumiimg.cluster.trial.folder import MAX_BYTES, JobTime
 from lumiimg.cluster.trial.look import forget_looks, looks_in, snapshot_in
 from lumiimg.cluster.trial.measure import NO_ANSWER

@@ -10,8 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from lumiimg.cluster.nodes.answers import file_stem
-from lumiimg.cluster.nodes.node_task import node_name
+from lumiimg.cluster.nodes.node import file_stem, node_name
 from lumiimg.cluster.trial.values import Look
 from lumiimg.errors import LumiimgError
 from lumiimg.files import read_beginning, write_text

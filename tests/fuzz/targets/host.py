@@ -21,8 +21,7 @@ from lumiimg.build.sbom import bill
 from lumiimg.build.userns_helper import _date
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import submit
-from lumiimg.cluster.nodes.answers import AnswerError, read_answer
-from lumiimg.cluster.nodes.node_task import TASK, read_task
+from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
 from lumiimg.engine.namespaces.unpacked import unpacked_images
@@ -223,14 +222,14 @@ def _woven(data: bytes) -> None:
     weave(layers, scratch() / "woven.sqfs", 0)
 
 
-@target("node-answer", "cluster.nodes.answers.read_answer", refuses=(AnswerError,), form="json")
+@target("node-answer", "cluster.nodes.node.read_answer", refuses=(AnswerError,), form="json")
 def _answer(data: bytes) -> None:
     read_answer(written(data, "answer"), {})
 
 
 @target(
     "own-files",
-    "cluster.nodes.node_task.read_task",
+    "cluster.nodes.node.read_task",
     "cluster.module.folder._record_in",
     "engine.namespaces.unpacked.unpacked_images",
     "build.capability_cache._recall",

@@ -8,8 +8,8 @@ from unittest import mock
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
 from lumiimg.check.run.log_answer import LogAnswer
-from lumiimg.cluster.job.shape import seconds
 from lumiimg.cluster.nodes import slurm
+from lumiimg.cluster.nodes.slurm import seconds
 from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError
@@ -128,7 +128,7 @@ def _probe(data: bytes) -> None:
     "host.node_facts.slurm_version",
     "resolve.network.mirrors.general_index",
     "nccl.node_names.folded",
-    "cluster.job.shape.seconds",
+    "cluster.nodes.slurm.seconds",
     "resolve.uv.in_one_line",
     "resolve.closure._parents",
     refuses=(BadInputError, MissingHereError),
