@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from lumiimg.elf.cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, OldCacheError, parse_cache
-from lumiimg.elf.facts import ElfFacts, read_elf
+from lumiimg.elf.facts import ElfFacts, exported_symbols, read_elf, undefined_symbols
 from lumiimg.elf.hwcaps import LAST_MINOR_WITH_LEGACY_ENTRIES, platform
 from lumiimg.elf.reader import ElfError, FileSystem, Native
 from lumiimg.errors import BadInputError
@@ -226,6 +226,20 @@ def facts_at(fs: FileSystem, path: str) -> ElfFacts | None:
             return read_elf(file)
     except (OSError, BadInputError):
         return None
+
+
+def exported_at(fs: FileSystem, path: str, prefix: str = "") -> frozenset[str]:
+    """Return the names that the file at a path defines for others; none where that cannot be read."""
+    with contextlib.suppress(OSError, ValueError, BadInputError), contextlib.closing(fs.open(path)) as file:
+        return exported_symbols(file, prefix)
+    return frozenset()
+
+
+def wanted_at(fs: FileSystem, path: str) -> frozenset[str]:
+    """Return the names that the file at a path must find elsewhere; none where that cannot be read."""
+    with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
+        return frozenset(symbol.name for symbol in undefined_symbols(file))
+    return frozenset()
 
 
 def _is_file(fs: FileSystem, path: str) -> bool:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import is_version
-from lumiimg.elf.facts import exported_symbols
-from lumiimg.elf.system import glibc_version
-from lumiimg.errors import LumiimgError
+from lumiimg.elf.system import exported_at, glibc_version
 from lumiimg.fabric.names import (
     LIBCXI,
     LIBFABRIC,
@@ -192,18 +190,9 @@ def _plugin(image: Image, rccl: Rccl, found: list[str]) -> dict[str, str]:
         found = [*found, *image.root.find(unusual)]
     for name in names:
         for path in [name] if name.startswith("/") else [path for path in found if path.rpartition("/")[2] == name]:
-            if versions := _net_api(image.root, path):
+            if versions := net_api(exported_at(image.root, path, NET_SYMBOL)):
                 return {"net-api": str(versions[0]), "net-api-oldest": str(versions[-1])}
     return {}
-
-
-def _net_api(root: RootFileSystem, path: str) -> tuple[int, ...]:
-    """Return the versions of the net API that a file offers, highest first; none where it is not a library."""
-    try:
-        with contextlib.closing(root.open(path)) as file:
-            return net_api(exported_symbols(file, NET_SYMBOL))
-    except (OSError, ValueError, LumiimgError):
-        return ()  # gone, a script of the linker, or no library at all
 
 
 def _is_elf(root: RootFileSystem, path: str) -> bool:

@@ -10,46 +10,32 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
 from lumiimg.check.registry import Findings
-from lumiimg.elf.facts import exported_symbols, undefined_symbols
-from lumiimg.elf.loader import Process
-from lumiimg.elf.system import facts_at
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.host.container_view import variable_of
-from lumiimg.host.root_queries import names_in, read_text
+from lumiimg.host.python_modules import distributions_in, modules_in, mpi_clash, of_numpy_1, of_other_torch
+from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.image.programs import search_path
-from lumiimg.image.tree import FileKind
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.process import StaticResult
-    from lumiimg.elf.reader import RangeReader
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
 
-_LIBMPI = re.compile(r"libmpi\.so\.(?:12|40)")
 _COPIES = re.compile(r"HIP_VISIBLE_DEVICES=[\"']?\$\{?ROCR_VISIBLE_DEVICES")
 _HOME = re.compile(r"~|\$\{?HOME\b|/root(?:/|$)|/home(?:/|$)|/users(?:/|$)")
 _OF_SCRIPTS = ("/", "/.singularity.d/env", "/docker", "/etc/profile.d", "/opt", "/scripts")
 """Beside those of PATH."""
-_LARGEST_SCRIPT_BYTES = 64 << 10
 _MOST_SCRIPTS = 3000
 _MOST_WORDS = 64
 _SHOWN = 8
-_DIST_INFO = re.compile(r"([A-Za-z0-9._]{1,128})-([A-Za-z0-9.+!_]{1,64})\.dist-info")
-_MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
-_OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
-_MOST_MODULES = 2000
-_LARGEST_MODULE_BYTES = 4 << 20
-_MOST_READ_BYTES = 64 << 20
 
 
 def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
@@ -112,127 +98,37 @@ def _judge_entrypoint(image: Image, variables: list[str], found: Findings) -> No
 
 def _judge_scripts(image: Image, found: Findings) -> None:
     """Judge the scripts: one list of GPUs, given to two filters, leaves none where a job has a part of a node."""
-    copying = [path for path in _scripts(image) if _COPIES.search(read_text(image.root, path) or "")]
+    folders = dict.fromkeys((*search_path(image), *_OF_SCRIPTS))
+    scripts = islice(scripts_in(image.root, folders), _MOST_SCRIPTS)
+    copying = [path for path, text in scripts if _COPIES.search(text)]
     if copying:
         found.add(Code.IMAGE_HIP_DEVICES, Severity.INFO, where=copying[0], evidence=tuple(copying[1:_SHOWN]))
 
 
-def _scripts(image: Image) -> Iterator[str]:
-    """Yield small files that are, or may be, scripts of a shell that jobs run or source."""
-    root, left = image.root, _MOST_SCRIPTS
-    for folder in dict.fromkeys((*search_path(image), *_OF_SCRIPTS)):
-        for name in names_in(root, folder or "/"):
-            path = f"{folder.rstrip('/')}/{name}"
-            with contextlib.suppress(OSError, BadInputError):
-                stat = root.stat(path)
-                is_small = stat.kind is FileKind.FILE and stat.size_bytes <= _LARGEST_SCRIPT_BYTES
-                if is_small and left and (name.endswith(".sh") or _is_script(root, path)):
-                    left -= 1
-                    yield path
-
-
-def _is_script(root: RootFileSystem, path: str) -> bool:
-    with contextlib.closing(root.open(path)) as file:
-        return file.read_at(0, 2) == b"#!"
-
-
 def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, packages: str, found: Findings) -> None:
     """Judge whether mpi4py and the framework load in either order: of two files of one soname the first one stays."""
-    named = (name for name in names_in(root, f"{packages}/mpi4py") if name.startswith("MPI.") and name.endswith(".so"))
-    module = next((f"{packages}/mpi4py/{name}" for name in named), None)
-    if module is None or not job.opens:
-        return
-    processes: dict[str, Process] = {}
-    errors: dict[str, list[str]] = {}
-    libraries: dict[str, str] = {}
-    for first, paths in (("mpi4py", (module, *job.opens)), (str(job.framework), (*job.opens, module))):
-        process = processes[first] = Process(root, settings)
-        errors[first] = list(process.start(job.program).errors)
-        for path in paths:
-            errors[first] += process.dlopen(path).errors
-        of_mpi = [item.path for item in process.objects if _LIBMPI.fullmatch(item.path.rpartition("/")[2])]
-        if len(of_mpi) != 1:
-            return
-        libraries[first] = of_mpi[0]
-    offered = {path: _symbols_of(root, path) for path in libraries.values()}
-    every = frozenset[str]().union(*offered.values())
-    for first, process in processes.items():
-        lacking = every - offered[libraries[first]]
-        for item in process.objects if lacking else ():
-            if any(map(_LIBMPI.fullmatch, item.facts.needed)) and (
-                asked := lacking & _symbols_of(root, item.path, _asked)
-            ):
-                errors[first].append(f"{item.path}: undefined symbol: {min(asked)}")
-    dying = [first for first, lines in errors.items() if lines]
-    if len(offered) > 1 and dying:
-        names = {"framework": str(job.framework), "files": " and ".join(sorted(offered)), "first": dying[0]}
-        lines = tuple(line for first in dying for line in errors[first])[:_SHOWN]
-        reason = "one-order" if len(dying) == 1 else None
-        found.add(Code.IMAGE_TWO_MPI, Severity.INFO, reason=reason, names=names, where=module, evidence=lines)
+    if (clash := mpi_clash(root, settings, job, packages)) is not None:
+        names = {"framework": str(job.framework), "files": " and ".join(clash.files), "first": next(iter(clash.errors))}
+        lines = tuple(line for of_order in clash.errors.values() for line in of_order)[:_SHOWN]
+        reason = "one-order" if len(clash.errors) == 1 else None
+        found.add(Code.IMAGE_TWO_MPI, Severity.INFO, reason=reason, names=names, where=clash.module, evidence=lines)
 
 
 def _judge_python(root: RootFileSystem, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
     """Judge the distributions beside the framework of a job, and their modules."""
-    infos = filter(None, map(_DIST_INFO.fullmatch, names_in(root, packages)))
-    versions: dict[str, str] = {canonicalize_name(info[1]): info[2] for info in infos}
-    wrong = sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of))
+    versions, modules = distributions_in(root, packages), modules_in(root, packages)
+    wrong = tuple(sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of)))
     if wrong:
-        names, lines = {"packages": ", ".join(wrong[:3])}, tuple(wrong[:_SHOWN])
-        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, names=names, where=packages, evidence=lines)
-    modules = list(islice(_modules(root, packages), _MOST_MODULES))
-    lacking = dict(_of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, of_c10))
+        names = {"packages": ", ".join(wrong[:3])}
+        found.add(Code.IMAGE_CUDA_PACKAGES, Severity.INFO, names=names, where=packages, evidence=wrong[:_SHOWN])
+    lacking = of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, of_c10)
     if lacking:
         lines = tuple(f"{path}: undefined symbol: {symbol}" for path, symbol in lacking.items())
         names, where = {"first": lines[0]}, next(iter(lacking))
         found.add(Code.IMAGE_OTHER_TORCH, Severity.INFO, names=names, where=where, evidence=lines[:_SHOWN])
     numpy = versions.get("numpy", "")
-    if numpy.partition(".")[0].isdecimal() and int(numpy.partition(".")[0]) >= 2:
-        lines = tuple(f"{path}: compiled with NumPy 1" for path in _of_numpy_1(root, modules))
-        if lines:
-            names = {"version": numpy, "first": lines[0]}
-            found.add(Code.IMAGE_NUMPY, Severity.INFO, names=names, evidence=lines[:_SHOWN])
-
-
-def _modules(root: RootFileSystem, folder: str) -> Iterator[str]:
-    """Yield the compiled modules beside torch and NumPy."""
-    own = (f"{folder}/torch/", f"{folder}/numpy/", f"{folder}/numpy.libs/")
-    for path, _ in root.walk(folder):
-        if path.endswith(".so") and not path.startswith(own):
-            yield path
-
-
-def _of_other_torch(
-    root: RootFileSystem, c10: str, modules: list[str], prefixes: tuple[str, ...]
-) -> Iterator[tuple[str, str]]:
-    """Yield the modules that ask for what the image's libc10 does not have, each with the first such symbol."""
-    offered = _symbols_of(root, c10)
-    for path in modules if offered else ():
-        facts = facts_at(root, path)
-        if facts is not None and "libc10.so" in facts.needed:
-            lacking = [name for name in _symbols_of(root, path, _asked) - offered if name.startswith(prefixes)]
-            if lacking:
-                yield path, min(lacking)
-
-
-def _of_numpy_1(root: RootFileSystem, modules: list[str]) -> Iterator[str]:
-    left = _MOST_READ_BYTES
-    for path in filter(_MODULE.fullmatch, modules):
-        with contextlib.suppress(OSError, BadInputError), contextlib.closing(root.open(path)) as file:
-            if file.size <= min(_LARGEST_MODULE_BYTES, left):
-                left -= file.size
-                data = file.read_at(0, file.size)
-                if _OLD_NUMPY in data and _NEW_NUMPY not in data:
-                    yield path
-
-
-def _asked(file: RangeReader) -> frozenset[str]:
-    return frozenset(symbol.name for symbol in undefined_symbols(file))
-
-
-def _symbols_of(
-    root: RootFileSystem, path: str, read: Callable[[RangeReader], frozenset[str]] = exported_symbols
-) -> frozenset[str]:
-    """Return the symbols that a file defines for others, or what else is read of it; none where it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, BadInputError), contextlib.closing(root.open(path)) as file:
-        return read(file)
-    return frozenset()
+    major = numpy.partition(".")[0]
+    old = of_numpy_1(root, modules) if major.isdecimal() and int(major) >= 2 else ()
+    if lines := tuple(f"{path}: compiled with NumPy 1" for path in old):
+        names = {"version": numpy, "first": lines[0]}
+        found.add(Code.IMAGE_NUMPY, Severity.INFO, names=names, evidence=lines[:_SHOWN])
