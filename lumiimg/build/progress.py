@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from lumiimg.secret import hidden
+from lumiimg.wording import duration, size
 
 _LINE_LIMIT_BYTES = 64 * 1024
 DOWNLOADS, IMAGE = "downloads", "image"
@@ -32,6 +33,12 @@ class BuildStage:
     """Of what came out of it."""
     reused: bool
     """Whether it was kept from an earlier build."""
+
+    @property
+    def outcome(self) -> str:
+        """What it came to, in words."""
+        took = "kept from an earlier build" if self.reused else f"cpu {duration(self.cpu_seconds)}"
+        return f"{took}, {size(self.size_bytes)}"
 
 
 class StageClock:

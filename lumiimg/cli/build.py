@@ -91,5 +91,5 @@ def _read_lock(arguments: argparse.Namespace) -> tuple[Lock, Request]:
         trusted=arguments.trust_lock,
     )
     for one in found:
-        write_note(f"by the lock, not by the catalogue: {one}")
+        write_note(f"from the lock, not from the catalogue: {one}")
     return lock, request

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.errors import printable
 from lumiimg.report.read_progress import LiveLine
-from lumiimg.wording import duration, size
+from lumiimg.wording import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ class LineProgress(Progress):
         """Say what the step took, or that it was not needed."""
         self._name = ""
         took = "" if stage.reused else f"{duration(stage.seconds)}, "
-        self._say(f"{_BELOW}{stage.name}: {took}{_outcome(stage)}")
+        self._say(f"{_BELOW}{stage.name}: {took}{stage.outcome}")
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -111,9 +111,3 @@ class TerminalProgress(LineProgress):
 
     def _say(self, text: str) -> None:
         """Leave no line of a step."""
-
-
-def _outcome(stage: BuildStage) -> str:
-    if stage.reused:
-        return f"kept from an earlier build, {size(stage.size_bytes)}"
-    return f"cpu {duration(stage.cpu_seconds)}, {size(stage.size_bytes)}"

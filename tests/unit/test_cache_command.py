@@ -182,8 +182,10 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
     for one, keys in ((cache, [base]), (cache, [base, upper]), (there, [base])):
         show(why_document(why(one, keys, ("base",) if keys == [base] else ("vllm",), "")))
         page = " ".join(capsys.readouterr().out.split())
-        assert "its base base is that of " in page
-        assert ", 40 days old do: to have it again as it is today, with the same options: lumiimg build --fresh" in page
+        assert "its base base was built on " in page
+        assert (
+            ", 40 days ago do: to build it as it would be today, with the same options: lumiimg build --fresh" in page
+        )
 
 
 def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:

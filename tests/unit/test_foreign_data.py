@@ -352,7 +352,7 @@ def test_what_a_lock_has_from_elsewhere_is_refused_or_listed_first(
         assert named in refused, case
         assert refused.count("\n") == 1, case
         assert main([*words, "--trust-lock"]) == ExitCode.GOOD, case
-        assert capsys.readouterr().err.startswith(f"lumiimg: by the lock, not by the catalogue: {named}"), case
+        assert capsys.readouterr().err.startswith(f"lumiimg: from the lock, not from the catalogue: {named}"), case
 
 
 @pytest.mark.threat
@@ -381,7 +381,7 @@ def test_a_base_of_a_lock_that_is_not_the_catalogues_is_refused_or_listed_first(
     (folder / "theirs/etc/os-release").write_text("ID=x\n")
     assert main(["lock", "--base", str(folder / "theirs")]) == ExitCode.GOOD
     shown = capsys.readouterr().out
-    assert "not by the catalogue: base localimage" in " ".join(shown.split())
+    assert "not from the catalogue: base localimage" in " ".join(shown.split())
     assert "lumiimg build --locked --trust-lock -o image.sif" in shown
     assert main(["build", "--locked", "--dry-run"]) == ExitCode.BAD_INPUT
     assert f"base localimage {folder}/theirs (without a digest)" in capsys.readouterr().err

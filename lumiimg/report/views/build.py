@@ -8,7 +8,7 @@ from lumiimg.build.builder import BuildResult, BuiltImage, RebuildResult
 from lumiimg.check.static.commands import concluded
 from lumiimg.errors import printable
 from lumiimg.findings import NO_ADVICE, Advice, Severity
-from lumiimg.report.document import Document, Item, Lines, Meter, Paragraph, Section, Shown
+from lumiimg.report.document import Block, Document, Item, Lines, Meter, Paragraph, Section, Shown
 from lumiimg.report.views.image import difference_lines, differences_document
 from lumiimg.report.views.request import doubts_section, stack_table
 from lumiimg.wording import count, duration, operand, size, typed
@@ -33,22 +33,12 @@ def definitions_document(written: WrittenDefinitions) -> Document:
     """Return which files were written, and how to build from them."""
     folder, fetch = written.folder, written.fetch
     *steps, whole = written.commands
-    fetched = (
-        ()
-        if fetch is None
-        else (
-            Paragraph("sources could not be reached from here, and are not beside them; where there is a network:"),
-            Lines((typed(["sh", str(fetch)]),)),
-        )
-    )
-    blocks = (
-        Lines(tuple(f"{one.name}.def" for one in written.definitions)),
-        *fetched,
-        Paragraph("to build them, one after the other:"),
-        Lines((typed(["cd", str(folder)]), *steps)),
-        Paragraph("or all at once:"),
-        Lines((whole,)),
-    )
+    blocks: list[Block] = [Lines(tuple(f"{one.name}.def" for one in written.definitions))]
+    if fetch is not None:
+        blocks.append(Paragraph("some sources could not be reached from here. Where there is a network, fetch them:"))
+        blocks.append(Lines((typed(["sh", str(fetch)]),)))
+    blocks += [Paragraph("to build them, one after the other:"), Lines((typed(["cd", str(folder)]), *steps))]
+    blocks += [Paragraph("or all at once:"), Lines((whole,))]
     sentence = f"wrote {count(len(written.definitions), 'definition file')} into {folder}"
     sections = (Section("The files, and how to build them", blocks),)
     return Document("build", str(folder), sentence, sections=sections, is_list=True)
@@ -75,7 +65,7 @@ def built_document(result: BuildResult | RebuildResult) -> Document:
     built, lock = result.built, result.plan
     differences = result.beside if isinstance(result, RebuildResult) else None
     name, length = str(built.image), size(built.size_bytes)
-    sentence = f"is this image already, by its number, {length}; nothing was built"
+    sentence = f"is this image already, by its number ({length}): nothing was built"
     if built.is_new:
         sentence = f"built in {duration(built.seconds)}, {length} (log: {name}.log)"
     beside = ""
@@ -104,10 +94,8 @@ def _stages(built: BuiltImage) -> Iterator[Meter]:
     """Yield the parts of a build, each with how much of the whole it took."""
     whole = sum(stage.seconds for stage in built.stages) or 1.0
     for stage in built.stages if built.is_new else ():
-        words = f"kept from an earlier build, {size(stage.size_bytes)}"
-        if not stage.reused:
-            words = f"took {duration(stage.seconds)}, cpu {duration(stage.cpu_seconds)}, {size(stage.size_bytes)}"
-        yield Meter(stage.name, words, 0.0 if stage.reused else stage.seconds / whole)
+        took, share = ("", 0.0) if stage.reused else (f"took {duration(stage.seconds)}, ", stage.seconds / whole)
+        yield Meter(stage.name, f"{took}{stage.outcome}", share)
 
 
 # -- locks --
@@ -121,10 +109,10 @@ def lock_document(written: WrittenLock) -> Document:
         count(sum(len(layer.sources) for layer in lock.stack), "source"),
         count(sum(len(layer.wheels) for layer in lock.stack), "Python distribution"),
     )
-    notes = ["no difference to what was there"] if written.replaces and not written.changes else []
+    notes = ["no difference from the lock that was there"] if written.replaces and not written.changes else []
     if (bootstrap.image is None or bootstrap.is_open) and not bootstrap.sha256:
         notes.append(f"the base has no digest: it is what {bootstrap.agent} finds when it is built")
-    notes += (f"not by the catalogue: {one}" for one in written.beyond)
+    notes += (f"not from the catalogue: {one}" for one in written.beyond)
     return Document(
         "lock",
         str(written.lock),
@@ -156,7 +144,7 @@ def _change_lines(changes: Sequence[LockChange]) -> Section:
 def has_item(image: str, base: Layer) -> Item:
     """Return what is known of an image."""
     has = ", ".join(f"{name} {base.has[name]}" for name in _HAS if name in base.has)
-    return Item(Severity.INFO, f"{image} has {has or 'nothing that is known here'}")
+    return Item(Severity.INFO, f"{image} has {has or 'nothing that lumiimg knows'}")
 
 
 def objection_items(findings: Iterable[Finding], image: str, site: str, note: str = "") -> Iterator[Item]:

@@ -26,10 +26,7 @@ def entries_document(content: CacheContent) -> Document:
         for entry in sorted(content.entries, key=lambda entry: entry.layers)
     ]
     rows += [
-        (
-            image.key[:_SHORT],
-            f"{size(image.size_bytes)}, unpacked: {image.image or 'which image it is of cannot be read'}",
-        )
+        (image.key[:_SHORT], f"{size(image.size_bytes)}, unpacked: {image.image or 'which image is not known'}")
         for image in content.unpacked
     ]
     number = _both(len(content.entries), len(content.unpacked))
@@ -62,12 +59,12 @@ def why_document(answer: CacheLookup) -> Document:
     """Return why a layer is not in the cache, or that it is."""
     entry, nearest = answer.entry, answer.nearest
     if entry is not None:
-        details = f"{entry.key[:_SHORT]}, {size(entry.size_bytes)}; it took {duration(entry.seconds)}"
-        what = f"in the cache ({details})"
+        took = f"{size(entry.size_bytes)}; it took {duration(entry.seconds)}"
+        what = f"in the cache ({entry.key[:_SHORT]}, {took})"
     elif nearest is None:
         what = "never built with this cache"
     else:
-        what = f"would be built again; beside the one that is there ({nearest.key[:_SHORT]}):"
+        what = f"would be built again; compared with the one that is there ({nearest.key[:_SHORT]}):"
     differences = (Section("", _difference(one, answer.below)) for one in answer.differences)
     return Document(
         "build --why",
@@ -93,8 +90,8 @@ def _age(answer: CacheLookup) -> Iterator[Item]:
     if answer.base is not None:
         made = dt.datetime.fromtimestamp(answer.base.made_s, dt.UTC)
         days = count((dt.datetime.now(dt.UTC) - made).days, "day")
-        text = f"its base {', '.join(answer.base.layers)} is that of {made:%Y-%m-%d}, {days} old"
-        again = Remedy("to have it again as it is today, with the same options", "lumiimg build --fresh")
+        text = f"its base {', '.join(answer.base.layers)} was built on {made:%Y-%m-%d}, {days} ago"
+        again = Remedy("to build it as it would be today, with the same options", "lumiimg build --fresh")
         yield Item(Severity.INFO, text, remedies=(again,))
 
 

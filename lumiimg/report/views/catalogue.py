@@ -179,17 +179,15 @@ def _driver(driver: SiteDriver) -> Iterator[_Fact]:
 
 
 def _cores(shown: ShownSite) -> Iterator[_Fact]:
-    binding = shown.site.binding
-    if binding is None or shown.cores is None:
-        return
-    kept = f"; kept for the system: {', '.join(map(str, binding.reserved))}" if binding.reserved else ""
-    yield "cores", f"{_near(shown.cores)}{kept}", binding.source
-    if binding.spared and shown.cores_sparing is not None:
-        yield "", f"{_near(shown.cores_sparing)}: room for {binding.spared_for}", ""
+    if (binding := shown.site.binding) is not None:
+        kept = f"; kept for the system: {ranges(binding.reserved)}" if binding.reserved else ""
+        yield "cores", f"{_near(shown.cores)}{kept}", binding.source
+        if binding.spared:
+            yield "", f"{_near(shown.cores_sparing)}: room for {binding.spared_for}", ""
 
 
-def _near(cores: Sequence[Sequence[int]]) -> str:
-    return "; ".join(f"GPU {gpu}: {ranges(near)}" for gpu, near in enumerate(cores))
+def _near(cores: Sequence[Sequence[int]] | None) -> str:
+    return "; ".join(f"GPU {gpu}: {ranges(near)}" for gpu, near in enumerate(cores or ()))
 
 
 def _for_jobs(site: Site) -> Iterator[_Fact]:

@@ -50,7 +50,7 @@ def no_engine_document(error: MissingHereError, advice: Advice) -> Document:
 
 
 def _room(room: FreeSpace) -> str:
-    kind = "of memory: it is a tmpfs, and counts against a job" if room.in_memory else "free"
+    kind = "of memory: it is a tmpfs, whose files count as memory of a job" if room.in_memory else "free"
     return f"{size(room.free_bytes)} {kind}"
 
 

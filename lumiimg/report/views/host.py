@@ -25,7 +25,7 @@ def snapshot_document(snapshot: Snapshot, written: Path | None) -> Document:
     """Return a snapshot for a person; `written` is the file that it went to."""
     fabric = fabric_entry(snapshot)
     total = size(sum(library.size_bytes for library in snapshot.libraries))
-    described = f"{len(snapshot.libraries)} libraries ({total}) are described"
+    described = f"described: {count(len(snapshot.libraries), 'library')} ({total})"
     return Document(
         "host scan",
         snapshot.host,
@@ -36,7 +36,7 @@ def snapshot_document(snapshot: Snapshot, written: Path | None) -> Document:
             Section("Its libraries", _entries(snapshot)),
             Section("Gaps", (Item(Severity.UNKNOWN, gap) for gap in snapshot.gaps)),
         ),
-        closing=(f"{described} in {written}" if written else f"{described}; -o FILE keeps them",),
+        closing=(f"{described}, in {written}" if written else f"{described}; -o FILE writes them",),
         is_list=True,
         is_named=True,
     )

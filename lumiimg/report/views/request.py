@@ -47,7 +47,8 @@ def request_document(plan: Plan) -> Document:
             Section("What is chosen", () if plan.refused else (stack_table(plan.base_and_layers),), Shown.PAGE),
             Section("The rules", map(_rule, rules)),
             Section("What each rule compares", (Table(("rule", "needs", "has"), compared),), Shown.VERBOSE),
-            *(() if plan.refused else _of_jobs(plan)),
+            Section("How far it was tried", () if plan.refused else _never_built(plan.base_and_layers)),
+            Section(f"For jobs on {plan.site.name if plan.site else 'a machine'}", _of_jobs(plan), Shown.VERBOSE),
         ),
     )
 
@@ -90,10 +91,13 @@ def plan_document(plan: BuildPlan) -> Document:
 
 def doubts_section(lock: Lock) -> Section:
     """Return what was never built, what the compatibility rules warn of, and what they could not decide."""
-    note = never_built(lock.stack)
-    items = [Item(Severity.UNKNOWN, note)] if note else []
-    items += (Item(Severity.UNKNOWN, f"{rule.outcome.word}{rule.because}", tag=rule.id) for rule in lock.doubts)
-    return Section("What is not sure", items)
+    rules = (Item(Severity.UNKNOWN, f"{rule.outcome.word}{rule.because}", tag=rule.id) for rule in lock.doubts)
+    return Section("What is not sure", (*_never_built(lock.stack), *rules))
+
+
+def _never_built(stack: Sequence[Chosen | LockedLayer]) -> Iterator[Item]:
+    if note := never_built(stack):
+        yield Item(Severity.UNKNOWN, note)
 
 
 def stack_table(stack: Sequence[Chosen | LockedLayer]) -> Table:
@@ -117,14 +121,11 @@ def _rule(rule: RuleResult) -> Item:
     return Item(severity, rule.have, tag=rule.id, why=(rule.because,) if rule.because else (), source=rule.source)
 
 
-def _of_jobs(plan: Plan) -> Iterator[Section]:
-    """Yield how far it was tried, and what jobs with such an image want."""
-    if note := never_built(plan.base_and_layers):
-        yield Section("How far it was tried", (Item(Severity.UNKNOWN, note),))
-    if plan.environment and plan.site is not None:
-        exports = tuple(f"export {item.name}={item.value}{item.nodes.note}" for item in plan.environment)
-        because = tuple((item.name, f"{item.because} ({item.source})") for item in plan.environment)
-        yield Section(f"For jobs on {plan.site.name}", (Lines(exports), Facts(because)), Shown.VERBOSE)
+def _of_jobs(plan: Plan) -> tuple[Lines, Facts]:
+    """Return what jobs with such an image want, and why."""
+    exports = (f"export {item.name}={item.value}{item.nodes.note}" for item in plan.environment)
+    because = ((item.name, f"{item.because} ({item.source})") for item in plan.environment)
+    return Lines(tuple(exports)), Facts(tuple(because))
 
 
 def _made_of(layer: LockedLayer) -> Iterator[str]:

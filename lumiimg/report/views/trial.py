@@ -36,7 +36,7 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
         of,
         f"trial of {of} on {count(plan.nodes, 'node')}: {work}, never more than {plan.node_minutes}",
         advice=advice,
-        summary=(f"{count(len(plan.claims), 'claim')} are written down, each with its source; nothing has run yet",),
+        summary=(f"written down: {count(len(plan.claims), 'claim')}, each with its source; nothing has run yet",),
         sections=(Section("Steps", steps, is_headed=True),),
     )
 
@@ -83,7 +83,5 @@ def _claim(row: Row) -> str:
     if row.outcome is ClaimOutcome.NEWS:
         return f"{row.about}: {row.measured}{f' ({row.why})' if row.why else ''}"
     predicted = f"predicted {row.predicted}" if row.predicted is not None else "nothing predicted"
-    measured = f"measured {row.measured}" if row.measured is not None else row.why
-    if row.outcome is ClaimOutcome.OPEN and row.measured is not None:
-        measured += f", but {row.why}"
-    return f"{row.about}: {predicted}; {measured}"
+    but = f", but {row.why}" if row.outcome is ClaimOutcome.OPEN else ""
+    return f"{row.about}: {predicted}; {row.why if row.measured is None else f'measured {row.measured}{but}'}"

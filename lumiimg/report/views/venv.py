@@ -20,7 +20,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
     words = ("lumiimg", "job", operand(str(image)), "--venv", operand(str(output)), "-o", "job.sh")
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
-    doubts = (Item(Severity.UNKNOWN, f"{doubt}: what it adds was not held"),) if doubt else ()
+    doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not looked at"),) if doubt else ()
     about = f"for Python {record.python} of this image alone; nothing was imported"
     return Document(
         "venv",
