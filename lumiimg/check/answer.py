@@ -1,23 +1,37 @@
-"""From findings to an answer: no, no obstacle found at this level, or cannot tell."""
+"""From findings to an answer, its sentence, and one command to go on with.
+
+The answer is no, no obstacle found at this level, or cannot tell.
+"""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.submission import sbatch_options, where_to_submit
 from lumiimg.check.registry import finding_types
+from lumiimg.check.static.commands import ON_NODE, SCAN
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Code, Family, Finding, Level, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Code, Family, Finding, Level, Severity
+from lumiimg.wording import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from lumiimg.catalog.sites import Site
+    from lumiimg.check.context import ImageInContext
     from lumiimg.fabric.path import FabricPath
 
 _EFFECTS = frozenset({Family.RCCL, Family.RUN, Family.SIMULATED})
 """What RCCL made of what is wrong with its plugin."""
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
+_BY_NODES = frozenset({Code.IMAGE_DRIVER})
+"""Open questions that no level settles but on a node."""
+_GREEN = frozenset({Code.RUN_NETWORK, Code.PROVIDER_CXI})
+_OF_LOADER = frozenset({Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP})
+"""Of which `lumiimg ldd` shows more."""
 
 
 class Answer(StrEnum):
@@ -106,34 +120,80 @@ def merge_levels(
     answered = {finding.id for finding in probed}
     merged = list(probed)
     for finding in static:
-        meaning = finding_types()[finding.id]
-        open_or_bad = finding.severity in {Severity.PROBLEM, Severity.UNKNOWN}
-        if finding.id in answered or meaning.answered_by in seen:
+        kind = finding_types()[finding.id]
+        if finding.id in answered or kind.answered_by in seen:
             continue  # the same question, answered by a run, perhaps with what a bind (--rocm) brought
-        if open_or_bad and meaning.demoted_by in seen:
-            summary = f"{finding.summary} (so say the files; as it is run here, a plugin is loaded)"
-            merged.append(replace(finding, severity=Severity.INFO, summary=summary))
-        else:
-            merged.append(finding)
-    if _ran(ran):
-        merged = [_demoted_by_run(finding) for finding in merged]
+        of_files = "so say the files; as it is run here, a plugin is loaded"
+        merged.append(_noted(finding, of_files) if kind.demoted_by in seen else finding)
+    if _ran(ran):  # a collective calls RCCL alone, of all that has GPU code
+        merged = [f if f.id.family is Family.GPU else _noted(f, "the collective went over Slingshot") for f in merged]
     if any(finding.id is Code.RUN_SELECTED and finding.severity is Severity.OK for finding in ran):
-        merged = [_driver_confirmed(finding) for finding in merged]
+        served = "a collective ran on the GPUs here"
+        merged = [_noted(f, served) if f.id is Code.IMAGE_DRIVER else f for f in merged]
     merged += ran
     return tuple(
         sorted(merged, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.id.family in _EFFECTS))
     )
 
 
-def _driver_confirmed(finding: Finding) -> Finding:
-    """Return a finding as it counts after a collective on one node: the driver was seen to serve the image's ROCm."""
-    if finding.id is not Code.IMAGE_DRIVER or finding.severity is Severity.INFO:
+def _noted(finding: Finding, why: str) -> Finding:
+    """Return an obstacle or an open question as a note, as something else outweighs it; any other finding as it is."""
+    if finding.severity in {Severity.OK, Severity.INFO}:
         return finding
-    return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} (a collective ran on the GPUs here)")
+    return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} ({why})")
 
 
-def _demoted_by_run(finding: Finding) -> Finding:
-    """Return a finding of a lower level as it counts after a collective that went over the fast network."""
-    if finding.severity in {Severity.OK, Severity.INFO} or finding.id.family is Family.GPU:
-        return finding  # a collective calls RCCL alone, of all that has GPU code
-    return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} (the collective went over Slingshot)")
+def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str | None = None) -> Advice:
+    """Return why, and what mends it, else what shows more of it, by the finding that decides the answer."""
+    decided_by = _deciding(answer, findings)
+    if decided_by is None:
+        return NO_ADVICE
+    if answer is Answer.NO_OBSTACLE:
+        return Advice(decided_by.summary)
+    remedy = next((remedy for remedy in decided_by.remedy if remedy.command), None)
+    command = remedy.command if remedy is not None else None
+    if command is None and image is not None and decided_by.id in _OF_LOADER and ".so" in (decided_by.where or ""):
+        command = typed(["lumiimg", "ldd", image, str(decided_by.where)])
+    return Advice(decided_by.summary, command, remedy.where if remedy is not None else None)
+
+
+def next_step(
+    answer: Answer, findings: Sequence[Finding], context: ImageInContext, *, level: Level, limited: bool
+) -> Advice:
+    """Return why, and what mends it or looks further.
+
+    `level` was taken, and no higher one because the user wanted none (`limited`) or none can be taken here.
+    """
+    site = context.site
+    advice = advice_from_findings(answer, findings, context.name)
+    if answer is Answer.NO or level is Level.RUN:
+        return advice
+    check = typed(["lumiimg", "check", context.name, *context.options])
+    decided_by = _deciding(answer, findings)
+    code = decided_by.id if decided_by is not None else None
+    if code is Code.PLUGIN_NEEDS_HOST and "--host" not in context.machine:
+        where = f"{ON_NODE}{f' of {site.name}' if site is not None else ''}"
+        return Advice(advice.why, f"{SCAN} && {check} --host host.json", where)
+    why = advice.why or "the files show no obstacle; only a run shows which provider is used"
+    if limited and level is Level.STATIC and code not in _BY_NODES:
+        return Advice(why, check)
+    return Advice(why, *_on_nodes(check, site, context.environment))
+
+
+def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that decides an answer: of a run, if there is one."""
+    if answer is Answer.NO_OBSTACLE:
+        return next((f for f in findings if f.id in _GREEN and f.severity is Severity.OK), None)
+    severity = Severity.PROBLEM if answer is Answer.NO else Severity.UNKNOWN
+    found = [finding for finding in findings if finding.severity is severity]
+    # what is not known of the network, before what jobs meet beside it
+    found.sort(key=lambda f: f.severity is Severity.UNKNOWN and (f.id.family is Family.GPU or f.id in _BY_NODES))
+    return next((f for f in found if f.level is Level.RUN), found[0] if found else None)
+
+
+def _on_nodes(check: str, site: Site | None, environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return what checks on nodes with GPUs, and where to type it: in this job, else in one that it submits."""
+    if environment.get("SLURM_JOB_ID"):
+        return f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}", None
+    options = " ".join(sbatch_options(site, environment))
+    return f"{check} --nodes 2 --sbatch={shlex.quote(options)}", where_to_submit(environment)

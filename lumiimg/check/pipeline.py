@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.advice import next_step
-from lumiimg.check.answer import Answer, decide, levels_taken, merge_levels, sentence
+from lumiimg.check.answer import Answer, decide, levels_taken, merge_levels, next_step, sentence
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.task import (
     ProbeTask,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.check.advice import advice_from_findings
-from lumiimg.check.answer import Answer, levels_taken
+from lumiimg.check.answer import Answer, advice_from_findings, levels_taken
 from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
