@@ -19,7 +19,7 @@ from lumiimg.findings import Code, Severity
 from lumiimg.resolve.venv import BIN, MOUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.host_fit import HostFit
@@ -49,7 +49,15 @@ class ProbeTask:
         return Container(engine, Path(self.image), {**environment, **engine.setting(self.variables)}, with_binds)
 
 
-def make_task(engine: Engine, context: ImageInContext, files: HostFit, scratch: Path, *, simulate: bool) -> ProbeTask:
+def make_task(
+    engine: Engine,
+    context: ImageInContext,
+    files: HostFit,
+    scratch: Path,
+    *,
+    programs: Sequence[str] = PROGRAMS,
+    simulate: bool = False,
+) -> ProbeTask:
     """Return the task of an image with what its manifest binds and sets; what is compiled for it goes to `scratch`.
 
     Raises MissingHereError if there are no probe programs.
@@ -58,7 +66,7 @@ def make_task(engine: Engine, context: ImageInContext, files: HostFit, scratch: 
     if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
         hint = "make it as a folder for this: lumiimg venv IMAGE … -o env/"
         raise MissingHereError(f"{engine.family} bind no squashfs file, as {venv.path.name} is", hint=hint)
-    programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
+    programs = (*programs, SIMULATION) if simulate else programs
     return ProbeTask(
         image=str(context.path),
         static=files.static,

@@ -198,8 +198,10 @@ class MainParser(Parser):
 
 def commands_with(option: str) -> list[str]:
     """Return the commands that have an option; none for what is not an option."""
+    if not option.startswith("-"):
+        return []
     below = make_parser().below
-    return [name for name in COMMANDS if option.startswith("-") and option in below[name].options]
+    return [name for name in COMMANDS if option in below[name].options]
 
 
 @functools.cache  # the same for a whole process

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
-from lumiimg.check.probe.container import Container, read_run
-from lumiimg.check.probe.programs import GPU_PROBE, find_or_compile
+from lumiimg.check.probe.container import read_run
+from lumiimg.check.probe.programs import GPU_PROBE
+from lumiimg.check.probe.task import make_task
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step, shared_folder
 from lumiimg.cluster.trial.look import snapshot_in
@@ -73,15 +74,10 @@ def gpus_of(path: Path, site: Site, looks: Path, environment: Mapping[str, str])
         files = check_files(context)
         if (rccl := files.static.path.rccl) is None:
             raise MissingHereError("the image has no RCCL", where=str(path))
-        manifest = files.manifest
-        binds = tuple((bind.source, bind.target) for bind in (manifest.binds if manifest else ()))
-        settings = ((item.name, item.value) for item in (manifest.variables if manifest else ()))
-        own = {**environment, **engine.setting(settings)}
-        programs = find_or_compile(engine, context, own, Path(scratch), [GPU_PROBE])
-        programs = replace(programs, binds=(*programs.binds, *binds))
-        container = Container(engine, path, own, programs)
-        words = container.words([programs.command(GPU_PROBE), "--timeout", f"{LIMIT_S:.0f}", rccl])
-        done = run_step(job.nodes[:1], words, own, timeout_s=LIMIT_S + 60)
+        task = make_task(engine, context, files, Path(scratch), programs=[GPU_PROBE])
+        container = task.container(engine, environment)
+        words = container.words([task.tools.command(GPU_PROBE), "--timeout", f"{LIMIT_S:.0f}", rccl])
+        done = run_step(job.nodes[:1], words, container.environment, timeout_s=LIMIT_S + 60)
         container.require_start(done)
         return facts_of(read_run(GPU_PROBE, done))
 
