@@ -8,9 +8,10 @@ from typing import cast
 from lumiimg.check.pipeline import explain_image
 from lumiimg.check.static.host_fit import BoundImage
 from lumiimg.cli.inputs import Inputs
+from lumiimg.cluster.binds import manifest_text, refuse_unsafe
 from lumiimg.errors import ExitCode
 from lumiimg.host.snapshot import Snapshot
-from lumiimg.report.bind import manifest_text
+from lumiimg.report.json_output import write_json
 from lumiimg.report.text import show, show_items
 from lumiimg.report.views.binds import doubts, refusals_document
 
@@ -21,7 +22,11 @@ def execute(arguments: argparse.Namespace) -> int:
     with inputs.open(arguments.image, arguments, as_here=False) as context:
         bound = BoundImage(explain_image(context).files)
     fit = bound.of
-    print(manifest_text(bound, snapshot, "json" if arguments.json else arguments.format), end="")
+    if arguments.json or arguments.format == "json":
+        refuse_unsafe(bound.manifest.binds, bound.manifest.variables, "json")
+        write_json("bind", bound)
+    else:
+        print(manifest_text(bound, snapshot, arguments.format), end="")
     if bound.is_refused:
         show(refusals_document(fit, "bind"), quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return fit.answer.exit_code

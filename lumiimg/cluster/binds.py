@@ -7,17 +7,24 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.binds import BindSpec
-from lumiimg.errors import FailedError
+from lumiimg.errors import FailedError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.static.host_fit import BoundImage
     from lumiimg.host.manifest import Bind, Variable
     from lumiimg.host.snapshot import Snapshot
 
 # engines evaluate the values of variables as a shell does; none of these is in a path that somebody means
 UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f$`\"'\\]")
+NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
+_REFUSED = {
+    # whoever sources it, or puts it on a command line, without a look at the exit code, must not go on without binds
+    "shell": "echo 'lumiimg bind: refused, nothing is bound' >&2; false\n",
+    "singularity": "--lumiimg-bind-refused\n",
+}
 _NOT_FOR_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -85,3 +92,36 @@ def exports(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -
         lines.append("unset lumiimg_binds lumiimg_before")
     lines += [f"export {engine}ENV_{item.name}={shlex.quote(item.value)}" for item in variables]
     return lines
+
+
+def manifest_text(bound: BoundImage, snapshot: Snapshot, style: str) -> str:
+    """Return a manifest for a `shell`, or for the command line of `singularity`.
+
+    Raises FailedError for a path that no engine takes.
+    """
+    if bound.is_refused:
+        return _REFUSED[style]
+    manifest = bound.manifest
+    refuse_unsafe(manifest.binds, manifest.variables, style)
+    if style == "shell":
+        comments = [f"# {printable(line)}" for line in _comments(bound)]
+        of_shell = exports(variables_of_engine(snapshot), manifest.binds, manifest.variables)
+        return "".join(f"{line}\n" for line in (*comments, *of_shell))
+    words = [word for bind in manifest.binds for word in ("--bind", spec(bind))]
+    words += [word for item in manifest.variables for word in ("--env", f"{item.name}={item.value}")]
+    return f"{shlex.join(words)}\n"
+
+
+def _comments(bound: BoundImage) -> Iterator[str]:
+    """Yield each bind and variable with its reason."""
+    manifest = bound.manifest
+    yield f"lumiimg bind {bound.of.image} for {bound.of.host}: fabric {manifest.fabric.value}"
+    if not manifest.binds:
+        yield NOTHING_BOUND
+    for bind in manifest.binds:
+        yield f"{bind.source}: {bind.reason}"
+        if len(bind.chain) > 1:
+            yield f"    {' -> '.join(bind.chain)}"
+    yield from (f"{item.name}: {item.reason}" for item in manifest.variables)
+    yield from (f"note: {note}" for note in manifest.notes)
+    yield from (f"doubt: {doubt}" for doubt in bound.doubts)

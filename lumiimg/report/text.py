@@ -210,9 +210,10 @@ class _Writer:
         is_whole = self._verbose or self._document.is_list or block.is_pasted
         for number, line in enumerate(block.lines if is_whole else block.lines[: block.few]):
             self._shown.add(line)
-            mark = "> " if block.is_evidence else ""
-            importance = Importance.SENTENCE if block.is_evidence and number == 0 else Importance.REASON
-            yield self._verbatim(line if block.is_pasted else f"{_INDENT}{mark}{line.strip()}", importance)
+            if block.is_evidence:
+                yield self._verbatim(f"{_INDENT}> {line.strip()}", Importance.REASON if number else Importance.SENTENCE)
+            else:
+                yield self._verbatim(line if block.is_pasted else f"{_INDENT}{line.strip()}", Importance.WELL)
 
     def _marked(self, text: str, severity: Severity | None, importance: Importance | None = None) -> _Part:
         if importance is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg import __version__
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_libraries
-from lumiimg.cluster.binds import UNSAFE, is_path, refuse_unsafe, variables_of_engine
+from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.carried_account import without_node
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.snapshot import Snapshot
 
-NOTHING_BOUND = "nothing has to be bound: the image has all that its fabric path loads"
 
 """Names the folder of the virtual environment that a user lays over an image."""
 SHELL = "start-shell"
