@@ -11,7 +11,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.errors import ExitCode
-from lumiimg.report.views.venv import venv_document
+from lumiimg.report.views.module import venv_document
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 MEANING = {
     "documented": "written down from what others publish",
-    "resolved": "its Python packages fit together",
-    "rehearsed": "its scripts ran, on stand-ins for what cannot be had",
+    "resolved": "Python packages fit together",
+    "rehearsed": "scripts ran, on stand-ins for what is not available",
     "built": "built into an image, and tested there without a GPU",
     "run": "run on the machine",
 }

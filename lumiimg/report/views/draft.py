@@ -8,7 +8,7 @@ from lumiimg.definition.docker.dockerfile import text_of
 from lumiimg.definition.docker.recognition import GPU
 from lumiimg.definition.docker.steps import PLATFORM
 from lumiimg.findings import Severity
-from lumiimg.report.document import Document, Item, Paragraph, Row, Section, Table, facts_section
+from lumiimg.report.document import Document, Item, Paragraph, Section, facts_section
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def draft_document(draft: Draft) -> Document:
             facts_section("Layers that bring what is in it", known, is_headed=True),
             Section("GPUs", _gpus(draft), is_headed=True),
             facts_section("Arguments", _arguments(draft), is_headed=True),
-            Section("Steps", (Table(("line", "", ""), tuple(_steps(draft))),), is_headed=True),
+            facts_section("Steps", _steps(draft), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
         ),
         closing=("as a layer: the same with -o layers/NAME",),
@@ -91,11 +91,11 @@ def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
         yield declared.name, f"{value} (line {declared.line}; {used})"
 
 
-def _steps(draft: Draft) -> Iterator[Row]:
+def _steps(draft: Draft) -> Iterator[tuple[str, str]]:
     """Yield what each line does that makes the image; a long one is cut, as it stands in the Dockerfile."""
     for step in draft.path.steps:
         text = " ".join(step.text[:_TEXT].split())
-        yield Row((str(step.line), step.keyword, f"{text} …" if len(step.text) > _TEXT else text))
+        yield f"line {step.line}", f"{step.keyword} {text}{' …' if len(step.text) > _TEXT else ''}"
 
 
 def _left_out(draft: Draft) -> Iterator[Item]:

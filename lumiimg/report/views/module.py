@@ -1,4 +1,4 @@
-"""What `module` answers: what was written, what it does not do, and what to type next."""
+"""What `module` and `venv` answer: what was made for an image, what it does not do, and what to type next."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
-from lumiimg.findings import Severity
-from lumiimg.report.document import Document, Item, Lines, Section, facts_section
-from lumiimg.wording import count
+from lumiimg.findings import Advice, Severity
+from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section
+from lumiimg.wording import count, operand, typed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumiimg.build.venv import WrittenVenv
     from lumiimg.cluster.module.folder import WrittenModule
     from lumiimg.cluster.module.plan import JobVariable
 
@@ -58,3 +61,25 @@ def _binds(module: ImageModule) -> str:
     libraries = len(module.host_files)
     of_host = f"{count(libraries, 'library')} of {module.boundary.host}"
     return f"{of_host}, {count(len(module.binds) - libraries, 'other path')} (fabric {module.boundary.fabric.value})"
+
+
+def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
+    """Return what was made over an image, both as they were named."""
+    record, doubt = made.record, made.doubt
+    stays = f"its torch {record.torch} stays" if record.torch else "what it has stays"
+    words = ("lumiimg", "job", operand(str(image)), "--venv", operand(str(output)), "-o", "job.sh")
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
+    doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not looked at"),) if doubt else ()
+    about = f"for Python {record.python} of this image alone; nothing was imported"
+    return Document(
+        "venv",
+        str(output),
+        f"made {output} over {image}: {count(len(record.packages), 'package')}, {stays}",
+        Severity.OK,
+        Advice(next=f"{typed(words)} -- python train.py"),
+        sections=(
+            Section("Packages", (Paragraph(packages), Paragraph(about, quiet=True))),
+            Section("What is not known", doubts),
+        ),
+        is_list=True,
+    )
