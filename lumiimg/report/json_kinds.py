@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 
 from lumiimg.toml import own_table
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 AS_TEXT = frozenset({"Need", "GpuTarget"})
 """Types of rooms that are printed as their text."""
-_SHARED = re.compile(r"@(\w+)")
+_WORD = re.compile(r"[{}]|[^\s{}]+")
+_TABLE = own_table(__package__, "json_kinds.toml")
+
+Keys = dict[str, "Key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Where the value of a key is, and what is printed of it."""
+
+    path: tuple[str, ...]
+    """Attributes, one of the other."""
+    keys: Keys | None
+    """Those of its objects; None: all fields."""
+    may_be_absent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +40,8 @@ class Kind:
     """The command, or the file."""
     of: str
     """Its type: module, below `lumiimg`, and class."""
-    keys: str = ""
-    """Empty: all fields."""
+    keys: Keys | None = None
+    """None: all fields."""
     number: int = 1
     """Of the schema: the `schema` of its output."""
     number_key: str = "schema"
@@ -48,13 +61,39 @@ class Kind:
         return self.type.__doc__ or ""
 
 
-def _filled(keys: str, shared: Mapping[str, str]) -> str:
-    return _SHARED.sub(lambda found: _filled(shared[found[1]], shared), keys)
+@cache
+def fields_of(kind: type) -> Keys:
+    """Return the keys of a type of which all fields are printed."""
+    return {field.name: Key((field.name,), None, may_be_absent=False) for field in dataclasses.fields(kind)}
 
 
-_TABLE = own_table(__package__, "json_kinds.toml")
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of keys, and for `@name` those under that name."""
+    for word in _WORD.findall(text):
+        if word.startswith("@"):
+            yield from _words(_TABLE["shared"][word[1:]])
+        else:
+            yield word
+
+
+def _keys(words: Iterator[str]) -> Keys:
+    """Return keys as the table has them, as far as the brace that closes their object."""
+    found: Keys = {}
+    name = ""
+    for word in words:
+        if word == "}":
+            break
+        if word == "{":
+            found[name] = replace(found[name], keys=_keys(words))
+            continue
+        named, _, path = word.rstrip("?").partition("=")
+        name = named.rpartition(".")[2]
+        found[name] = Key(tuple((path or named).split(".")), None, word.endswith("?"))
+    return found
+
+
 KINDS = {
-    name: Kind(name, **{**entry, "keys": _filled(entry.get("keys", ""), _TABLE["shared"])})
+    name: Kind(name, **{**entry, "keys": _keys(_words(entry.get("keys", ""))) or None})
     for name, entry in _TABLE["kind"].items()
 }
 """By name."""

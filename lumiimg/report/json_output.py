@@ -5,58 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-from lumiimg.report.json_kinds import AS_TEXT, KINDS
+from lumiimg.report.json_kinds import AS_TEXT, KINDS, Keys, fields_of
 from lumiimg.secret import HIDDEN, hidden, is_secret_name, secrets_here
 
 _AS_IT_IS = frozenset({"script"})
 """Of a job: it is run, and says what its user said."""
 _NOT_ASCII = re.compile("[^\0-~]")
-_WORD = re.compile(r"[{}]|[^\s{}]+")
-
-Keys = dict[str, "Key"]
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """Where the value of a key is, and what is printed of it."""
-
-    path: tuple[str, ...]
-    """Attributes, one of the other."""
-    keys: Keys | None
-    """Those of its objects; None: all fields."""
-    may_be_absent: bool
-
-
-@cache
-def keys_in(text: str) -> Keys:
-    """Return the keys that are written as json_kinds.toml has them."""
-    return _read(iter(_WORD.findall(text)))
-
-
-def _read(words: Iterator[str]) -> Keys:
-    found: Keys = {}
-    name = ""
-    for word in words:
-        if word == "}":
-            break
-        if word == "{":
-            found[name] = replace(found[name], keys=_read(words))
-            continue
-        named, _, path = word.rstrip("?").partition("=")
-        name = named.rpartition(".")[2]
-        found[name] = Key(tuple((path or named).split(".")), None, word.endswith("?"))
-    return found
-
-
-@cache
-def fields_of(kind: type) -> Keys:
-    """Return the keys of a type of which all fields are printed."""
-    return {field.name: Key((field.name,), None, may_be_absent=False) for field in dataclasses.fields(kind)}
 
 
 def write_json(kind: str, value: object) -> None:
@@ -73,7 +31,7 @@ def json_text(name: str, value: object) -> str:
     """Return a value of a kind's type as JSON, with the kind's number."""
     kind = KINDS[name]
     plain = cache(partial(hidden, known=secrets_here()))  # names and paths stand there many times
-    return strict_json({kind.number_key: kind.number, **_builtins(value, keys_in(kind.keys) or None, "", plain)})
+    return strict_json({kind.number_key: kind.number, **_builtins(value, kind.keys, "", plain)})
 
 
 def _builtins(value: Any, keys: Keys | None, name: str, plain: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON

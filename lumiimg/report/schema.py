@@ -19,8 +19,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lumiimg.report.json_kinds import AS_TEXT, KINDS
-from lumiimg.report.json_output import Keys, fields_of, keys_in
+from lumiimg.report.json_kinds import AS_TEXT, KINDS, Keys, fields_of
 
 _PLAIN = {
     str: {"type": "string"},
@@ -41,7 +40,7 @@ def schema_of(name: str) -> Schema:
     kind = KINDS[name]
     number = {kind.number_key: {"description": "Number of this schema.", "const": kind.number}}
     shared = _Shared(omits=kind.omits)
-    body = _object(kind.type, keys_in(kind.keys) or None, shared)
+    body = _object(kind.type, kind.keys, shared)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": kind.printed_by,
