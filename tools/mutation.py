@@ -52,7 +52,7 @@ MODULES = (
     *(f"fabric/{name}" for name in ("names", "rccl")),
     *(f"nccl/{name}" for name in ("verdict", "job_verdict", "causes", "report", "job", "events")),
     *(f"check/{name}" for name in ("answer", "drift")),
-    *(f"check/static/{name}" for name in ("plugin", "rccl", "variables", "process_faults")),
+    *(f"check/static/{name}" for name in ("plugin", "variables", "process_faults")),
     *(f"check/static/{name}" for name in ("process", "files", "host_fit")),
     *(f"check/run/{name}" for name in ("bandwidth", "execution")),
     *(f"elf/{name}" for name in ("version_check", "rules", "loader")),

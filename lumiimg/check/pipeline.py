@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.probe.container import Container, ProbeRun
+    from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun
     from lumiimg.check.probe.judgement import ProbeResult
-    from lumiimg.check.probe.programs import ProbePrograms
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.fabric.path import FabricPath, Step
 

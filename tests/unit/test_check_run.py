@@ -17,8 +17,7 @@ import pytest
 from lumiimg.catalog.sites import find_site
 from lumiimg.check.answer import Answer, decide, merge_levels, sentence
 from lumiimg.check.context import open_for_check
-from lumiimg.check.probe.container import Container
-from lumiimg.check.probe.programs import ProbePrograms
+from lumiimg.check.probe.container import Container, ProbePrograms
 from lumiimg.check.run.collective import (
     LOGS,
     MOUNTED,

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.probe.container import Container
-from lumiimg.check.probe.programs import IN_IMAGE, ProbePrograms
+from lumiimg.check.probe.container import IN_IMAGE, Container, ProbePrograms
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.cli.main import main
 from lumiimg.engine.engine import Engine, find_engine

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.answer import Answer
-from lumiimg.check.probe.programs import ProbePrograms
+from lumiimg.check.probe.container import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cli import check

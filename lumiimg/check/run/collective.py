@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.check.probe.programs import ALL_REDUCE, ProbePrograms
+from lumiimg.check.probe.container import ALL_REDUCE, ProbePrograms
 from lumiimg.elf.loader import Process
 from lumiimg.fabric.names import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, read_by, see_inside

@@ -18,23 +18,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.plugin import judge_plugin, load_plugin
-from lumiimg.check.static.process_faults import judge_process
-from lumiimg.check.static.rccl import load_rccl, read_path
+from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin
+from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_rccl
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import BindTrial, Demand
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_constraints import complete
 from lumiimg.host.engine_mounts import may_be_hidden
-from lumiimg.host.job_process import JobProcess  # noqa: TC001 - as above
-from lumiimg.host.rccl_process import demand_without_rccl
+from lumiimg.host.job_process import Begun, JobProcess, begin
+from lumiimg.host.rccl_process import demand_without_rccl, rccl_candidates
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.toml import own_table
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.elf.loader import Process
-    from lumiimg.elf.objects import LoadedObject
+    from lumiimg.elf.objects import LoadedObject, LoadOutcome
+    from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.manifest import BindManifest, Refusal
     from lumiimg.image import Image
 
@@ -87,13 +87,13 @@ class CheckedProcess:
 def check_process(context: ImageInContext, job: JobProcess, files: list[str], *, with_site: bool) -> CheckedProcess:
     """Follow the path of one process; `with_site`: the binds of the context's site are a part of what is bound."""
     found, image, variables = Findings(Level.STATIC), context.image, context.variables
-    begun = load_rccl(image, context.inside.settings, job, files, found)
+    begun = _load_rccl(image, context.inside.settings, job, files, found)
     root, process, rccl = image.root, begun.process, begun.rccl
     if rccl is None:
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
         static = StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
         return without_rccl(context, static, with_site=with_site)
-    path, library = read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
+    path, library = _read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
     of_search = Findings(Level.STATIC)
     outcome = load_plugin(variables, process, rccl, files, path, library, of_search)
     own = replace(path, plugin=outcome.root.path if outcome and outcome.root else None)
@@ -134,6 +134,84 @@ def without_rccl(context: ImageInContext, static: StaticResult, *, with_site: bo
     manifest = _binds(context, demand, with_site=with_site)
     findings = _with_binds(context, static.findings, manifest, is_bound=False)
     return CheckedProcess(replace(static, findings=findings), demand, manifest)
+
+
+# -- up to RCCL --
+
+
+def _load_rccl(image: Image, settings: LoaderSettings, job: JobProcess, files: list[str], found: Findings) -> Begun:
+    """Model the process of a job up to its RCCL; without an RCCL where it has none, or cannot be loaded."""
+    begun = begin(image.root, settings, job)
+    candidates = rccl_candidates(image.root, files)
+    if begun.failed is not None and (candidates or job.is_program):
+        _judge_failure(job, begun.failed, found)
+    elif (cuda := _of_cuda(image.root, job)) is not None:
+        begun = replace(begun, rccl=None)  # one that something else has brought along is not its
+        names, lines = {"job": job.title}, tuple(candidates[:4])
+        found.add(Code.PROGRAM_CUDA, Severity.PROBLEM, names=names, where=cuda, evidence=lines)
+    elif not candidates:
+        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, reason="image")
+    elif begun.rccl is None:
+        names = {"job": job.title}
+        found.add(Code.RCCL_ABSENT, Severity.PROBLEM, reason="process", names=names, where=candidates[0])
+    else:
+        rccl = begun.rccl
+        begun = judge_symbols(image.root, job, begun, found)
+        others = [file for file in candidates if image.root.resolve(file) != image.root.resolve(rccl.path)]
+        if others:
+            names = {"rccl": rccl.path, "why": _why(job)}
+            found.add(Code.RCCL_SEVERAL, Severity.INFO, names=names, evidence=tuple(others[:8]))
+    return begun
+
+
+def _why(job: JobProcess) -> str:
+    if job.framework:
+        return f"it is what {job.framework} of {job.program} loads"
+    return f"it is what {job.program} finds" if job.is_program else "no program is known that would load another"
+
+
+def _judge_failure(job: JobProcess, outcome: LoadOutcome, found: Findings) -> None:
+    where, chain = job.package or job.program, outcome.missing[0].chain if outcome.missing else ()
+    code, severity, what = Code.PROGRAM_LOAD, Severity.PROBLEM, f"{job.program} cannot load RCCL"
+    if job.is_program and (names := lacks_of_host(outcome)):
+        severity = Severity.UNKNOWN
+        what = f"{job.title} needs {', '.join(names)} at its start, which must come from the host"
+    elif job.framework is not None:
+        what = f"`import {job.framework}` of {job.program} fails"
+    elif not job.is_program:
+        code, what = Code.RCCL_LOAD, f"{job.program} cannot be loaded in this image"
+    found.add(code, severity, what, reason="libraries", where=where, evidence=outcome.errors[:8], chain=chain)
+
+
+def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
+    """Return the file by which the torch of a job is CUDA's."""
+    file, of_rocm = (f"{job.package}/lib/libtorch_{kind}.so" for kind in ("cuda", "hip"))
+    return file if job.imports == "torch" and root.is_file(file) and not root.is_file(of_rocm) else None
+
+
+def _read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findings) -> tuple[FabricPath, Rccl]:
+    """Return the path so far: what this RCCL looks for and takes, and what else its bytes say.
+
+    `named` is NCCL_NET_PLUGIN, if it is set.
+    """
+    library = read_rccl(image.root.open(rccl.path))
+    files, accepts = library.names(named), library.accepts
+    source = library.generation.basis if library.generation else None
+    names = {"version": library.version or "(version not found)", "names": " or ".join(files)}
+    names |= {"apis": ", ".join(f"v{number}" for number in accepts), "variable": f"{PLUGIN_VARIABLE}={named}"}
+    if library.opens_none(named):
+        found.add(Code.RCCL_FOUND, Severity.INFO, reason="none", names=names, where=rccl.path, source=source)
+    elif not files or not accepts:
+        names["version"] = library.version or "not found in it"
+        found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, reason="files", names=names, where=rccl.path)
+    else:
+        reason = "named" if named else None
+        source = "; ".join(filter(None, ("strings in the library", source)))
+        found.add(Code.RCCL_FOUND, Severity.INFO, reason=reason, names=names, where=rccl.path, source=source)
+    return FabricPath(rccl.path, library.version, files, named, accepts), library
+
+
+# -- all of it --
 
 
 def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:

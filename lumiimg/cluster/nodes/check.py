@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.probe.programs import ProbePrograms
+    from lumiimg.check.probe.container import ProbePrograms
     from lumiimg.check.probe.task import ProbeTask
     from lumiimg.check.run.collective import Collective
     from lumiimg.engine.process import Completed

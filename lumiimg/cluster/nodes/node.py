@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from lumiimg.check.probe.programs import ProbePrograms  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.check.probe.container import ProbePrograms  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.check.probe.task import ProbeTask, carry_out
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.engine.engine import Engine, find_engine

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
-from lumiimg.check.probe.container import read_run
-from lumiimg.check.probe.programs import GPU_PROBE
+from lumiimg.check.probe.container import GPU_PROBE, read_run
 from lumiimg.check.probe.task import make_task
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.slurm import find_allocation, run_step, shared_folder
