@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.check.probe.container import Event, read_events
+from lumiimg.check.probe.container import read_events
 from lumiimg.engine.own_folder import remove_tree
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
@@ -131,11 +131,11 @@ class Told:
 
     code: int
     text: str
-    events: tuple[Event, ...]
+    events: tuple[dict[str, str], ...]
 
     @property
     def opened(self) -> dict[str, str]:
-        return dict(next((event.values for event in self.events if event.topic == "dlopen"), {}))
+        return next((event for event in self.events if event["topic"] == "dlopen"), {})
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def test_a_rank_that_waits_too_long_says_where_and_is_told_by_the_exit_code(tmp_
     done = ranks_of_torch(tmp_path, "return name", "--task=1", "--tasks=2", "--timeout=2")
     assert done.returncode == 16, done.stderr
     (event, *_) = read_events(done.stdout)
-    assert (event.topic, event.values) == ("timeout", {"rank": "1", "seconds": "2", "during": "meeting"})
+    assert event == {"topic": "timeout", "rank": "1", "seconds": "2", "during": "meeting"}
 
 
 def test_after_a_rank_that_dies_the_others_are_not_waited_for(tmp_path: Path) -> None:

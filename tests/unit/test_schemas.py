@@ -30,7 +30,7 @@ from lumiimg.build.progress import BuildStage
 from lumiimg.build.venv import WrittenVenv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.probe.container import Event, ProbeRun
+from lumiimg.check.probe.container import ProbeRun
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.image_build import report_built
 from lumiimg.cli.main import main
@@ -124,7 +124,7 @@ class Place:
         return CollectiveOutcome(CollectiveProgram.RCCL_TESTS, 2, 16, log.verdict, log.confidence, log.measurements)
 
     def run(self) -> CheckReport:
-        probe = ProbeRun("handshake", -11, timed_out=False, output="", events=(Event("init", {"provider": "cxi"}),))
+        probe = ProbeRun("handshake", -11, timed_out=False, output="", events=({"topic": "init", "provider": "cxi"},))
         report = checked(self.image)
         return replace(report, runs=(probe,), collective=self.ran())
 

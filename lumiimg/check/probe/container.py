@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
@@ -80,14 +81,6 @@ class ProbePrograms:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One line that a probe wrote: a topic and its values."""
-
-    topic: str
-    values: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class ProbeRun:
     """What one program in the container printed, and how it ended."""
 
@@ -98,17 +91,13 @@ class ProbeRun:
     timed_out: bool
     """Whether it was ended because its time was over."""
     output: str
-    events: tuple[Event, ...] = field(default=())
+    events: tuple[dict[str, str], ...] = ()
+    """Its own lines: the topic and the words of each, which are internal and may change at any time."""
 
     @property
     def is_simulation(self) -> bool:
         """Whether it ran on a stand-in for HIP."""
         return self.name == SIMULATION
-
-    @property
-    def event_words(self) -> tuple[dict[str, str], ...]:
-        """In its order. Topics and words are internal and may change at any time."""
-        return tuple({"topic": event.topic, **event.values} for event in self.events)
 
     @property
     def is_hung(self) -> bool:
@@ -129,15 +118,15 @@ class ProbeRun:
 
     def has(self, topic: str) -> bool:
         """Whether there is an event of a topic."""
-        return any(event.topic == topic for event in self.events)
+        return bool(self.all(topic))
 
     def first(self, topic: str) -> Mapping[str, str]:
-        """Return the values of the first event of a topic; none where there is none."""
-        return next((event.values for event in self.events if event.topic == topic), {})
+        """Return the words of the first event of a topic; none where there is none."""
+        return next(iter(self.all(topic)), {})
 
-    def all(self, topic: str) -> list[Mapping[str, str]]:
-        """Return the values of all events of a topic."""
-        return [event.values for event in self.events if event.topic == topic]
+    def all(self, topic: str) -> list[dict[str, str]]:
+        """Return the words of all events of a topic."""
+        return [event for event in self.events if event["topic"] == topic]
 
     def mapped(self, part: Part) -> str | None:
         """Return the first mapped file that is this part of the fabric path by its name."""
@@ -206,15 +195,12 @@ def read_run(name: str, completed: Completed) -> ProbeRun:
     return ProbeRun(name, completed.exit_code, completed.timed_out, completed.output, read_events(completed.output))
 
 
-def read_events(output: str) -> tuple[Event, ...]:
+def read_events(output: str) -> tuple[dict[str, str], ...]:
     """Return the probe's own lines among all others."""
-    events: list[Event] = []
-    for line in output.splitlines():
-        event = probe_event(line)
-        if event is not None and len(events) < _EVENT_LIMIT:
-            topic, values = event
-            events.append(Event(topic, {key: one_line(value) for key, value in values.items()}))
-    return tuple(events)
+    lines = islice(filter(None, map(probe_event, output.splitlines())), _EVENT_LIMIT)
+    return tuple(
+        {"topic": topic} | {key: one_line(words[key]) for key in words if key != "topic"} for topic, words in lines
+    )
 
 
 def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingDetails:

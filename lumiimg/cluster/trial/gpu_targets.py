@@ -97,7 +97,7 @@ def _stopped_by(probe: ProbeRun) -> str:
     if ended := probe.first("timeout") or probe.first("signal"):
         how = f"died of signal {ended['number']}" if "number" in ended else "ran out of time"
         return f"it {how} in: {ended.get('during', '')}"
-    error = next((text for event in probe.events if (text := event.values.get("error"))), "")
+    error = next((text for event in probe.events if (text := event.get("error"))), "")
     if error or probe.exit_code == 0:
         return error
     known = {_NO_HSA: "its RCCL has no HSA among its dependencies", _NO_GPU: "HSA finds no GPU"}
