@@ -74,7 +74,7 @@ def plan_document(lock: Lock, request: Request) -> bytes:
         },
         "layers": [
             {
-                "name": layer.layer.name,
+                "name": layer.name,
                 "version": layer.release.version if layer.release else None,
                 "arguments": dict(layer.arguments),
                 "requirements": lock.own.texts if lock.own and layer.name == OWN_PACKAGES else (),

@@ -71,8 +71,8 @@ def write_chain(lock: Lock, gpu: str | None = None) -> tuple[Definition, ...]:
         header = _bootstrap_header(lock) if parent is None else Header("localimage", f"{parent}.sif")
         chain.append(
             Definition(
-                name=f"{index + 1:02}-{layer.layer.name}",
-                layers=(layer.layer.name,),
+                name=f"{index + 1:02}-{layer.name}",
+                layers=(layer.name,),
                 parent=parent,
                 sections=_sections(lock, header, [layer], below=lock.stack[:index]),
                 files=tuple(_staged(layer)),
@@ -98,7 +98,7 @@ def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
     found: set[int] = set()
     for below in range(at):
         one = stack[below]
-        has = {one.layer.name, *one.layer.provides, *one.layer.has, *(one.release.has if one.release else ())}
+        has = {one.name, *one.layer.provides, *one.layer.has, *(one.release.has if one.release else ())}
         if wanted & has:
             found |= {below, *_needs(stack, below)}
     return found
@@ -111,7 +111,7 @@ def write_flat(lock: Lock) -> Definition:
     """
     definition = Definition(
         name=FLAT,
-        layers=tuple(layer.layer.name for layer in lock.stack),
+        layers=tuple(layer.name for layer in lock.stack),
         parent=None,
         sections=_sections(lock, _bootstrap_header(lock), lock.stack, below=()),
         files=tuple(file for layer in lock.stack for file in _staged(layer)),
@@ -146,7 +146,7 @@ def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: 
     )
     exports = "".join(_exports(layer) for layer in stack)
     # One label a layer: an engine does not let a child replace a label of its parent.
-    names = tuple((f"{LAYER_LABEL}{number:02}", layer.layer.name) for number, layer in enumerate(stack, start=1))
+    names = tuple((f"{LAYER_LABEL}{number:02}", layer.name) for number, layer in enumerate(stack, start=1))
     sections = Sections(
         header,
         files=tuple(copy for layer in layers for copy in _copies(layer)),
@@ -204,11 +204,11 @@ def with_origin(definition: Definition, origin: Path, sha256: str | None) -> Def
 
 def _copies(layer: LockedLayer) -> Iterable[tuple[str, str]]:
     for file in _staged(layer):
-        yield file.path, checked_target(file.target, layer.layer.name)
+        yield file.path, checked_target(file.target, layer.name)
 
 
 def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
-    folder = f"files/{layer.layer.name}"
+    folder = f"files/{layer.name}"
     for file in layer.layer.files:
         yield StagedFile(f"{folder}/files/{file}", layer.layer.folder / file)
     for source in layer.sources:
@@ -218,7 +218,7 @@ def _staged(layer: LockedLayer) -> Iterable[StagedFile]:
 
 
 def _environment(layer: LockedLayer) -> Iterable[tuple[str, str]]:
-    where = f"{layer.layer.name}/layer.toml [environment]"
+    where = f"{layer.name}/layer.toml [environment]"
     for name, value in layer.set_environment.items():
         yield name, quote_sh(value, where)
     for name, value in layer.prepend_environment.items():
@@ -231,7 +231,7 @@ def _exports(layer: LockedLayer) -> str:
 
 def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work: bool) -> str:
     """Run one script in a subshell: an `exit 0`, a `cd` or a variable in it stays its own."""
-    name = layer.layer.name
+    name = layer.name
     variables = dict(layer.arguments)
     if work:
         variables |= {

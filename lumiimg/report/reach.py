@@ -10,8 +10,7 @@ from lumiimg.catalog.ledger import REACHES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumiimg.resolve.lock import LockedLayer
-    from lumiimg.resolve.stack import Chosen
+    from lumiimg.resolve.stack import ReleasedLayer
 
 MEANING = {
     "documented": "written down from what others publish",
@@ -23,7 +22,7 @@ MEANING = {
 LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
 
 
-def never_built(stack: Sequence[Chosen | LockedLayer]) -> str | None:
+def never_built(stack: Sequence[ReleasedLayer]) -> str | None:
     """Return a sentence on a base and layers that were never built; None: there is none.
 
     It speaks of what comes with lumiimg. Of a layer of the user's own, and of an image, the user knows more.

@@ -162,7 +162,7 @@ def held_by(lock: Lock, upgraded: Collection[str]) -> Held:
 
     Raises BadInputError for a name that the lock does not have.
     """
-    layers = {layer.layer.name: layer.release.version for layer in lock.layers if layer.release}
+    layers = {layer.name: layer.release.version for layer in lock.layers if layer.release}
     wheels = {wheel.name: wheel.version for layer in lock.stack for wheel in layer.wheels}
     for name in upgraded:
         if name not in {*layers, *wheels, "all"}:

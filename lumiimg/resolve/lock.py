@@ -15,13 +15,12 @@ from lumiimg.files import open_regular
 from lumiimg.findings import Severity
 from lumiimg.resolve.arguments import sources_named_otherwise
 from lumiimg.resolve.rules import NO_MACHINE, RuleResult
-from lumiimg.resolve.stack import PLUGIN_COMPONENT
+from lumiimg.resolve.stack import PLUGIN_COMPONENT, ReleasedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from lumiimg.catalog.layers import Layer, Release, Status
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.own_requirements import OwnPackages
     from lumiimg.resolve.python_target import PythonTarget
@@ -56,41 +55,20 @@ class LockedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class LockedLayer:
+class LockedLayer(ReleasedLayer):
     """A layer with its arguments and sources settled."""
 
-    layer: Layer
     arguments: Mapping[str, str]
     """Values by the argument's name."""
     sources: tuple[LockedSource, ...]
     """Files that the layer is made of."""
-    release: Release | None = None
     wheels: tuple[LockedSource, ...] = ()
     """Python distributions, those that it names and all that they require; `name` and `version` tell which."""
 
     @property
-    def name(self) -> str:
-        """In the catalogue."""
-        return self.layer.name
-
-    @property
-    def version(self) -> str | None:
-        """Of its release; None for a layer without releases."""
-        return self.release.version if self.release else None
-
-    @property
-    def title(self) -> str:
-        """Its name, with its version where it has one."""
-        return f"{self.name} {self.version}" if self.version else self.name
-
-    @property
-    def status(self) -> Status:
-        """How far it was tried. Of a release that no row has: `read` from a package index, `derived` from the nearest
-        row, or `unlisted`, with no facts about it.
-        """
-        if sources_named_otherwise(self.layer, self.release, self.arguments):
-            return "documented"
-        return self.release.status if self.release else self.layer.status
+    def others(self) -> tuple[str, ...]:
+        """Arguments by which other sources are named than those that the layer's facts are of."""
+        return sources_named_otherwise(self.layer, self.release, self.arguments)
 
     @property
     def set_environment(self) -> dict[str, str]:
@@ -149,7 +127,7 @@ class Lock:
         for layer in self.stack:
             missing += [f"the digest of {source.location}" for source in layer.sources if source.sha256 is None]
             if not self.resolved and not layer.wheels and wants_python(layer):
-                missing.append(f"the wheels of {layer.layer.name}")
+                missing.append(f"the wheels of {layer.name}")
         return tuple(missing)
 
 

@@ -220,7 +220,7 @@ def _request_sources(lock: Lock, request: Request) -> dict[str, str]:
 
 def _layer_data(layer: LockedLayer) -> dict[str, Any]:
     return {
-        "name": layer.layer.name,
+        "name": layer.name,
         "layer": layer_digest(layer.layer),
         "release": layer.release.version if layer.release else "",
         # of a release that no layer.toml has: what was taken for it
@@ -255,7 +255,7 @@ def _python_data(lock: Lock) -> dict[str, Any]:
                 "wheels": [{"name": wheel.file, "url": wheel.location, "hashes": {"sha256": f"{wheel.sha256}"}}],
                 "tool": {
                     "lumiimg": {
-                        "layer": layer.layer.name,
+                        "layer": layer.name,
                         "glibc": f"{lock.python.glibc[0]}.{lock.python.glibc[1]}",
                     }
                 },
@@ -399,7 +399,7 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
         raise CatalogError(f"{version!r} is not a release of {layer.name}")
     # of several for one version, that whose pins are locked
     same.sort(key=lambda release: not locked.issuperset(release.wheels))
-    return LockedLayer(layer, arguments, sources, same[0] if same else None, of_layer)
+    return LockedLayer(layer, same[0] if same else None, arguments, sources, of_layer)
 
 
 def _source(entry: Table) -> LockedSource:

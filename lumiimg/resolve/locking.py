@@ -42,7 +42,7 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
             where=f"--source {HEADERS}",
             hint="leave it out, or use --fabric host",
         )
-    releases = {chosen.layer.name: chosen.release for chosen in stack.layers}
+    releases = {chosen.name: chosen.release for chosen in stack.layers}
     _check_used(request, [base, *layers], releases)
     locked = []
     for layer in (base, *layers):
@@ -53,7 +53,7 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
             source for source in layer.sources_of(release) if not source.optional or source.name in request.sources
         ]
         sources = tuple(lock_source(source, arguments, request.sources) for source in wanted)
-        locked.append(LockedLayer(layer, arguments, sources, release))
+        locked.append(LockedLayer(layer, release, arguments, sources))
     return Lock(
         bootstrap=choose_bootstrap(base, ground.mirrors, ground.path),
         base=locked[0],

@@ -117,14 +117,14 @@ def _refused(need: str, have: str, because: str) -> RuleResult:
 
 def _held_in(stack: Stack) -> dict[str, tuple[str | None, str]]:
     """Return what a stack has of Python distributions as far as it is planned: version, and who brings it."""
-    layers = {chosen.layer.name for chosen in stack.layers}
+    layers = {chosen.name for chosen in stack.layers}
     found: dict[str, tuple[str | None, str]] = {
         canonicalize_name(name): (offer.version, f"the layer {offer.by}" if offer.by in layers else "the image")
         for name, offer in stack.offers.items()
         if name not in NOT_PYTHON
     }
     for chosen in stack.layers:
-        by = f"the layer {chosen.layer.name}"
+        by = f"the layer {chosen.name}"
         for pin in map(Requirement, chosen.release.wheels if chosen.release else ()):
             found[canonicalize_name(pin.name)] = (next(spec.version for spec in pin.specifier), by)
     _add_triton(found)

@@ -9,7 +9,7 @@ from lumiimg.errors import BadInputError, ExitCode, MissingHereError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
-from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, Stack
+from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ class Plan:
         return self.stack.layers if self.stack else ()
 
     @property
-    def base_and_layers(self) -> tuple[Chosen, ...]:
+    def base_and_layers(self) -> tuple[ReleasedLayer, ...]:
         """In the order in which they are built."""
-        return (Chosen(self.base, None, ""), *self.layers)
+        return (ReleasedLayer(self.base, None), *self.layers)
 
     @property
     def environment(self) -> tuple[SiteVariable, ...]:
@@ -178,7 +178,7 @@ class Plan:
         if self.refused or self.stack is None:
             against = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
             return f"refused ({against.id}): {against.sides}"
-        chosen = [f"{c.layer.name} {c.version}" for c in self.stack.layers if c.version and c.layer.name != "pytorch"]
+        chosen = [layer.title for layer in self.stack.layers if layer.version and layer.name != "pytorch"]
         parts = [f"fabric {self.fabric.value}", *([f"torch {self.torch}"] if self.torch else []), *chosen]
         return ", ".join(parts) + (" (with doubts)" if self.is_doubtful else "")
 

@@ -91,7 +91,7 @@ class Planner:
 
     def _repeatable(self, plan: Plan) -> Request:
         """Return the request of a plan with the versions that were looked up: without them nobody looks again."""
-        chosen = {c.layer.name: c.version for c in plan.stack.layers} if plan.stack else {}
+        chosen = {c.name: c.version for c in plan.stack.layers} if plan.stack else {}
         add = (
             f"{name}=={chosen[name]}" if chosen.get(name) in self._shelf.looked_up(name) else text
             for text, name in zip(plan.asked.add, plan.asked.unpinned, strict=True)
@@ -245,7 +245,7 @@ def _of_own(asked: Request, stack: Stack, base: Layer) -> Iterator[RuleResult]:
 
 def _versions(plan: Plan, rocm: float) -> tuple[list[Version], float]:
     """Return what a plan is newer or older by than another of the same layers."""
-    chosen = {c.layer.name: c.version for c in plan.stack.layers} if plan.stack else {}
+    chosen = {c.name: c.version for c in plan.stack.layers} if plan.stack else {}
     return [version_of(chosen.get(name)) or Version("0") for name in plan.asked.unpinned], rocm
 
 

@@ -195,7 +195,7 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
         because = f"RCCL cannot load this plugin and goes on over TCP; {remedy_for_old_api()}"
         return RuleResult("plugin-abi", RuleOutcome.REFUSED, need, have, because, _RCCL_TABLE)
     because = f"they meet at v{common[0]}; RCCL looks for {' or '.join(generation.files)}"
-    if any(chosen.layer.name == plugin for chosen in stack.layers):
+    if any(chosen.name == plugin for chosen in stack.layers):
         because += ", which the layer installs"
     return RuleResult("plugin-abi", RuleOutcome.OK, need, have, because, _RCCL_TABLE)
 
@@ -208,7 +208,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
     others: dict[str, list[str]] = {}
     yield from _without_code(stack, arguments)
     for chosen in stack.layers:
-        name, is_wheel = chosen.layer.name, chosen.release is not None and chosen.release.wheels
+        name, is_wheel = chosen.name, chosen.release is not None and chosen.release.wheels
         value = values_of(chosen.layer, chosen.release, arguments).get(ARCH, "")
         is_chosen = site.arch is None and (name, ARCH) in arguments  # by the user, who knows the machine
         if is_gpu(value) and site.arch not in value.split(";") and not is_wheel and not is_chosen:
@@ -234,7 +234,7 @@ def _without_code(stack: Stack, arguments: Mapping[tuple[str, str], str]) -> Ite
         known = chosen.release.gpus if chosen.release else ()
         wanted = gpus_of(values_of(chosen.layer, chosen.release, arguments))
         if known and (lacking := [gpu for gpu in wanted if gpu not in known]):
-            because = f"the source of {chosen.layer.name} {chosen.version} has code for {', '.join(known)} only"
+            because = f"the source of {chosen.name} {chosen.version} has code for {', '.join(known)} only"
             need, source = f"code for {', '.join(lacking)}", chosen.release.source if chosen.release else ""
             yield RuleResult("layers", RuleOutcome.REFUSED, need, f"no code for {', '.join(lacking)}", because, source)
 
@@ -294,7 +294,7 @@ def layers_told(stack: Stack) -> Iterator[RuleResult]:
         elif chosen.release is not None and chosen.others:
             doubts.append(f"nothing is known of this release with another {' and '.join(chosen.others)}")
         yield RuleResult(
-            "torch" if chosen.layer.name == "pytorch" else "layers",
+            "torch" if chosen.name == "pytorch" else "layers",
             RuleOutcome.UNKNOWN if doubts else RuleOutcome.OK,
             need,
             have,
@@ -374,9 +374,7 @@ def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
 
 
 def _name(stack: Stack, chosen: Chosen) -> str:
-    if chosen.layer.name == "pytorch":
-        return f"torch {stack.version('torch')}"
-    return f"{chosen.layer.name} {chosen.version}" if chosen.version else chosen.layer.name
+    return f"torch {stack.version('torch')}" if chosen.name == "pytorch" else chosen.title
 
 
 def _at_least(have: str, need: str) -> bool | None:

@@ -50,36 +50,51 @@ class WantedLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A layer of the stack, in one release."""
+class ReleasedLayer:
+    """A base or a layer of an image, in one release where it has some."""
 
     layer: Layer
     release: Release | None
-    because: str
-    unjudged: tuple[tuple[Need, OfferedComponent], ...] = ()
-    """Needs of a version, each with what was there for it, whose version is not known."""
-    others: tuple[str, ...] = ()
-    """Arguments by which the user names other sources than those that the layer's facts are of."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Arguments by which the user names other sources than those that the layer's facts are of."""
+        return ()
+
+    @property
+    def name(self) -> str:
+        """In the catalogue."""
+        return self.layer.name
 
     @property
     def version(self) -> str | None:
-        """Of the release that was chosen; null for a layer without releases."""
+        """Of its release; null for a layer without releases."""
         return self.release.version if self.release else None
 
     @property
     def title(self) -> str:
         """Its name, with its version where it has one."""
-        return f"{self.layer.name} {self.version}" if self.version else self.layer.name
+        return f"{self.name} {self.version}" if self.version else self.name
 
     @property
     def status(self) -> Status:
-        """How far it was tried: a word of `ledger.REACHES`, or `read`, `derived`, `unlisted`.
-
-        Nothing is known of other sources.
+        """How far it was tried. Of a release that no row has: `read` from a package index, `derived` from the nearest
+        row, or `unlisted`, with no facts about it.
         """
-        if self.others:
+        if self.others:  # of them nothing is known
             return "documented"
         return self.release.status if self.release else self.layer.status
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(ReleasedLayer):
+    """A layer of the stack."""
+
+    because: str
+    unjudged: tuple[tuple[Need, OfferedComponent], ...] = ()
+    """Needs of a version, each with what was there for it, whose version is not known."""
+    others: tuple[str, ...] = ()
+    """Arguments by which the user names other sources than those that the layer's facts are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +173,7 @@ class StackSearch:
             raise BadInputError(f"layers require each other more than {DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
         if wish.layer in path:
             raise BadInputError(f"layers require each other in a loop: {' -> '.join((*path, wish.layer))}")
-        there = next((chosen for chosen in stack.layers if chosen.layer.name == wish.layer), None)
+        there = next((chosen for chosen in stack.layers if chosen.name == wish.layer), None)
         if there is not None:
             if there.version is None or wish.versions.contains(there.version, prereleases=True):
                 yield stack
@@ -255,7 +270,7 @@ class StackSearch:
         if (wish := self._wished_for.get(need.component)) is not None:
             return wish
         provider = self._provider_of(need.component)
-        return WantedLayer(provider, because=f"{chosen.layer.name} requires {need}") if provider else None
+        return WantedLayer(provider, because=f"{chosen.name} requires {need}") if provider else None
 
     def _holds(self, need: Need, offer: OfferedComponent | None, chosen: Chosen) -> bool:
         if offer is not None and need.holds_for(offer.version) is not False:
@@ -310,7 +325,7 @@ class StackSearch:
     def _settling(self, trouble: KnownTrouble, stack: Stack, path: tuple[str, ...]) -> WantedLayer | None:
         """Return what is wished for anyway, is not there yet, and makes an end of a trouble: it comes earlier then."""
         wishes = [self._wished_for[need.component] for need in trouble.unless if need.component in self._wished_for]
-        there = {*path, *(chosen.layer.name for chosen in stack.layers)}
+        there = {*path, *(chosen.name for chosen in stack.layers)}
         return next((wish for wish in wishes if wish.layer not in there), None)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.writer import BuildPlan
     from lumiimg.resolve.lock import Lock, LockedLayer
     from lumiimg.resolve.plan import Plan, PossibleBases
-    from lumiimg.resolve.stack import Chosen
+    from lumiimg.resolve.stack import ReleasedLayer
 
 
 def request_document(plan: Plan) -> Document:
@@ -95,14 +95,14 @@ def doubts_section(lock: Lock) -> Section:
     return Section("What is not sure", (*_never_built(lock.stack), *rules))
 
 
-def _never_built(stack: Sequence[Chosen | LockedLayer]) -> Iterator[Item]:
+def _never_built(stack: Sequence[ReleasedLayer]) -> Iterator[Item]:
     if note := never_built(stack):
         yield Item(Severity.UNKNOWN, note)
 
 
-def stack_table(stack: Sequence[Chosen | LockedLayer]) -> Table:
+def stack_table(stack: Sequence[ReleasedLayer]) -> Table:
     """Return a base and its layers in their order."""
-    rows = (Row((one.layer.name, one.version or "", one.status)) for one in stack)
+    rows = (Row((one.name, one.version or "", one.status)) for one in stack)
     return Table(("layer", "release", "status"), tuple(rows), LEGEND)
 
 
