@@ -224,8 +224,8 @@ class Document:
 
 
 def facts_section(title: str, rows: Iterable[tuple[str, str]], *, is_headed: bool = False) -> Section:
-    """Return a section that has nothing but facts."""
-    return Section(title, (Facts(tuple(rows)),), is_headed=is_headed)
+    """Return a section that has nothing but facts; what nothing is known of is left out."""
+    return Section(title, (Facts(tuple(row for row in rows if row[1])),), is_headed=is_headed)
 
 
 def severity_of(code: ExitCode) -> Severity:

@@ -11,7 +11,7 @@ from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count, ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lumiimg.catalog.drivers import SiteDriver
     from lumiimg.catalog.layers import Layer, Release
@@ -45,8 +45,7 @@ def _rows(listing: Listing, kind: str) -> Iterator[tuple[str, str]]:
         if entry.kind == kind:
             status = f"  [{entry.status}]" if entry.status not in {"", "broken"} else ""
             yield entry.name, f"{entry.summary}{status}"
-            if entry.old:
-                yield "", entry.old
+            yield "", entry.old or ""
 
 
 def schemas_document(listed: Schemas) -> Document:
@@ -64,7 +63,7 @@ def recipe_document(shown: ShownRecipe) -> Document:
     """Return what a recipe stands for."""
     recipe = shown.recipe
     rows = [("base", recipe.base), ("layers", ", ".join(recipe.add) or "none")]
-    rows += [(title, value) for title, value in (("site", recipe.site), ("fabric", recipe.fabric)) if value]
+    rows += [("site", recipe.site or ""), ("fabric", recipe.fabric or "")]
     rows += [("argument", f"{name}={value}") for name, value in shown.arguments.items()]
     return Document(
         "show",
@@ -95,15 +94,11 @@ def _facts(shown: ShownLayer) -> Iterator[tuple[str, str]]:
         yield "known", f"{known.name} ({known.date}): {known.source}"
     yield "from", str(layer.folder)
     yield "source", f"{layer.source} ({layer.date})"
-    for title, values in (
-        ("requires", tuple(map(str, layer.requires))),
-        ("has", tuple(f"{name} {version}" for name, version in layer.has.items()) if layer.is_base else ()),
-        ("provides", layer.provides),
-        ("conflicts", layer.conflicts),
-        ("bootstrap", tuple(f"{entry.agent} {entry.origin}" for entry in layer.bootstraps)),
-    ):
-        if values:
-            yield title, ", ".join(values)
+    yield "requires", ", ".join(map(str, layer.requires))
+    yield "has", _versions(layer.has) if layer.is_base else ""
+    yield "provides", ", ".join(layer.provides)
+    yield "conflicts", ", ".join(layer.conflicts)
+    yield "bootstrap", ", ".join(f"{entry.agent} {entry.origin}" for entry in layer.bootstraps)
     yield from _releases(shown)
     for trouble in layer.troubles:
         given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
@@ -122,7 +117,7 @@ def _releases(shown: ShownLayer) -> Iterator[tuple[str, str]]:
     layer = shown.layer
     for release in layer.releases:
         needs = f": on {', '.join(map(str, release.requires))}" if release.requires else ""
-        brings = ", ".join(f"{name} {version}" for name, version in release.has.items() if name != layer.name)
+        brings = _versions({name: version for name, version in release.has.items() if name != layer.name})
         yield "release", f"{release.version} ({release.status}){needs}{f'; brings {brings}' if brings else ''}"
         yield from _tried(layer, release)
     if (rule := layer.unlisted) is not None:
@@ -131,6 +126,10 @@ def _releases(shown: ShownLayer) -> Iterator[tuple[str, str]]:
     for release in shown.read:
         needs = ", ".join([*map(str, release.requires), *(f"made for {need}" for need in release.expects)])
         yield "read", "; ".join([f"{release.version} on {release.read}: {needs or 'nothing'}", *release.doubts])
+
+
+def _versions(components: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in components.items())
 
 
 def _tried(layer: Layer, release: Release | None) -> Iterator[tuple[str, str]]:
@@ -145,7 +144,7 @@ def site_document(shown: ShownSite) -> Document:
     """Return what is known of a machine, each fact with its source and date."""
     site = shown.site
     facts = (*_machine(shown), *_cores(shown), *_for_jobs(site))
-    rows = (row for name, text, source in facts for row in ((name, text), ("", source)) if row[1])
+    rows = (row for name, text, source in facts for row in ((name, text), ("", source)))
     sentence, sections = f"{site.name}: {site.title}", (facts_section("The site", rows),)
     return Document("show", site.name, sentence, sections=sections, is_list=True)
 

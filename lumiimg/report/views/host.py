@@ -55,8 +55,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "ROCm", ", ".join(snapshot.rocm) or "none under /opt"
     yield "Slurm", snapshot.slurm or "none"
     yield "engine", f"{engine.name} {engine.version}" if engine else "none"
-    if snapshot.library_path:
-        yield "LD_LIBRARY_PATH", snapshot.library_path.replace(":", " : ")
+    yield "LD_LIBRARY_PATH", (snapshot.library_path or "").replace(":", " : ")
 
 
 def _entries(snapshot: Snapshot) -> Iterator[Item]:

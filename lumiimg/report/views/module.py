@@ -27,9 +27,8 @@ _TITLES = {
 def module_document(written: WrittenModule) -> Document:
     """Return what a module does, and how it is loaded."""
     module = written.of
-    set_by = ((_TITLES[when], ", ".join(map(_variable, module.variables(when)))) for when in When)
     facts = [("commands", ", ".join(module.commands) or "none that lumiimg knows"), ("binds", _binds(module))]
-    facts += [(title, names) for title, names in set_by if names]
+    facts += ((_TITLES[when], ", ".join(map(_variable, module.variables(when)))) for when in When)
     notes = (*module.notes, *([NOT_RUN] if NOT_RUN in module.origin else []))
     commands = (
         f"module use {shlex.quote(str(written.use))}",
