@@ -75,7 +75,7 @@ def matches(root: RootFileSystem, pattern: str) -> list[str]:
 def by_version(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key in which 1.9 comes before 1.22."""
     parts = (part for part in _NUMBER.split(name) if part)
-    return tuple((1, int(part[:18]), "") if part.isdigit() else (0, 0, part) for part in parts)
+    return tuple((1, int(part[:18]), "") if part.isdecimal() else (0, 0, part) for part in parts)
 
 
 def trace(root: RootFileSystem, path: str) -> tuple[str, dict[str, str], set[str]]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from lumiimg.check.answer import Answer, decide
-from lumiimg.check.probe.container import Container, ProbeRun, read_run
+from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
+from lumiimg.check.run.execution import count_gpus
 from lumiimg.check.static.process import StaticResult
 from lumiimg.engine.process import Completed
+from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Finding, Level, Severity
 
@@ -79,6 +84,23 @@ def test_tcp_and_an_init_that_fails_prove_nothing_without_a_nic_and_are_a_no_wit
 
 
 CXI, LISTENS = TEXTS["cxi"], TEXTS["listens"]
+
+
+NO_NUMBERS = ("%C2%B2", "9" * 5000, "-1", "1.5", "", "x")
+
+
+@pytest.mark.threat
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: value[:8])
+def test_a_library_may_print_lines_of_ours_with_anything_for_a_number(value: str) -> None:
+    """Superscript two is a digit to Python, and no number; one of thousands of digits is refused by it."""
+    asked = run("x", 0, text=f"@probe dlopen ok=1\n@probe version value={value}\n@probe uniqueid rc=0\n")
+    hands = run("y", 0, text=f"@probe using version={value}\n{LISTENS}")
+    result = probed(Recorded(asked, hands), replace(PRESENT, rccl_version=None))
+    assert (result.loaded_rccl, result.path.plugin_api) == (None, PRESENT.plugin_api)
+    counted = run("allreduce", 0, text=f"@probe gpus count={value}\n")
+    container = SimpleNamespace(run=lambda *_: counted, programs=ProbePrograms("/x", (), "here"), image="x.sif")
+    with pytest.raises(MissingHereError, match="HIP finds no GPU"):
+        count_gpus(cast("Container", container), RCCL)
 
 
 def test_only_cxi_that_listens_is_green() -> None:

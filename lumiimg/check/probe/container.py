@@ -56,6 +56,7 @@ TIMEOUT_S = 120.0
 """Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
 _START_S = 60.0
 _EVENT_LIMIT = 5000
+_DIGITS = 10
 EVIDENCE_LINES = 6
 NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
 """Lines of RCCL about plugins of other kinds."""
@@ -127,6 +128,11 @@ class ProbeRun:
     def all(self, topic: str) -> list[dict[str, str]]:
         """Return the words of all events of a topic."""
         return [event for event in self.events if event["topic"] == topic]
+
+    def number(self, topic: str, word: str) -> int | None:
+        """Return a number of the first event of a topic, or None: a library may print such a line with anything."""
+        text = self.first(topic).get(word, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else None
 
     def mapped(self, part: Part) -> str | None:
         """Return the first mapped file that is this part of the fabric path by its name."""

@@ -40,8 +40,8 @@ class ProbeResult:
     @property
     def loaded_rccl(self) -> str | None:
         """The version that RCCL itself says in the container, where a bind may have put another in front."""
-        code = next((said.get("value", "") for run in self.runs if (said := run.first("version"))), "")
-        return version_of_code(int(code)) if code.isdigit() else self.path.rccl_version
+        code = next((code for run in self.runs if (code := run.number("version", "value"))), None)
+        return version_of_code(code) if code is not None else self.path.rccl_version
 
     @property
     def plugin_version(self) -> str | None:
@@ -129,11 +129,11 @@ class _Probes:
 
     def _learn_version(self, run: ProbeRun) -> Generation | None:
         """Fill in what the library's bytes did not tell: it says its version when it is asked."""
-        code, path = run.first("version").get("value", ""), self.result.path
+        code, path = run.number("version", "value"), self.result.path
         known = path.rccl_version
-        if known is not None or not code.isdigit():
+        if known is not None or code is None:
             return generation_of(known) if known else None
-        version = version_of_code(int(code))
+        version = version_of_code(code)
         generation = generation_of(version)
         self.result.path = path = replace(path, rccl_version=version)
         if generation is not None:
@@ -229,8 +229,7 @@ class _Probes:
             )
             found.add(Code.PLUGIN_API, Severity.PROBLEM, what, reason="refused")
             return
-        using, provider = run.first("using").get("version", ""), log.provider
-        api = int(using) if using.isdigit() else self.result.path.plugin_api
+        api, provider = run.number("using", "version") or self.result.path.plugin_api, log.provider
         self.result.path = replace(self.result.path, plugin_api=api, provider=provider)
         severity, causes = (Severity.UNKNOWN, ()) if nothing else (Severity.PROBLEM, log.causes)
         lines = [values["text"] for values in run.all("log") if "text" in values]

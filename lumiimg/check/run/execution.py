@@ -126,9 +126,8 @@ def run_collective(
 def count_gpus(container: Container, rccl: str) -> int:
     """Ask HIP in a container on this node. Raises MissingHereError if it finds none, or no container starts."""
     asked = container.run(ALL_REDUCE, [container.programs.command(ALL_REDUCE), "--devices", rccl])
-    found = asked.first("gpus").get("count", "0")
-    if found.isdigit() and int(found) > 0:
-        return int(found)
+    if gpus := asked.number("gpus", "count"):
+        return gpus
     failed = asked.first("hipGetDeviceCount") or asked.first("dlopen")
     why = failed.get("error") or (asked.tail or ("it said nothing",))[-1]
     raise MissingHereError(
