@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
-from lumiimg.check.probe import simulation
+from lumiimg.check.probe import judgement, simulation
 from lumiimg.check.probe.container import ProbeRun, read_events
+from lumiimg.check.run import execution
 from lumiimg.check.run.log_answer import LogAnswer
+from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes import slurm
 from lumiimg.cluster.nodes.slurm import seconds
 from lumiimg.engine import engine, failures
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, MissingHereError, UndecidedError
-from lumiimg.fabric.path import Part
+from lumiimg.fabric.path import FabricPath
 from lumiimg.host import import_calls
 from lumiimg.host import node_facts as host_node
+from lumiimg.host.job_process import JobProcess
 from lumiimg.nccl.bandwidth import BandwidthReader
 from lumiimg.nccl.flight import parsed, progress, stalled
 from lumiimg.nccl.follow import Tail
@@ -109,15 +112,21 @@ def _startup(data: bytes) -> None:
 @target(
     "probe-output",
     "check.probe.container.read_events",
+    "check.probe.judgement.probe",
     "check.probe.simulation.judge",
-    refuses=(),
+    "check.run.execution.count_gpus",
     rounds=10,
 )
 def _probe(data: bytes) -> None:
+    """What any of the programs printed in a container, or a library in its process."""
     output = text_of(data)
-    run = ProbeRun("probe", 0, timed_out=False, output=output, events=read_events(output))
+    run = ProbeRun("probe", data[:1] == b"@", timed_out=False, output=output, events=read_events(output))
     simulation.judge(run, "2.22.3", "/x.so", inconclusive=None)
-    run.mapped(Part.PLUGIN)
+    says = mock.Mock(handshake=lambda *_, **__: run, rccl_probe=lambda _: run, run=lambda *_: run)
+    for job in (None, JobProcess("/bin/python3", is_python=True, framework="torch"), JobProcess("/bin/x")):
+        judgement.probe(says, StaticResult(FabricPath(rccl="/x.so"), "/lib/ld.so", job=job), inconclusive=None)
+    with contextlib.suppress(MissingHereError):
+        execution.count_gpus(says, "/x.so")
 
 
 @target(
