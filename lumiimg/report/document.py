@@ -152,8 +152,8 @@ class Meter:
     label: str
     words: str
     """What it shows, with its numbers."""
-    share: float
-    """From 0 to 1."""
+    share: float | None
+    """From 0 to 1; None where it cannot be counted."""
     severity: Severity | None = None
 
 

@@ -21,7 +21,7 @@ from lumiimg import __version__
 from lumiimg.findings import Severity
 from lumiimg.report.curve import curve_figure
 from lumiimg.report.document import MARKS, Curve, Facts, Item, Lines, Meter, Paragraph, PathSteps, Table, Tree
-from lumiimg.report.markup import Node, element, shown
+from lumiimg.report.markup import LIMIT, Node, element, shown
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ _MOST = {Item: 100, PathSteps: 6, Curve: 8}
 _BLOCKS = {Item: "findings", PathSteps: "paths", Curve: "curves", Meter: "bars"}
 _FOLDED = 8
 """Lines of evidence; more of them a reader opens first."""
+_WORD = 80
+"""Characters of a word that has a line of its own where it is needed."""
 _WIDE = 5
-"""Columns; more of them have no room on a tablet."""
+"""Columns; more of them, or one with long words, have no room on a tablet."""
 
 
 def to_page(document: Document) -> str:
@@ -102,16 +104,25 @@ def _advice(document: Document) -> Iterator[ET.Element]:
         yield element("p", f"why: {advice.why}")
     if advice.next:
         where = f"next, {advice.where}: " if advice.where else "next: "
-        yield element("p", where, element("code", *_unbroken(advice.next)), class_="next")
+        yield element("p", where, element("code", _unbroken(advice.next)), class_="next")
 
 
 # -- text and elements --
 
 
-def _unbroken(command: str) -> list[Node]:
-    """Return a command whose words go to the next line as a whole: a browser breaks lines within `--add`."""
-    words = [element("span", word, class_="typed") for word in shown(command).split(" ")]
-    return [words[0], *(node for word in words[1:] for node in (" ", word))]
+def _unbroken(text: str, limit: int = LIMIT) -> ET.Element:
+    """Return what is there to be copied: no line breaks in a word, as a browser would within `--add`."""
+    made = ET.Element("span")
+    for number, word in enumerate(shown(text, limit).split(" ")):
+        kind = "long" if len(word) > _WORD else "typed" if "-" in word else ""
+        between = f"{' ' if number else ''}{'' if kind else word}"
+        if len(made):
+            made[-1].tail = f"{made[-1].tail or ''}{between}"
+        else:
+            made.text = f"{made.text or ''}{between}"
+        if kind:
+            ET.SubElement(made, "span", {"class": kind}).text = word
+    return made
 
 
 def _mark(severity: Severity | None, *, has_word: bool = False) -> list[Node]:
@@ -120,13 +131,6 @@ def _mark(severity: Severity | None, *, has_word: bool = False) -> list[Node]:
         return []
     read = {"aria_hidden": "true"} if has_word else {"role": "img", "aria_label": WORDS[severity]}
     return [element("span", MARKS[severity], class_=f"mark {severity.value}", **read), " "]
-
-
-def _whole(text: str) -> list[ET.Element]:
-    """Return what is long, and seen whole: names are part of an answer."""
-    made = ET.Element("span")
-    made.text = shown(text, CELL_LIMIT)
-    return [made] if text else []
 
 
 def _left_out(number: int, what: str) -> list[ET.Element]:
@@ -188,7 +192,7 @@ def _item(item: Item, said: str | None) -> ET.Element:
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
     head: list[Node] = [*_mark(item.severity, has_word=True), word, item.text, *tag]
-    below = [element("p", *_whole(", ".join(item.names)))] if item.names else []
+    below = [element("p", _unbroken(", ".join(item.names), CELL_LIMIT))] if item.names else []
     below += (element("p", note) for note in item.notes[:EVIDENCE])
     below += _left_out(len(item.notes) - EVIDENCE, "notes")
     evidence = _lines(item.evidence, EVIDENCE)
@@ -223,7 +227,7 @@ def _behind(item: Item, said: str | None) -> Iterator[tuple[str, list[Node]]]:
 def _remedy(remedy: Remedy) -> ET.Element:
     if remedy.command is None:
         return element("li", remedy)
-    return element("li", f"{remedy.reason}: " if remedy.reason else "", element("code", *_unbroken(remedy.command)))
+    return element("li", f"{remedy.reason}: " if remedy.reason else "", element("code", _unbroken(remedy.command)))
 
 
 def _facts(rows: Iterable[tuple[str, list[Node]]]) -> ET.Element:
@@ -241,15 +245,17 @@ def _lines(lines: Sequence[str], limit: int) -> list[ET.Element]:
 
 def _table(table: Table) -> ET.Element:
     """Return a table; on a narrow screen each cell stands on a line of its own, with its head (page.css)."""
-    made = element("table", class_="wide" if len(table.heads) > _WIDE else "")
+    longest = max((len(word) for row in table.rows[:ROWS] for cell in row.cells for word in cell.split()), default=0)
+    made = element("table", class_="wide" if len(table.heads) > _WIDE or longest > _WORD // 2 else "")
     made.extend([element("caption", table.caption)] if table.caption else [])
     if any(table.heads):
         made.append(element("thead", element("tr", *(element("th", head, scope="col") for head in table.heads))))
     body = ET.SubElement(made, "tbody")
     for row in table.rows[:ROWS]:
-        marks = [_mark(row.severity), *([] for _ in row.cells)]
-        cells = zip(table.heads, marks, row.cells, strict=False)
-        body.append(element("tr", *(element("td", *mark, *_whole(text), data_head=head) for head, mark, text in cells)))
+        made_row = ET.SubElement(body, "tr")
+        for number, (head, text) in enumerate(zip(table.heads, row.cells, strict=True)):
+            mark = [] if number else _mark(row.severity)
+            made_row.append(element("td", *mark, *([_unbroken(text, CELL_LIMIT)] if text else []), data_head=head))
     return element("div", made, class_="table")
 
 
@@ -278,11 +284,12 @@ def _tree(tree: Tree) -> Iterator[ET.Element]:
 
 
 def _meter(meter: Meter) -> ET.Element:
-    share = f"{max(0.0, min(1.0, meter.share)):.3f}"
-    severity = meter.severity or Severity.INFO
-    bar = {"min": "0", "max": "1", "value": share, "aria_label": f"{meter.label} {meter.words}"}
     text = element("p", *_mark(meter.severity), element("strong", meter.label), f" {meter.words}")
-    return element("div", text, element("meter", class_=severity.value, **bar), class_="bar")
+    if meter.share is None:
+        return text
+    share = f"{max(0.0, min(1.0, meter.share)):.3f}"
+    bar = {"min": "0", "max": "1", "value": share, "aria_label": f"{meter.label} {meter.words}"}
+    return element("div", text, element("meter", class_=(meter.severity or Severity.INFO).value, **bar), class_="bar")
 
 
 # -- the path --

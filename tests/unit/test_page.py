@@ -274,3 +274,17 @@ def test_a_question_that_something_else_has_answered_is_none_for_junit() -> None
     found = tuple(replace(block, is_answered=True) for block in CHECK.sections[1].blocks if isinstance(block, Item))
     read = suite(replace(CHECK, severity=Severity.OK, sections=(Section("Found", found[1:]),)))
     assert (read.get("tests"), read.get("failures"), read.get("errors")) == ("3", "0", "0")
+
+
+def test_no_line_breaks_within_a_word_that_is_copied() -> None:
+    row = Row(("no-plugin.sif", "lumiimg adapt no-plugin.sif --site lumi -o with-plugin.sif"))
+    text = page(of(Table(("image", "next"), (row,)), Item(Severity.PROBLEM, "x", names=("old-1.sif", "y-2.sif")))).text
+    for word in ("no-plugin.sif", "--site", "with-plugin.sif", "old-1.sif,", "y-2.sif"):
+        assert f'<span class="typed">{word}</span>' in text
+    assert "lumi <span" in text, "others are text"
+
+
+def test_what_cannot_be_counted_has_no_bar() -> None:
+    seen = page(of(Meter("libnl_3", "needs libnl_3", None, Severity.UNKNOWN)))
+    assert "libnl_3 needs libnl_3" in seen.words
+    assert seen.attributes("meter") == []

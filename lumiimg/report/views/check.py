@@ -76,7 +76,7 @@ def _document(report: CheckResult, site: Site | None, first: str, sections: tupl
         advice=report.advice,
         summary=tuple(summary),
         sections=sections,
-        closing=tuple(f"level {' and '.join(same)}: {text}" for text, same in levels.items()),
+        closing=tuple(f"level{'s' * (len(same) > 1)} {' and '.join(same)}: {text}" for text, same in levels.items()),
         case=f"network of {report.image}",
     )
 

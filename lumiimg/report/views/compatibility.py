@@ -92,7 +92,7 @@ def _within(fit: HostFit) -> list[Margin]:
 def _meter(margin: Margin) -> Meter:
     words = f"needs {margin.needed} of {margin.provider_side}, which has up to {margin.offered}"
     if margin.minors is None:
-        return Meter(margin.library_side, words, 0.0)
+        return Meter(margin.library_side, words, None)
     need, have = margin.minors
     if need < have:
         severity, left = Severity.OK, f"{count(have - need, 'version')} left"
@@ -100,7 +100,7 @@ def _meter(margin: Margin) -> Meter:
         severity, left = Severity.UNKNOWN, "no margin"
     else:
         severity, left = Severity.PROBLEM, f"{need - have} too few"
-    return Meter(margin.library_side, f"{words}; {left}", min(need / max(have, 1), 1.0), severity)
+    return Meter(margin.library_side, f"{words}; {left}", need / have if need < have else 1.0, severity)
 
 
 def _files(fit: HostFit) -> Iterator[Block]:
