@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
+from lumiimg.check.images import ImageAnswer
 from lumiimg.check.static.commands import SCAN, bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
 from lumiimg.check.static.host_fit import without_ours
@@ -105,41 +106,17 @@ class ImageDrift:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadImage:
-    """One that cannot be read."""
-
-    image: Path
-    """As it was named."""
-    error: LumiimgError
-
-    @property
-    def why(self) -> str:
-        """Why it cannot be read, and what to do."""
-        return "; ".join(filter(None, (self.error.what, self.error.hint)))
-
-
-@dataclass(frozen=True, slots=True)
 class DriftResult:
     """What a host update changed, and what that does to images."""
 
     drift: Drift
     images: tuple[ImageDrift, ...]
     """Each image that was named and can be read."""
-    unread: tuple[UnreadImage, ...]
+    unread: tuple[ImageAnswer, ...]
     """Each other one."""
-
-    @property
-    def decided(self) -> Answer:
-        """Refused where something that was good is not any more; without images, where it may not be."""
-        fates = {image.fate for image in self.images}
-        if self.drift.kinds or (self.unread and not self.images):
-            return Answer.UNDECIDED
-        if not self.images:
-            may_break = any(change.may_break for change in self.drift.changes)
-            return Answer.UNDECIDED if self.drift.lost_fabric else Answer.NO if may_break else Answer.NO_OBSTACLE
-        if fates & {Fate.BREAKS, Fate.STALE_BINDS}:
-            return Answer.NO
-        return Answer.UNDECIDED if Fate.UNKNOWN in fates else Answer.NO_OBSTACLE
+    decided: Answer
+    sentence: str
+    """The answer for a person."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -149,40 +126,7 @@ class DriftResult:
     @property
     def answer(self) -> Literal["fine", "breaks", "undecided"]:
         """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3, or 2 where an image cannot be read."""
-        is_open = self.unread and self.decided is Answer.NO_OBSTACLE
-        return _ANSWERS[Answer.UNDECIDED if is_open else self.decided]
-
-    @property
-    def sentence(self) -> str:
-        """The answer for a person."""
-        cut = f"; {count(len(self.unread), 'image')} cannot be read" if self.unread else ""
-        return f"{self._sentence}{cut}"
-
-    @property
-    def _sentence(self) -> str:
-        drift, fates, of_all = (
-            self.drift,
-            [image.fate for image in self.images],
-            f"of {count(len(self.images), 'image')}",
-        )
-        broken, stale, unknown = map(fates.count, (Fate.BREAKS, Fate.STALE_BINDS, Fate.UNKNOWN))
-        parts = [f"{broken} {of_all} {'breaks' if broken == 1 else 'break'}"] if broken else []
-        parts += [f"{stale} {of_all} {'needs' if stale == 1 else 'need'} new binds"] if stale else []
-        if drift.kinds:
-            return "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
-        if parts:
-            return "; ".join(parts)
-        if unknown:
-            return f"CANNOT TELL for {unknown} {of_all}"
-        if self.unread and not self.images:
-            return "CANNOT TELL"
-        if not self.images and drift.lost_fabric:
-            return "CANNOT TELL: the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
-        if not drift.changes:
-            return "nothing changed in the names, versions and settings that images depend on"
-        if self.decided is Answer.NO:
-            return "the host changed in what can break images: name them with --image to know"
-        return f"the host changed{'; no image breaks by it' if self.images else ', in nothing that breaks images'}"
+        return _ANSWERS[self.decided]
 
 
 def drift_of(
@@ -198,15 +142,43 @@ def drift_of(
     kinds nothing follows for an image.
     """
     images: list[ImageDrift] = []
-    unread: list[UnreadImage] = []
+    unread: list[ImageAnswer] = []
     for path in () if drift.kinds else paths:
         try:
             images.append(follow(path, environment, drift, site, machine))
         except LumiimgError as error:
             if len(paths) == 1:
                 raise
-            unread.append(UnreadImage(path, error))  # it does not keep the others from an answer
-    return DriftResult(drift, tuple(images), tuple(unread))
+            unread.append(ImageAnswer.of_error(path, error))  # it does not keep the others from an answer
+    answer, sentence = _decide(drift, images) if images or not unread else (Answer.UNDECIDED, "CANNOT TELL")
+    if unread:
+        answer = Answer.UNDECIDED if answer is Answer.NO_OBSTACLE else answer
+        sentence += f"; {count(len(unread), 'image')} cannot be read"
+    return DriftResult(drift, tuple(images), tuple(unread), answer, sentence)
+
+
+def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:
+    """Return no where something that was good is not any more; without images, where it may not be."""
+    fates, of_all = [image.fate for image in images], f"of {count(len(images), 'image')}"
+    broken, stale, unknown = map(fates.count, (Fate.BREAKS, Fate.STALE_BINDS, Fate.UNKNOWN))
+    if drift.kinds:
+        return Answer.UNDECIDED, "CANNOT TELL: these are nodes of different kinds, and what differs is not drift"
+    if broken or stale:
+        parts = [f"{broken} {of_all} {'breaks' if broken == 1 else 'break'}"] if broken else []
+        parts += [f"{stale} {of_all} {'needs' if stale == 1 else 'need'} new binds"] if stale else []
+        return Answer.NO, "; ".join(parts)
+    if unknown:
+        return Answer.UNDECIDED, f"CANNOT TELL for {unknown} {of_all}"
+    if not images and drift.lost_fabric:
+        lost = "the newer snapshot has no libfabric that reaches Slingshot; were its modules loaded?"
+        return Answer.UNDECIDED, f"CANNOT TELL: {lost}"
+    if not drift.changes:
+        return Answer.NO_OBSTACLE, "nothing changed in the names, versions and settings that images depend on"
+    if images:
+        return Answer.NO_OBSTACLE, "the host changed; no image breaks by it"
+    if any(change.may_break for change in drift.changes):
+        return Answer.NO, "the host changed in what can break images: name them with --image to know"
+    return Answer.NO_OBSTACLE, "the host changed, in nothing that breaks images"
 
 
 def follow(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import Answer
 from lumiimg.check.drift import Fate
-from lumiimg.check.images import ImageAnswer, ImageAnswers
+from lumiimg.check.images import ImageAnswers
 from lumiimg.findings import Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Section
@@ -39,7 +39,7 @@ _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with
 def drift_document(result: DriftResult) -> Document:
     """Return what `drift` says: images first, the worst before the others, then what changed."""
     drift = result.drift
-    unread = ImageAnswers.of(ImageAnswer.of_error(one.image, one.error) for one in result.unread)
+    unread = ImageAnswers.of(result.unread)
     return Document(
         command="drift",
         subject=f"{drift.before.host} and {drift.now.host}",
