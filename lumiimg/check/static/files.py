@@ -112,8 +112,8 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
     for other, result in results.items():
         rccl = result.static.path.rccl
         if rccl not in {None, static.path.rccl}:
-            what = f"{other.title} gets another RCCL, {rccl}; this result is about {job.title}"
-            found.add(Code.RCCL_SEVERAL, Severity.INFO, what, reason="other", names={"path": rccl or ""}, where=rccl)
+            names = {"job": other.title, "path": rccl or "", "worst": job.title}
+            found.add(Code.RCCL_SEVERAL, Severity.INFO, reason="other", names=names, where=rccl)
     _note_shadowed(image, static.findings, found)
     return replace(worst, static=replace(static, findings=(*found.found, *static.findings)))
 
@@ -152,8 +152,7 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
     lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
     for cover, path in islice(hidden_files(image, wanted), _SHOWN):
-        what = f"{path} is in the image, and is not there in the container"
-        found.add(Code.IMAGE_COVERED, Severity.INFO, what, where=path, cause=cover.by)
+        found.add(Code.IMAGE_COVERED, Severity.INFO, reason="hidden", where=path, cause=cover.by)
 
 
 def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:

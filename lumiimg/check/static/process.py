@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.registry import Findings
+from lumiimg.check.registry import Findings, remedies_for
 from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
@@ -218,9 +218,8 @@ def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Find
     """Judge whether what the process has is there for everybody who starts it."""
     files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
     for cover, below in may_be_hidden(image, files):
-        what = f"{below[0]} is in a folder that may be another in the container: {cover.path}"
-        lines = tuple(below[:_SHOWN])
-        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, what, where=below[0], evidence=lines, cause=cover.by)
+        of, lines = {"folder": cover.path}, tuple(below[:_SHOWN])
+        found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, names=of, where=below[0], evidence=lines, cause=cover.by)
 
 
 def _files_of(root: RootFileSystem, process: Process) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -269,9 +268,9 @@ def _with_binds(
     if is_bound:
         libraries = [bind for bind in manifest.binds if bind.chain]
         if libraries:
-            what = f"with {count(len(libraries), 'library')} of {host} bound, the plugin and all that it needs load"
+            names = {"libraries": count(len(libraries), "library"), "host": host}
             lines = tuple(f"{bind.source} at {bind.target}" for bind in libraries)
-            found.add(Code.BIND_LOADS, Severity.OK, what, evidence=lines)
+            found.add(Code.BIND_LOADS, Severity.OK, names=names, evidence=lines)
         for note in manifest.notes:
             found.add(Code.BIND_NOTE, Severity.INFO, note)
     elif manifest.fabric is Fabric.NONE and manifest.host_has_fabric:
@@ -279,35 +278,24 @@ def _with_binds(
         found.found = [f for f in findings if f.id not in {Code.PLUGIN_NEEDS_HOST, Code.PROVIDER_NO_CXI}]
         # of several attempts, the one that the C library ends is the one that no bind can mend
         telling = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), manifest.refusals[-1])
-        what = f"no set of binds of {host} loads: {telling.need} is needed, {telling.have}"
+        names = {"host": host, "need": telling.need, "have": telling.have}
         lines, ways = tuple(refusal.words for refusal in manifest.refusals), tuple(_remedies(manifest.refusals))
-        found.add(Code.BIND_REFUSED, Severity.PROBLEM, what, evidence=lines, chain=telling.chain, remedy=ways)
+        found.add(Code.BIND_REFUSED, Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
     return tuple(found.found)
 
 
 def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
-    """Yield sentences, nearest way first, for attempts that do not load."""
+    """Yield what to do where no attempt loads, nearest way first."""
     for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
         if name not in {LIBFABRIC, LIBCXI}:
-            yield Remedy(f"install {name} in the image, or record the host's: `lumiimg host scan --include …`")
+            yield from remedies_for(Code.BIND_REFUSED, "library", name=name)
     if any(refusal.of_host for refusal in refusals):
-        yield Remedy(
-            "bundle the fabric: build libcxi, and libfabric with its cxi provider, in the image, in the versions of "
-            "the machine's Slingshot release; then nothing of the host's libraries is bound",
-            "lumiimg adapt {image} --site {site} --fabric bundled -o adapted.sif",
-        )
+        yield from remedies_for(Code.BIND_REFUSED, "of-host")
     minors = [int(found[1]) for refusal in refusals if (found := _GLIBC.match(refusal.need))]
     if minors:
-        enough = [
-            f"{name} (glibc {version})"
-            for name, version in own_table(__package__, "distributions.toml")["glibc"].items()
-            if int(version.split(".")[1]) >= max(minors)
-        ]
-        named = ", ".join(enough) or "none is known here"
-        yield Remedy(f"start from a base with glibc 2.{max(minors)} or newer: {named}")
+        known = own_table(__package__, "distributions.toml")["glibc"].items()
+        enough = [f"{name} (glibc {version})" for name, version in known if int(version.split(".")[1]) >= max(minors)]
+        bases = ", ".join(enough) or "none is known here"
+        yield from remedies_for(Code.BIND_REFUSED, "glibc", glibc=f"2.{max(minors)}", bases=bases)
     if any(refusal.need.startswith("FABRIC_") for refusal in refusals):
-        yield Remedy(
-            "build the plugin against the headers of the host's libfabric, as newer headers make it need a newer one: "
-            "pack it with `tar` on the node (docs/tutorials/build-vllm.md), then lumiimg adapt {image} --site {site} "
-            "--source host-libfabric=host-libfabric.tar -o adapted.sif"
-        )
+        yield from remedies_for(Code.BIND_REFUSED, "libfabric")
