@@ -123,8 +123,8 @@ def _probe(data: bytes) -> None:
     run = ProbeRun("probe", data[:1] == b"@", timed_out=False, output=output, events=read_events(output))
     simulation.judge(run, "2.22.3", "/x.so", inconclusive=None)
     says = mock.Mock(handshake=lambda *_, **__: run, rccl_probe=lambda _: run, run=lambda *_: run)
-    for job in (None, JobProcess("/bin/python3", is_python=True, framework="torch"), JobProcess("/bin/x")):
-        judgement.probe(says, StaticResult(FabricPath(rccl="/x.so"), "/lib/ld.so", job=job), inconclusive=None)
+    job = JobProcess("/bin/python3", is_python=data[-1:] == b"\n", framework="torch")
+    judgement.probe(says, StaticResult(FabricPath(rccl="/x.so"), "/lib/ld.so", job=job), inconclusive=None)
     with contextlib.suppress(MissingHereError):
         execution.count_gpus(says, "/x.so")
 
