@@ -103,6 +103,13 @@ class RootFileSystem:
         """Return the path without symlinks and dots, as realpath(3) inside the image."""
         return self._lookup(path).path
 
+    def resolve_where_possible(self, path: str) -> str:
+        """Return the same; of what leads out of the image, or nowhere, the path as it is."""
+        try:
+            return self.resolve(path)
+        except OSError:
+            return path
+
     def readlink(self, path: str) -> str:
         """Return the text of a symlink; EINVAL for anything else."""
         node = self._lookup(path, follow=False).nodes[-1]

@@ -138,7 +138,7 @@ def choose(
     """Return the collective for an image; `programs` have the all-reduce of this project."""
     rccl = static.path.rccl
     assert rccl is not None  # noqa: S101 - without one there is nothing to run
-    resolved, job = _resolved(image, rccl), static.job
+    resolved, job = image.root.resolve_where_possible(rccl), static.job
     path, needs_mpi = next(_rccl_tests(image, see_inside(image, environment).settings, resolved, nodes), (None, False))
     # how the ranks find each other, as both programs with ranks of their own take it
     meet = ["--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S)]
@@ -163,16 +163,8 @@ def _rccl_tests(image: Image, settings: LoaderSettings, rccl: str, nodes: int) -
         found = next(filter(None, map(process.find, LIBRCCL)), None)
         needs_mpi = any(name.startswith("libmpi") for loaded in process.objects[:1] for name in loaded.facts.needed)
         is_usable = nodes == 1 or needs_mpi  # without MPI each node would be a job of its own
-        if is_usable and found is not None and _resolved(image, found.path) == rccl:
+        if is_usable and found is not None and image.root.resolve_where_possible(found.path) == rccl:
             yield path, needs_mpi
-
-
-def _resolved(image: Image, path: str) -> str:
-    """Return a path in the image without symlinks; what leads out of the image as it is."""
-    try:
-        return image.root.resolve(path)
-    except OSError:
-        return path
 
 
 def missing_here(

@@ -137,7 +137,7 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
         ("libfabric", "libfabric that the plugin gets", path.libfabric),
         ("libcxi", "libcxi in that process", path.libcxi),
     ):
-        also = (_real(image, value),) if value is not None and value.startswith("/") else ()
+        also = (image.root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
         yield claim(key, about, value, "probe", also=also)
     yield claim("maps", "libraries in the process that a job starts", AS_FILES, "probe")
     yield claim("alike", "what is loaded on the nodes", ALIKE, "probe", by="nodes of one site are taken to be alike")
@@ -196,14 +196,6 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
             by=known.source,
             date=known.date,
         )
-
-
-def _real(image: Image, path: str) -> str:
-    """Return a path in the image without symlinks; what leads out of the image as it is."""
-    try:
-        return image.root.resolve(path)
-    except OSError:
-        return path
 
 
 def of_build(predicted: bool | None) -> Claim:
