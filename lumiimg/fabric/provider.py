@@ -64,6 +64,13 @@ class _Own:
     """Whether it gives `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on."""
 
 
+def allows_cxi(providers: str) -> bool:
+    """Whether FI_PROVIDER lets cxi through: names with commas, or after `^` those that are left out (fabric(7))."""
+    left_out = providers.startswith("^")
+    names = {name.strip().lower() for name in providers.lstrip("^").split(",")}
+    return ("cxi" in names) != left_out
+
+
 def read_provider_path(text: str | None) -> ProviderPath:
     """Take FI_PROVIDER_PATH apart: `@` in front of all of it is about the order; empty, it counts as not set."""
     if not text:

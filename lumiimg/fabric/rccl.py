@@ -7,6 +7,8 @@ the names and what NCCL_NET_PLUGIN means, is in a table of the generations (`rcc
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
+from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import NET_SYMBOL, PLUGIN_FILES, Naming, names_by_variable
 from lumiimg.toml import own_table
 
@@ -27,10 +30,12 @@ CONF = "/etc/rccl.conf"
 ROCm 5.1 the name was that of NCCL, `/etc/nccl.conf`). RCCL 2.13.4 and 2.27.7 were run on such files."""
 _STEMS = ("librccl-net",)
 """In front of a suffix, where the bytes do not say."""
+_FIRST_WITH_NAMED_CONF = Version("2.23")
 _CONF_LIMIT_BYTES = 1 << 20
 _CONF_FIELD_BYTES = 1023
 # Device code makes a librccl hundreds of megabytes large; the strings stand in front of it.
 _SCAN_LIMIT_BYTES = 96 * 1024 * 1024
+_PLUGIN_SCAN_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _OVERLAP_BYTES = 512
 _VERSION = re.compile(rb"[RN]CCL version[ :]+(2\.\d{1,2}\.\d{1,2})[+ \-\x00\n]")
@@ -94,6 +99,11 @@ class Rccl:
         # all names stand in the bytes; in which order they are tried, only the table says
         known = self.generation.files if self.generation else ()
         return tuple(sorted(self.plugin_files, key=lambda f: known.index(f) if f in known else len(known))) or known
+
+    @property
+    def reads_named_conf(self) -> bool:
+        """Whether it reads the file that NCCL_CONF_FILE names; one of unknown version may."""
+        return self.version is None or Version(self.version) >= _FIRST_WITH_NAMED_CONF
 
     def opens_none(self, variable: str | None) -> bool:
         """Whether NCCL_NET_PLUGIN keeps it from opening any plugin."""
@@ -173,6 +183,21 @@ def read_rccl(reader: RangeReader) -> Rccl:
 def _whole(pattern: re.Pattern[bytes], data: bytes) -> list[re.Match[bytes]]:
     """Return the matches that are whole C strings, not the end of a longer one."""
     return [match for match in pattern.finditer(data) if data[match.start() - 1 : match.start()] == b"\0"]
+
+
+def may_be_called(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
+    """Whether a plugin may have a network of the name in NCCL_NET: it stands in its strings.
+
+    `of_ofi`: the name is one that aws-ofi-nccl ever had. From 1.13 on it asks for NCCL_NET itself, and takes any of
+    them (src/nccl_ofi_interface_nvidia.cpp, nvidia_plugin_name_fixup); the linker may then keep `Libfabric` as the end
+    of `AWS Libfabric` only. Up to 1.12, as aws-ofi-rccl, it has one name and does not ask.
+    """
+    try:
+        with contextlib.closing(root.open(plugin)) as file:
+            data = file.read_at(0, min(file.size, _PLUGIN_SCAN_BYTES))
+    except (OSError, BadInputError):
+        return False
+    return (of_ofi and b"\0NCCL_NET\0" in data) or b"\0%b\0" % os.fsencode(name).lower() in data.lower()
 
 
 def read_conf(root: RootFileSystem) -> dict[str, str]:

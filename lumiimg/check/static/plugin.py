@@ -85,38 +85,34 @@ def _judge_absence(
     found: Findings,
 ) -> None:
     """Judge why no file is found by the names that RCCL gives to dlopen; `lines` is what that says."""
-    image, names, root = variables.image, path.plugin_files, variables.image.root
-    asked = " or ".join(names)
-    severity, so_far = Severity.PROBLEM, ""
-    if _hides_a_search(image):
-        severity, so_far = Severity.UNKNOWN, ", as far as the image is seen"
+    root, asked = variables.image.root, path.plugin_files
+    severity, names = Severity.PROBLEM, {"names": " or ".join(asked), "so_far": ""}
+    if _hides_a_search(variables.image):
+        severity, names["so_far"] = Severity.UNKNOWN, ", as far as the image is seen"
     plugins = [file for file in files if part_of(file) is Part.PLUGIN]
     dangling = [file for file in plugins if not root.exists(file)]
-    dangling.sort(key=lambda file: posixpath.basename(file) not in names)
+    dangling.sort(key=lambda file: posixpath.basename(file) not in asked)
     elsewhere = [file for file in plugins if file not in dangling]
-    same_name = [file for file in elsewhere if posixpath.basename(file) in names]
+    same_name = [file for file in elsewhere if posixpath.basename(file) in asked]
     passed_over = next(filter(None, map(process.passes_over, same_name)), None)
     if dangling and not same_name:
-        of = {"target": root.readlink(dangling[0]), "so_far": so_far}
-        found.add(Code.PLUGIN_DANGLING, severity, names=of, where=dangling[0], evidence=lines)
+        names["target"] = root.readlink(dangling[0])
+        found.add(Code.PLUGIN_DANGLING, severity, names=names, where=dangling[0], evidence=lines)
     elif passed_over is not None:
-        of, first = {"why": passed_over}, same_name[0]
-        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="passed-over", names=of, where=first, evidence=lines)
+        names["why"], where = passed_over, same_name[0]
+        found.add(Code.PLUGIN_LOADS, Severity.PROBLEM, reason="passed-over", names=names, where=where, evidence=lines)
     elif same_name:
         folder, settings = posixpath.dirname(same_name[0]), process.settings
-        of = {"folder": folder, "searched": str(settings.library_path), "so_far": so_far}
-        of["wanted"] = _prepended(folder, settings)
-        found.add(Code.PLUGIN_NOT_ON_PATH, severity, names=of, where=same_name[0], evidence=lines)
+        names |= {"folder": folder, "searched": str(settings.library_path), "wanted": _prepended(folder, settings)}
+        found.add(Code.PLUGIN_NOT_ON_PATH, severity, names=names, where=same_name[0], evidence=lines)
     elif elsewhere:
-        first, of = elsewhere[0], {"names": asked, "so_far": so_far}
-        renamed = "renamed" if posixpath.basename(first) in PLUGIN_FILES else "suffixed"
-        ways = _remedies_for_a_name(variables, process, first, path, library)
-        details: FindingDetails = {"where": first, "evidence": lines, "remedy": ways}
+        ways = _remedies_for_a_name(variables, process, elsewhere[0], path, library)
+        details: FindingDetails = {"where": elsewhere[0], "evidence": lines, "remedy": ways}
+        renamed = "renamed" if posixpath.basename(elsewhere[0]) in PLUGIN_FILES else "suffixed"
         reason = "named" if path.named_by else renamed
-        found.add(Code.PLUGIN_OTHER_NAME, severity, reason=reason, names=of, **details)
+        found.add(Code.PLUGIN_OTHER_NAME, severity, reason=reason, names=names, **details)
     else:
-        of, chain = {"names": asked, "so_far": so_far}, (path.rccl or "", names[0])
-        found.add(Code.PLUGIN_ABSENT, severity, names=of, evidence=lines, chain=chain)
+        found.add(Code.PLUGIN_ABSENT, severity, names=names, evidence=lines, chain=(path.rccl or "", asked[0]))
 
 
 def _hides_a_search(image: Image) -> bool:

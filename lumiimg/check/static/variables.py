@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import remedies_for
 from lumiimg.engine.binds import binds_of
-from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LAYER_PLUGINS, PRIVATE
-from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl
+from lumiimg.fabric.provider import allows_cxi
+from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
 from lumiimg.findings import Code, Finding, Remedy, Severity
 from lumiimg.nccl.vocabulary import vocabulary
 from lumiimg.resolve.gpu_verdict import OVERRIDE, XNACK
@@ -23,10 +21,8 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.fabric.path import FabricPath
     from lumiimg.host.rccl_variables import Variables
-    from lumiimg.image import RootFileSystem
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
-_FIRST_WITH_CONF_VARIABLE = (2, 23)
 _OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)
 """Variables on which hangs what is loaded, and with it most of what is found."""
 _BY_VARIABLE = {
@@ -38,8 +34,6 @@ _BY_VARIABLE = {
     Code.GPU_CODE: (XNACK, OVERRIDE),
     Code.GPU_XNACK: (XNACK,),
 }
-_SCAN_LIMIT_BYTES = 32 * 1024 * 1024
-"""Of a plugin: its strings stand in front of what makes one large, its debugging information."""
 
 
 def doubted(findings: Iterable[Finding], variables: Variables) -> tuple[Finding, ...]:
@@ -75,10 +69,10 @@ def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> 
     """Judge what is set and takes RCCL or libfabric off the fabric, for a path whose plugin is looked for already."""
     _judge_network(variables, path.plugin, found)
     providers = variables.get("FI_PROVIDER")
-    if providers and not _allows_cxi(providers):
+    if providers and not allows_cxi(providers):
         names, remedy = {"variable": variables.shown("FI_PROVIDER")}, variables.set_to("FI_PROVIDER", "cxi")
         found.add(Code.PROVIDER_EXCLUDED, Severity.PROBLEM, names=names, remedy=(remedy,))
-    named = variables.get(_CONF_VARIABLE) if _takes_a_name(path.rccl_version) else None
+    named = variables.get(_CONF_VARIABLE) if Rccl(path.rccl_version).reads_named_conf else None
     if named or variables.unread:
         cause = None if named else variables.unread
         found.add(Code.RCCL_SETTINGS, Severity.UNKNOWN, where=named or CONF, cause=cause)
@@ -101,11 +95,6 @@ def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings, *
     found.add(Code.PLUGIN_OTHER_NAME, Severity.PROBLEM, reason=reason, names=names, remedy=without)
 
 
-def _takes_a_name(version: str | None) -> bool:
-    """Whether an RCCL reads the file that NCCL_CONF_FILE names; one of unknown version may."""
-    return version is None or tuple(int(part) for part in version.split(".")[:2]) >= _FIRST_WITH_CONF_VARIABLE
-
-
 def _judge_network(variables: Variables, plugin: str | None, found: Findings) -> None:
     """Judge NCCL_NET: RCCL compares it with the names of its networks, and ends where none is called so."""
     name = variables.get("NCCL_NET")
@@ -119,28 +108,6 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
         found.add(Code.NETWORK_FORCED, Severity.PROBLEM, reason=family, names=names, remedy=tuple(ways))
     elif plugin is None and family == "ofi":
         pass  # that there is no plugin is a finding of its own
-    elif not name or plugin is None or not _calls_itself(variables.image.root, plugin, name, of_ofi=family == "ofi"):
+    elif not name or plugin is None or not may_be_called(variables.image.root, plugin, name, of_ofi=family == "ofi"):
         details: FindingDetails = {"where": plugin, "remedy": tuple(ways)}
         found.add(Code.NETWORK_FORCED, Severity.UNKNOWN, reason="not-called-so", names=names, **details)
-
-
-def _calls_itself(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
-    """Whether a plugin may have a network of this name: it stands in its strings.
-
-    aws-ofi-nccl from 1.13 on asks for NCCL_NET itself, and takes any of the names that it ever had
-    (src/nccl_ofi_interface_nvidia.cpp, nvidia_plugin_name_fixup); the linker may then keep `Libfabric` as the end of
-    `AWS Libfabric` only. Up to 1.12, as aws-ofi-rccl, it has one name and does not ask.
-    """
-    try:
-        with contextlib.closing(root.open(plugin)) as file:
-            data = file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
-    except (OSError, BadInputError):
-        return False
-    return (of_ofi and b"\0NCCL_NET\0" in data) or b"\0%b\0" % os.fsencode(name).lower() in data.lower()
-
-
-def _allows_cxi(providers: str) -> bool:
-    """Whether a filter of libfabric lets cxi through: names with commas, or after `^` those that are left out."""
-    left_out = providers.startswith("^")
-    names = {name.strip().lower() for name in providers.lstrip("^").split(",")}
-    return ("cxi" in names) != left_out
