@@ -14,7 +14,7 @@ import pytest
 from lumiimg.catalog import layers, sites
 from lumiimg.catalog.folders import shipped_layers
 from tests.shared.programs import EVERYTHING
-from tests.shared.proposals import proposals_are_typed
+from tests.shared.proposals import proposals_are_typed, sentences_are_whole
 from tests.shared.validation import outputs_validated
 from tools import AS_OF
 
@@ -89,7 +89,7 @@ def _outputs_are_of_their_schemas() -> Generator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _proposals_are_typed() -> Generator[None]:
-    with proposals_are_typed():
+    with proposals_are_typed(), sentences_are_whole():
         yield
 
 

@@ -1,4 +1,7 @@
-"""Every command that the program proposes to a test can be typed: a hook of all tests (conftest.py) holds it to that."""
+"""Every command that the program proposes to a test can be typed, and every finding has a whole sentence.
+
+Hooks of all tests (conftest.py) hold it to that.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import pytest
 
+from lumiimg.check.registry import Findings, finding_types
 from lumiimg.cli.commands import parser_for
 from lumiimg.errors import LumiimgError
-from lumiimg.findings import STAND_INS, Advice
+from lumiimg.findings import STAND_INS, Advice, Code, Severity
 
 _WORDS = re.compile(
     r"(?<![\w$/.-])(?:IMAGE|SITE|NAME|PATH|FILE|DIR|PROGRAM|OPTIONS|PROJECT|MODEL|PID|COMMAND)(?![\w/.=-])"
@@ -54,4 +59,23 @@ def proposals_are_typed() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Advice, "__init__", checked)
+        yield
+
+
+@contextmanager
+def sentences_are_whole() -> Iterator[None]:
+    """Have each finding get a sentence, and the names for every place of it that the registry has."""
+    add = Findings.add
+
+    def checked(self: Findings, code: Code, severity: Severity, summary: str | None = None, **given: Any) -> None:
+        add(self, code, severity, summary, **given)
+        kind = finding_types()[code]
+        own = kind.reasons[given["reason"]] if given.get("reason") is not None else kind
+        text = summary or own.summary or kind.summary or ""
+        lacking = set(re.findall(r"\{(\w+)\}", text)) - {*(given.get("names") or {}), "where"}
+        if not text or (summary is None and lacking):
+            pytest.fail(f"{code} ({given.get('reason')}) has no sentence, or no name for {lacking}: {text!r}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Findings, "add", checked)
         yield
