@@ -62,7 +62,7 @@ A collective that goes over Slingshot (`run.network` with `ok`) answers every op
 of level static if it finds the same id, or the id behind *answered by*, with `ok`. What is answered is left out, is printed as `info`, or does not
 keep the answer open any more.
 
-Below each: why it is so, what to do, and where the rule comes from, with a line for each reason that it can have. `{name}` stands for a name of the case.
+Below each: its sentence where files alone show it, why it is so, what to do, and the source of the rule, with a line for each reason that it can have. `{name}` stands for a name of the case.
 """
 
 
