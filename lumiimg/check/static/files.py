@@ -143,8 +143,7 @@ def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
     """Judge that what jobs of the image start is not there in the container."""
     real = image.whole.resolve(program)
     by = next((cover.by for cover in image.covers if cover.hides(real)), None)
-    what = f"{program} is in the image but not in the container: a job cannot start it"
-    found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, what, reason="covered", where=program, evidence=(real,), cause=by)
+    found.add(Code.PROGRAM_LOAD, Severity.PROBLEM, reason="covered", where=program, evidence=(real,), cause=by)
 
 
 def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -> None:
