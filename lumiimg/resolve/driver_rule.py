@@ -68,9 +68,10 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
             yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 
-def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot) -> Iterator[RuleResult]:
-    """Rule 2 on a node that was seen, whether its site is known or not."""
-    driver = driver_of_node(site.driver if site else None, snapshot)
+def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -> Iterator[RuleResult]:
+    """Rule 2 on a machine by its site and a node that was seen there, where these are known."""
+    driver = site.driver if site else None
+    driver = driver_of_node(driver, snapshot) if snapshot else driver
     if site is not None:
         yield from driver_window(stack, replace(site, driver=driver))
     elif driver is not None:

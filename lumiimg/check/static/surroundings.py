@@ -11,13 +11,13 @@ from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.host.processors import wrong_processors
-from lumiimg.resolve.driver_rule import driver_window, window_on_node
+from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.inventory import read_contents
-from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.venv import VenvFault, faults_of, made_again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.process import StaticResult
@@ -54,7 +54,10 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
     if lacking is not None:
         found.add(Code.IMAGE_ARCHITECTURE, Severity.PROBLEM, lacking)
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
-    for rule in _driver(context):
+    is_known = context.site is not None or snapshot is not None  # else the image's packages need not be read
+    for rule in window_on_node(context.contents.stack, context.site, snapshot) if is_known else ():
+        if context.site is None and rule.outcome is RuleOutcome.UNKNOWN:
+            continue  # the question is the network's, and a driver that nobody knows leaves it as it is
         what = f"{rule.have}: {rule.because}"
         if rule.outcome is RuleOutcome.OK:
             found.add(Code.IMAGE_DRIVER, Severity.INFO, what, source=rule.source)
@@ -64,18 +67,6 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
             severity, reason = Severity.PROBLEM, "refused"
         found.add(Code.IMAGE_DRIVER, severity, what, reason=reason, cause=f"needed: {rule.need}", source=rule.source)
     return tuple(found.found)
-
-
-def _driver(context: ImageInContext) -> Iterator[RuleResult]:
-    """Yield what is known of the driver: what was seen on a node counts without a site, too."""
-    snapshot, site = context.snapshot, context.site
-    if snapshot is not None:
-        for rule in window_on_node(context.contents.stack, site, snapshot):
-            # without a site the question is the network's, and a driver that nobody knows leaves it as it is
-            if site is not None or rule.outcome is not RuleOutcome.UNKNOWN:
-                yield rule
-    elif site is not None:
-        yield from driver_window(context.contents.stack, site)
 
 
 def findings_of_gpu(account: GpuAccount | None) -> tuple[Finding, ...]:
