@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.request_options import RequestOptions, request_of
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import LAYER, MakeLayer
-from tests.shared.programs import unwrapped
+from tests.shared.programs import sampled, unwrapped
 
 Capture = pytest.CaptureFixture[str]
 DRY = ["build", "--dry-run"]
@@ -280,3 +282,24 @@ def test_a_recipe_is_changed_by_what_stands_beside_it_and_the_options_stay_as_th
             assert (asked.base, asked.add, asked.fabric, asked.site) == ("rocm-6.2.4", expected, fabric, chosen)
             assert asked.written.endswith("--site frontier") == (not site)
             assert options == RequestOptions(recipe=str(recipe), add=add)
+
+
+def test_options_are_read_back_from_the_words_that_they_are_written_in() -> None:
+    """A command that is proposed is planned from its words, as one that is typed."""
+    values = {
+        "base": (None, "./it's an image.sif"),
+        "recipe": (None, "debian-vllm"),
+        "add": ((), ("aws-ofi-nccl", "vllm==0.12.0")),
+        "requirements": ((), ("a b.txt",)),
+        "arg": ((), ("aws-ofi-nccl.PREFIX=/opt/$x",)),
+        "source": ((), ("host-libfabric=a.tar",)),
+        "mirror": ((), ("docker.io=mirror.test",)),
+        "layers": ((), (Path("mine"), Path("yours"))),
+        "fabric": ("auto", "bundled"),
+        "site": (None, "lumi"),
+        "host": (None, Path("host.json")),
+    }
+    for chosen in sampled(list(itertools.product(*values.values())), 200):
+        options = RequestOptions(**dict(zip(values, chosen, strict=True)))  # type: ignore[arg-type]
+        assert RequestOptions.of_words(shlex.split(options.written)) == options
+    assert RequestOptions.of_words(["-r", "a.txt", "-o", "x.sif"]) == RequestOptions(requirements=("a.txt",))
