@@ -117,7 +117,7 @@ class Plan:
             return Advice(why, nearest.command, nearest.text)
         command = f"lumiimg build {self.asked.written} -o image.sif"
         if self.missing:
-            return Advice(f"the base cannot be had here: {self.missing}", command, "where its base is")
+            return Advice(f"the base is not available here: {self.missing}", command, "where its base is")
         return Advice(why, command)
 
     def nearest_by(self, command: str, output: str = "") -> Remedy | None:

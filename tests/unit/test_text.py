@@ -23,7 +23,20 @@ from hypothesis import strategies as st
 from lumiimg.check.images import ImageAnswer, ImageAnswers
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Advice, Remedy, Severity
-from lumiimg.report.document import Block, Document, Facts, Item, Lines, Paragraph, Row, Section, Shown, Table, Tree
+from lumiimg.report.document import (
+    Block,
+    Document,
+    Facts,
+    Item,
+    Lines,
+    Paragraph,
+    Row,
+    Section,
+    Shown,
+    Table,
+    Tree,
+    facts_section,
+)
 from lumiimg.report.text import show
 from lumiimg.report.views.images import images_document
 from lumiimg.wording import count
@@ -194,6 +207,12 @@ def test_a_table_shows_each_cell_whole_and_a_tree_each_branch(capsys: Capture) -
     assert text.count(path) == 2, "a branch is never broken"
     assert text.index("librccl.so.1") < text.index("└── libfabric.so.1") < text.index("└── libcxi.so.1")
     assert joined.count("vllm") == 30
+
+
+def test_what_nothing_is_known_of_is_no_fact(capsys: Capture) -> None:
+    for rows, expected in (((("site", ""), ("base", "b")), "said\n\n  base  b\n"), ((("site", ""),), "said\n")):
+        section = facts_section("The recipe", rows, is_headed=len(rows) == 1)
+        assert shown(capsys, Document("show", "a", "said", sections=(section,))) == expected
 
 
 @pytest.mark.threat
