@@ -13,7 +13,7 @@ from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import options_of, resolve_request
 from lumiimg.definition.writer import BuildPlan, write_chain
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 from lumiimg.files import refuse_places
 from lumiimg.report.views.request import plan_document
 from lumiimg.resolve.decide import locked
@@ -37,7 +37,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
     """Build, unless something less is asked for."""
     if arguments.dry_run:
         plan = BuildPlan(lock, write_chain(lock))
-        return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan, ExitCode.GOOD)
+        return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan)
     from lumiimg.cli import image_build  # downloads and engines
 
     return image_build.make(arguments, lock, request)

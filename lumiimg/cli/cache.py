@@ -10,7 +10,7 @@ from lumiimg.build.cache_upkeep import content_of, prune, remove, verify
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.error_output import write_note
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 from lumiimg.report.views.cache import entries_document, faults_document, removed_document
 from lumiimg.wording import count
 
@@ -24,7 +24,7 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output.of(arguments)
     if arguments.action == "ls":
         content = content_of(cache)
-        return output.deliver(entries_document(content), "cache", content, ExitCode.GOOD)
+        return output.deliver(entries_document(content), "cache", content)
     if arguments.action == "verify":
         verified = verify(cache)
         return output.deliver(faults_document(verified), "cache-verify", verified, verified.exit_code)
@@ -32,7 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
         removed = prune(cache, None if arguments.keep is None else _bytes(arguments.keep))
     else:
         removed = remove(cache, arguments.layers)
-    return output.deliver(removed_document(removed), "cache-removed", removed, ExitCode.GOOD)
+    return output.deliver(removed_document(removed), "cache-removed", removed)
 
 
 def _bytes(text: str) -> int:

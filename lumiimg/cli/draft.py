@@ -8,7 +8,7 @@ import os
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.definition.docker.draft import make_draft, write_draft
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 from lumiimg.report.views.draft import draft_document
 
 
@@ -23,4 +23,4 @@ def execute(arguments: argparse.Namespace) -> int:
     draft = make_draft(arguments.file, arguments.target, given, catalogue)
     if arguments.output is not None:
         draft = write_draft(draft, arguments.output, catalogue)
-    return Output.of(arguments).deliver(draft_document(draft), "draft", draft, ExitCode.GOOD)
+    return Output.of(arguments).deliver(draft_document(draft), "draft", draft)

@@ -89,7 +89,7 @@ def report_built(arguments: argparse.Namespace, result: BuildResult | RebuildRes
             if (manifest := read_manifest(image.root)) is not None:
                 write_text(arguments.manifest, to_text(manifest))
     kind = "build" if isinstance(result, BuildResult) else "rebuild"
-    Output.of(arguments).deliver(built_document(result), kind, result, ExitCode.GOOD)
+    Output.of(arguments).deliver(built_document(result), kind, result)
 
 
 def _write_definitions(
@@ -99,7 +99,7 @@ def _write_definitions(
     written = write_from_lock(lock, manifest, arguments.definitions, store, progress.line)
     if arguments.manifest:
         write_text(arguments.manifest, to_text(manifest))
-    return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written, ExitCode.GOOD)
+    return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written)
 
 
 def _runs_on(arguments: argparse.Namespace, request: Request, progress: Progress) -> KnownMachine:

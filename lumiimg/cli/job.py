@@ -47,11 +47,11 @@ def execute(arguments: argparse.Namespace) -> int:
         show_items(doubts(fit), stderr=True)
     output, found = Output.of(arguments), script_of(plan, robust=arguments.robust, annotate=arguments.annotate)
     if arguments.explain:
-        return output.deliver(cores_document(plan), "job", found, ExitCode.GOOD)
+        return output.deliver(cores_document(plan), "job", found)
     if arguments.output:
         write_text(arguments.output, found.script)
         arguments.output.chmod(0o755)
-        return output.deliver(written_document(plan, arguments.output), "job", found, ExitCode.GOOD)
+        return output.deliver(written_document(plan, arguments.output), "job", found)
     if not output.as_json("job", found):
         print(found.script, end="")
     if not arguments.quiet:

@@ -11,7 +11,7 @@ from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import decide_request, ground_with_servers, indexes_of, open_sources, options_of, read_request
-from lumiimg.errors import BadInputError, ExitCode, LumiimgError
+from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import refuse_places
 from lumiimg.report.views.build import lock_document
 from lumiimg.resolve.decide import Held, held_by, locked
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     sources = open_sources(arguments)
     lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
     written = write_lock(lock, request, arguments.output, sources.mirrors, replaces=before is not None)
-    return Output.of(arguments).deliver(lock_document(written), "lock", written, ExitCode.GOOD)
+    return Output.of(arguments).deliver(lock_document(written), "lock", written)
 
 
 def _before(arguments: argparse.Namespace, catalogue: Catalogue, *, must: bool) -> tuple[Lock, Request] | None:

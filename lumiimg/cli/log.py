@@ -11,7 +11,7 @@ from pathlib import Path
 from lumiimg.check.run.log_answer import answer_of_log
 from lumiimg.cli.error_output import write_note
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, ExitCode, printable
+from lumiimg.errors import BadInputError, printable
 from lumiimg.nccl.follow import follow
 from lumiimg.nccl.headline import headline
 from lumiimg.nccl.job_files import read_logs, total_bytes
@@ -111,4 +111,4 @@ def _follow(names: list[str]) -> LogReader:
 
 def _list_signatures(arguments: argparse.Namespace) -> int:
     known = vocabulary()
-    return Output.of(arguments).deliver(signatures_document(known), "signatures", known, ExitCode.GOOD)
+    return Output.of(arguments).deliver(signatures_document(known), "signatures", known)

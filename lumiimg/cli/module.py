@@ -26,7 +26,7 @@ def execute(arguments: argparse.Namespace) -> int:
         show(refusals, quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return module.boundary.answer.exit_code
     written = write_module(module, arguments.output, force=arguments.force)
-    Output.of(arguments).deliver(module_document(written), "module", written, ExitCode.GOOD)
+    Output.of(arguments).deliver(module_document(written), "module", written)
     if module.boundary is not None:
         show_items(doubts(module.boundary), stderr=True)
     return ExitCode.GOOD

@@ -53,7 +53,7 @@ class Output:
             junit=junit,
         )
 
-    def deliver(self, document: Document, kind: str, value: object, code: ExitCode) -> ExitCode:
+    def deliver(self, document: Document, kind: str, value: object, code: ExitCode = ExitCode.GOOD) -> ExitCode:
         """Write an answer to all places that were asked for, as JSON of its kind; return the exit code."""
         self.write_files(document)
         self.as_json(kind, value)

@@ -15,7 +15,7 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.shown import ShownRecipe, listing_of, shown_layer, shown_site
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 from lumiimg.gpu.rule import node_gpu
 from lumiimg.report.views.catalogue import (
     layer_document,
@@ -43,22 +43,22 @@ def execute(arguments: argparse.Namespace) -> int:
     catalogue = open_catalogue(os.environ, arguments.layers)
     if arguments.name is None:
         listing = listing_of(catalogue, os.environ)
-        return output.deliver(listing_document(listing), "list", listing, ExitCode.GOOD)
+        return output.deliver(listing_document(listing), "list", listing)
     if arguments.name.endswith(".sif") or ("/" in arguments.name and not arguments.name.endswith(".toml")):
         record = read_record(Path(arguments.name))
-        return output.deliver(record_document(record), "show-image", record, ExitCode.GOOD)
+        return output.deliver(record_document(record), "show-image", record)
     is_site = arguments.name.endswith(".toml") or arguments.name in site_names(os.environ)
     if is_site and arguments.name not in catalogue.layer_names():
         machine = shown_site(find_site(arguments.name, os.environ))
-        return output.deliver(site_document(machine), "show-site", machine, ExitCode.GOOD)
+        return output.deliver(site_document(machine), "show-site", machine)
     if arguments.name in catalogue.recipe_names() and arguments.name not in catalogue.layer_names():
         recipe = ShownRecipe(catalogue.recipe(arguments.name))
-        return output.deliver(recipe_document(recipe), "show-recipe", recipe, ExitCode.GOOD)
+        return output.deliver(recipe_document(recipe), "show-recipe", recipe)
     if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
         raise BadInputError(f"there is no entry {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
     entry = catalogue.entry(catalogue.meant_by(arguments.name))
     layer = shown_layer(entry, _read_before(entry))
-    return output.deliver(layer_document(layer), "show-layer", layer, ExitCode.GOOD)
+    return output.deliver(layer_document(layer), "show-layer", layer)
 
 
 def _read_before(layer: Layer) -> Sequence[Release]:

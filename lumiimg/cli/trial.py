@@ -21,7 +21,7 @@ from lumiimg.cluster.trial.plan import plan_trial
 from lumiimg.cluster.trial.table import report_of
 from lumiimg.cluster.trial.turn import take_turn
 from lumiimg.cluster.trial.values import TrialPlan
-from lumiimg.errors import BadInputError, ExitCode, MissingHereError, printable
+from lumiimg.errors import BadInputError, MissingHereError, printable
 from lumiimg.files import write_text
 from lumiimg.findings import Advice
 from lumiimg.report.json_output import json_text
@@ -53,7 +53,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     options = " ".join(sbatch_options(site, os.environ)) if site.scheduler in {None, "Slurm"} else ""
     command = f"lumiimg trial run {shlex.quote(str(folder.path))} --sbatch={shlex.quote(options)}"
     advice = Advice(None, command, where_to_submit(os.environ))
-    return Output.of(arguments).deliver(trial_plan_document(plan, advice), "trial-plan", plan, ExitCode.GOOD)
+    return Output.of(arguments).deliver(trial_plan_document(plan, advice), "trial-plan", plan)
 
 
 def _doctor() -> bool | None:

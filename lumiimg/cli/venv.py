@@ -10,7 +10,6 @@ from lumiimg.build.venv import make_venv, own_for_venv, plan_venv, refuse_venv
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
-from lumiimg.errors import ExitCode
 from lumiimg.report.views.module import venv_document
 
 
@@ -21,4 +20,4 @@ def execute(arguments: argparse.Namespace) -> int:
     sources = open_sources(arguments)
     plan = plan_venv(arguments.image, own, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
     made = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
-    return Output.of(arguments).deliver(venv_document(made, arguments.image, output), "venv", made, ExitCode.GOOD)
+    return Output.of(arguments).deliver(venv_document(made, arguments.image, output), "venv", made)
