@@ -83,15 +83,15 @@ def nothing_added(lock: Lock, left: Objections, *, wants_fabric: bool) -> Nothin
     answer = Answer.UNDECIDED if lock.doubts or left.all else Answer.NO_OBSTACLE
     if lock.fabric is Fabric.NONE and wants_fabric:
         answer = Answer.UNDECIDED
-        sentence = f"nothing is added: what the network of {lock.site} needs is not known to lumiimg"
+        sentence = f"what the network of {lock.site} needs is not known to lumiimg"
     elif left.binds_refused:
         answer = Answer.NO
         sentence = "none of the node's libraries loads in it, and the layers that it lacks do not change that"
     elif any(finding.severity is Severity.PROBLEM for finding in left.all):
         answer = Answer.NO
-        sentence = "nothing is added, and as it is, the image keeps RCCL off the site's network"
+        sentence = "as it is, the image keeps RCCL off the site's network"
     elif answer is Answer.UNDECIDED:
-        sentence = "nothing is added, and some facts are not known"
+        sentence = "some facts are not known"
     else:
         sentence = "it has everything that the site's network needs"
     doubts = (*(finding.summary for finding in left.all), *(rule.because for rule in lock.doubts))
