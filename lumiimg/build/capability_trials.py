@@ -224,12 +224,12 @@ def _try_bootstrap(
         if maps_ids or is_kernels:
             done = _begin_bootstrap(environment)
             if _ASKED in done.output:
-                return True, True, trial("debootstrap begins", works=True)
+                return True, True, trial("debootstrap starts", works=True)
         if not is_kernels:
             with scratch_folder(temporary_folder()) as scratch:
                 done = _built(engine, _OF_ARCHIVE.text, {**environment, "LC_ALL": "C"}, scratch)
             if _ASKED in done.output:
-                return True, False, trial(f"debootstrap begins, by {engine.family}", works=True)
+                return True, False, trial(f"debootstrap starts, by {engine.family}", works=True)
     except FailedError as error:
         return True, False, trial(str(error), is_sure=False)
     if done is None:

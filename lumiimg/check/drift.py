@@ -177,7 +177,7 @@ def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:
     if images:
         return Answer.NO_OBSTACLE, "the host changed; no image breaks by it"
     if any(change.may_break for change in drift.changes):
-        return Answer.NO, "the host changed in what can break images: name them with --image to know"
+        return Answer.NO, "the host changed in ways that can break images: name yours with --image"
     return Answer.NO_OBSTACLE, "the host changed, in nothing that breaks images"
 
 

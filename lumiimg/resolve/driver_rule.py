@@ -64,7 +64,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
     for component, whose in _WHOSE_ROCM if site.arch is not None else ():
         if component in stack.offers:
             because = f"the project does not know which ROCm the driver of {site.name} supports"
-            need, have = "to know which ROCm the driver supports", f"ROCm {stack.version(component) or '?'} {whose}"
+            need, have = "a ROCm that the driver supports", f"ROCm {stack.version(component) or '?'} {whose}"
             yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 
@@ -94,7 +94,7 @@ def unknown_driver(stack: Stack, driver: str, because: str, source: str) -> Iter
     """Rule 2 where no site is named: open, where the image has a ROCm that the driver would have to serve."""
     for component, whose in _WHOSE_ROCM:
         if component in stack.offers:
-            need, have = f"to know which ROCm {driver} serves", f"ROCm {stack.version(component) or '?'} {whose}"
+            need, have = f"a ROCm that {driver} supports", f"ROCm {stack.version(component) or '?'} {whose}"
             yield RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, source)
             return
 
@@ -136,7 +136,7 @@ def _day(snapshot: Snapshot) -> dt.date:
 
 
 def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known: dt.date) -> RuleResult:
-    need = str(driver.rocm) if driver.rocm else f"to know which ROCm {driver.name} serves"
+    need = str(driver.rocm) if driver.rocm else f"a ROCm that {driver.name} supports"
     if driver.rocm is None:
         because = f"which ROCm {driver.name} supports is not known"
         return RuleResult(_ID, RuleOutcome.UNKNOWN, need, have, because, driver.source)

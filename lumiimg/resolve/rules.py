@@ -224,7 +224,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
         elif site.vendor is None:
             need = f"code for the GPUs of {site.name}"
             told = " ".join(f"{option}=GPU" for option in options)
-            because = f"which GPUs {site.name} has is not known, and code for others does not run there ({told})"
+            because = f"{site.name} may have any GPU, and code for others does not run on it: name yours ({told})"
             yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 

@@ -216,7 +216,7 @@ def test_doctor_and_builds_take_the_same_engine_and_lumiimg_alone_proposes_no_ot
     assert data["engine"]["kind"] == kind
     if (starts, named) == (STARTS, None):
         trials = {trial["name"]: trial["said"] for trial in data["trials"]}
-        assert (trials[CONTAINER], trials[BASES_BY_DEBOOTSTRAP]) == ("a program was run in one", "debootstrap begins")
+        assert (trials[CONTAINER], trials[BASES_BY_DEBOOTSTRAP]) == ("a program was run in one", "debootstrap starts")
         asked = next(words for words in place.tries() if words.startswith("exec"))  # the very words of a build
         assert "--no-home --cleanenv" in asked
         assert ("--fakeroot" in asked) == (os.geteuid() != 0)

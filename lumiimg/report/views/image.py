@@ -131,7 +131,7 @@ def _objects(record: ImageRecord, document: Mapping[str, Any], key: str) -> list
 
 
 def _word(value: object) -> str:
-    return str(value)[:_MAX_LETTERS]
+    return "(not named)" if value is None else str(value)[:_MAX_LETTERS]
 
 
 def _manifest(manifest: CarriedManifest) -> Section:

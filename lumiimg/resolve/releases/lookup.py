@@ -137,7 +137,7 @@ def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release
     # what is newer asks for no older Python or glibc; what is older may take one that the row does not
     rising = {"python", "glibc"} if version > (version_of(near.version) or NO_VERSION) else set[str]()
     hard = [need for need in near.requires if need.component in rising or not need.versions]
-    because = f"what it requires could not be read ({why}); taken to be as {near.version} is"
+    because = f"what it requires could not be read ({why}); it is planned like {near.version}"
     return Release(
         version=f"{version}",
         requires=(*reading.needs_of(rule.requires, values), *hard),
