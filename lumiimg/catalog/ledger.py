@@ -24,6 +24,14 @@ from lumiimg.catalog.toml_table import Table, read_limited, read_toml
 LEDGER = Path(__file__).with_suffix(".toml")
 REACHES: tuple[Reach, ...] = get_args(Reach)
 """In their order. `documented` has no entry: it is what is known of any row."""
+MEANING: Mapping[Reach, str] = {
+    "documented": "written down from what others publish",
+    "resolved": "Python packages fit together",
+    "rehearsed": "scripts ran, on stand-ins for what is not available",
+    "built": "built into an image, and tested there without a GPU",
+    "run": "run on the machine",
+}
+LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
 CONTENT = re.compile(r"[0-9a-f]{16}")
 _FILE_LIMIT_BYTES = 16 << 20
 """Of a layer's file: larger than any that was tried."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 
-"""Names the folder of the virtual environment that a user lays over an image."""
 SHELL = "start-shell"
 """LUMI's own modules of containers have one."""
 NOT_RUN = "computed by lumiimg from files, never run on that machine: run `lumiimg check IMAGE` there to test it"

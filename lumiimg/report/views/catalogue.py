@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.ledger import trials_of
+from lumiimg.catalog.ledger import LEGEND, trials_of
 from lumiimg.findings import Advice
 from lumiimg.report.document import Document, facts_section
-from lumiimg.report.reach import LEGEND
 from lumiimg.wording import count, ranges
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from lumiimg.catalog.folders import shipped_layers
+from lumiimg.catalog.ledger import LEGEND, MEANING, REACHES
 from lumiimg.findings import Severity
 from lumiimg.report.document import (
     Document,
@@ -18,7 +20,6 @@ from lumiimg.report.document import (
     facts_section,
     severity_of,
 )
-from lumiimg.report.reach import LEGEND, never_built
 from lumiimg.resolve.request import in_short
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 from lumiimg.wording import count
@@ -96,8 +97,17 @@ def doubts_section(lock: Lock) -> Section:
 
 
 def _never_built(stack: Sequence[ReleasedLayer]) -> Iterator[Item]:
-    if note := never_built(stack):
-        yield Item(Severity.UNKNOWN, note)
+    """Yield what of a base and layers was never built.
+
+    It speaks of what comes with lumiimg. Of a layer of the user's own, and of an image, the user knows more.
+    """
+    parts = []
+    for reach in REACHES[: REACHES.index("built")]:
+        found = [one.title for one in stack if one.status == reach and one.layer.folder.parent == shipped_layers()]
+        if found:
+            parts.append(f"{', '.join(found)} {'are' if len(found) > 1 else 'is'} {reach} only ({MEANING[reach]})")
+    if parts:
+        yield Item(Severity.UNKNOWN, f"nobody has built this yet: {'; '.join(parts)}")
 
 
 def stack_table(stack: Sequence[ReleasedLayer]) -> Table:

@@ -12,7 +12,6 @@ from lumiimg.engine.workspace import written_by_rename
 from lumiimg.errors import FailedError, MissingHereError, one_line
 from lumiimg.resolve.network.registry import DAEMON_SCHEME, LAYER_LIMIT_BYTES
 
-"""As Apptainer spells it; the engine is found as the docker command finds it (DOCKER_HOST)."""
 _TIMEOUT_S = 600
 _ID = re.compile(r"sha256:[0-9a-f]{64}")
 _API = "1.40"
