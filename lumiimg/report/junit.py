@@ -1,62 +1,46 @@
-"""JUnit XML, as CI systems read it: what is not fit is a failure, what cannot be decided is an error."""
+"""A document as JUnit XML, as CI systems read it: what is not fit is a failure, what cannot be decided is an error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from lumiimg.errors import ExitCode, printable
+from lumiimg.errors import printable
 from lumiimg.findings import Severity
 from lumiimg.report.document import Item
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lumiimg.report.document import Document
 
-_CODES = {Severity.PROBLEM: ExitCode.NO, Severity.UNKNOWN: ExitCode.UNDECIDED}
+_OUTCOMES = {Severity.PROBLEM: "failure", Severity.UNKNOWN: "error"}
+"""Anything else has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One question and its answer."""
-
-    name: str
-    answer: ExitCode
-    message: str
-    details: tuple[str, ...] = ()
-
-
-def to_junit(suite: str, cases: Sequence[Case]) -> str:
-    """Return the cases as one test suite."""
-    root = ET.Element(
-        "testsuite",
-        name=suite,
-        tests=str(len(cases)),
-        failures=str(sum(case.answer is ExitCode.NO for case in cases)),
-        errors=str(sum(case.answer not in {ExitCode.GOOD, ExitCode.NO} for case in cases)),
-    )
-    for case in cases:
-        element = ET.SubElement(root, "testcase", classname=suite, name=printable(case.name))
-        text = "\n".join(printable(line) for line in (case.message, *case.details))
-        if case.answer is ExitCode.GOOD:
-            ET.SubElement(element, "system-out").text = text
-        else:
-            kind = "failure" if case.answer is ExitCode.NO else "error"
-            ET.SubElement(element, kind, message=printable(case.message)).text = text
+def junit_text(document: Document) -> str:
+    """Return a document as one test suite: a case for its answer, and one for each item that bears on it."""
+    suite = printable(f"lumiimg {document.command}")
+    root = ET.Element("testsuite", name=suite)
+    for name, severity, lines in _cases(document):
+        message, *details = map(printable, lines)
+        case = ET.SubElement(root, "testcase", classname=suite, name=printable(name))
+        outcome = ET.SubElement(case, _OUTCOMES.get(severity, "system-out"))
+        if severity in _OUTCOMES:
+            outcome.set("message", message)
+        outcome.text = "\n".join([message, *details])
+    root.set("tests", str(len(root)))
+    for outcome_name in _OUTCOMES.values():
+        root.set(f"{outcome_name}s", str(len(root.findall(f"testcase/{outcome_name}"))))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def junit_text(document: Document) -> str:
-    """Return a document as JUnit XML: a case for its answer, and one for each item that bears on it."""
-    return to_junit(printable(f"lumiimg {document.command}"), list(_cases(document)))
-
-
-def _cases(document: Document) -> Iterator[Case]:
-    yield Case(document.case, _CODES.get(document.severity, ExitCode.GOOD), document.sentence)
-    items = (block for section in document.sections for block in section.blocks if isinstance(block, Item))
-    for item in items:
-        if item.case:
-            code = ExitCode.GOOD if item.is_answered else _CODES.get(item.severity, ExitCode.GOOD)
-            yield Case(item.case, code, item.text, (*item.notes, *item.evidence, *item.remedies))
+def _cases(document: Document) -> Iterator[tuple[str, Severity, tuple[str, ...]]]:
+    """Yield the name of each case, what came of it, and the lines that say so."""
+    yield document.case, document.severity, (document.sentence,)
+    for section in document.sections:
+        for item in section.blocks:
+            if isinstance(item, Item) and item.case:
+                severity = Severity.OK if item.is_answered else item.severity
+                yield item.case, severity, (item.text, *item.notes, *item.evidence, *item.remedies)

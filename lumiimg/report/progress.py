@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.errors import printable
-from lumiimg.report.read_progress import LiveLine
+from lumiimg.report.read_progress import write_over
 from lumiimg.wording import duration
 
 if TYPE_CHECKING:
@@ -95,19 +95,18 @@ class TerminalProgress(LineProgress):
 
     def __init__(self) -> None:
         super().__init__(alive_every_s=0.2)
-        self._live = LiveLine()
 
     def notice(self, text: str) -> None:
         """Leave it above the line."""
-        self._live.leave(f"  {text}")
+        write_over(f"  {text}", stays=True)
 
     def stop(self) -> None:
         """Take the line away; what each step took is said with the answer."""
         super().stop()
-        self._live.clear()
+        write_over()
 
     def _show_alive(self, clock: str) -> None:
-        self._live.show(f"{self._where()} {clock}  {self._last.strip()}")
+        write_over(f"{self._where()} {clock}  {self._last.strip()}")
 
     def _say(self, text: str) -> None:
         """Leave no line of a step."""

@@ -16,8 +16,10 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from lumiimg.findings import Severity
 from lumiimg.nccl import sources
-from lumiimg.report.junit import Case, to_junit
+from lumiimg.report.document import Document, Item, Section
+from lumiimg.report.junit import junit_text
 from lumiimg.report.read_progress import ReadProgress
 from tests.shared import fabric_builder
 from tests.shared.job_deaths import died, job
@@ -138,9 +140,9 @@ def test_junit_holds_hostile_text_as_text(tmp_path: Path, capsys: Capture) -> No
     ask(tmp_path, capsys, SOCKET[:-1] + b' ]]></failure><x a="&\x00\x1b">\n', "--junit", str(results))
     assert ET.fromstring(results.read_text()).find("x") is None  # noqa: S314 - our own
     hostile = '\x00\x1b</testcase><x a="&'
-    for code in (ExitCode.GOOD, ExitCode.NO, ExitCode.UNDECIDED):
-        text = to_junit(hostile[2:], [Case(hostile, code, hostile, (hostile,))])
-        assert [case.tag for case in ET.fromstring(text)] == ["testcase"]  # noqa: S314
+    items = (Item(severity, hostile, evidence=(hostile,), case=hostile) for severity in Severity)
+    text = junit_text(Document(hostile[2:], hostile, hostile, sections=(Section("x", items),), case=hostile))
+    assert [case.tag for case in ET.fromstring(text)] == ["testcase"] * 5  # noqa: S314
 
 
 def test_bandwidth_is_held_against_the_site_where_it_is_of_the_same_kind(tmp_path: Path, capsys: Capture) -> None:

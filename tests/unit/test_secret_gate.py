@@ -26,7 +26,7 @@ from lumiimg.errors import BadInputError, ExitCode, LumiimgError, printable
 from lumiimg.findings import Advice, Remedy, Severity
 from lumiimg.report import json_output
 from lumiimg.report.document import Document, Facts, Item, Lines, Meter, Paragraph, PathSteps, Row, Section, Table, Tree
-from lumiimg.report.junit import Case, to_junit
+from lumiimg.report.junit import junit_text
 from lumiimg.report.page import to_page
 from lumiimg.report.progress import LineProgress
 from lumiimg.report.text import show
@@ -96,7 +96,7 @@ def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str,
     value = {"a": [{"b": text, text: ""}], "environment": {"DB_PASS": "".join(WORDS)}}
     yield "JSON", json_output.strict_json(json_output._builtins(value, None, "", hidden))
     yield "page", to_page(document)
-    yield "JUnit", to_junit("x", [Case(text, code, text, (text,)) for code in (ExitCode.GOOD, ExitCode.NO)])
+    yield "JUnit", junit_text(document)
 
 
 @pytest.mark.threat
