@@ -156,10 +156,5 @@ def objection_items(findings: Iterable[Finding], image: str, site: str, note: st
 
 def nothing_document(image: str, result: NothingAdded, lock: Lock) -> Document:
     """Return what is said where nothing is built."""
-    return Document(
-        "adapt",
-        image,
-        f"nothing was built: {result.sentence}",
-        result.answer.severity,
-        sections=(doubts_section(lock),),
-    )
+    sentence = f"nothing was built: {result.sentence}"
+    return Document("adapt", image, sentence, result.answer.severity, sections=(doubts_section(lock),))
