@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
 _OF_STEPS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
-CELL_LIMIT = 20_000
+_CELL_LIMIT = 20_000
 """Characters of a cell, whose names of nodes are the answer."""
 ROWS, LINES, EVIDENCE = 400, 200, 20
 """Of one table, one list of lines, one item."""
@@ -192,7 +192,7 @@ def _item(item: Item, said: str | None) -> ET.Element:
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
     head: list[Node] = [*_mark(item.severity, has_word=True), word, item.text, *tag]
-    below = [element("p", _unbroken(", ".join(item.names), CELL_LIMIT))] if item.names else []
+    below = [element("p", _unbroken(", ".join(item.names), _CELL_LIMIT))] if item.names else []
     below += (element("p", note) for note in item.notes[:EVIDENCE])
     below += _left_out(len(item.notes) - EVIDENCE, "notes")
     evidence = _lines(item.evidence, EVIDENCE)
@@ -255,7 +255,7 @@ def _table(table: Table) -> ET.Element:
         made_row = ET.SubElement(body, "tr")
         for number, (head, text) in enumerate(zip(table.heads, row.cells, strict=True)):
             mark = [] if number else _mark(row.severity)
-            made_row.append(element("td", *mark, *([_unbroken(text, CELL_LIMIT)] if text else []), data_head=head))
+            made_row.append(element("td", *mark, *([_unbroken(text, _CELL_LIMIT)] if text else []), data_head=head))
     return element("div", made, class_="table")
 
 

@@ -15,7 +15,7 @@ from lumiimg.wording import duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ALIVE_EVERY_S = 30.0
+_ALIVE_EVERY_S = 30.0
 _BELOW = " " * 6
 _CUT = 72
 """Characters of the last line: it is a sign of life, and the log has all of it."""
@@ -24,7 +24,7 @@ _CUT = 72
 class LineProgress(Progress):
     """One line when a step begins and one when it is done; a sign of life each half minute, of silent steps too."""
 
-    def __init__(self, alive_every_s: float = ALIVE_EVERY_S) -> None:
+    def __init__(self, alive_every_s: float = _ALIVE_EVERY_S) -> None:
         self._alive_every_s = alive_every_s
         self._names: Sequence[str] = ()
         self._name = self._last = self._before = ""

@@ -52,7 +52,7 @@ _BESIDE_NAMED = 8
 """Rows that have room in a file beside what has names, which is all there."""
 
 
-class Importance(IntEnum):
+class _Importance(IntEnum):
     """How soon a text is left out where a screen is too small: the highest number first."""
 
     ALWAYS = 0
@@ -71,7 +71,7 @@ class _Part:
     """Lines that are shown or left out together; without lines an empty one."""
 
     lines: tuple[str, ...]
-    importance: Importance
+    importance: _Importance
     rows: int
     """Of the screen that they take."""
     is_title: bool = False
@@ -81,7 +81,7 @@ class _Part:
         return not self.lines
 
 
-_GAP = _Part((), Importance.ALWAYS, 1)
+_GAP = _Part((), _Importance.ALWAYS, 1)
 
 
 def show(document: Document, *, verbose: bool = False, quiet: bool = False, stderr: bool = False) -> None:
@@ -93,7 +93,7 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
     parts, note = _without_gaps(_Writer(terminal, document, verbose=verbose).parts()), []
     if not verbose:
         whole = _number(_without_gaps(_Writer(terminal, document, verbose=True, is_counted=True).parts()))
-        named = _rows(part for part in parts if part.importance is Importance.NAMED)
+        named = _rows(part for part in parts if part.importance is _Importance.NAMED)
         room = max(terminal.rows, named + _BESIDE_NAMED)
         if not document.is_list and _rows(parts) + (whole > _number(parts)) > room:
             parts = _fitting(parts, room - 1)
@@ -135,30 +135,30 @@ class _Writer:
     def parts(self) -> Iterator[_Part]:
         """Yield all parts in their order."""
         document = self._document
-        yield self._sentence(headline(document), Importance.ALWAYS, style=_HEADLINES[document.severity])
+        yield self._sentence(headline(document), _Importance.ALWAYS, style=_HEADLINES[document.severity])
         yield from self._advice(document.advice)
         if document.summary:
             yield _GAP
         for line in document.summary:
-            yield self._sentence(line, Importance.REASON, first=_INDENT, style=_QUIET)
+            yield self._sentence(line, _Importance.REASON, first=_INDENT, style=_QUIET)
         for section in self._sections:
             yield from self._section(section)
         if document.closing:
             yield _GAP
         for line in document.closing:
-            yield self._sentence(line, Importance.ALWAYS, first="  ", style=_QUIET)
+            yield self._sentence(line, _Importance.ALWAYS, first="  ", style=_QUIET)
 
-    def _part(self, lines: Sequence[str], importance: Importance, *, is_title: bool = False) -> _Part:
+    def _part(self, lines: Sequence[str], importance: _Importance, *, is_title: bool = False) -> _Part:
         columns = self._terminal.columns
         rows = sum(-(-len(_SGR.sub("", line)) // columns) or 1 for line in lines)
         return _Part(tuple(lines), importance, rows, is_title)
 
     def _sentence(
-        self, text: str, importance: Importance, *, first: str = "", rest: str | None = None, style: str = ""
+        self, text: str, importance: _Importance, *, first: str = "", rest: str | None = None, style: str = ""
     ) -> _Part:
         return self._part(self._terminal.wrapped(text, first=first, rest=rest, style=style), importance)
 
-    def _verbatim(self, text: str, importance: Importance, *, style: str = "") -> _Part:
+    def _verbatim(self, text: str, importance: _Importance, *, style: str = "") -> _Part:
         """Return a line that is never broken."""
         return self._part([self._terminal.styled(printable(text), style)], importance)
 
@@ -166,10 +166,10 @@ class _Writer:
         if advice.why:
             tag = next((item.tag for item in self._items() if item.text == advice.why and item.tag), "")
             why = f"why: {advice.why}  [{tag}]" if tag else f"why: {advice.why}"
-            yield self._sentence(why, Importance.ALWAYS, rest=" " * 5)
+            yield self._sentence(why, _Importance.ALWAYS, rest=" " * 5)
         if advice.next:
             word = f"next, {advice.where}" if advice.where else "next"
-            yield self._verbatim(f"{word}:  {advice.next}", Importance.ALWAYS)
+            yield self._verbatim(f"{word}:  {advice.next}", _Importance.ALWAYS)
 
     def _items(self) -> Iterator[Item]:
         for section in self._sections:
@@ -181,7 +181,7 @@ class _Writer:
         yield _GAP
         if section.is_headed or section.shown is Shown.VERBOSE:
             title = self._terminal.wrapped(section.title, rest="", style=_TITLE)
-            yield self._part(title, Importance.ALWAYS, is_title=True)  # as long as something is left below it
+            yield self._part(title, _Importance.ALWAYS, is_title=True)  # as long as something is left below it
         for block in section.blocks:
             yield from self._block(block)
             is_evidence = isinstance(block, Lines) and block.is_evidence
@@ -194,7 +194,7 @@ class _Writer:
                 yield from self.item(block)
             case Paragraph():
                 style = _QUIET if block.quiet else ""
-                yield self._sentence(block.text, Importance.SENTENCE, rest="", style=style)
+                yield self._sentence(block.text, _Importance.SENTENCE, rest="", style=style)
             case Lines():
                 yield from self._lines(block)
             case Facts():
@@ -211,13 +211,15 @@ class _Writer:
         for number, line in enumerate(block.lines if is_whole else block.lines[: block.few]):
             self._shown.add(line)
             if block.is_evidence:
-                yield self._verbatim(f"{_INDENT}> {line.strip()}", Importance.REASON if number else Importance.SENTENCE)
+                yield self._verbatim(
+                    f"{_INDENT}> {line.strip()}", _Importance.REASON if number else _Importance.SENTENCE
+                )
             else:
-                yield self._verbatim(line if block.is_pasted else f"{_INDENT}{line.strip()}", Importance.WELL)
+                yield self._verbatim(line if block.is_pasted else f"{_INDENT}{line.strip()}", _Importance.WELL)
 
-    def _marked(self, text: str, severity: Severity | None, importance: Importance | None = None) -> _Part:
+    def _marked(self, text: str, severity: Severity | None, importance: _Importance | None = None) -> _Part:
         if importance is None:
-            importance = Importance.SENTENCE if severity in _WEIGHTY else Importance.WELL
+            importance = _Importance.SENTENCE if severity in _WEIGHTY else _Importance.WELL
         mark, style = (f"{MARKS[severity]} ", _STYLES[severity]) if severity else ("  ", "")
         return self._sentence(text, importance, first=mark, style=style)
 
@@ -227,14 +229,14 @@ class _Writer:
             return
         is_whole = item.names and not self._terminal.is_terminal
         for part in self._of_item(item):
-            is_named = is_whole and part.importance < Importance.MORE
-            yield replace(part, importance=Importance.NAMED) if is_named else part
+            is_named = is_whole and part.importance < _Importance.MORE
+            yield replace(part, importance=_Importance.NAMED) if is_named else part
 
     def _of_item(self, item: Item) -> Iterator[_Part]:
         below = list(self._below(item))
         is_at_top = item.text == self._document.advice.why
         if not (is_at_top and ((item is self._first and self._is_answer_above) or not below)):
-            importance = Importance.SENTENCE if item.names else None
+            importance = _Importance.SENTENCE if item.names else None
             yield self._marked(f"{item.text}  [{item.tag}]" if item.tag else item.text, item.severity, importance)
         yield from below
         if below and (self._verbose or item.severity in _WEIGHTY):
@@ -243,18 +245,18 @@ class _Writer:
     def _below(self, item: Item) -> Iterator[_Part]:
         """Yield what stands behind an item, but for the command at the top of the document."""
         is_weighty = item.severity in _WEIGHTY
-        reason = Importance.REASON if is_weighty else Importance.MORE
-        first = Importance.SENTENCE if is_weighty else Importance.WELL
+        reason = _Importance.REASON if is_weighty else _Importance.MORE
+        first = _Importance.SENTENCE if is_weighty else _Importance.WELL
         if item.names:  # several that are alike but for the reason
-            reason, first = Importance.SENTENCE, Importance.REASON
+            reason, first = _Importance.SENTENCE, _Importance.REASON
         for line in self._terminal.listed(item.names, _INDENT):
-            yield self._part([line], Importance.SENTENCE)
+            yield self._part([line], _Importance.SENTENCE)
         if item.severity is not Severity.OK or self._verbose:
             for line in item.evidence:
                 if line not in self._shown:
-                    yield self._verbatim(f"{_INDENT}> {line.strip()}", Importance.MORE)
+                    yield self._verbatim(f"{_INDENT}> {line.strip()}", _Importance.MORE)
         if len(item.via) > 1:
-            yield self._sentence(f"via {' -> '.join(item.via)}", Importance.MORE, first=_INDENT)
+            yield self._sentence(f"via {' -> '.join(item.via)}", _Importance.MORE, first=_INDENT)
         for note in item.notes:
             yield self._sentence(note, reason, first=_INDENT)
         reasons = [text for text in item.why if text != self._document.advice.why]
@@ -265,9 +267,9 @@ class _Writer:
         self._shown.update(shown)
         for number, words in enumerate(shown):
             word = "or" if item.any_one and (number or len(shown) < len(item.remedies)) else "do"
-            yield self._verbatim(f"{_INDENT}{word}:  {words}", Importance.MORE if number else first)
+            yield self._verbatim(f"{_INDENT}{word}:  {words}", _Importance.MORE if number else first)
         if item.source and self._verbose:
-            yield self._sentence(f"source: {item.source}", Importance.MORE, first=_INDENT, style=_QUIET)
+            yield self._sentence(f"source: {item.source}", _Importance.MORE, first=_INDENT, style=_QUIET)
 
     def _remedy(self, remedy: Remedy) -> str | None:
         """Return a remedy; of one whose command stands at the top the rest, where that is not said there."""
@@ -281,9 +283,9 @@ class _Writer:
         rest = " " * (width + 4)
         for name, text in ((printable(name), text) for name, text in facts.rows):
             if len(name) > width:
-                yield self._part((f"  {name}", *self._terminal.wrapped(text, first=rest, rest=rest)), Importance.WELL)
+                yield self._part((f"  {name}", *self._terminal.wrapped(text, first=rest, rest=rest)), _Importance.WELL)
             else:
-                yield self._sentence(text, Importance.WELL, first=f"  {name:<{width}}  ", rest=rest)
+                yield self._sentence(text, _Importance.WELL, first=f"  {name:<{width}}  ", rest=rest)
 
     def _table(self, table: Table) -> Iterator[_Part]:
         """Yield the rows of a table, which rich lays out; cell below cell where the words have no room side by side."""
@@ -292,13 +294,13 @@ class _Writer:
         longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
         room = self._terminal.width - 2 * len(columns)
         if self._is_counted and sum(widths) <= room:  # to import rich takes 60 ms
-            yield self._part([""] * (len(table.rows) + any(table.heads)), Importance.WELL)
+            yield self._part([""] * (len(table.rows) + any(table.heads)), _Importance.WELL)
             return
         if sum(longest) > room:
             for row in table.rows:
-                yield self._marked(row.cells[0], row.severity, Importance.WELL)
+                yield self._marked(row.cells[0], row.severity, _Importance.WELL)
                 for head, cell in zip(table.heads[1:], row.cells[1:], strict=True):
-                    yield self._sentence(f"{head}: {cell}" if head else cell, Importance.WELL, first=_INDENT)
+                    yield self._sentence(f"{head}: {cell}" if head else cell, _Importance.WELL, first=_INDENT)
             return
         from rich.table import Table as Grid
         from rich.text import Text
@@ -314,7 +316,7 @@ class _Writer:
                 *(Text(printable(cell)) for cell in cells), style=_STYLES[row.severity] if row.severity else ""
             )
         for line in self._terminal.drawn(grid):
-            yield self._part([line], Importance.WELL)
+            yield self._part([line], _Importance.WELL)
 
     def _tree(self, tree: Tree) -> Iterator[_Part]:
         """Yield a tree branch by branch; a note has lines of its own where there is no room.
@@ -329,9 +331,9 @@ class _Writer:
             rest = f"{below}{'│' if branch.branches else ' '}   "
             is_short = len(first) + len(branch.text) + 2 + len(branch.note) <= self._terminal.width
             text = f"{branch.text}  {branch.note}" if branch.note and is_short else branch.text
-            yield self._sentence(text, Importance.WELL, first=first, rest=rest, style=style)
+            yield self._sentence(text, _Importance.WELL, first=first, rest=rest, style=style)
             if branch.note and not is_short:
-                yield self._sentence(branch.note, Importance.WELL, first=rest, rest=rest, style=style)
+                yield self._sentence(branch.note, _Importance.WELL, first=rest, rest=rest, style=style)
             if branch.branches:
                 *others, last = branch.branches
                 pending.append((last, f"{below}└── ", f"{below}    "))
@@ -353,7 +355,7 @@ def _lines(parts: Iterable[_Part]) -> Iterator[str]:
 
 def _fitting(parts: list[_Part], room: int) -> list[_Part]:
     """Return the parts that have room together, without those that matter least, from the end."""
-    for importance in (Importance.MORE, Importance.WELL, Importance.REASON, Importance.SENTENCE):
+    for importance in (_Importance.MORE, _Importance.WELL, _Importance.REASON, _Importance.SENTENCE):
         numbers = [number for number, part in enumerate(parts) if part.importance is importance and part.lines]
         for most in range(min(len(numbers), room), -1, -1):
             left_out = set(numbers[most:])
