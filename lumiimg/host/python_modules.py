@@ -31,8 +31,13 @@ _MOST_READ_BYTES = 64 << 20
 
 def distributions_in(root: RootFileSystem, folder: str) -> dict[str, str]:
     """Return the versions of the Python distributions in a folder, by their names."""
-    found = filter(None, map(_DIST_INFO.fullmatch, names_in(root, folder)))
-    return {canonicalize_name(info[1]): info[2] for info in found}
+    return dict(filter(None, map(distribution_of, names_in(root, folder))))
+
+
+def distribution_of(folder: str) -> tuple[str, str] | None:
+    """Return the name and the version of the distribution whose metadata lies in a folder of this name."""
+    found = _DIST_INFO.fullmatch(folder)
+    return (canonicalize_name(found[1]), found[2]) if found else None
 
 
 def modules_in(root: RootFileSystem, folder: str) -> list[str]:

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
 from lumiimg.catalog.needs import is_version
 from lumiimg.elf.system import exported_at, glibc_version
 from lumiimg.fabric.names import (
@@ -24,6 +22,7 @@ from lumiimg.fabric.names import (
 )
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_rccl
+from lumiimg.host.python_modules import distribution_of
 from lumiimg.host.rccl_variables import read_variables
 from lumiimg.image.tree import ImageError
 from lumiimg.resolve.rocm_of_image import LIBRARY, rocm_in_wheels, rocm_of
@@ -45,10 +44,7 @@ _WANTED = re.compile(
         )
     )
 )
-_DIST_INFO = re.compile(
-    r"(?P<site>/.*/python(?P<python>3(?:\.\d{1,2})?)/(?:site|dist)-packages)"
-    r"/(?P<name>[A-Za-z0-9._]{1,128})-(?P<version>[A-Za-z0-9.+!_]{1,64})\.dist-info/METADATA"
-)
+_SITE = re.compile(r"/.*/python3(?:\.\d{1,2})?/(?:site|dist)-packages")
 NOT_PYTHON = frozenset(
     ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
 ) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
@@ -134,8 +130,10 @@ def _sites(found: list[str]) -> dict[str, dict[str, str]]:
     """Return the Python distributions by the folder that they are in."""
     sites: dict[str, dict[str, str]] = {}
     for path in found:
-        if (info := _DIST_INFO.fullmatch(path)) is not None:
-            sites.setdefault(info["site"], {})[canonicalize_name(info["name"])] = info["version"]
+        folder, _, last = path.rpartition("/")
+        site, _, name = folder.rpartition("/")
+        if last == "METADATA" and _SITE.fullmatch(site) and (distribution := distribution_of(name)):
+            sites.setdefault(site, {}).update([distribution])
     return sites
 
 

@@ -27,8 +27,8 @@ from lumiimg.host.engine_mounts import hidden_files
 from lumiimg.host.ldd import refusal
 from lumiimg.host.manifest import Loaded
 from lumiimg.host.margins import margins_of
+from lumiimg.host.python_modules import distributions_in
 from lumiimg.host.rccl_process import job_of_library, rccl_files
-from lumiimg.host.root_queries import names_in
 from lumiimg.resolve.gpu_account import account_of_gpu
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from lumiimg.image import Image
 
 _SHOWN = 8
-_TORCH = re.compile(r"torch-([0-9][^-/]*)\.dist-info")
 
 
 def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
@@ -167,5 +166,4 @@ def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...],
 def _torch(image: Image, job: JobProcess | None) -> str | None:
     """Return the version of the torch whose process it is, from its metadata's name."""
     package = job.package if job else None
-    names = names_in(image.root, package.rpartition("/")[0]) if package else []
-    return next((found[1] for name in names if (found := _TORCH.fullmatch(name))), None)
+    return distributions_in(image.root, package.rpartition("/")[0]).get("torch") if package else None
