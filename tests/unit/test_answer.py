@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lumiimg.check.answer import Answer, decide, merge_levels, sentence
+from lumiimg.check.answer import Answer, advice_from_findings, decide, merge_levels, sentence
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import NO_ADVICE, Code, Finding, Level, Remedy, Severity
 
 PLUGIN = FabricPath(plugin="/opt/librccl-net.so")
 BAD, OPEN, GOOD, INFO = Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO
@@ -137,25 +139,25 @@ def test_what_is_green_names_the_level_that_proved_it(
 def test_what_was_seen_happening_wins_over_what_the_files_say(
     static: list[tuple[str, Severity]], probed: list[tuple[str, Severity]], left: list[tuple[str, str]]
 ) -> None:
-    merge_levelsd = merge_levels([found(*each) for each in static], [found(*each, Level.PROBE) for each in probed])
-    assert [(finding.id, finding.severity.value) for finding in merge_levelsd] == left
-    for finding in merge_levelsd:  # what no longer counts says why
+    merged = merge_levels([found(*each) for each in static], [found(*each, Level.PROBE) for each in probed])
+    assert [(finding.id, finding.severity.value) for finding in merged] == left
+    for finding in merged:  # what no longer counts says why
         if ("plugin.absent", BAD) in static and finding.severity is INFO:
             assert "a plugin is loaded" in finding.summary
 
 
 def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None:
     below = [found("plugin.symbols", OPEN), found("fabric.mixed", BAD), found("rccl.several", INFO)]
-    merge_levelsd = {finding.id: finding for finding in merge_levels(below, [CXI], [RAN])}
-    assert {name: finding.severity for name, finding in merge_levelsd.items()} == {
+    merged = {finding.id: finding for finding in merge_levels(below, [CXI], [RAN])}
+    assert {name: finding.severity for name, finding in merged.items()} == {
         "run.network": GOOD,
         "provider.cxi": GOOD,
         "plugin.symbols": INFO,
         "fabric.mixed": INFO,
         "rccl.several": INFO,
     }
-    assert "went over Slingshot" in merge_levelsd[Code.PLUGIN_SYMBOLS].summary
-    assert "went over Slingshot" not in merge_levelsd[Code.RCCL_SEVERAL].summary
+    assert "went over Slingshot" in merged[Code.PLUGIN_SYMBOLS].summary
+    assert "went over Slingshot" not in merged[Code.RCCL_SEVERAL].summary
     both = merge_levels([found("rccl.load", BAD)], [], [found("run.failed", BAD, Level.RUN)])
     assert [finding.id for finding in both] == ["rccl.load", "run.failed"]
     failed = merge_levels(below, [CXI], [found("run.network", BAD, Level.RUN)])
@@ -170,3 +172,41 @@ def test_a_collective_that_ran_shows_that_the_driver_serves_the_image(severity: 
     assert {finding.id: finding.severity for finding in ran}[Code.IMAGE_DRIVER] is INFO
     failed = merge_levels([driver], [CXI], [found("run.selected", OPEN, Level.RUN)])
     assert driver in failed
+
+
+def test_of_what_the_loader_decides_ldd_shows_more() -> None:
+    for code in Code:
+        bad = replace(found(code, BAD), where="/opt/lib/librccl.so.1")
+        shown = code in {Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP}
+        advice = advice_from_findings(Answer.NO, [bad], "an image.sif")
+        assert advice.why == f"about {code}"
+        assert advice.next == ("lumiimg ldd 'an image.sif' /opt/lib/librccl.so.1" if shown else None)
+    load = replace(found("rccl.load", BAD), where="/usr/bin/python3")
+    assert advice_from_findings(Answer.NO, [load], "a.sif").next is None, "not a library"
+    assert advice_from_findings(Answer.NO, [replace(load, where="/opt/x.so")]).next is None, "no image"
+    way = Remedy("on a node", "unset NCCL_NET", "in the job")
+    mended = advice_from_findings(Answer.NO, [replace(load, where="/opt/x.so", remedy=(Remedy("a"), way))], "a.sif")
+    assert (mended.next, mended.where) == ("unset NCCL_NET", "in the job")
+
+
+def test_why_an_answer_is_green_is_what_was_seen_to_use_the_network() -> None:
+    for code in Code:
+        advice = advice_from_findings(Answer.NO_OBSTACLE, [found(code, GOOD, Level.PROBE)])
+        is_proof = code in {Code.RUN_NETWORK, Code.PROVIDER_CXI}
+        assert advice.why == (f"about {code}" if is_proof else None)
+        assert advice_from_findings(Answer.NO_OBSTACLE, [found(code, OPEN)]) == NO_ADVICE
+
+
+def test_why_an_answer_is_open_is_the_network_before_the_gpus_and_a_run_before_all() -> None:
+    later = [found(name, OPEN) for name in ("image.driver", "gpu.code", "gpu.xnack")]
+    network, ran = found("plugin.symbols", OPEN), found("run.hang", OPEN, Level.RUN)
+    for other in later:
+        assert advice_from_findings(Answer.UNDECIDED, [other, network]).why == network.summary
+        assert advice_from_findings(Answer.UNDECIDED, [other]).why == other.summary
+        bad = replace(other, severity=BAD)
+        assert advice_from_findings(Answer.NO, [bad, found("rccl.load", BAD)]).why == bad.summary, "the first that is"
+    assert advice_from_findings(Answer.UNDECIDED, [*later, network, ran]).why == ran.summary
+    assert (
+        advice_from_findings(Answer.UNDECIDED, [found("image.entrypoint", OPEN), network]).why
+        == "about image.entrypoint"
+    )
