@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lumiimg.check.answer import Answer, advice_from_findings, decide, merge_levels, sentence
+from lumiimg.check.answer import Answer, advice_from_findings, decide, levels_taken, merge_levels, sentence
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import NO_ADVICE, Code, Finding, Level, Remedy, Severity
@@ -25,6 +25,8 @@ RAN = found("run.network", GOOD, Level.RUN)
 
 def test_an_answer_is_an_exit_code() -> None:
     assert [answer.exit_code for answer in Answer] == [ExitCode.NO, ExitCode.GOOD, ExitCode.UNDECIDED]
+    assert [answer.severity for answer in Answer] == [BAD, GOOD, OPEN]
+    assert levels_taken("not asked for", "no GPU") == {"static": "done", "probe": "not asked for", "run": "no GPU"}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,7 @@ def test_an_answer_is_an_exit_code() -> None:
             ([CXI, found(name, OPEN)], Level.PROBE, False, Answer.UNDECIDED)
             for name in ("image.driver", "image.partly-read", "network.forced", "rccl.settings")
         ),
+        ([CXI, found("image.driver", INFO)], Level.PROBE, False, Answer.NO_OBSTACLE),
         ([RAN, found("image.partly-read", OPEN)], Level.RUN, False, Answer.NO_OBSTACLE),
         ([CXI, found("plugin.listen", OPEN, Level.PROBE)], Level.PROBE, False, Answer.UNDECIDED),
         ([CXI, found("run.network", OPEN, Level.RUN)], Level.RUN, False, Answer.UNDECIDED),
@@ -160,6 +163,8 @@ def test_a_collective_that_went_over_slingshot_outdoes_doubts_about_it() -> None
     assert "went over Slingshot" not in merged[Code.RCCL_SEVERAL].summary
     both = merge_levels([found("rccl.load", BAD)], [], [found("run.failed", BAD, Level.RUN)])
     assert [finding.id for finding in both] == ["rccl.load", "run.failed"]
+    code = found("gpu.code", BAD)
+    assert code in merge_levels([code], [CXI], [RAN]), "a collective calls RCCL alone, of all that has GPU code"
     failed = merge_levels(below, [CXI], [found("run.network", BAD, Level.RUN)])
     assert [finding.id for finding in failed if finding.severity is BAD] == ["fabric.mixed", "run.network"]
 
@@ -170,8 +175,10 @@ def test_a_collective_that_ran_shows_that_the_driver_serves_the_image(severity: 
     assert merge_levels([driver], [CXI]) == (driver, CXI)
     ran = merge_levels([driver], [CXI], [found("run.selected", GOOD, Level.RUN)])
     assert {finding.id: finding.severity for finding in ran}[Code.IMAGE_DRIVER] is INFO
-    failed = merge_levels([driver], [CXI], [found("run.selected", OPEN, Level.RUN)])
-    assert driver in failed
+    for other in (found("run.selected", OPEN, Level.RUN), found("run.bandwidth", GOOD, Level.RUN)):
+        assert driver in merge_levels([driver], [CXI], [other])
+    symbols = found("plugin.symbols", severity)
+    assert symbols in merge_levels([driver, symbols], [CXI], [found("run.selected", GOOD, Level.RUN)])
 
 
 def test_of_what_the_loader_decides_ldd_shows_more() -> None:
