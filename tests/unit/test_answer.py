@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lumiimg.check.answer import Answer, advice_from_findings, decide, levels_taken, merge_levels, sentence
+from lumiimg.check.answer import (
+    Answer,
+    advice_from_findings,
+    decide,
+    levels_taken,
+    merge_levels,
+    next_step,
+    sentence,
+)
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import NO_ADVICE, Code, Finding, Level, Remedy, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Code, Finding, Level, Remedy, Severity
+
+if TYPE_CHECKING:
+    from lumiimg.check.context import ImageInContext
 
 PLUGIN = FabricPath(plugin="/opt/librccl-net.so")
 BAD, OPEN, GOOD, INFO = Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO
@@ -191,6 +204,7 @@ def test_of_what_the_loader_decides_ldd_shows_more() -> None:
     load = replace(found("rccl.load", BAD), where="/usr/bin/python3")
     assert advice_from_findings(Answer.NO, [load], "a.sif").next is None, "not a library"
     assert advice_from_findings(Answer.NO, [replace(load, where="/opt/x.so")]).next is None, "no image"
+    assert advice_from_findings(Answer.NO, [replace(load, where=None)], "a.sif").next is None, "no file"
     way = Remedy("on a node", "unset NCCL_NET", "in the job")
     mended = advice_from_findings(Answer.NO, [replace(load, where="/opt/x.so", remedy=(Remedy("a"), way))], "a.sif")
     assert (mended.next, mended.where) == ("unset NCCL_NET", "in the job")
@@ -202,6 +216,8 @@ def test_why_an_answer_is_green_is_what_was_seen_to_use_the_network() -> None:
         is_proof = code in {Code.RUN_NETWORK, Code.PROVIDER_CXI}
         assert advice.why == (f"about {code}" if is_proof else None)
         assert advice_from_findings(Answer.NO_OBSTACLE, [found(code, OPEN)]) == NO_ADVICE
+    ran = replace(RAN, remedy=(Remedy("two nodes would decide it", "lumiimg check a.sif --nodes 2"),))
+    assert advice_from_findings(Answer.NO_OBSTACLE, [ran]) == Advice(RAN.summary), "nothing is left to do"
 
 
 def test_why_an_answer_is_open_is_the_network_before_the_gpus_and_a_run_before_all() -> None:
@@ -217,3 +233,38 @@ def test_why_an_answer_is_open_is_the_network_before_the_gpus_and_a_run_before_a
         advice_from_findings(Answer.UNDECIDED, [found("image.entrypoint", OPEN), network]).why
         == "about image.entrypoint"
     )
+
+
+def test_the_next_step_looks_at_a_node_or_goes_to_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/usr/bin/sbatch")
+
+    def step(
+        answer: Answer, code: str, level: Level, *machine: str, limited: bool = True, **environment: str
+    ) -> Advice:
+        values = {"name": "a.sif", "machine": machine, "options": machine, "site": None, "environment": environment}
+        context = cast("ImageInContext", SimpleNamespace(**values))
+        findings = [found(code, BAD if answer is Answer.NO else OPEN, level)]
+        return next_step(answer, findings, context, level=level, limited=limited)
+
+    static, host = Level.STATIC, ("--host", "h.json")
+    scan = "lumiimg host scan -o host.json && lumiimg check a.sif --host host.json"
+    needs = step(Answer.UNDECIDED, "plugin.needs-host", static)
+    assert (needs.next, needs.where) == (scan, "on a GPU node")
+    seen = step(Answer.UNDECIDED, "plugin.needs-host", static, *host)
+    assert (seen.why, seen.next) == ("about plugin.needs-host", "lumiimg check a.sif --host h.json")
+    assert step(Answer.UNDECIDED, "plugin.symbols", static).next == "lumiimg check a.sif"
+    green = step(Answer.NO_OBSTACLE, "plugin.symbols", static)
+    assert (green.next, (green.why or "").partition(";")[0]) == ("lumiimg check a.sif", "the files show no obstacle")
+    nodes = "lumiimg check a.sif --nodes 2 --sbatch=--gpus-per-node=8"
+    for code, level, limited in (
+        ("image.driver", static, True),
+        ("plugin.symbols", static, False),
+        ("plugin.listen", Level.PROBE, True),
+    ):
+        assert step(Answer.UNDECIDED, code, level, limited=limited, SBATCH_ACCOUNT="x") == Advice(
+            f"about {code}", nodes
+        )
+        in_job = step(Answer.UNDECIDED, code, level, limited=limited, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="3")
+        assert in_job == Advice(f"about {code}", "lumiimg check a.sif --nodes 3")
+    for answer, level in ((Answer.NO, static), (Answer.NO, Level.RUN), (Answer.UNDECIDED, Level.RUN)):
+        assert step(answer, "run.hang", level) == Advice("about run.hang"), "a remedy, or nothing"
