@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
 from lumiimg.check.images import ImageAnswer
-from lumiimg.check.static.commands import SCAN, bind_command, concluded, site_of
+from lumiimg.check.static.commands import bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
 from lumiimg.check.static.host_fit import without_ours
 from lumiimg.errors import ExitCode, LumiimgError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.drift import Drift
-    from lumiimg.host.manifest import Refusal
+    from lumiimg.host.manifest import BindManifest, Refusal
 
 _ANSWERS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
     Answer.NO_OBSTACLE: "fine",
@@ -241,8 +241,8 @@ def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequenc
         if "--host" in context.machine:
             yield Remedy(command=bind_command(context.name, context.machine))
         else:
-            bind = bind_command(context.name, ("--host", "host.json", *context.machine))
-            yield Remedy(command=f"{SCAN} && {bind}")
+            bind = bind_command(context.name, ("--host", "now.json", *context.machine))
+            yield Remedy(command=f"lumiimg host scan -o now.json && {bind}")
     elif fate in {Fate.BREAKS, Fate.UNKNOWN}:
         ways = concluded(now.remedies, context.name, site_of(context.machine))
         yield from sorted(ways, key=lambda remedy: remedy.command is None)
@@ -261,12 +261,14 @@ def _notes(drift: Drift, before: HostFit, now: HostFit, fate: Fate) -> Iterator[
         return
     if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:
         yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
-    elif fate is Fate.FINE and {(bind.source, bind.target) for bind in before.manifest.binds} != {
-        (bind.source, bind.target) for bind in now.manifest.binds
-    }:
+    elif fate is Fate.FINE and _pairs(before.manifest) != _pairs(now.manifest):
         yield "the binds made before still load; a list made today would differ"
     if now.carried.against and now.carried.sentence:
         yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
     if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:
         yield "its libcxi is its own, and the kernel or NIC driver changed: only a run shows whether they fit"
+
+
+def _pairs(manifest: BindManifest) -> set[tuple[str, str]]:
+    return {(bind.source, bind.target) for bind in manifest.binds}

@@ -275,6 +275,19 @@ def test_this_machine_is_read_where_no_second_file_is_named(tmp_path: Path, caps
     assert (change["now"], change["details"]) == (str(own), ["soname libfabric.so.1 -> libother.so.1"])
 
 
+def test_new_binds_of_this_machine_are_made_from_a_scan_of_its_own(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in the place of the older snapshot, which may be called host.json."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lumiimg.cli.drift.scan_host", lambda *_, **__: read_snapshot(nodes[1]))
+    fabric_builder.image(tmp_path / "image", glibc=39)
+    assert main(["drift", str(nodes[0]), "--image", "image", "--site", "lumi", "--json"]) == 1
+    (entry,) = json.loads(capsys.readouterr().out)["images"]
+    made = "lumiimg host scan -o now.json && source <(lumiimg bind image --host now.json --site lumi)"
+    assert (entry["fate"], entry["remedies"]) == ("stale-binds", [made])
+
+
 def test_a_file_that_is_not_an_image_keeps_no_other_from_its_answer(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
