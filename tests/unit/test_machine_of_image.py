@@ -58,6 +58,7 @@ def test_an_image_for_other_processors_is_a_no(
     assert check(capsys, image, *more)["answer"] == "no-obstacle"
     said = check(capsys, turned(image), *more)
     assert said["answer"] == "no"
+    assert said["sentence"] == "NO: this image is built for other processors than the machine's"
     told = finding(said, "image.architecture")
     assert told is not None
     whose = "lumi" if "--site" in more else "nid001" if more else "machines"

@@ -49,8 +49,9 @@ def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
     files = check_libraries(context, with_site=with_site)
     static = files.static
     around = findings_of_machine(context, static)
-    found = (*findings_of_venv(context), *static.findings, *around, *find_faults(context, static))
-    return files.with_findings(found)
+    # that no binds load may follow from the processors of the machine, which says more
+    found = sorted((*static.findings, *around), key=lambda finding: finding.id is Code.BIND_REFUSED)
+    return files.with_findings((*findings_of_venv(context), *found, *find_faults(context, static)))
 
 
 def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gpu: bool = True) -> HostFit:
