@@ -177,7 +177,7 @@ def next_step(
     why = advice.why or "the files show no obstacle; only a run shows which provider is used"
     if limited and level is Level.STATIC and code not in _BY_NODES:
         return Advice(why, check)
-    return Advice(why, *_on_nodes(check, site, context.environment))
+    return _on_nodes(why, check, site, context.environment)
 
 
 def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
@@ -191,9 +191,9 @@ def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
     return next((f for f in found if f.level is Level.RUN), found[0] if found else None)
 
 
-def _on_nodes(check: str, site: Site | None, environment: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return what checks on nodes with GPUs, and where to type it: in this job, else in one that it submits."""
+def _on_nodes(why: str, check: str, site: Site | None, environment: Mapping[str, str]) -> Advice:
+    """Return what checks on nodes with GPUs: in this job, else in one that it submits."""
     if environment.get("SLURM_JOB_ID"):
-        return f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}", None
+        return Advice(why, f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}")
     options = " ".join(sbatch_options(site, environment))
-    return f"{check} --nodes 2 --sbatch={shlex.quote(options)}", where_to_submit(environment)
+    return Advice(why, f"{check} --nodes 2 --sbatch={shlex.quote(options)}", where_to_submit(environment))

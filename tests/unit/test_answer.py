@@ -229,6 +229,8 @@ def test_why_an_answer_is_open_is_the_network_before_the_gpus_and_a_run_before_a
         bad = replace(other, severity=BAD)
         assert advice_from_findings(Answer.NO, [bad, found("rccl.load", BAD)]).why == bad.summary, "the first that is"
     assert advice_from_findings(Answer.UNDECIDED, [*later, network, ran]).why == ran.summary
+    assert advice_from_findings(Answer.UNDECIDED, [found("rccl.found", INFO), CXI, network]).why == network.summary
+    assert advice_from_findings(Answer.UNDECIDED, [CXI]) == advice_from_findings(Answer.NO, []) == NO_ADVICE
     assert (
         advice_from_findings(Answer.UNDECIDED, [found("image.entrypoint", OPEN), network]).why
         == "about image.entrypoint"
@@ -266,5 +268,6 @@ def test_the_next_step_looks_at_a_node_or_goes_to_nodes(monkeypatch: pytest.Monk
         )
         in_job = step(Answer.UNDECIDED, code, level, limited=limited, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="3")
         assert in_job == Advice(f"about {code}", "lumiimg check a.sif --nodes 3")
+    assert step(Answer.UNDECIDED, "image.driver", static).where == "with your project in SBATCH_ACCOUNT"
     for answer, level in ((Answer.NO, static), (Answer.NO, Level.RUN), (Answer.UNDECIDED, Level.RUN)):
         assert step(answer, "run.hang", level) == Advice("about run.hang"), "a remedy, or nothing"
