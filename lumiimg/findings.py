@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
+from lumiimg.errors import ExitCode
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -22,6 +24,31 @@ class Severity(StrEnum):
     """A question that could not be answered here; keeps the answer from being green."""
     PROBLEM = "problem"
     """An obstacle: with this, the fast network is not used."""
+
+
+class Answer(StrEnum):
+    """What is decided; never that it will work."""
+
+    NO = "no"
+    """With what was found, the fast network is not used."""
+    NO_OBSTACLE = "no-obstacle"
+    """Nothing at this level stands in the way; only a higher level can prove more."""
+    UNDECIDED = "undecided"
+    """The question cannot be answered from here."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process says to its caller."""
+        return {Answer.NO: ExitCode.NO, Answer.NO_OBSTACLE: ExitCode.GOOD, Answer.UNDECIDED: ExitCode.UNDECIDED}[self]
+
+    @property
+    def severity(self) -> Severity:
+        """How it is marked where it is shown."""
+        return {
+            Answer.NO: Severity.PROBLEM,
+            Answer.NO_OBSTACLE: Severity.OK,
+            Answer.UNDECIDED: Severity.UNKNOWN,
+        }[self]
 
 
 class Level(StrEnum):

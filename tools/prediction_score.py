@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
+from lumiimg.findings import Answer
 from lumiimg.resolve.network.mirrors import apt_mirror
 from tests.shared.job.bases import BASES
 from tests.shared.job.generator import CHANGES, NODES, VARIABLES, Machine, cases

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.submission import sbatch_options, where_to_submit
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.commands import ON_NODE, SCAN
-from lumiimg.errors import ExitCode
-from lumiimg.findings import NO_ADVICE, Advice, Code, Family, Finding, Level, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Answer, Code, Family, Finding, Level, Severity
 from lumiimg.wording import typed
 
 if TYPE_CHECKING:
@@ -32,31 +30,6 @@ _BY_NODES = frozenset({Code.IMAGE_DRIVER})
 _GREEN = frozenset({Code.RUN_NETWORK, Code.PROVIDER_CXI})
 _OF_LOADER = frozenset({Code.PROGRAM_LOAD, Code.RCCL_LOAD, Code.PLUGIN_LOADS, Code.FABRIC_TWO_HIP})
 """Of which `lumiimg ldd` shows more."""
-
-
-class Answer(StrEnum):
-    """What a check can say; never that it will work."""
-
-    NO = "no"
-    """With what was found, the fast network is not used."""
-    NO_OBSTACLE = "no-obstacle"
-    """Nothing at this level stands in the way; only a higher level can prove more."""
-    UNDECIDED = "undecided"
-    """The question cannot be answered from here."""
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """What the process says to its caller."""
-        return {Answer.NO: ExitCode.NO, Answer.NO_OBSTACLE: ExitCode.GOOD, Answer.UNDECIDED: ExitCode.UNDECIDED}[self]
-
-    @property
-    def severity(self) -> Severity:
-        """How it is marked where it is shown."""
-        return {
-            Answer.NO: Severity.PROBLEM,
-            Answer.NO_OBSTACLE: Severity.OK,
-            Answer.UNDECIDED: Severity.UNKNOWN,
-        }[self]
 
 
 def levels_taken(probe: str, run: str) -> dict[str, str]:

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.check.answer import Answer
 from lumiimg.check.context import open_for_check
 from lumiimg.check.images import ImageAnswer
 from lumiimg.check.static.commands import bind_command, concluded, site_of
 from lumiimg.check.static.files import check_libraries
-from lumiimg.check.static.host_fit import without_ours
 from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Finding, Remedy, Severity
+from lumiimg.findings import Answer, Finding, Remedy, Severity
 from lumiimg.host.bind import try_saved
+from lumiimg.host.container_view import without_ours
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer, decide, levels_taken, merge_levels, next_step, sentence
+from lumiimg.check.answer import decide, levels_taken, merge_levels, next_step, sentence
 from lumiimg.check.probe import simulation
 from lumiimg.check.probe.task import (
     ProbeTask,
@@ -21,12 +21,13 @@ from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - the 
 from lumiimg.check.run.execution import NO_GPU, RunResult, count_gpus, has_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.files import check_files
-from lumiimg.check.steps import fabric_steps, origins
+from lumiimg.check.steps import fabric_steps
 from lumiimg.engine.engine import Engine, find_engine
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import LumiimgError, MissingHereError
 from lumiimg.files import temporary_folder
-from lumiimg.findings import NO_ADVICE, Advice, Finding, Level
+from lumiimg.findings import NO_ADVICE, Advice, Answer, Finding, Level
+from lumiimg.host.origins import origins
 from lumiimg.resolve.gpu_account import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.wording import count
 

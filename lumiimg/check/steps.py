@@ -1,4 +1,4 @@
-"""The fabric path step by step: which one holds, which is broken, which nobody could look at, and whose file each is.
+"""The fabric path step by step: which one holds, which is broken, which nobody could look at.
 
 RCCL → net plugin → libfabric → cxi provider → libcxi → NIC. A step holds where a finding, or a file that was seen,
 says so, at the level of that evidence and not beyond; without any it is not known.
@@ -10,18 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import PartSource, finding_types
-from lumiimg.elf.system import facts_at
-from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.job_path import part_of_verdict
-from lumiimg.fabric.names import PRIVATE, newest_interface, part_of
+from lumiimg.fabric.names import part_of
 from lumiimg.fabric.path import NOT_REACHED, FabricPath, Origin, Part, Side, Step
 from lumiimg.findings import Code, Finding, Level, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from lumiimg.host.manifest import Loaded
-    from lumiimg.image import Image
 
 _UNSEEN = {
     Part.RCCL: "there is none to look at",
@@ -31,41 +27,6 @@ _UNSEEN = {
     Part.LIBCXI: "none was found",
     Part.NIC: "only a probe in a job step on a node with Slingshot can open it",
 }
-
-
-def origins(
-    path: FabricPath,
-    image: Image | None,
-    environment: Mapping[str, str],
-    loaded: Iterable[Loaded] = (),
-    *,
-    running: bool,
-) -> dict[str, Origin]:
-    """Return, for each file of a path, whose it is.
-
-    `loaded`: the process as it is modelled with what is bound. `running`: the path was seen in a process; then a file
-    that the image does not have, or over which the user binds something, is the host's. `image`: None for a path whose
-    files are all modelled, or the image's.
-    """
-    modelled = {item.object.path: item for item in loaded}
-    binds = [bind for _, each in binds_of(environment) for bind in each] if running else []
-    targets = [f"{bind.target.rstrip('/')}/" for bind in binds]
-    found: dict[str, Origin] = {}
-    for file in filter(None, (path.rccl, path.plugin, path.libfabric, path.libcxi)):
-        item = modelled.get(file)
-        if item is not None:
-            side = Side.HOST if item.host_path else Side.IMAGE
-            found[file] = Origin(side, item.host_path, newest_interface(file, item.object.facts.version_definitions))
-        elif file.startswith(f"{PRIVATE}/") or any(f"{file}/".startswith(target) for target in targets):
-            found[file] = Origin(Side.HOST)
-        elif image is None:
-            found[file] = Origin(Side.IMAGE)
-        elif image.root.is_file(file):
-            facts = facts_at(image.root, file)
-            found[file] = Origin(Side.IMAGE, offers=newest_interface(file, facts.version_definitions if facts else ()))
-        else:
-            found[file] = Origin(Side.HOST)
-    return found
 
 
 def fabric_steps(

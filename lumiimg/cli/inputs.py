@@ -14,8 +14,8 @@ from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import ChosenSite, site_here
 from lumiimg.catalog.sites import Site, find_site
 from lumiimg.check.context import ImageInContext, open_for_check
-from lumiimg.check.static.host_fit import without_ours
 from lumiimg.errors import BadInputError
+from lumiimg.host.container_view import without_ours
 from lumiimg.host.snapshot import Snapshot
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors

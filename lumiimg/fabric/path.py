@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from lumiimg.findings import Level, Remedy, Severity  # noqa: TC001 - schemas are made from the types of the fields
+from lumiimg.findings import Level, Remedy, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NOT_REACHED = "not reached: the path ends before it"
 """What is said of a step behind a broken one."""
@@ -46,6 +50,18 @@ class FabricPath:
     """Path of the libcxi in that process."""
     provider: str | None = None
     """Of libfabric: `cxi`."""
+
+    @property
+    def line(self) -> str:
+        """The path in one line."""
+        api = f" (API v{self.plugin_api})" if self.plugin_api else ""
+        parts = [
+            f"RCCL {self.rccl_version or '?'}" if self.rccl else "no RCCL",
+            f"{self.plugin}{api}" if self.plugin else "no plugin",
+        ]
+        if self.plugin:
+            parts += [self.libfabric or "libfabric: none in the image", f"provider {self.provider or 'not known yet'}"]
+        return " -> ".join(parts)
 
 
 class Part(StrEnum):
@@ -106,3 +122,17 @@ class Step:
     def title(self) -> str:
         """What the step is called."""
         return self.name or self.part.value
+
+
+def path_sentence(steps: Sequence[Step]) -> str:
+    """Return what the steps of a path come to, for a person."""
+    broken = [step for step in steps if step.severity is Severity.PROBLEM]
+    unknown = [step.title for step in steps if step.severity is Severity.UNKNOWN]
+    if len(unknown) == len(steps):
+        return "None of its steps was seen."
+    if broken:
+        return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
+    if unknown:
+        return f"No step is known to be broken; not known: {', '.join(unknown)}."
+    level = min((step.level for step in steps if step.level), key=list(Level).index, default=Level.STATIC)
+    return f"Every step holds, each with evidence of at least level {level.value}."

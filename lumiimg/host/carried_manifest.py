@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import PRIVATE
-from lumiimg.fabric.path import Fabric  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.fabric.path import Fabric
 from lumiimg.host.codec import FormError, count_of_values, decode, encode
 from lumiimg.host.margins import Margin  # noqa: TC001 - as above
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,11 @@ class Basis(StrEnum):
     """Read from the files of the finished image."""
     PLAN = "plan"
     """Planned before the build, from the layers: less than what the files show."""
+
+    @property
+    def words(self) -> str:
+        """The same for a person."""
+        return "planned before it was built" if self is Basis.PLAN else "read from the files of the image"
 
 
 class SettledBy(StrEnum):
@@ -123,6 +129,22 @@ class CarriedManifest:
     """What is open, or stands against it: sentences."""
     schema: int = SCHEMA
     """Number of this schema."""
+
+    @property
+    def sentence(self) -> str:
+        """How many libraries are wanted, and how that is known."""
+        number = len(self.libraries)
+        wanted = f"{count(number, 'library') if number else 'no libraries'} of the host"
+        refused = ", which do not load in it" if number and self.fabric is Fabric.NONE else ""
+        return f"{wanted}{refused}, {self.basis.words}"
+
+    @property
+    def about_machine(self) -> str:
+        """What is known of the machine, for a person."""
+        if self.settled_by is SettledBy.NOTHING:
+            return "no machine's fabric was known"
+        known = "the snapshot" if self.settled_by is SettledBy.HOST else "what is published"
+        return f"settled with {known} of {self.machine}"
 
 
 def to_text(manifest: CarriedManifest) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from lumiimg.elf.hwcaps import ZEN3
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import FileKind, Image, ImageKind, RootFileSystem
 
@@ -171,3 +172,12 @@ def library_path_of(image: Image, environment: Mapping[str, str]) -> str | None:
     if image.kind is ImageKind.FOLDER and not image.root.exists(_ENGINE_FOLDER):
         return path  # a root file system that no engine made: nothing is put behind it
     return f"{path}:{ENGINE_LIBRARIES}" if path else ENGINE_LIBRARIES
+
+
+def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out a search path that an earlier manifest, perhaps of another image, has put into the user's shell."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not (name.endswith("ENV_LD_LIBRARY_PATH") and value.split(":")[0] == PRIVATE)
+    }

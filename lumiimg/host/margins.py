@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.elf.versions import numbers_of
+from lumiimg.findings import Severity
+from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,6 +75,21 @@ class Margin:
         """Minor versions of what is needed and of what is there; None where the major versions differ."""
         need, have = (*numbers_of(self.need), 0, 0), (*numbers_of(self.have), 0, 0)
         return (need[1], have[1]) if need[0] == have[0] else None
+
+    @property
+    def sentence(self) -> str:
+        """What the one needs, and what the other has."""
+        return f"needs {self.needed} of {self.provider_side}, which has up to {self.offered}"
+
+    @property
+    def left(self) -> tuple[Severity, str]:
+        """How many versions are left between what is needed and what is there, and how that is marked."""
+        if self.minors is None:
+            return Severity.INFO, ""
+        need, have = self.minors
+        if need < have:
+            return Severity.OK, f"{count(have - need, 'version')} left"
+        return (Severity.UNKNOWN, "no margin") if need == have else (Severity.PROBLEM, f"{need - have} too few")
 
     @property
     def spare(self) -> float:

@@ -9,7 +9,7 @@ from lumiimg.nccl.report import Confidence, Verdict, answer_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from lumiimg.nccl.report import Death, LogReport
+    from lumiimg.nccl.report import Death, DifferentValue, LogReport
 
 _SENTENCES = {
     Verdict.OFI_CXI: "the traffic went over Slingshot (libfabric, provider cxi)",
@@ -39,6 +39,8 @@ _CHOSEN = {
 }
 """What is said in place of a sentence where no line shows that any rank was connected."""
 _CONFIDENCE = {Confidence.PROVED: "proved by the log", Confidence.LIKELY: "likely", Confidence.UNKNOWN: "not certain"}
+_RUNS = 5
+"""Earlier ones of a log that are named."""
 
 
 def headline(report: LogReport) -> str:
@@ -48,6 +50,24 @@ def headline(report: LogReport) -> str:
     if report.verdict is Verdict.NONE and report.progress and report.stall:
         return f"stalled: {ranks_word(report.stall.ranks)} {report.stall.reason}"
     return network(report)
+
+
+def runs_line(report: LogReport) -> str:
+    """Return which of the runs in a log the answer is about, and what the others came to."""
+    before = report.runs_before
+    runs = (
+        f"from line {run.first_line} on {run.verdict.value}{f', ended by {run.ended.id}' if run.ended else ''}"
+        for run in before[-_RUNS:]
+    )
+    more = "the last of them " if len(before) > _RUNS else ""
+    about = f"this is about the last one, from line {report.first_line} on"
+    return f"the log holds {len(before) + 1} runs; {about}. Before it: {more}{'; '.join(runs)}"
+
+
+def different_line(one: DifferentValue) -> str:
+    """Return a value that other processes have otherwise, and whose it is."""
+    who = ranks_word(one.ranks) if one.ranks else count(one.count, "process")
+    return f"{one.name}={one.value}  {who}{f' on {one.nodes}' if one.nodes else ''}"
 
 
 def died(death: Death) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -9,6 +10,7 @@ from enum import StrEnum
 from lumiimg.errors import ExitCode
 from lumiimg.findings import NO_ADVICE, Advice, Remedy
 from lumiimg.nccl.node_names import folded
+from lumiimg.wording import count, size
 
 
 class Verdict(StrEnum):
@@ -152,6 +154,13 @@ class RankProgress:
     waits_in: str | None
     """The first call whose end is not seen, with its line where that is kept; null where all ended."""
 
+    @property
+    def sentence(self) -> str:
+        """The same for a person."""
+        waits = f", waits in {self.waits_in}" if self.waits_in else ""
+        calls = f"began {max(self.begun, 0)}, ended {max(self.completed, 0)}"
+        return f"rank {self.rank}, process group {self.group}: {calls}{waits}"
+
 
 @dataclass(frozen=True, slots=True)
 class LoggedLibrary:
@@ -262,6 +271,16 @@ class Transport:
     bootstrap: tuple[str, ...]
     """Interfaces over which the ranks met; says nothing about the traffic."""
 
+    @property
+    def words(self) -> str:
+        """How the network was used, for a person; nothing where the log does not tell."""
+        parts = [f"{self.nics} NICs"] if self.nics else []
+        parts += [f"protocol {self.protocol}"] if self.protocol else []
+        parts += [] if self.gdr is None else ["GPUDirect RDMA" if self.gdr else "no GPUDirect RDMA"]
+        parts += ["PXN"] if self.pxn else []
+        parts += [f"sockets on {', '.join(self.interfaces)}"] if self.interfaces else []
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -295,6 +314,16 @@ class Measurement:
     """Line of the first wrong result."""
     points: tuple[tuple[int, float], ...] = ()
     """Bytes of a message and its best bus bandwidth (1e9 bytes a second), by size; of many sizes the largest 256."""
+
+    @property
+    def sentence(self) -> str:
+        """What it gave, for a person."""
+        nodes = "" if self.nodes is None else f" on {count(self.nodes, 'node')}"
+        if self.best_gb_s is None:
+            return f"{self.name}{nodes}: no result"
+        at = "" if self.best_size is None else f" at {size(self.best_size)}"
+        average = "" if self.average_gb_s is None else f", {self.average_gb_s:.4g} on average"
+        return f"{self.name}{nodes}: {self.best_gb_s:.4g} GB/s{at}{average}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +408,22 @@ class LogReport:
     def _changed(self, change: Callable[[Remedy], Remedy]) -> LogReport:
         causes = (replace(cause, remedy=tuple(map(change, cause.remedy))) for cause in self.causes)
         return replace(self, causes=tuple(causes))
+
+    @property
+    def ranks_by_name(self) -> dict[str, RankUse]:
+        """By number; by number and process where several say to be the same; by process where no number is known."""
+        taken = Counter(one.rank for one in self.ranks)
+
+        def name(one: RankResult) -> str:
+            number = "" if one.rank is None else str(one.rank)
+            return number if taken[one.rank] == 1 and number else f"{number} {one.process}".strip()
+
+        return {name(one): one for one in self.ranks}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
+        return dict(self.environment)
 
     @property
     def advice(self) -> Advice:

@@ -12,7 +12,7 @@ from lumiimg.files import write_text
 from lumiimg.resolve.lock_trust import outside_catalogue
 from lumiimg.resolve.lockfile import read_document, to_text
 from lumiimg.resolve.request import words_of
-from lumiimg.wording import typed
+from lumiimg.wording import count, typed
 
 if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
@@ -60,6 +60,27 @@ class WrittenLock(LockDiff):
     """What was asked for."""
     beyond: tuple[str, ...]
     """What is not from where the catalogue has it; each for people."""
+
+    @property
+    def sentence(self) -> str:
+        """What is in it, for a person."""
+        stack = self.of.stack
+        parts = (
+            count(len(self.of.layers), "layer"),
+            count(sum(len(layer.sources) for layer in stack), "source"),
+            count(sum(len(layer.wheels) for layer in stack), "Python distribution"),
+        )
+        return f"{self.of.base.name} with {', '.join(parts)}, fabric {self.of.fabric.value}"
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What is worth knowing of it, a sentence each."""
+        bootstrap = self.of.bootstrap
+        if self.replaces and not self.changes:
+            yield "no difference from the lock that was there"
+        if (bootstrap.image is None or bootstrap.is_open) and not bootstrap.sha256:
+            yield f"the base has no digest: it is what {bootstrap.agent} finds when it is built"
+        yield from (f"not from the catalogue: {one}" for one in self.beyond)
 
     @property
     def command(self) -> str:

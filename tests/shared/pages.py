@@ -13,14 +13,14 @@ from pathlib import Path
 
 from lumiimg.build.builder import BuiltImage, RebuildResult
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildStage
-from lumiimg.check.answer import Answer, decide, sentence
+from lumiimg.check.answer import decide, sentence
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main as lumiimg
 from lumiimg.cluster.nodes.node import UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fabric.path import FabricPath, Origin, Side
-from lumiimg.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.report.page import to_page

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lumiimg.check.answer import (
-    Answer,
-    advice_from_findings,
-    decide,
-    levels_taken,
-    merge_levels,
-    next_step,
-    sentence,
-)
+from lumiimg.check.answer import advice_from_findings, decide, levels_taken, merge_levels, next_step, sentence
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import NO_ADVICE, Advice, Code, Finding, Level, Remedy, Severity
+from lumiimg.findings import NO_ADVICE, Advice, Answer, Code, Finding, Level, Remedy, Severity
 
 if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from lumiimg.check.static.host_fit import without_ours
 from lumiimg.elf.facts import ElfFacts
 from lumiimg.elf.objects import FoundBy, LoadedObject
 from lumiimg.elf.versions import VersionNeed
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Severity
+from lumiimg.host.container_view import without_ours
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal
 from lumiimg.host.margins import margins_of
 from lumiimg.report.views.binds import attempts

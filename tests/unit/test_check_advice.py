@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.check.answer import Answer
 from lumiimg.cli.commands import parser_for
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Severity
+from lumiimg.findings import Answer, Severity
 from lumiimg.host.container_view import told_to_engine
 from tests.shared import checks, fabric_builder
 from tests.shared.elf_builder import library

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from lumiimg.check.answer import Answer, decide
+from lumiimg.check.answer import decide
 from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
 from lumiimg.check.run.execution import count_gpus
@@ -18,7 +18,7 @@ from lumiimg.check.static.process import StaticResult
 from lumiimg.engine.process import Completed
 from lumiimg.errors import MissingHereError
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Answer, Finding, Level, Severity
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PROBES = Path(__file__).parents[1] / "fixtures" / "probes"

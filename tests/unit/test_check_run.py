@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.answer import Answer, decide, merge_levels, sentence
+from lumiimg.check.answer import decide, merge_levels, sentence
 from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import Container, ProbePrograms
 from lumiimg.check.run.collective import (
@@ -32,7 +32,7 @@ from lumiimg.check.static.process import StaticResult
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.host.job_process import JobProcess
 from lumiimg.image import open_image
 from lumiimg.resolve.inventory import read_contents

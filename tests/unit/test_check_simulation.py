@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer, decide, sentence
+from lumiimg.check.answer import decide, sentence
 from lumiimg.check.probe.container import ProbeRun, read_run
 from lumiimg.check.probe.simulation import judge
 from lumiimg.cli.main import main
 from lumiimg.engine.process import Completed
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Finding, Level, Severity
+from lumiimg.findings import Answer, Finding, Level, Severity
 
 if TYPE_CHECKING:
     import pytest

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.check.answer import Answer
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
 from lumiimg.check.probe.task import inconclusive_because
@@ -18,7 +17,7 @@ from lumiimg.cli.main import main
 from lumiimg.elf.reader import BytesReader
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.rccl import read_rccl
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.image import open_image
 from tests.shared.checks import checked, unread
 from tests.shared.elf_builder import library, shared_object

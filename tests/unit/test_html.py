@@ -12,13 +12,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from lumiimg.check.answer import Answer, levels_taken
+from lumiimg.check.answer import levels_taken
 from lumiimg.check.pipeline import CheckReport
 from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.check.steps import fabric_steps
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
-from lumiimg.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.junit import junit_text
 from lumiimg.report.markup import shown

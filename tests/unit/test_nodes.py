@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.check.answer import Answer
 from lumiimg.check.probe.container import ProbePrograms
 from lumiimg.check.probe.task import ProbeTask
 from lumiimg.check.static.process import StaticResult
@@ -35,7 +34,7 @@ from lumiimg.cluster.nodes.node import (
 from lumiimg.cluster.nodes.report import build_report, differences
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, UndecidedError
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.host.codec import from_json
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.text import show

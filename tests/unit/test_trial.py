@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from lumiimg.catalog.ledger import LEDGER
 from lumiimg.catalog.questions import QUESTIONS, read_questions
 from lumiimg.catalog.sites import find_site
-from lumiimg.check.answer import Answer
 from lumiimg.check.run.collective import CollectiveOutcome, CollectiveProgram
 from lumiimg.cli.main import main
 from lumiimg.cluster.nodes.node import UnresponsiveNodes
@@ -49,7 +48,7 @@ from lumiimg.cluster.trial.values import (
 )
 from lumiimg.errors import BadInputError, ExitCode, FailedError
 from lumiimg.fabric.path import FabricPath
-from lumiimg.findings import Code, Finding, Level, Severity
+from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.host.codec import encode
 from lumiimg.host.scan import scan_host
 from lumiimg.image import RootFileSystem

@@ -37,13 +37,13 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
         reference = reference_of(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
             why = _not_compared(measured, nodes, site)
-            findings.add(Code.RUN_BANDWIDTH, Severity.INFO, f"{_sentence(measured)}{why}", where=where)
+            findings.add(Code.RUN_BANDWIDTH, Severity.INFO, f"{measured.sentence}{why}", where=where)
             continue
         slow = measured.best_gb_s < reference.least_gb_s
         findings.add(
             Code.RUN_BANDWIDTH,
             Severity.PROBLEM if slow else Severity.OK,
-            f"{_sentence(measured)}; a healthy network gives {reference.gb_s:g} GB/s",
+            f"{measured.sentence}; a healthy network gives {reference.gb_s:g} GB/s",
             where=where,
             remedy=tuple(map(Remedy, reference.remedy)) if slow else (),
             source=reference.source,
@@ -80,12 +80,3 @@ def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -
         return f"; not compared: {site.name} has no figure of this test"
     wanted = " or ".join(f"{count(one.nodes, 'node')} from {size(one.from_bytes)} on" for one in known)
     return f"; not compared: {site.name} has a figure for {wanted}"
-
-
-def _sentence(measured: Measurement) -> str:
-    nodes = "" if measured.nodes is None else f" on {count(measured.nodes, 'node')}"
-    if measured.best_gb_s is None:
-        return f"{measured.name}{nodes}: no result"
-    at = "" if measured.best_size is None else f" at {size(measured.best_size)}"
-    average = "" if measured.average_gb_s is None else f", {measured.average_gb_s:.4g} on average"
-    return f"{measured.name}{nodes}: {measured.best_gb_s:.4g} GB/s{at}{average}"

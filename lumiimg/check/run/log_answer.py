@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +13,7 @@ from lumiimg.nccl.headline import headline
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.run.job_log import ImageOfJob
-    from lumiimg.nccl.report import LogReport, RankResult, RankUse
+    from lumiimg.nccl.report import LogReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +45,6 @@ class LogAnswer:
         bad = next((finding for finding in self.findings if finding.severity is Severity.PROBLEM), None)
         measured = f"; {bad.summary}" if bad is not None and self.report.answer is not ExitCode.NO else ""
         return f"{headline(self.report)}{measured}"
-
-    @property
-    def ranks(self) -> dict[str, RankUse]:
-        """By number; by number and process where several say to be the same; by process where no number is known."""
-        taken = Counter(one.rank for one in self.report.ranks)
-
-        def name(one: RankResult) -> str:
-            number = "" if one.rank is None else str(one.rank)
-            return number if taken[one.rank] == 1 and number else f"{number} {one.process}".strip()
-
-        return {name(one): one for one in self.report.ranks}
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
-        return dict(self.report.environment)
 
 
 def answer_of_log(report: LogReport, site: Site | None = None, image: ImageOfJob | None = None) -> LogAnswer:

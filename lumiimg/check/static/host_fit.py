@@ -9,19 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.check.answer import Answer, decide
+from lumiimg.check.answer import decide
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.process import StaticResult  # noqa: TC001 - as above
-from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Code, Finding, Level, Remedy, Severity
+from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.host.carried_account import CarriedAccount  # noqa: TC001 - as above
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
 from lumiimg.host.margins import Margin  # noqa: TC001 - as above
 from lumiimg.resolve.gpu_account import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from lumiimg.check.context import ImageInContext
 
@@ -148,12 +147,3 @@ def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str]]:
             yield finding.severity, f"with these binds RCCL {would} not use the fabric: {finding.summary}"
     if fit.carried.against and fit.carried.sentence:
         yield Severity.INFO, fit.carried.sentence
-
-
-def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Leave out a search path that an earlier manifest, perhaps of another image, has put into the user's shell."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if not (name.endswith("ENV_LD_LIBRARY_PATH") and value.split(":")[0] == PRIVATE)
-    }

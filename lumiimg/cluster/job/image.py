@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
-from lumiimg.check.static.host_fit import HostFit, without_ours
 from lumiimg.cluster.job.gpu_notes import notes_of_gpu
 from lumiimg.cluster.job.mounts import absent_paths
 from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
 from lumiimg.errors import RefusedError
 from lumiimg.host.carried_manifest import MANIFEST_PATH
+from lumiimg.host.container_view import without_ours
 from lumiimg.host.job_process import loaded_in_jobs
 from lumiimg.host.processors import wrong_processors
 from lumiimg.resolve.driver_rule import driver_of_node
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
+    from lumiimg.check.static.host_fit import HostFit
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.resolve.stack import Stack
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer, advice_from_findings, levels_taken
+from lumiimg.check.answer import advice_from_findings, levels_taken
 from lumiimg.check.pipeline import NO_RCCL, NOT_ASKED, CheckResult, conclude
 from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes  # noqa: TC001 - as above
 from lumiimg.fabric.path import FabricPath, Step  # noqa: TC001 - as above
-from lumiimg.findings import Advice, Finding, Level
+from lumiimg.findings import Advice, Answer, Finding, Level
 from lumiimg.nccl.node_names import folded
 from lumiimg.wording import count
 

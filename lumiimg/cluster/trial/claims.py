@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.drivers import modules_of
 from lumiimg.catalog.sites import MeasuredEffect
-from lumiimg.check.answer import Answer
 from lumiimg.cluster.trial.look import site_paths
 from lumiimg.cluster.trial.values import Claim
-from lumiimg.findings import Code, Severity
+from lumiimg.findings import Answer, Code, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.target import table
 from lumiimg.nccl.report import Verdict

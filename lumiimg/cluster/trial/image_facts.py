@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
 from lumiimg.cluster.trial.claims import ALIKE, AS_FILES, NO_CHANGE, RUNS
 from lumiimg.cluster.trial.gpu_targets import target
 from lumiimg.cluster.trial.reading import NOT_KNOWN, ClaimReading, joined
-from lumiimg.findings import Code, Family, Severity
+from lumiimg.findings import Answer, Code, Family, Severity
 from lumiimg.nccl.report import FAST, TRANSPORTS, Confidence
 from lumiimg.wording import count
 

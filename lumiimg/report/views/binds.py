@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
 from lumiimg.check.static.host_fit import doubts_of_binds
 from lumiimg.fabric.path import Fabric
-from lumiimg.findings import Advice, Severity, first_command
+from lumiimg.findings import Advice, Answer, Severity, first_command
 from lumiimg.report.document import Document, Item, Section
 
 if TYPE_CHECKING:

@@ -103,25 +103,15 @@ def _stages(built: BuiltImage) -> Iterator[Meter]:
 
 def lock_document(written: WrittenLock) -> Document:
     """Return what was locked for a request."""
-    lock, bootstrap = written.of, written.of.bootstrap
-    parts = (
-        count(len(lock.layers), "layer"),
-        count(sum(len(layer.sources) for layer in lock.stack), "source"),
-        count(sum(len(layer.wheels) for layer in lock.stack), "Python distribution"),
-    )
-    notes = ["no difference from the lock that was there"] if written.replaces and not written.changes else []
-    if (bootstrap.image is None or bootstrap.is_open) and not bootstrap.sha256:
-        notes.append(f"the base has no digest: it is what {bootstrap.agent} finds when it is built")
-    notes += (f"not from the catalogue: {one}" for one in written.beyond)
     return Document(
         "lock",
         str(written.lock),
-        f"{lock.base.name} with {', '.join(parts)}, fabric {lock.fabric.value}",
+        written.sentence,
         advice=Advice(next=written.command),
         sections=(
             _change_lines(written.changes),
-            Section("Notes", (Paragraph(note, quiet=True) for note in notes)),
-            doubts_section(lock),
+            Section("Notes", (Paragraph(note, quiet=True) for note in written.notes)),
+            doubts_section(written.of),
         ),
         is_named=True,
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
-from lumiimg.findings import Severity
+from lumiimg.findings import Answer, Severity
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.document import Document, Item, Section, Shown
 from lumiimg.report.views.gpu_code import account_section, account_summary
-from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_line, path_steps
+from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def check_document(report: CheckReport, site: Site | None = None) -> Document:
         account_section(report.gpu),
         Section(FOUND, findings),
     )
-    return _document(report, site, path_line(report.path), sections)
+    return _document(report, site, report.path.line, sections)
 
 
 def nodes_document(report: NodesReport, site: Site | None = None) -> Document:
@@ -94,7 +93,7 @@ def _group(report: NodesReport, group: NodeGroup) -> Item:
         *_on(group.nodes, "all the same" if is_all else group.sentence),
         notes=(
             *(f"differs: {difference}" for difference in group.differs),
-            *([path_line(group.path)] if group is report.groups[0] and group.path.rccl else []),
+            *([group.path.line] if group is report.groups[0] and group.path.rccl else []),
             *([slowest] if slowest else []),
         ),
         case=f"network on {folded(group.nodes)}",

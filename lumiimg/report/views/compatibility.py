@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
 from lumiimg.fabric.names import LIBFABRIC
-from lumiimg.findings import Severity
+from lumiimg.findings import Answer
 from lumiimg.report.document import Block, Document, Meter, Paragraph, Row, Section, Shown, Table, Tree, trees_of
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.check import check_document
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,17 +88,11 @@ def _within(fit: HostFit) -> list[Margin]:
 
 
 def _meter(margin: Margin) -> Meter:
-    words = f"needs {margin.needed} of {margin.provider_side}, which has up to {margin.offered}"
     if margin.minors is None:
-        return Meter(margin.library_side, words, None)
+        return Meter(margin.library_side, margin.sentence, None)
+    severity, left = margin.left
     need, have = margin.minors
-    if need < have:
-        severity, left = Severity.OK, f"{count(have - need, 'version')} left"
-    elif need == have:
-        severity, left = Severity.UNKNOWN, "no margin"
-    else:
-        severity, left = Severity.PROBLEM, f"{need - have} too few"
-    return Meter(margin.library_side, f"{words}; {left}", need / have if need < have else 1.0, severity)
+    return Meter(margin.library_side, f"{margin.sentence}; {left}", need / have if need < have else 1.0, severity)
 
 
 def _files(fit: HostFit) -> Iterator[Block]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import Answer
 from lumiimg.check.drift import Fate
 from lumiimg.check.images import ImageAnswers
-from lumiimg.findings import Remedy, Severity
+from lumiimg.findings import Answer, Remedy, Severity
 from lumiimg.host.node_change import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.build.provenance import SBOM
 from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.errors import BadInputError
-from lumiimg.fabric.path import Fabric
 from lumiimg.findings import NO_ADVICE, Advice
-from lumiimg.host.carried_manifest import Basis, CarriedManifest, SettledBy
 from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
 from lumiimg.report.document import Document, Facts, Lines, Paragraph, Section
 from lumiimg.resolve.image_base import LOCAL_AGENTS
@@ -20,17 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.build.provenance import ImageRecord
+    from lumiimg.host.carried_manifest import CarriedManifest
 
 _SHOWN = 20
 _MOST = 100
 """Rows of what an image says of itself, which may be anybody's."""
 _MAX_LETTERS = 500
-_SETTLED = {
-    SettledBy.HOST: "settled with the snapshot of {}",
-    SettledBy.SITE: "settled with what is published of {}",
-    SettledBy.NOTHING: "no machine's fabric was known",
-}
-_BASIS = {Basis.IMAGE: "read from the files of the image", Basis.PLAN: "planned before it was built"}
 
 
 def record_document(record: ImageRecord) -> Document:
@@ -136,16 +129,9 @@ def _word(value: object) -> str:
 
 def _manifest(manifest: CarriedManifest) -> Section:
     """Return which libraries of the host the image wants, where, why, and what else it needs there."""
-    number = len(manifest.libraries)
-    wanted = f"{count(number, 'library') if number else 'no libraries'} of the host"
-    refused = ", which do not load in it" if number and manifest.fabric is Fabric.NONE else ""
     return Section(
-        f"bind manifest: {wanted}{refused}, {_BASIS[manifest.basis]}",
-        (
-            Paragraph(manifest.because),
-            Paragraph(_SETTLED[manifest.settled_by].format(manifest.machine)),
-            _facts(_manifest_rows(manifest)),
-        ),
+        f"bind manifest: {manifest.sentence}",
+        (Paragraph(manifest.because), Paragraph(manifest.about_machine), _facts(_manifest_rows(manifest))),
         is_headed=True,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.job_path import JobPath, job_paths
 from lumiimg.findings import Severity
-from lumiimg.nccl.headline import headline, network, part_of, ranks_word
+from lumiimg.nccl.headline import different_line, headline, network, part_of, ranks_word, runs_line
 from lumiimg.nccl.report import FAST, answer_of
 from lumiimg.report.document import (
     Document,
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 _CAUSES = 3
 """That a terminal shows without --verbose."""
-_RUNS = 5
 
 
 def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
     """Return what the log `names` says of its job."""
     report, measured = answer.report, answer.findings
     ended = () if report.ended is None else (_network(report),)
+    differing = tuple(map(different_line, report.differing))
+    variables = tuple(f"{name}={value}" for name, value in report.environment)
     proof = Lines(tuple(map(str, report.proof)), few=1 if ended else 3, is_evidence=True)
     return Document(
         command="log",
@@ -56,15 +57,15 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("The lines that decide it", (proof,)),
             Section("Why, and what to do", _causes(report)),
             Section("The nodes", _nodes(report)),
-            Section("Variables that differ between ranks", (Lines(tuple(_differences(report))),), is_headed=True),
+            Section("Variables that differ between ranks", (Lines(differing),), is_headed=True),
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.told.of_nodes),
             Section("The image of the job", _image(answer.image)),
             Section(PATH, tuple(_path(report, path) for path in job_paths(report)), Shown.PAGE),
-            Section("How far each rank came", (Lines(tuple(_progress(report))),), Shown.VERBOSE),
+            Section("How far each rank came", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
             Section("How ranks were connected", (_channels(report),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
-            Section("Variables in the log", (_variables(report),), Shown.VERBOSE),
+            Section("Variables in the log", (Lines(variables),), Shown.VERBOSE),
         ),
         case="network of the job" if report.ended is None else "end of the job",
     )
@@ -74,25 +75,13 @@ def _summary(report: LogReport) -> Iterator[str]:
     """Yield what the answer is about, what was used, and how, in a few lines."""
     if report.stall and not headline(report).startswith("stalled: "):
         yield f"the stall began with {ranks_word(report.stall.ranks)}, which {report.stall.reason}"
-    if before := report.runs_before:
-        runs = (
-            f"from line {run.first_line} on {run.verdict.value}{f', ended by {run.ended.id}' if run.ended else ''}"
-            for run in before[-_RUNS:]
-        )
-        more = "the last of them " if len(before) > _RUNS else ""
-        about = f"this is about the last one, from line {report.first_line} on"
-        yield f"the log holds {len(before) + 1} runs; {about}. Before it: {more}{'; '.join(runs)}"
+    if report.runs_before:
+        yield runs_line(report)
     if report.excerpt:
         yield "an excerpt: no line of it that counts here names its process, so it proves nothing alone"
-    way = report.transport
     used = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]
     used += [f"provider {report.provider}"] if report.provider else []
-    how = [f"{way.nics} NICs"] if way.nics else []
-    how += [f"protocol {way.protocol}"] if way.protocol else []
-    how += [] if way.gdr is None else ["GPUDirect RDMA" if way.gdr else "no GPUDirect RDMA"]
-    how += ["PXN"] if way.pxn else []
-    how += [f"sockets on {', '.join(way.interfaces)}"] if way.interfaces else []
-    yield from (", ".join(parts) for parts in (used, how) if parts)
+    yield from filter(None, (", ".join(used), report.transport.words))
 
 
 def signatures_document(known: Vocabulary) -> Document:
@@ -167,13 +156,6 @@ def _group(report: LogReport, group: VerdictGroup, *, verbose: bool) -> Item:
     )
 
 
-def _differences(report: LogReport) -> Iterator[str]:
-    """Yield the values that are not the same in all processes."""
-    for one in report.differing:
-        who = ranks_word(one.ranks) if one.ranks else count(one.count, "process")
-        yield f"{one.name}={one.value}  {who}{f' on {one.nodes}' if one.nodes else ''}"
-
-
 def _measured(measured: Sequence[Finding]) -> Iterator[Item]:
     for item, finding in zip(finding_items(measured), measured, strict=True):
         yield replace(item, case=f"{finding.id} {finding.where}", verbose=False)
@@ -192,14 +174,6 @@ def _path(report: LogReport, path: JobPath) -> PathSteps:
     return path_steps(path.steps, f"{count(len(group.nodes), 'node')} {group.names}")
 
 
-def _progress(report: LogReport) -> Iterator[str]:
-    """Yield how far each rank came, where dumps of the flight recorder say so."""
-    for one in report.progress:
-        waits = f", waits in {one.waits_in}" if one.waits_in else ""
-        calls = f"began {max(one.begun, 0)}, ended {max(one.completed, 0)}"
-        yield f"rank {one.rank}, process group {one.group}: {calls}{waits}"
-
-
 def _channels(report: LogReport) -> Table:
     rows = (Row((one.way, str(one.ranks))) for one in report.channels)
     return Table(("way", "ranks"), tuple(rows), "Rings, trees and channels by their kind")
@@ -213,7 +187,3 @@ def _communicators(report: LogReport) -> Table:
     )
     heads = ("id", "ranks", "nodes", "crosses a network", "verdict")
     return Table(heads, tuple(rows), "Groups of ranks that talk to each other")
-
-
-def _variables(report: LogReport) -> Lines:
-    return Lines(tuple(f"{name}={value}" for name, value in report.environment))

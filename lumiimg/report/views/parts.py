@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumiimg.check.run.bandwidth import reference_of
+from lumiimg.fabric.path import path_sentence
 from lumiimg.findings import Family, Finding, Level, Severity
 from lumiimg.report.document import Curve, Item, PathSteps, Row, Section, Shown, Table
 from lumiimg.wording import size
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.fabric.path import FabricPath, Step
+    from lumiimg.fabric.path import Step
     from lumiimg.nccl.report import Measurement
 
 PATH = "The path to the fast network"
@@ -47,32 +48,6 @@ def finding_items(findings: Iterable[Finding], of: str = "", *, is_green: bool =
 def path_steps(steps: Sequence[Step], of: str = "") -> PathSteps:
     """Return a fabric path as a block."""
     return PathSteps(tuple(steps), path_sentence(steps), of)
-
-
-def path_line(path: FabricPath) -> str:
-    """Return a fabric path in one line."""
-    api = f" (API v{path.plugin_api})" if path.plugin_api else ""
-    parts = [
-        f"RCCL {path.rccl_version or '?'}" if path.rccl else "no RCCL",
-        f"{path.plugin}{api}" if path.plugin else "no plugin",
-    ]
-    if path.plugin:
-        parts += [path.libfabric or "libfabric: none in the image", f"provider {path.provider or 'not known yet'}"]
-    return " -> ".join(parts)
-
-
-def path_sentence(steps: Sequence[Step]) -> str:
-    """Return what the picture of a path shows."""
-    broken = [step for step in steps if step.severity is Severity.PROBLEM]
-    unknown = [step.title for step in steps if step.severity is Severity.UNKNOWN]
-    if len(unknown) == len(steps):
-        return "None of its steps was seen."
-    if broken:
-        return f"The path is broken at {broken[0].title}, step {list(steps).index(broken[0]) + 1} of {len(steps)}."
-    if unknown:
-        return f"No step is known to be broken; not known: {', '.join(unknown)}."
-    level = min((step.level for step in steps if step.level), key=list(Level).index, default=Level.STATIC)
-    return f"Every step holds, each with evidence of at least level {level.value}."
 
 
 def bandwidth_section(measured: Sequence[Measurement], site: Site | None, nodes: int | None) -> Section:
