@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg import __version__
-from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.json_output import KINDS
 from lumiimg.report.schema import schema_of
 
 if TYPE_CHECKING:

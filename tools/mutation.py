@@ -53,7 +53,7 @@ MODULES = (
     *(f"nccl/{name}" for name in ("verdict", "job_verdict", "causes", "report", "job", "events")),
     *(f"check/{name}" for name in ("answer", "drift")),
     *(f"check/static/{name}" for name in ("plugin", "variables", "process_faults")),
-    *(f"check/static/{name}" for name in ("process", "files", "host_fit")),
+    *(f"check/static/{name}" for name in ("process", "files")),
     *(f"check/run/{name}" for name in ("bandwidth", "execution")),
     *(f"elf/{name}" for name in ("version_check", "rules", "loader")),
     *(f"host/{name}" for name in ("bind", "bind_trial", "refusals")),

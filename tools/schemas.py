@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.json_output import KINDS
 from lumiimg.report.schema import schema_of
 from tools.reference import cell
 

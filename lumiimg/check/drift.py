@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
     from lumiimg.host.drift import Drift
     from lumiimg.host.manifest import BindManifest, Refusal
 

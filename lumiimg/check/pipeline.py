@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun
     from lumiimg.check.probe.judgement import ProbeResult
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
     from lumiimg.fabric.path import FabricPath, Step
 
 NOT_ASKED = "not asked for"

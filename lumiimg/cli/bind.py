@@ -6,7 +6,7 @@ import argparse
 from typing import cast
 
 from lumiimg.check.pipeline import explain_image
-from lumiimg.check.static.host_fit import BoundImage
+from lumiimg.check.static.files import BoundImage
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cluster.binds import manifest_text, refuse_unsafe
 from lumiimg.errors import ExitCode

@@ -66,9 +66,12 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
 
 def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     """Check on the nodes of the job that this is in, else of one that is submitted for it."""
-    from lumiimg.cluster.nodes.check import NodesRequest, check_nodes  # a tenth of a second that one node need not wait
+    from lumiimg.cluster.nodes.check import (  # a tenth of a second that one node need not wait
+        NodesRequest,
+        check_by_job,
+        check_nodes,
+    )
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
-    from lumiimg.cluster.nodes.submit import check_by_job
 
     if arguments.level == "static":
         raise BadInputError("the files of an image are the same on all nodes", where="--nodes", hint="leave it out")

@@ -9,8 +9,7 @@ from collections.abc import Collection
 
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError, ExitCode
-from lumiimg.report.json_kinds import KINDS, Schemas
-from lumiimg.report.json_output import strict_json
+from lumiimg.report.json_output import KINDS, Schemas, strict_json
 from lumiimg.report.schema import schema_of
 from lumiimg.report.views.catalogue import schemas_document
 

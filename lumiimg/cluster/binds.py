@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.check.static.host_fit import BoundImage
+    from lumiimg.check.static.files import BoundImage
     from lumiimg.host.manifest import Bind, Variable
     from lumiimg.host.snapshot import Snapshot
 

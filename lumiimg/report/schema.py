@@ -19,7 +19,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lumiimg.report.json_kinds import AS_TEXT, KINDS, Keys, fields_of
+from lumiimg.report.json_output import AS_TEXT, KINDS, Keys, fields_of
 
 _PLAIN = {
     str: {"type": "string"},

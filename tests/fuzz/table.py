@@ -19,7 +19,6 @@ NOT_FOREIGN = {
     "engine.namespaces.ids": "the tables of ids of this machine, which root has written",
     "engine.namespaces.syscalls": "what the kernel says of this process",
     "build.disk_space": "the kernel's own words of mounts and memory",
-    "cluster.nodes.check": "shows the last lines of a step, each made printable",
     "catalog.drivers": _OWN_TABLE,
     "catalog.ledger": _OWN_TABLE,
     "catalog.questions": _OWN_TABLE,

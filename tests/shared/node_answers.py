@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lumiimg.check.static.host_fit import HostFit
+from lumiimg.check.static.files import HostFit
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import NodesReport, build_report

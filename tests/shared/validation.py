@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from lumiimg.report import json_output
-from lumiimg.report.json_kinds import KINDS
+from lumiimg.report.json_output import KINDS
 from lumiimg.report.schema import schema_of
 
 WRITERS = {

@@ -17,7 +17,7 @@ from lumiimg.check.static.process import StaticResult
 from lumiimg.cli import check
 from lumiimg.cli.commands import parser_for
 from lumiimg.cluster.nodes import check as nodes
-from lumiimg.cluster.nodes import slurm, submit
+from lumiimg.cluster.nodes import slurm
 from lumiimg.cluster.nodes.check import TOGETHER_LIMIT_S, NodesRequest, Waiting, Watch, shared_gpus, without_nic
 from lumiimg.cluster.nodes.node import (
     Fingerprint,
@@ -484,7 +484,7 @@ def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_ima
         program(stand_in, "sbatch", IN_ITS_FOLDER + script)
         heard: list[str] = []
         with pytest.raises(UndecidedError, match=f"(?s){said}") as caught:
-            submit.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
+            nodes.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
         assert heard == jobs, script
         assert caught.value.exit_code == ExitCode.UNDECIDED, script
         assert [path.name for path in tmp_path.iterdir()] == ["bin"], "nothing is left"
@@ -492,7 +492,7 @@ def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_ima
 
 def test_the_time_limit_of_a_job_holds_all_limits_of_the_check() -> None:
     longest = 2 * (nodes.start_limit_s(64) + nodes.NODE_LIMIT_S) + nodes.FIRST_LIMIT_S + TOGETHER_LIMIT_S
-    assert longest < 60 * submit.minutes(64) < longest + 300
+    assert longest < 60 * nodes.minutes(64) < longest + 300
 
 
 # -- what is printed --

@@ -46,8 +46,7 @@ from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
-from lumiimg.report.json_kinds import KINDS
-from lumiimg.report.json_output import strict_json, write_json
+from lumiimg.report.json_output import KINDS, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
 from lumiimg.resolve.decide import decide, locked
 from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock

@@ -25,7 +25,7 @@ from lumiimg.findings import Remedy
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image
-from lumiimg.report import json_kinds, json_output
+from lumiimg.report import json_output
 from lumiimg.report import text as shown_text
 from lumiimg.report.document import Document
 from lumiimg.secret import HIDDEN
@@ -197,7 +197,7 @@ def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
     monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
     builtins = json_output._builtins
 
-    def poisoned_text(value: object, keys: json_kinds.Keys | None, name: str, plain: Callable[[str], str]) -> object:
+    def poisoned_text(value: object, keys: json_output.Keys | None, name: str, plain: Callable[[str], str]) -> object:
         """Put a secret behind each text that stands in JSON."""
         return builtins(f"{value}{reports.behind}" if isinstance(value, str) else value, keys, name, plain)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumiimg.check.context import ImageInContext
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
 
 _DEVICES = Path("/dev")
 

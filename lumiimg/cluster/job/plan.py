@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lumiimg.catalog.sites import Site, SiteBind
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
     from lumiimg.resolve.image_python import Python
     from lumiimg.resolve.stack import Stack
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site, SiteVariable
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
     from lumiimg.host.snapshot import Snapshot
 
 

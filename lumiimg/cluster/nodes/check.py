@@ -1,7 +1,8 @@
 """`lumiimg check --nodes N`: the probes of one image on every node of a job, and what the nodes come to together.
 
 The files of the image are read once, here. One step starts one process per node. It carries out the task in a folder
-that all nodes share, and puts its answer beside it; nothing is read out of the step's output.
+that all nodes share, and puts its answer beside it; nothing is read out of the step's output. Where there are no nodes,
+a job of Slurm runs the same, and its result is read when it has ended.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -30,14 +32,16 @@ from lumiimg.cluster.nodes.node import (
     write_task,
 )
 from lumiimg.cluster.nodes.report import NodesReport, build_report, report_without_rccl
-from lumiimg.cluster.nodes.slurm import Allocation, own_command, run_step, shared_folder
-from lumiimg.errors import BadInputError, MissingHereError, one_line
+from lumiimg.cluster.nodes.slurm import Allocation, is_job_number, own_command, run_job, run_step, shared_folder
+from lumiimg.errors import BadInputError, ExitCode, LumiimgError, MissingHereError, UndecidedError, one_line
+from lumiimg.files import read_beginning
 from lumiimg.findings import Level
+from lumiimg.host.codec import FormError, from_json
 from lumiimg.nccl.node_names import folded
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import BinaryIO
 
     from lumiimg.check.context import ImageInContext
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from lumiimg.check.probe.task import ProbeTask
     from lumiimg.check.run.collective import Collective
     from lumiimg.engine.process import Completed
+
 
 NODE_LIMIT_S = 300.0
 """From when a node was seen to start; a plugin that hangs is reported by its probe after a minute, HIP after two."""
@@ -64,6 +69,31 @@ TOGETHER_LIMIT_S = LIMIT_S + 60.0
 _ASK = "ask Slurm for all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 _OUTPUT_LINES = 6
 _CUT_OFF = "not done: the job ended before it did"
+_REPORT = "report.json"
+_OUTPUT = "job.out"
+_PREPARE_S = 120.0
+"""For the files of the image to be read, and the probe programs compiled."""
+_MAX_BYTES = 64 << 20
+_NAME = "lumiimg"
+_ERRORS = {ExitCode.BAD_INPUT: BadInputError, ExitCode.MISSING_HERE: MissingHereError}
+SO_FAR = "--so-far"
+"""The option of `lumiimg check` that names where a report lies before it is whole."""
+# --no-kill: a node that fails is a result. --exclusive: work of others, or few cores, would make a collective slow,
+# which would be reported as a no; --oversubscribe, which can come from the user, takes it back. The report is there
+# whole or not at all; one of the probes alone is there before the collective begins.
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=lumiimg-check
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --time={minutes}
+#SBATCH --no-kill
+{command} >{report}.part
+code=$?
+[ ! -s {report}.part ] || mv {report}.part {report}
+exit "$code"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,3 +338,59 @@ class Watch:
             if seen is not None and (node := node_of_file(name)) in self._nodes:
                 seen.setdefault(node, now)
         self._on_progress(Waiting(len(self._answered), tuple(sorted(self.waiting)), self._given_up() - now))
+
+
+def check_by_job(
+    words: Sequence[str],
+    nodes: int,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    on_submitted: Callable[[str], None],
+) -> NodesReport:
+    """Run `lumiimg WORDS` in a job on this number of nodes, and return its report; `options` are for sbatch.
+
+    `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, UndecidedError
+    if there is no job, or it ends without a report; and what the check raised in the job.
+    """
+    with shared_folder() as folder:
+        script, report = folder / "job.sh", folder / _REPORT
+        command = shlex.join([*own_command(), *words, SO_FAR, str(report)])
+        place = shlex.quote(str(report))
+        script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes(nodes), command=command, report=place))
+        # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
+        done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_submitted)
+        try:
+            return from_json(NodesReport, read_beginning(report, _MAX_BYTES))
+        except FileNotFoundError as error:
+            raise _without_report(done, _last_line(folder / _OUTPUT)) from error
+        except (OSError, FormError) as error:
+            raise UndecidedError(f"the report of the job cannot be read: {one_line(str(error))}") from error
+
+
+def minutes(nodes: int) -> int:
+    """Return the time limit of a job: all limits of the check, as if each were reached.
+
+    Nodes that another has cut off are asked once more; they were there before, so that none has to be booted.
+    """
+    seconds = _PREPARE_S + limit_s(nodes) + (limit_s(nodes) - FIRST_LIMIT_S) + TOGETHER_LIMIT_S
+    return math.ceil(seconds / 60)
+
+
+def _without_report(done: Completed, said: str) -> LumiimgError:
+    """Return what a job that ended without a report comes to: as lumiimg said in it, where it did."""
+    # what sbatch says itself is the number of the job, as a rule
+    what = said.removeprefix(f"{_NAME}: ") or ("" if is_job_number(done.last_line) else done.last_line)
+    if said.startswith(f"{_NAME}: ") and done.exit_code in _ERRORS:
+        return _ERRORS[ExitCode(done.exit_code)](what)
+    return UndecidedError(
+        f"the job ended without a report (exit code {done.exit_code}): {one_line(what) or 'it said nothing'}",
+        hint="sacct shows whether it was cancelled, ran out of time or lost a node",
+    )
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = read_beginning(path, _MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")

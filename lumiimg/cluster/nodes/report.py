@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.run.execution import RunResult
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
     from lumiimg.cluster.nodes.node import Fingerprint, FingerprintGroup, NodeAnswers
 
 _LONG_NAMES = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.static.host_fit import doubts_of_binds
+from lumiimg.check.static.files import doubts_of_binds
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Advice, Answer, Severity, first_command
 from lumiimg.report.document import Document, Item, Section
@@ -12,7 +12,7 @@ from lumiimg.report.document import Document, Item, Section
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
 
 
 def refusals_document(fit: HostFit, command: str) -> Document:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer, Release
     from lumiimg.catalog.shown import Listing, ShownLayer, ShownRecipe, ShownSite
     from lumiimg.catalog.sites import Site
-    from lumiimg.report.json_kinds import Schemas
+    from lumiimg.report.json_output import Schemas
 
 _KINDS = {"base": "bases", "layer": "layers", "recipe": "recipes", "site": "sites", "broken": "broken"}
 """Of entries, each with the title above them, in their order."""

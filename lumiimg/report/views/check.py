@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Answer, Severity
 from lumiimg.nccl.node_names import folded
-from lumiimg.report.document import Document, Item, Section, Shown
-from lumiimg.report.views.gpu_code import account_section, account_summary
+from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
 from lumiimg.wording import count
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.pipeline import CheckReport, CheckResult
     from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
+    from lumiimg.resolve.gpu_account import GpuAccount
 
 FOUND = "What was found"
 _LONG_NAMES = 60
@@ -129,3 +129,19 @@ def _findings(report: NodesReport) -> Iterator[Section]:
         title = FOUND if len(report.groups) == 1 else f"{FOUND} on {names_of(group.nodes)}"
         items = finding_items(fresh, of, is_green=group.answer is Answer.NO_OBSTACLE)
         yield Section(title, items, is_headed=len(report.groups) > 1)
+
+
+def account_summary(account: GpuAccount) -> str:
+    """Return a line: each component with its mark."""
+    parts = ", ".join(f"{part.component} {part.in_short}" for part in account.parts)
+    return f"GPU code for {account.processor}: {parts or 'none was found'}"
+
+
+def account_section(account: GpuAccount | None) -> Section:
+    """Return the components with what the GPU takes of each; empty where there is no account."""
+    if account is None:
+        return Section("GPU code", ())
+    rows = (Row((part.component, part.in_short, part.reason, part.place), part.severity) for part in account.parts)
+    caption = f"Whether {account.gpu}, the GPU of {account.machine}, takes the code of each component"
+    table = Table(("component", account.processor, "why", "where"), tuple(rows), caption)
+    return Section("GPU code", (table,), Shown.PAGE)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.check.pipeline import CheckReport
-    from lumiimg.check.static.host_fit import HostFit
+    from lumiimg.check.static.files import HostFit
     from lumiimg.host.manifest import Loaded
     from lumiimg.host.margins import Margin
 

@@ -1,4 +1,4 @@
-"""What a GPU makes of the code of an image: for `check` by component, for `show --gpu` a table to be pasted."""
+"""What `show --gpu` answers: for which GPUs an image has code, as a table to be pasted."""
 
 from __future__ import annotations
 
@@ -7,31 +7,14 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import printable
 from lumiimg.findings import Severity
-from lumiimg.report.document import Document, Item, Lines, Row, Section, Shown, Table
+from lumiimg.report.document import Document, Item, Lines, Section
 from lumiimg.resolve.gpu_code import processors_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.resolve.gpu_account import GpuAccount
     from lumiimg.resolve.gpu_code import ImageGpuCode
-
-
-def account_summary(account: GpuAccount) -> str:
-    """Return a line: each component with its mark."""
-    parts = ", ".join(f"{part.component} {part.in_short}" for part in account.parts)
-    return f"GPU code for {account.processor}: {parts or 'none was found'}"
-
-
-def account_section(account: GpuAccount | None) -> Section:
-    """Return the components with what the GPU takes of each; empty where there is no account."""
-    if account is None:
-        return Section("GPU code", ())
-    rows = (Row((part.component, part.in_short, part.reason, part.place), part.severity) for part in account.parts)
-    caption = f"Whether {account.gpu}, the GPU of {account.machine}, takes the code of each component"
-    table = Table(("component", account.processor, "why", "where"), tuple(rows), caption)
-    return Section("GPU code", (table,), Shown.PAGE)
 
 
 def gpu_code_document(found: ImageGpuCode) -> Document:

@@ -20,7 +20,7 @@ from lumiimg.build.provenance import PLAN, SBOM, read_document
 from lumiimg.build.sbom import bill
 from lumiimg.build.userns_helper import _date
 from lumiimg.cluster.module.folder import RECORD, _record_in
-from lumiimg.cluster.nodes import submit
+from lumiimg.cluster.nodes import check as nodes_check
 from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
@@ -263,18 +263,18 @@ def _sources(data: bytes) -> None:
     parse_mirrors({}, text_of(words).split())
 
 
-@target("nodes-report", "cluster.nodes.submit.check_by_job", refuses=(UndecidedError,), form="json", rounds=15)
+@target("nodes-report", "cluster.nodes.check.check_by_job", refuses=(UndecidedError,), form="json", rounds=15)
 def _report(data: bytes) -> str:
     """What a job of `check --nodes` left for who submitted it."""
 
     def job(script: Path, *_: object) -> Completed:
-        (script.parent / submit._REPORT).write_bytes(data)
+        (script.parent / nodes_check._REPORT).write_bytes(data)
         return Completed(("sbatch",), 0, "1\n", 1.0)
 
     folder = contextlib.nullcontext(written(b"", "job/x").parent)
     with (
-        mock.patch.object(submit, "run_job", job),
-        mock.patch.object(submit, "shared_folder", return_value=folder),
+        mock.patch.object(nodes_check, "run_job", job),
+        mock.patch.object(nodes_check, "shared_folder", return_value=folder),
     ):
-        report = submit.check_by_job(["check"], 2, (), {}, lambda _: None)
+        report = nodes_check.check_by_job(["check"], 2, (), {}, lambda _: None)
     return printed(show, nodes_document(report), verbose=True)
