@@ -10,8 +10,9 @@ from lumiimg.errors import printable
 
 
 def write_note(text: str) -> None:
-    """Print on standard error what does not stop a command."""
-    print(f"lumiimg: {printable(text)}", file=sys.stderr)
+    """Print on standard error what does not stop a command; nor does it where that is full."""
+    with contextlib.suppress(OSError):
+        print(f"lumiimg: {printable(text)}", file=sys.stderr)
 
 
 def write_error(program: str, line: str, sentence: str, hint: str | None) -> None:

@@ -111,9 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            # The reader (`| head`) has what it wanted; Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + signal.SIGPIPE
+            return 128 + signal.SIGPIPE  # the reader (`| head`) has what it wanted
         stopped = BadInputError(error.strerror or str(error), where=os.fsdecode(error.filename or "") or None)
         write_error("lumiimg", str(stopped), stopped.sentence, stopped.hint)
         return ExitCode.NO if error.errno in {errno.ENOSPC, errno.EDQUOT} else ExitCode.BAD_INPUT
@@ -128,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _execute(arguments: argparse.Namespace) -> int:
     code = int(import_module(f"lumiimg.cli.{arguments.command}").execute(arguments))
+    sys.stdout.flush()  # an answer that nothing has taken is none
     _report_site(arguments)
     return code
 
@@ -158,7 +157,19 @@ def run() -> NoReturn:
         from lumiimg.cli import completion
 
         completion.answer(parser_for(os.environ.get("COMP_LINE", "").split(), offered=True))
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        _drop_what_is_left()
+
+
+def _drop_what_is_left() -> None:
+    """Drop what a stream that is full or closed did not take: Python would try again, complain, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_closed_streams() -> None:

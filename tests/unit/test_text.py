@@ -330,12 +330,28 @@ def test_a_noun_agrees_with_its_number() -> None:
         assert (count(1, one), count(0, one), count(2, one)) == (f"1 {one}", f"0 {many}", f"2 {many}")
 
 
-def test_a_standard_error_that_is_full_leaves_json_and_its_answer(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "lumiimg", "list", "--json"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, check=False, cwd=tmp_path)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["schema"] == 1
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_stream_that_is_full_is_no_crash_and_standard_error_leaves_json_and_its_answer(
+    tmp_path: Path, unbuffered: str
+) -> None:
+    log = tmp_path / "job.out"
+    log.write_text("its last line has no end, which is a note", "utf-8")
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    program = [sys.executable, "-m", "lumiimg"]
+    for words, code in ((["list", "--json"], 0), (["log", str(log), "--json"], 3), (["check", "nowhere.sif"], 2)):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*program, *words], stdout=subprocess.PIPE, stderr=full, check=False, cwd=tmp_path, env=environment
+            )
+        assert done.returncode == code, words
+        assert code == 2 or json.loads(done.stdout)["schema"] >= 1
+    for words in (["list", "--json"], ["list"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*program, *words], stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment
+            )
+        assert done.returncode == 1, words
+        assert done.stderr.splitlines()[-1] == b"lumiimg: No space left on device"
 
 
 def test_of_a_command_at_the_top_the_words_stay(capsys: Capture) -> None:
