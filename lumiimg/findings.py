@@ -200,8 +200,8 @@ STAND_INS = {
 }
 """What is shown for a name that a case does not have."""
 _NAME = re.compile(r"\{(\w+)\}")
-_QUOTED = re.compile(r""""(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|'[^']*'""")
-"""A word in quotes in a command, as `shlex.quote` and `wording.word` write them."""
+_OUTSIDE_QUOTES = re.compile(rf"""(?<!\w)(?:"(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|'[^']*')|{_NAME.pattern}""")
+"""A word in quotes, as `shlex.quote` and `wording.word` write them, else a name; an apostrophe opens no quotes."""
 
 
 def _joined(text: str, where: str | None) -> str | None:
@@ -211,6 +211,10 @@ def _joined(text: str, where: str | None) -> str | None:
 def with_values(text: str, names: Mapping[str, str]) -> str:
     """Return a text with values in the places that have the name of one: `{image}`."""
     return _NAME.sub(lambda found: names.get(found[1], found[0]), text)
+
+
+def _with_names(text: str, names: Mapping[str, str]) -> str:
+    return _OUTSIDE_QUOTES.sub(lambda found: names.get(found[1] or "", found[0]), text)
 
 
 class Remedy(str):
@@ -247,16 +251,13 @@ class Remedy(str):
     def concluded(self, names: Mapping[str, str]) -> Remedy:
         """Return it as it is shown: what lacks a name of this case is a sentence, and no command is proposed.
 
-        A word in quotes may be of the image, and may hold what looks like a place for a name. A name that has quotes
-        itself would end them there, so nothing is put into such a word, nor into a sentence that has quotes.
+        A word in quotes may be of the image, and hold what looks like a place for a name: it stays as it is.
         """
-        used = set(_NAME.findall(self))
-        quoted = set(_NAME.findall(" ".join(_QUOTED.findall(self.command or ""))))
-        quoted |= set(_NAME.findall(self.text)) if "'" in self.text else set()
-        if any("'" in names.get(name, "") for name in quoted):
-            return Remedy(with_values(self, STAND_INS))
-        lacks = any(name in STAND_INS and name not in names for name in used)
-        return Remedy(with_values(self, {**STAND_INS, **names})) if lacks else self.filled(names)
+        used = {found[1] for found in _OUTSIDE_QUOTES.finditer(self)}
+        if any(name in STAND_INS and name not in names for name in used):
+            return Remedy(_with_names(self, {**STAND_INS, **names}))
+        command = None if self.command is None else _with_names(self.command, names)
+        return Remedy(_with_names(self.text, names), command, self.where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,14 +41,11 @@ class Reason:
 
     def remedies(self, names: Mapping[str, str]) -> tuple[Remedy, ...]:
         """Return what to do, with names in it: in a command they are words of a shell."""
-        return tuple(filter(None, (_made(names, **parts) for parts in self.remedy)))
+        return tuple(_made(names, **parts) for parts in self.remedy)
 
 
 def _made(names: Mapping[str, str], text: str = "", command: str | None = None, where: str | None = None) -> Remedy:
     words = {name: word(value) for name, value in names.items()}
-    # what looks like a place for a name of the case is put into no command: that name would end its quotes
-    if command is not None and any("{" in value and f"{{{name}}}" in command for name, value in words.items()):
-        command = None
     return Remedy(with_values(text, names), with_values(command, words) if command else None, where)
 
 
@@ -129,7 +126,7 @@ class Findings:
         """
         kind, values = finding_types()[code], {"where": details.get("where") or "", **(names or {})}
         own = kind.reasons[reason] if reason is not None else kind
-        cause = details.get("cause") or own.cause or kind.cause
+        cause = own.cause or kind.cause
         self.found.append(
             Finding(
                 code,
@@ -139,7 +136,7 @@ class Findings:
                 details.get("where"),
                 details.get("evidence", ()),
                 details.get("chain", ()),
-                with_values(cause, values) if cause else None,
+                details.get("cause") or (with_values(cause, values) if cause else None),
                 details.get("remedy") or own.remedies(values) or kind.remedies(values),
                 details.get("source") or own.source or kind.source,
             )

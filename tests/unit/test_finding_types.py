@@ -106,12 +106,18 @@ def test_every_text_of_the_registry_is_whole_and_gets_the_names_that_it_has() ->
 
 @pytest.mark.threat
 def test_a_name_out_of_an_image_ends_no_quotes_of_a_command() -> None:
-    """`{image}` in the path of a plugin would be filled with the name of the image, inside quotes."""
+    """Nor is `{image}` in the path of a plugin filled with the name of the image."""
     for name in ("/opt/a b/x.so", "/opt/$(id)/x.so", "/opt/'; id; '/x.so", "/opt/{image}/x.so", "/opt/{path}"):
         found = Findings(Level.STATIC)
         found.add(Code.RCCL_SEVERAL, Severity.INFO, "two", reason="other", names={"path": name})
         (remedy,) = concluded(found.found[0].remedy, "it's; id; ' {site}.sif", "lumi")
-        if remedy.command is not None:
-            assert shlex.split(remedy.command) == ["lumiimg", "ldd", "it's; id; ' {site}.sif", name], name
-        else:
-            assert "{" in name
+        assert shlex.split(str(remedy.command)) == ["lumiimg", "ldd", "it's; id; ' {site}.sif", name], name
+
+
+def test_what_a_finding_says_of_an_image_is_no_text_of_the_registry() -> None:
+    found = Findings(Level.STATIC)
+    found.add(Code.IMAGE_COVERED, Severity.INFO, reason="hidden", where="/{folder}", cause="/opt/{where} is bound")
+    assert (found.found[0].summary, found.found[0].cause) == (
+        "/{folder} is in the image, and is not there in the container",
+        "/opt/{where} is bound",
+    )

@@ -16,6 +16,7 @@ import pytest
 
 from lumiimg.cli.main import main
 from lumiimg.findings import Advice, Remedy
+from lumiimg.wording import word
 from tests.shared import fabric_builder
 from tests.shared.programs import sampled
 from tests.shared.proposals import fault
@@ -90,15 +91,14 @@ def test_a_remedy_is_a_sentence_where_a_name_is_not_known() -> None:
 
 
 @pytest.mark.threat
-def test_a_name_of_this_case_never_ends_the_quotes_of_a_word_out_of_an_image() -> None:
-    foreign = shlex.quote("/opt/{image}$(touch PWNED){image}/lib.so")
-    for remedy in (
-        Remedy("load it first", f"export X={foreign}"),
-        Remedy(f"ln -s {foreign} x   (in the image's %post)"),
-    ):
-        for name in ("o'b/v.sif", "sp ace.sif", "a;touch PWNED;.sif"):
-            shown = remedy.concluded({"image": shlex.quote(name)})
-            assert shown.command is None
-            assert shlex.quote(name) not in shown
-        plain = remedy.concluded({"image": "v.sif"})
-        assert "'/opt/v.sif$(touch PWNED)v.sif/lib.so'" in plain, "one word, in quotes"
+def test_a_word_out_of_an_image_stays_as_it_is_whatever_place_for_a_name_it_seems_to_have() -> None:
+    for path in ("/opt/{image}$(touch PWNED){image}/lib.so", "/o'b/{site}", "a\n{rest}", '"{image}"'):
+        foreign = word(path)
+        for remedy in (
+            Remedy("load it first", f"export X={foreign}"),
+            Remedy(f"ln -s {foreign} x   (in the image's %post)"),
+        ):
+            for name in ("o'b/v.sif", "sp ace.sif", "a;touch PWNED;.sif", "v.sif"):
+                assert remedy.concluded({"image": shlex.quote(name), "site": "lumi"}) == remedy, (path, name)
+                shown = Remedy(f"the image's {remedy}", "check {image}").concluded({"image": shlex.quote(name)})
+                assert shown == f"the image's {remedy}: check {shlex.quote(name)}", "its own place is filled"
