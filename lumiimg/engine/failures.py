@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lumiimg.engine.process import ESCAPES
-from lumiimg.errors import MissingHereError, one_line
+from lumiimg.errors import MissingHereError, printable
 from lumiimg.toml import own_table
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def telling_line(output: str) -> str:
 def not_started(engine: Engine, output: str, *, where: str | None = None) -> MissingHereError:
     """Return the error for a container that an engine does not start, by what it printed, with what is to be done."""
     known = explain(output)
-    why = known.meaning if known else one_line(telling_line(output))[:_SAID_CHARS] or "it does not say why"
+    why = known.meaning if known else printable(telling_line(output))[:_SAID_CHARS] or "it does not say why"
     return MissingHereError(
         f"{engine.name} starts no container here: {why}", where=where, hint=known.remedy if known else None
     )

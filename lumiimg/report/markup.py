@@ -16,10 +16,10 @@ def shown(text: str, limit: int = LIMIT) -> str:
     """Return a text as it may stand on a page: control characters spelled out, secrets left out, cut where it is long.
 
     Control characters are those of `errors.printable`: NUL, which HTML cannot carry, and marks that turn the direction
-    of writing are among them.
+    of writing are among them. A secret is looked for in more than is shown: one that ends beyond is one, too.
     """
-    cut = printable(text[:limit])
-    return f"{cut}… (cut)" if len(text) > limit else cut
+    printed = printable(text[: 4 * limit])
+    return f"{printed[:limit]}… (cut)" if len(text) > limit else printed
 
 
 def element(tag: str, *content: Node, **attributes: str) -> ET.Element:

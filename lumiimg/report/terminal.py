@@ -19,7 +19,9 @@ WIDEST = 100
 _PIPE, _NARROWEST = 80, 40
 """A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
 _ROWS = 24
-"""Of a screen, the last of them for the prompt."""
+"""Of a screen."""
+_NOTE_AND_PROMPT = 2
+"""Rows below an answer: which site was taken (`cli/main.py`), and the prompt."""
 _SPACE = "\0"
 """Stands for a space of a name while lines are made; none is in what is printable."""
 
@@ -35,7 +37,7 @@ class Terminal:
         size = shutil.get_terminal_size()
         self.columns = size.columns if is_terminal else _columns(os.environ.get("COLUMNS", ""))
         self.width = max(min(self.columns, WIDEST), _NARROWEST)
-        self.rows = max(size.lines if is_terminal else 0, _ROWS) - 1
+        self.rows = max(size.lines if is_terminal else 0, _ROWS) - _NOTE_AND_PROMPT
         self.has_colours = is_terminal and not plain
 
     def write(self, lines: Iterable[str]) -> None:

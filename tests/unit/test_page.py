@@ -161,6 +161,11 @@ def test_names_of_nodes_in_a_table_are_seen_whole() -> None:
     assert shown("x" * 5000).endswith("x… (cut)")
 
 
+def test_a_secret_that_ends_beyond_what_is_shown_is_hidden() -> None:
+    for length in range(1900, 2000):
+        assert "sekret" not in shown(f"{'x' * length} https://user:sekret-word@host/ HF_TOKEN=sekret-word")
+
+
 def test_long_lines_of_anything_cost_no_time() -> None:
     for piece in ("a.", "token", "://", "'", "hf_", "/", "eyJ-.", '="'):
         assert len(shown(piece * 500_000)) < 30_000

@@ -58,12 +58,12 @@ def said(argv: list[str], capsys: Capture) -> str:
 
 
 def held_to_a_screen(words: list[str], capsys: Capture) -> str:
-    """Return what a command prints, which must have room on a screen with a line for the prompt."""
+    """Return what a command prints, which must have room on a screen with a line for the site that was taken and one for the prompt."""
     text = said(words, capsys)
     if words[0] == "trial":
         shutil.rmtree("trial")
     whole = said([*words, "--verbose"], capsys)
-    assert rows(text) <= 23, text
+    assert rows(text) <= 22, text
     if found := MORE.search(text):
         assert text.rstrip().endswith(found[0])
         assert sum(map(bool, whole.splitlines())) == sum(map(bool, text.splitlines())) - 1 + int(found[1]), words
