@@ -24,7 +24,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("--program is of an image", hint="leave it out")
     if bool(arguments.images) == is_request:
         raise BadInputError(
-            "name either an image or a request, not both",
+            "an image and a request are two questions" if is_request else "neither an image nor a request is named",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
     output = Output.of(arguments, (*arguments.images, arguments.host))

@@ -132,7 +132,7 @@ def _change(
     if old is None or new is None:
         return None
     demands = tuple(_demands(old, new))
-    gains = tuple(_losses(new, old, "defines as well", "needs no more", "has more of the net API"))
+    gains = tuple(_losses(new, old, "also defines", "no longer needs", "also has of the net API"))
     if not demands and not gains and old_path == new_path:
         return None
     has_left = old_path != new_path and now.library(old_path) is None
@@ -149,7 +149,7 @@ def _demands(old: HostLibrary, new: HostLibrary) -> Iterator[str]:
         known = before.get((file, family))
         if known is None or numbers_of(version) > numbers_of(known):
             yield f"needs {version} of {file}{f', before {known}' if known else ''}"
-    yield from _losses(old, new, "defines no more", "needs as well", "has no more of the net API")
+    yield from _losses(old, new, "no longer defines", "also needs", "no longer has of the net API")
 
 
 def _losses(old: HostLibrary, new: HostLibrary, defines: str, needs: str, has: str) -> Iterator[str]:

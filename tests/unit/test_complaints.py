@@ -23,7 +23,7 @@ SLIPS = {
     "check": ("IMAGE", "lumiimg check --help"),
     "build --add vllm": ("no base", "--base NAME"),
     "build --base rocm-6.2.4 --add own-packages": ("own-packages", "-r FILE"),
-    "explain": ("either an image or a request", "--base NAME"),
+    "explain": ("neither an image nor a request", "--base NAME"),
     "log": ("no log to read", "- for standard input"),
     "bind image.sif": ("--host", "lumiimg host scan -o host.json"),
     "check image.sif --sbatch=-A": ("--sbatch", "--nodes N"),

@@ -137,9 +137,9 @@ def test_what_a_library_gives_more_is_named_and_breaks_nothing(nodes: tuple[Path
     more = replace(old, facts=facts, net_symbols=("ncclNetPlugin_v99",))
     (change,) = compare(now, replace(now, libraries=(*(one for one in now.libraries if one != old), more))).changes
     assert (change.what, change.may_break) == ("libfabric.so.1", False)
-    assert change.details[0] == "defines as well: FABRIC_9.9"
-    assert change.details[1].startswith("needs no more: libc.so.6")
-    assert change.details[2] == "has more of the net API: ncclNetPlugin_v99"
+    assert change.details[0] == "also defines: FABRIC_9.9"
+    assert change.details[1].startswith("no longer needs: libc.so.6")
+    assert change.details[2] == "also has of the net API: ncclNetPlugin_v99"
 
 
 # -- images --

@@ -44,7 +44,7 @@ def test_nodes_that_differ_lead_with_how_to_go_on_without_them_and_how_to_look_a
     lead, *others = read(job(16, slow=(3, 4, 9))).causes
     assert lead.id == "some-nodes"
     assert lead.summary.startswith("3 of 16 nodes did not use the fast network: nid[005103-005104,005109]")
-    assert "took it on 13" in lead.summary
+    assert "used it on 13, so look for a difference between nodes" in lead.summary
     assert lead.remedy[0].endswith("sbatch '--exclude=nid[005103-005104,005109]' {script}")
     assert "--nodes 3 --sbatch='--nodelist=nid[005103-005104,005109]" in lead.remedy[1]
     absent = next(cause for cause in others if cause.id == "plugin-absent")
