@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import CheckReport, check_image
+from lumiimg.cli.error_output import say
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, printable
+from lumiimg.errors import BadInputError
 from lumiimg.files import write_text
 from lumiimg.findings import Level
 from lumiimg.nccl.node_names import folded
@@ -98,7 +99,7 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
 
 
 def _say_submitted(job: str) -> None:
-    print(f"job {printable(job)} is submitted; waiting for it (Ctrl-C cancels it)", file=sys.stderr, flush=True)
+    say(f"job {job} is submitted; waiting for it (Ctrl-C cancels it)")
 
 
 def _waiting_line(nodes: int) -> Callable[[Waiting], None]:

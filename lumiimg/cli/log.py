@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from lumiimg.check.run.log_answer import answer_of_log
-from lumiimg.cli.error_output import write_note
+from lumiimg.cli.error_output import say, write_note
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError, printable
+from lumiimg.errors import BadInputError
 from lumiimg.nccl.follow import follow
 from lumiimg.nccl.headline import headline
 from lumiimg.nccl.job_files import read_logs, total_bytes
@@ -102,7 +102,7 @@ def _follow(names: list[str]) -> LogReader:
         for _ in follow(reader, names):
             now = headline(reader.report())
             if now != last:
-                print(printable(now), file=sys.stderr, flush=True)
+                say(now)
                 last = now
     except KeyboardInterrupt:
         print(file=sys.stderr)

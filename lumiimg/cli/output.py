@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import ExitCode, LumiimgError, printable
+from lumiimg.cli.error_output import say
+from lumiimg.errors import ExitCode, LumiimgError
 from lumiimg.files import refuse_places, write_text
 from lumiimg.report.text import show
 
@@ -107,7 +107,7 @@ class Output:
                 answers.append(ImageAnswer.of_error(image, error))
             if time.monotonic() - said_at > _SOON_S:
                 said_at = time.monotonic()
-                print(printable(f"{len(answers)} of {len(images)} images are read"), file=sys.stderr, flush=True)
+                say(f"{len(answers)} of {len(images)} images are read")
         found = ImageAnswers.of(answers)
         document = images_document(command, found)
         self.write_files(document)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from lumiimg.build.builder import RebuildResult, build_image
@@ -14,10 +13,11 @@ from lumiimg.build.places import refuse_inputs, refuse_output
 from lumiimg.build.provenance import PLAN, plan_of, read_chain, site_of
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.build import check_result
+from lumiimg.cli.error_output import say
 from lumiimg.cli.image_build import progress_of, report_built
 from lumiimg.cli.request import open_sources
 from lumiimg.engine.workspace import scratch_folder
-from lumiimg.errors import ExitCode, printable
+from lumiimg.errors import ExitCode
 from lumiimg.host.wanted import known_machine
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             names = " + ".join(", ".join(definition.layers) for definition in chain)
             start = f"building {names} → {arguments.output}  ({machine.engine.name}, {way}: {because})"
-            print(printable(start), file=sys.stderr, flush=True)
+            say(start)
         built = build_image(
             chain,
             arguments.output,

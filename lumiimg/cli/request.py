@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -16,9 +15,10 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
+from lumiimg.cli.error_output import say
 from lumiimg.cli.inputs import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
-from lumiimg.errors import MissingHereError, printable
+from lumiimg.errors import MissingHereError
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.decide import decide, ground_of
 from lumiimg.resolve.network.mirrors import general_index
@@ -117,6 +117,6 @@ def _line_of(arguments: argparse.Namespace) -> Callable[[str], None]:
 
     def tell(line: str) -> None:
         if not arguments.quiet:
-            print(f"  {printable(line)}", file=sys.stderr)
+            say(f"  {line}")
 
     return tell

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from dataclasses import replace
 
 from lumiimg.build.choice import builds_here, machine_for_builds
@@ -13,6 +12,7 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.catalog.submission import sbatch_options, where_to_submit
+from lumiimg.cli.error_output import say
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
@@ -72,8 +72,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if allocation is not None and arguments.sbatch:
         raise BadInputError(f"this is job {allocation.job} already", where="--sbatch", hint="leave it out")
     options, output = sbatch_words(arguments.sbatch), Output.of(arguments)
-    say = _silent if output.quiet else _say
-    job = take_turn(folder, plan, allocation, options, os.environ, say, write_only=arguments.write_only)
+    on_step = _silent if output.quiet else say
+    job = take_turn(folder, plan, allocation, options, os.environ, on_step, write_only=arguments.write_only)
     if job is None:
         return _answer(folder, plan, replace(output, quiet=output.quiet or allocation is not None))
     if not output.as_json("trial-job", job) and job.command is not None:
@@ -95,7 +95,3 @@ def _answer(folder: TrialFolder, plan: TrialPlan, output: Output) -> int:
 
 def _silent(_: str) -> None:
     """Say nothing."""
-
-
-def _say(what: str) -> None:
-    print(printable(what), file=sys.stderr, flush=True)

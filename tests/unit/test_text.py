@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumiimg.check.images import ImageAnswer, ImageAnswers
+from lumiimg.cli.error_output import say
 from lumiimg.errors import ExitCode
 from lumiimg.findings import Advice, Remedy, Severity
 from lumiimg.report.document import (
@@ -352,6 +354,14 @@ def test_a_stream_that_is_full_is_no_crash_and_standard_error_leaves_json_and_it
             )
         assert done.returncode == 1, words
         assert done.stderr.splitlines()[-1] == b"lumiimg: No space left on device"
+
+
+def test_what_is_said_while_a_command_works_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys.stderr, "write", full)
+    say("50 of 200 images are read")
 
 
 def test_of_a_command_at_the_top_the_words_stay(capsys: Capture) -> None:
