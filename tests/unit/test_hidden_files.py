@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.fabric.names import PRIVATE
 from lumiimg.host.node_facts import mount_points
 from lumiimg.host.snapshot import ContainerEngine
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
 from tests.shared.elf_builder import library, runpath
-from tests.shared.fabric_builder import PLUGIN, bundled, host, snapshot
+from tests.shared.fabric_builder import PLUGIN, bundled, host, image, snapshot
 from tests.shared.programs import EVERYTHING
 from tests.shared.python_image import environment, python
 
@@ -173,6 +174,27 @@ def test_the_configuration_of_the_engine_decides(
         monkeypatch.setenv(name, value)
     said = answer(root, capsys, "--host", on_node(tmp_path, **settings))
     assert said["answer"] == answer_is, said["findings"]
+
+
+def test_what_is_bound_of_a_host_is_hidden_by_no_folder_that_may_be_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = image(tmp_path / "image")
+    for name in ("librccl.so.1", "libhsa-runtime64.so"):
+        moved(root, f"opt/rocm/lib/{name}", "usr/lib64")
+    environment(root)
+    node, words = snapshot(host(tmp_path / "node")), ["check", str(root), "--level", "static", "--json", "--host"]
+    with_opt = replace(read_snapshot(node), engine=ContainerEngine("Apptainer", "1.4.5", None, {"bind path": "/opt"}))
+    write_snapshot(with_opt, tmp_path / "opt.json")
+    for variables, file in (
+        ({}, tmp_path / "opt.json"),
+        ({"PWD": PRIVATE}, node),
+        ({"APPTAINER_BIND": "/x:/opt"}, node),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            assert main([*words, str(file)]) == 0, (variables, capsys.readouterr())
 
 
 def test_bind_and_explain_and_ldd_see_what_check_sees(

@@ -22,7 +22,7 @@ from lumiimg.check.static.plugin import judge_plugin, lacks_of_host, load_plugin
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
 from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.elf.objects import FoundBy  # noqa: TC001 - the codec reads the types of the fields
-from lumiimg.fabric.names import LIBCXI, LIBFABRIC, part_of
+from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
 from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_rccl
@@ -217,7 +217,8 @@ def _read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findi
 def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
     """Judge whether what the process has is there for everybody who starts it."""
     files = (job.program, *job.opens, *(process.settings.absolute(loaded.path) for loaded in process.objects))
-    for cover, below in may_be_hidden(image, files):
+    own = (file for file in files if not file.startswith(f"{PRIVATE}/"))  # what is bound lies over each cover
+    for cover, below in may_be_hidden(image, own):
         of, lines = {"folder": cover.path}, tuple(below[:_SHOWN])
         found.add(Code.IMAGE_COVERED, Severity.UNKNOWN, names=of, where=below[0], evidence=lines, cause=cover.by)
 

@@ -62,7 +62,8 @@ def judge_binds(environment: Mapping[str, str], process: Process, found: Finding
 
 def _overlap(target: str, path: str) -> bool:
     one, other = f"{target.rstrip('/')}/", f"{path.rstrip('/')}/"
-    return (one.startswith(other) or other.startswith(one)) and not one.startswith(f"{PRIVATE}/")
+    is_ours = any(each.startswith(f"{PRIVATE}/") for each in (one, other))
+    return (one.startswith(other) or other.startswith(one)) and not is_ours
 
 
 def judge_variables(variables: Variables, path: FabricPath, found: Findings) -> None:
