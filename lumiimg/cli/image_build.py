@@ -27,6 +27,7 @@ from lumiimg.host.carried_manifest import read_manifest, to_text
 from lumiimg.host.wanted import KnownMachine, known_machine, planned
 from lumiimg.image import open_image
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
+from lumiimg.report.terminal import takes_codes
 from lumiimg.report.text import show
 from lumiimg.report.views.build import built_document, definitions_document, start_document
 from lumiimg.report.views.cache import why_document
@@ -125,4 +126,4 @@ def progress_of(arguments: argparse.Namespace) -> Progress:
         return Progress()
     if arguments.verbose:
         return VerboseProgress()
-    return TerminalProgress() if sys.stderr.isatty() else LineProgress()
+    return TerminalProgress() if takes_codes(sys.stderr) else LineProgress()

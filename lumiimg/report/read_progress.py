@@ -7,6 +7,7 @@ import sys
 import time
 
 from lumiimg.errors import printable
+from lumiimg.report.terminal import takes_codes
 from lumiimg.wording import size
 
 _FIRST_S, _AGAIN_S = 3.0, 0.5
@@ -23,7 +24,7 @@ class ReadProgress:
 
     def __init__(self, total_bytes: int | None, *, quiet: bool) -> None:
         self._total = total_bytes
-        self._is_shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self._is_shown = not quiet and sys.stderr is not None and takes_codes(sys.stderr)
         self._next = time.monotonic() + _FIRST_S
         self._is_written = False
 

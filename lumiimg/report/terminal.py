@@ -26,19 +26,22 @@ _SPACE = "\0"
 """Stands for a space of a name while lines are made; none is in what is printable."""
 
 
+def takes_codes(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal that takes what colours a line, or clears it; without TERM nobody knows."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
+
+
 class Terminal:
     """A stream, its width in columns, its height in rows, and whether it takes colours."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.is_terminal = is_terminal = stream.isatty()
-        # TERM is not set where nothing is known of the terminal
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") in {"", "dumb", "unknown"}
         size = shutil.get_terminal_size()
         self.columns = size.columns if is_terminal else _columns(os.environ.get("COLUMNS", ""))
         self.width = max(min(self.columns, WIDEST), _NARROWEST)
         self.rows = max(size.lines if is_terminal else 0, _ROWS) - _NOTE_AND_PROMPT
-        self.has_colours = is_terminal and not plain
+        self.has_colours = takes_codes(stream) and not os.environ.get("NO_COLOR")
 
     def write(self, lines: Iterable[str]) -> None:
         """Print lines."""

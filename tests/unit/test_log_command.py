@@ -233,6 +233,7 @@ def test_how_far_a_long_log_was_read_is_shown_on_a_terminal_and_nowhere_else(mon
         seen.close()
         return stream.getvalue()
 
+    monkeypatch.setenv("TERM", "xterm")
     lines = shown(Terminal()).split("\r\x1b[K")  # from the third second on
     assert [line.rpartition(", ")[2] for line in lines[1:4]] == ["60 %", "80 %", "100 %"]
     assert lines[1].startswith("read ")
@@ -240,6 +241,9 @@ def test_how_far_a_long_log_was_read_is_shown_on_a_terminal_and_nowhere_else(mon
     assert "read " in (of_a_pipe := shown(Terminal(), None))
     assert "%" not in of_a_pipe
     assert (shown(io.StringIO()), shown(Terminal(), quiet=True)) == ("", "")
+    for plain in ("", "dumb", "unknown"):
+        monkeypatch.setenv("TERM", plain)
+        assert shown(Terminal()) == "", "it would show the codes"
 
 
 def test_the_list_of_what_is_known(capsys: Capture) -> None:
