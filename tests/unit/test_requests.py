@@ -176,9 +176,12 @@ def test_what_contradicts_itself_is_one_line(
             code, said = answer([*command, *words], capsys)
             assert (code, said.count("\n"), fault in said) == (ExitCode.BAD_INPUT, 1, True), said
             assert (len(said) < 4000, "hunter2" in said) == (True, False), said
-    for words in ([], [str(image), "--base", "rocm-6.4.4"]):
+    for words, fault in (
+        ([], "neither an image nor a request"),
+        ([str(image), "--base", "rocm-6.4.4"], "an image and a request are two"),
+    ):
         code, said = answer(["explain", *words], capsys)
-        assert (code, "either an image or a request" in said) == (ExitCode.BAD_INPUT, True)
+        assert (code, fault in said) == (ExitCode.BAD_INPUT, True)
     for words in (["--mirror", "a=b"], ["--fabric", "host"], ["--layers", "."]):
         code, said = answer(["explain", str(image), *words], capsys)
         assert (code, "says nothing about a finished image" in said) == (ExitCode.BAD_INPUT, True)
