@@ -205,3 +205,18 @@ def test_no_finding_is_reported_twice(more: tuple[str, ...], root: Path, capsys:
         assert len(said) == len({*said})
         one_each = [identity for identity, _ in said if identity.startswith(("image.driver", "gpu.", "fabric.two-hip"))]
         assert len(one_each) == len({*one_each}), said
+
+
+def test_that_the_c_library_of_an_image_ends_all_binds_is_known_whichever_program_jobs_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node", glibc=38))
+    for glibc, answer, severities in ((35, "no", {"problem"}), (41, "undecided", set())):
+        root = image(tmp_path / str(glibc), glibc=glibc)
+        python(root, "usr")
+        torch(root, "usr")
+        (root / "usr" / SITE / "sitecustomize.py").write_text("import sys\nsys.path.insert(0, '/x')\n")
+        main(["check", str(root), "--level", "static", "--host", str(node), "--json"])
+        said = json.loads(capsys.readouterr().out)
+        assert said["answer"] == answer
+        assert {each["severity"] for each in said["findings"] if each["id"] == "bind.refused"} == severities

@@ -247,7 +247,7 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
     job = min(results, key=lambda job: _rank(results[job].static))
     worst, static = results[job], results[job].static
     if jobs.note:
-        static = _note_program(jobs, static, job, found)
+        static = _note_program(jobs, worst, job, found)
     for other, result in results.items():
         rccl = result.static.path.rccl
         if rccl not in {None, static.path.rccl}:
@@ -263,16 +263,22 @@ def _rank(result: StaticResult) -> int:
     return next((i for i, each in enumerate((Severity.PROBLEM, Severity.UNKNOWN)) if each in severities), 2)
 
 
-def _note_program(jobs: JobProcesses, static: StaticResult, job: JobProcess, found: Findings) -> StaticResult:
+def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, found: Findings) -> StaticResult:
     """Note how the program was found; where another may be the one, problems of this one are not problems of the image.
 
-    What no process of the image gets past is one all the same: then it is about libraries, and no program is known.
+    What no process of the image gets past is one all the same: that is about libraries, where no program is known, or
+    about the image's C library, by which no binds load.
     """
-    lines: tuple[str, ...] = ()
+    static, lines = checked.static, tuple[str, ...]()
     if jobs.is_open and job.is_program:
-        lines = tuple(f"if it is this one: {f.summary}" for f in static.findings if f.severity is Severity.PROBLEM)
-        left = tuple(finding for finding in static.findings if finding.severity is not Severity.PROBLEM)
-        static = replace(static, findings=left)
+        refusals = checked.manifest.refusals if checked.manifest else ()
+        is_of_image = all(
+            each.need == LIBFABRIC or (each.of_host and each.need.startswith("GLIBC_")) for each in refusals
+        )
+        of_each = {Code.BIND_REFUSED} if is_of_image else set()
+        own = [f for f in static.findings if f.severity is Severity.PROBLEM and f.id not in of_each]
+        lines = tuple(f"if it is this one: {finding.summary}" for finding in own)
+        static = replace(static, findings=tuple(finding for finding in static.findings if finding not in own))
     what = jobs.note or ""
     found.add(Code.PROGRAM_UNKNOWN, Severity.UNKNOWN if jobs.is_open else Severity.INFO, what, evidence=lines)
     return static
