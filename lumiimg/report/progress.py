@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -79,7 +80,8 @@ class LineProgress(Progress):
 
     def _say(self, text: str) -> None:
         self._spoken_at = time.monotonic()
-        print(printable(text), file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a build goes on where standard error is full or gone
+            print(printable(text), file=sys.stderr, flush=True)
 
 
 class VerboseProgress(LineProgress):

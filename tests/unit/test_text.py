@@ -39,6 +39,7 @@ from lumiimg.report.document import (
     Tree,
     facts_section,
 )
+from lumiimg.report.progress import LineProgress
 from lumiimg.report.text import show
 from lumiimg.report.views.images import images_document
 from lumiimg.wording import count
@@ -362,6 +363,7 @@ def test_what_is_said_while_a_command_works_does_not_stop_it(monkeypatch: pytest
 
     monkeypatch.setattr(sys.stderr, "write", full)
     say("50 of 200 images are read")
+    LineProgress().notice("the cache is open to others")
 
 
 def test_of_a_command_at_the_top_the_words_stay(capsys: Capture) -> None:
