@@ -223,8 +223,8 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[tuple[str, str], s
             yield RuleResult("layers", RuleOutcome.REFUSED, f"code for {site.arch}", have, because, site.source)
         elif site.vendor is None:
             need = f"code for the GPUs of {site.name}"
-            told = " ".join(f"{option}=GPU" for option in options)
-            because = f"{site.name} may have any GPU, and code for others does not run on it: name yours ({told})"
+            yours = " ".join(f"{option}=GPU" for option in options)
+            because = f"{site.name} may have any GPU, and code for others does not run on it: name yours ({yours})"
             yield RuleResult("layers", RuleOutcome.UNKNOWN, need, have, because, site.source)
 
 
