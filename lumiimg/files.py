@@ -69,6 +69,8 @@ def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | No
     for option, place in places.items():
         if place is None:
             continue
+        if str(place) == "-":
+            raise BadInputError("standard output is not a file", where=f"{option} -", hint="name a file")
         refuse_bad_name(place)
         if (other := taken.setdefault(place.resolve(), option)) != option:
             raise BadInputError("is one file for two results", where=str(place), hint=f"{other} and {option} name two")

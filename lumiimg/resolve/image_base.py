@@ -63,7 +63,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     """
     refuse_password(base, "--base")
     if not base.isprintable():
-        raise BadInputError("a name that cannot be printed cannot stand in a definition", where="--base")
+        raise BadInputError("its name cannot be printed, and a definition has to name it", where=base, hint="rename it")
     if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", "oras://", DAEMON_SCHEME}:
         raise BadInputError(
             "cannot be read from here",

@@ -215,6 +215,7 @@ BAD_INPUT = {
     "host scan -o nodir/x": NO_FOLDER,
     "job x.sif --site lumi -o nodir/x -- true": NO_FOLDER,
     "build": "no base; ",
+    "adapt a\x01b.sif": "a\\x01b.sif: its name cannot be printed, and a definition has to name it; rename it",
     "build --base debian13": "did you mean debian-13",
     "build --base debian-13 --add netprob": "did you mean netprobe?",
     "build --recipe dem": "did you mean demo?",

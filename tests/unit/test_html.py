@@ -217,6 +217,7 @@ def test_a_result_is_never_written_over_what_is_read_or_where_there_is_no_folder
         (log, "is what is read"),
         (tmp_path / "no" / "page", "no such folder"),
         (tmp_path, "is a folder"),
+        ("-", f"{option} -: standard output is not a file"),
     ):
         assert main(["log", str(log), option, str(place)]) == ExitCode.BAD_INPUT
         assert words in capsys.readouterr().err
