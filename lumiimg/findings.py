@@ -238,6 +238,20 @@ class Remedy(str):
         made.text, made.command, made.where = text, command, where
         return made
 
+    @classmethod
+    def decoded(cls, value: object) -> Self:
+        """Return a remedy out of a file: of its parts, or as it is shown. Raises ValueError."""
+        parts = value if isinstance(value, dict) else {"text": value}
+        if not parts.keys() <= {"text", "command", "where"} or not all(
+            isinstance(p, str | None) for p in parts.values()
+        ):
+            raise ValueError("should be a remedy")
+        return cls(**parts)
+
+    def encoded(self) -> dict[str, str | None]:
+        """Return what `decoded` reads."""
+        return {"text": self.text, "command": self.command, "where": self.where}
+
     @property
     def reason(self) -> str | None:
         """What the command does, and where it is typed; None where it says that."""

@@ -20,6 +20,7 @@ ROOM_FILES = [f for f in FILES if f.parent != PACKAGE]
 FLOORS: list[set[str]] = [
     {"errors", "findings", "secret", "toml", "wording"},
     {"files"},
+    {"decode"},
     {"elf", "image", "catalog", "nccl", "gpu"},
     {"engine"},
     {"fabric"},

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import tomli_w
+from msgspec import Meta, Struct
 
 from lumiimg.build.provenance import _Carried, _ChainEntry, _definition
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue, read_recipe
@@ -16,6 +20,7 @@ from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
 from lumiimg.catalog.toml_table import CatalogError
+from lumiimg.decode import DecodeError, Positive, Text, decode_json, decode_toml, encode, to_json
 from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.docker.dockerfile import bash_word, parse_value, split_words
 from lumiimg.definition.docker.draft import make_draft, write_draft
@@ -24,6 +29,22 @@ from lumiimg.definition.text import DefinitionError
 from lumiimg.errors import BadInputError
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, root_of, scratch, text_of, written
+
+
+class _Part(Struct, forbid_unknown_fields=True):
+    name: Annotated[Text, Meta(max_length=9)]
+    size: Positive = 1
+    shape: re.Pattern[str] | None = None
+    parts: tuple[_Part, ...] = ()
+    more: Mapping[str, _Part] = {}
+
+
+@target("decoded", "decode.decode_json", "decode.decode_toml", refuses=(DecodeError,), form="json")
+def _decoded(data: bytes) -> None:
+    """The same value as JSON, and where it can be as TOML."""
+    value = decode_json(data, _Part, where="part.json")
+    assert decode_json(to_json(value).encode(), _Part) == value
+    decode_toml(tomli_w.dumps(encode(value)), _Part, where="part.toml")
 
 
 @target(
