@@ -37,8 +37,14 @@ from lumiimg.engine.own_folder import remove_tree
 from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError
 from lumiimg.files import make_folder, open_regular, replaced, temporary_folder
-from lumiimg.host.carried_manifest import MANIFEST, MANIFEST_LABEL, MANIFEST_PATH, to_text
-from lumiimg.host.wanted import KnownMachine, wanted_by
+from lumiimg.host.image_manifest import (
+    MANIFEST,
+    MANIFEST_LABEL,
+    MANIFEST_PATH,
+    make_manifest,
+    snapshot_key,
+    to_text,
+)
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
 from lumiimg.image.sif import read_sif_file
 from lumiimg.image.squashfs.weave import can_weave, weave
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
     from lumiimg.build.strategy import Strategy
     from lumiimg.definition.definition import Definition
     from lumiimg.engine.engine import Engine
+    from lumiimg.host.snapshot import Snapshot
     from lumiimg.image.compare import FileDifference, ImageDiff
     from lumiimg.resolve.lock import Lock
     from lumiimg.resolve.store import Store
@@ -155,7 +162,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     cache: Path,
     downloads: Store,
     progress: Progress,
-    runs_on: KnownMachine,
+    node: Snapshot | None,
     replaces: bool,
     again: bool,
     keeps_compiled: bool = True,
@@ -166,7 +173,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     Layers whose result is in the cache are not built again. The log beside it has the engine's output. `documents` are
     JSON by name, which the image carries; `replaces`: what is at `output` and is another image may go;
     `keeps_compiled`: what scripts compile is taken from the cache and put there; `fresh`: the base is not, and what is
-    above it only where it came to the same; `runs_on`: what the bind manifest of the image is settled with.
+    above it only where it came to the same; `node`: what the bind manifest of the image is made for.
 
     Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at `output`.
     MissingHereError if the engine cannot build what the cache does not have.
@@ -177,7 +184,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
     kept = LayerCache(cache)
     steps = steps_of(chain, machine)
     keys = layer_keys(steps, machine)
-    number = image_key(keys[-1], {**documents, MANIFEST: runs_on.text})
+    number = image_key(keys[-1], {**documents, MANIFEST: snapshot_key(node)})
     there = is_there(output, number)
 
     def built(reused_steps: int, stages: Sequence[BuildStage], *, is_new: bool) -> BuiltImage:
@@ -222,7 +229,7 @@ def build_image(  # noqa: PLR0913 - the settings of one build, each by name
         with written_by_rename(output) as partial:
             if not can_weave(layers[:1]):
                 layers[0] = packed_again(work.step(chain[0], "base"), layers[0])
-            layers, front = work.described(chain, layers, documents, number, runs_on)
+            layers, front = work.described(chain, layers, documents, number, node)
             weave(layers, partial, front.size_bytes)
             sif_writer.write_front(partial, front, identity=number)
             open_image(partial).close()
@@ -277,10 +284,10 @@ class _Work:
         layers: list[Path],
         documents: Mapping[str, bytes],
         identity: str,
-        runs_on: KnownMachine,
+        node: Snapshot | None,
     ) -> tuple[list[Path], sif_writer.Front]:
         """Return layers with one more that says what is in the image, and its front, which says that, too."""
-        documents = {**documents, SBOM: self.bill(chain, layers, identity), MANIFEST: self.manifest(layers, runs_on)}
+        documents = {**documents, SBOM: self.bill(chain, layers, identity), MANIFEST: self.manifest(layers, node)}
         layers = [*layers, self.provenance(chain, layers, documents)]
         return layers, sif_writer.Front(
             chain[-1].text, {**documents, INSPECTED: self.inspected(layers, chain[-1].text)}
@@ -291,10 +298,10 @@ class _Work:
         with open_stack(layers) as image:
             return bill(image.root, (source for one in chain for source in sources_of(one)), identity)
 
-    def manifest(self, layers: Sequence[Path], runs_on: KnownMachine) -> bytes:
+    def manifest(self, layers: Sequence[Path], node: Snapshot | None) -> bytes:
         """Return what the image wants of the machine that it runs on."""
         with open_stack(layers) as image:
-            return to_text(wanted_by(image, runs_on)).encode()
+            return to_text(make_manifest(image, node)).encode()
 
     def inspected(self, layers: Sequence[Path], definition: str) -> bytes:
         """Return what an engine shows of the image."""

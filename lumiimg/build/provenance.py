@@ -5,7 +5,7 @@
               files/…              files of layers that no server has
               lumiimg.json         what was asked for, with the lock
               sbom.cdx.json        what is in it
-              bind-manifest.json   what it wants of the machine that it runs on (host/carried_manifest.py)
+              bind-manifest.json   what it wants of the machine that it runs on (host/image_manifest.py)
 
 The last three are JSON objects of the SIF as well, to be read without its file system.
 """
@@ -30,7 +30,8 @@ from lumiimg.definition.definition import Definition, StagedFile
 from lumiimg.definition.reader import check_definition, read_sections
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.files import open_regular
-from lumiimg.host.carried_manifest import CarriedManifest, read_manifest
+from lumiimg.host.image_manifest import read_manifest
+from lumiimg.host.manifest import BindManifest  # noqa: TC001 - the schema reads the types of the fields
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.sif import DataType, read_sif
@@ -170,13 +171,12 @@ class ImageRecord:
 
     image: Path
     """As it was named."""
-    plan: dict[str, Any] | None
-    """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes. Null where it has none: an
-    engine built it from definition files."""
+    plan: dict[str, Any]
+    """As it stands in the image, whoever wrote it; schema `plan` is what lumiimg writes."""
     sbom: dict[str, Any] | None
     """Bill of materials, as it stands in the image: CycloneDX 1.6 where lumiimg wrote it; null where it has none."""
-    bind_manifest: CarriedManifest | None
-    """What it wants of a machine's fabric; null where it carries no manifest."""
+    bind_manifest: BindManifest | None
+    """What `bind` answered for it when it was built; null where it carries no manifest."""
 
 
 def read_record(image: Path) -> ImageRecord:
@@ -184,19 +184,13 @@ def read_record(image: Path) -> ImageRecord:
     with open_image(image, user_cache) as opened:
         manifest = read_manifest(opened.root)
     plan, bill = read_plan(image), read_document(image, SBOM)
-    if plan is None and manifest is None:
+    if plan is None:
         raise BadInputError(
             "does not say how it was built",
             where=str(image),
             hint="what it would use: lumiimg check; its files: lumiimg explain",
         )
     return ImageRecord(image, plan, bill, manifest)
-
-
-def site_of(image: Path, environment: Mapping[str, str]) -> str | None:
-    """Return the site that an image says it is for, where that is known by its name: a path is not followed."""
-    site = (read_document(image, PLAN) or {}).get("site")
-    return next((name for name in site_names(environment) if name == site), None)
 
 
 def asked_for(image: Path) -> tuple[str, ...]:

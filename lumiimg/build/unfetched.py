@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.build.builder import write_definitions
 from lumiimg.build.fetch import sources_of
-from lumiimg.definition.writer import with_manifest, write_chain, write_flat
+from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import MissingHereError
 from lumiimg.files import replaced
 from lumiimg.resolve.lock import Lock, LockedSource
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.definition.definition import Definition
-    from lumiimg.host.carried_manifest import CarriedManifest
     from lumiimg.resolve.store import Store
 
 FETCH = "fetch.sh"
@@ -61,15 +60,12 @@ def _command(definition: Definition, image: str) -> str:
     return f"{engine_word()} build {options} {image}.sif {definition.name}.def"
 
 
-def write_from_lock(
-    lock: Lock, manifest: CarriedManifest, folder: Path, store: Store, on_line: Callable[[str], None]
-) -> WrittenDefinitions:
+def write_from_lock(lock: Lock, folder: Path, store: Store, on_line: Callable[[str], None]) -> WrittenDefinitions:
     """Write the definitions of a lock, step by step and as one, with what they need beside them.
 
     Raises as `unreachable` and `write_definitions`.
     """
-    *below, last = write_chain(lock)
-    definitions = (*below, with_manifest(last, manifest), with_manifest(write_flat(lock), manifest))
+    definitions = (*write_chain(lock), write_flat(lock))
     missing = unreachable(definitions, store, on_line)
     write_definitions(definitions, folder, store, on_line, missing)
     return WrittenDefinitions(folder, definitions, write_fetch(definitions, missing, folder) if missing else None)

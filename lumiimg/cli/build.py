@@ -62,7 +62,7 @@ def check_result(arguments: argparse.Namespace) -> None:
     """Refuse options of what comes out that do not go together. Raises BadInputError."""
     if arguments.html and (arguments.dry_run or arguments.definitions):
         raise BadInputError("reports what a build took, and nothing is built", where="--html", hint="leave it out")
-    if arguments.manifest and arguments.dry_run:
+    if arguments.manifest and (arguments.dry_run or arguments.definitions):
         raise BadInputError("is read from the image, and nothing is built", where="--manifest", hint="leave it out")
     reads = (arguments.lock, arguments.output, arguments.host)
     refuse_places({"--html": arguments.html, "--manifest": arguments.manifest}, reads)

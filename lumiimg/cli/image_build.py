@@ -18,13 +18,15 @@ from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import PLAN
 from lumiimg.build.unfetched import write_from_lock
 from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.sites import find_site
 from lumiimg.cli.output import Output
 from lumiimg.cli.request import open_sources
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import ExitCode
 from lumiimg.files import write_text
-from lumiimg.host.carried_manifest import read_manifest, to_text
-from lumiimg.host.wanted import KnownMachine, known_machine, planned
+from lumiimg.host.image_manifest import read_manifest, to_text
+from lumiimg.host.snapshot import Snapshot
+from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.report.progress import LineProgress, TerminalProgress, VerboseProgress
 from lumiimg.report.terminal import takes_codes
@@ -52,15 +54,15 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
         write_text(arguments.lock, lock_text(lock, request))
     with progress_of(arguments) as progress:
         if arguments.definitions is not None:
-            return _write_definitions(arguments, sources.store, lock, request, progress)
+            return _write_definitions(arguments, sources.store, lock, progress)
         machine = machine_for_builds(os.environ, cache)
         if not arguments.why:
             way, because = choose_way(machine, arguments.strategy)
             if not arguments.quiet:
                 show(start_document(lock, machine.engine, output_of(arguments), f"{way}: {because}"), stderr=True)
         lock = lock_base(lock, cache, progress.notice)
-        runs_on = _runs_on(arguments, request, progress)
-        chain = write_chain(lock, runs_on.site.arch if runs_on.site else None)
+        node = _node(arguments, request, progress)
+        chain = write_chain(lock, find_site(request.site, os.environ).arch if request.site else None)
         if arguments.why:
             found = why_rebuilt(steps_to(arguments.why, chain, machine), chain, machine, LayerCache(cache))
             return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
@@ -74,7 +76,7 @@ def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:
             cache=cache,
             downloads=sources.store,
             progress=progress,
-            runs_on=runs_on,
+            node=node,
             replaces=arguments.force,
             again=arguments.force,
             fresh=arguments.fresh,
@@ -93,18 +95,17 @@ def report_built(arguments: argparse.Namespace, result: BuildResult | RebuildRes
     Output.of(arguments).deliver(built_document(result), kind, result)
 
 
-def _write_definitions(
-    arguments: argparse.Namespace, store: Store, lock: Lock, request: Request, progress: Progress
-) -> int:
-    manifest = planned(lock.fabric, _runs_on(arguments, request, progress))
-    written = write_from_lock(lock, manifest, arguments.definitions, store, progress.line)
-    if arguments.manifest:
-        write_text(arguments.manifest, to_text(manifest))
+def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, progress: Progress) -> int:
+    written = write_from_lock(lock, arguments.definitions, store, progress.line)
     return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written)
 
 
-def _runs_on(arguments: argparse.Namespace, request: Request, progress: Progress) -> KnownMachine:
-    return known_machine(request.site, request.host, os.environ, progress.notice if arguments.locked else None)
+def _node(arguments: argparse.Namespace, request: Request, progress: Progress) -> Snapshot | None:
+    """Return the node that the image is for. Raises BadInputError."""
+    if arguments.locked and request.host is not None and not request.host.is_file():
+        progress.notice(f"{request.host}, which the lock names, is not here: the bind manifest is made without it")
+        return None
+    return read_snapshot(request.host) if request.host else None
 
 
 def refuse_places_of_build(arguments: argparse.Namespace) -> None:

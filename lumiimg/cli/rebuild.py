@@ -10,7 +10,7 @@ from lumiimg.build.builder import RebuildResult, build_image
 from lumiimg.build.choice import choose_way, machine_for_builds
 from lumiimg.build.local_base import check_mirror, give_base
 from lumiimg.build.places import refuse_inputs, refuse_output
-from lumiimg.build.provenance import PLAN, plan_of, read_chain, site_of
+from lumiimg.build.provenance import PLAN, plan_of, read_chain
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.build import check_result
 from lumiimg.cli.error_output import say
@@ -18,7 +18,7 @@ from lumiimg.cli.image_build import progress_of, report_built
 from lumiimg.cli.request import open_sources
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import ExitCode
-from lumiimg.host.wanted import known_machine
+from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
 from lumiimg.image.compare import ImageDiff, compare
 from lumiimg.resolve.lock import file_sha256
@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
             cache=scratch / "cache" if arguments.fresh else cache,
             downloads=sources.store,
             progress=progress,
-            runs_on=known_machine(site_of(arguments.image, os.environ), arguments.host, os.environ),
+            node=read_snapshot(arguments.host) if arguments.host else None,
             replaces=arguments.force,
             again=arguments.force or arguments.fresh,
             keeps_compiled=False,  # what a stranger's script leaves there would go into other images

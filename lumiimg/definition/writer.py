@@ -28,8 +28,6 @@ from lumiimg.definition.text import (
     quote_bash,
     quote_sh,
 )
-from lumiimg.host.carried_manifest import MANIFEST_LABEL, MANIFEST_PATH
-from lumiimg.host.carried_manifest import to_text as manifest_text
 from lumiimg.resolve.arguments import gpus_of
 from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
 from lumiimg.resolve.stack import OWN_PACKAGES
@@ -37,7 +35,6 @@ from lumiimg.resolve.stack import OWN_PACKAGES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumiimg.host.carried_manifest import CarriedManifest
 
 CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
@@ -120,21 +117,6 @@ def write_flat(lock: Lock) -> Definition:
     )
     check_definition(definition)
     return definition
-
-
-def with_manifest(definition: Definition, manifest: CarriedManifest) -> Definition:
-    """Return the last definition of an image with a bind manifest, which its `%post` writes, and the label for it.
-
-    `lumiimg build` needs none: it writes the one that it reads from the finished image.
-    """
-    text = manifest_text(manifest).replace("{{", "{\\u007b")  # in a string: nowhere else two stand side by side
-    write = f"mkdir -p {MANIFEST_PATH.rpartition('/')[0]}\ncat >{MANIFEST_PATH} <<'{_END}'\n{text}{_END}\n"
-    sections = replace(
-        definition.sections,
-        post=definition.sections.post.removesuffix(CLEAN) + checked_body(write, MANIFEST_PATH) + CLEAN,
-        labels=(*definition.sections.labels, (MANIFEST_LABEL, MANIFEST_PATH)),
-    )
-    return replace(definition, sections=sections)
 
 
 def _sections(lock: Lock, header: Header, layers: Sequence[LockedLayer], below: Sequence[LockedLayer]) -> Sections:

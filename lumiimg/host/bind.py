@@ -24,7 +24,7 @@ from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals
 from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, attempt
 from lumiimg.host.container_view import ENGINE_LIBRARIES
-from lumiimg.host.manifest import Bind, BindManifest, Loaded, Refusal, Variable
+from lumiimg.host.manifest import Bind, Loaded, Refusal, SolvedManifest, Variable
 from lumiimg.host.refusals import BindRefusedError, name_of
 from lumiimg.host.snapshot_tree import host_native
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     HostOffer = Callable[[str], str | None]
 
+OWN_LIBCXI = "libcxi is the image's own: only a run shows whether it fits the driver of this machine"
 _MAX_ROUNDS = 50
 """A round adds all that is missing then: as many as a chain of libraries is long, each below the one before."""
 _MAX_FABRICS = 20
@@ -44,7 +45,7 @@ _MAX_FABRICS = 20
 
 def solve(
     root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot, host: RootFileSystem
-) -> BindManifest:
+) -> SolvedManifest:
     """Return the manifest for a root and the settings of its processes; `host` shows the files of the snapshot."""
     return _Solver(root, settings, demand, snapshot, host).solve()
 
@@ -69,9 +70,9 @@ class _Solver:
             self._about_libfabric = f"{lacking} was found: this is about libfabric alone"
             self._demand = Demand(demand.job, (), provider_path=demand.provider_path)
 
-    def solve(self) -> BindManifest:
+    def solve(self) -> SolvedManifest:
         refused: list[Refusal] = []
-        second_best: BindManifest | None = None
+        second_best: SolvedManifest | None = None
         furthest: tuple[Loaded, ...] = ()
         for plan, offer in self._attempts():
             try:
@@ -88,7 +89,13 @@ class _Solver:
         if second_best is not None:
             return second_best
         offered = any(True for _ in self._fabrics())
-        return BindManifest(Fabric.NONE, loaded=furthest, refusals=tuple(refused), host_has_fabric=offered)
+        return SolvedManifest(
+            Fabric.NONE,
+            self._snapshot.machine,
+            loaded=furthest,
+            refusals=tuple(refused),
+            host_has_fabric=offered,
+        )
 
     def _try(self, plan: BindPlan) -> BindTrial:
         return attempt(self._root, self._settings, self._demand, self._host, plan)
@@ -241,7 +248,7 @@ class _Solver:
 
     # -- what comes out --
 
-    def _manifest(self, plan: BindPlan, trial: BindTrial, refused: Sequence[Refusal]) -> BindManifest:
+    def _manifest(self, plan: BindPlan, trial: BindTrial, refused: Sequence[Refusal]) -> SolvedManifest:
         notes = [
             f"{len(paths)} copies of {stem} in one process: {', '.join(paths)}; symbols without versions may be mixed"
             for stem, paths in second_copies(trial.objects).items()
@@ -249,13 +256,14 @@ class _Solver:
         if self._about_libfabric is not None:
             notes.insert(0, self._about_libfabric)
         if not plan.of_host and LIBCXI not in plan.paths:
-            notes.append("libcxi is the image's own: only a run shows whether it fits the driver of this machine")
+            notes.append(OWN_LIBCXI)
         binds = []
         for name, path in plan.paths.items():
             found = trial.process.find(name) or trial.process.find(f"{PRIVATE}/{name}")
             binds.append(Bind(path, f"{PRIVATE}/{name}", plan.reasons[name], found.chain if found else ()))
-        return BindManifest(
+        return SolvedManifest(
             fabric=Fabric.HOST if plan.paths else Fabric.BUNDLED,
+            machine=self._snapshot.machine,
             binds=tuple(binds),
             variables=tuple(self._variables(plan)),
             loaded=tuple(Loaded(item, trial.host_path(plan, item.path)) for item in trial.objects),
@@ -284,7 +292,7 @@ def _is_private(trial: BindTrial, version: MissingVersion) -> bool:
 
 
 def try_saved(
-    manifest: BindManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem
+    manifest: SolvedManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem
 ) -> tuple[tuple[str, ...], Refusal | None]:
     """Return what a manifest for an earlier host comes to; `root` is the image's, `host` has today's files."""
     if manifest.fabric is not Fabric.HOST or manifest.trial is None:
@@ -296,9 +304,7 @@ def try_saved(
     for name, bind in names.items():
         plan.add(name, bind.source, bind.reason)
     trial = attempt(root, settings, manifest.trial.demand, host, plan)
-    if trial.outcome.missing:
-        refusal = refusals.missing(plan, trial, trial.outcome.missing[0]).refusal
-        return gone, replace(refusal, have="neither the image nor the list has it")
-    if not trial.loads:
-        return gone, refusals.cannot_load(plan, trial).refusal
-    return gone, None if trial.provider else refusals.no_provider(plan, trial).refusal
+    refusal = refusals.why_not(plan, trial)
+    if refusal is not None and trial.outcome.missing:
+        refusal = replace(refusal, have="neither the image nor the list has it")
+    return gone, refusal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.manifest import Bind, BindManifest, Refusal
+from lumiimg.host.manifest import Bind, Refusal, SolvedManifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ _MANY_BINDS = 50
 _ENVIRONMENT, _TAKES_VARIABLES = "/.singularity.d/env", "/.singularity.d/env/99-base.sh"
 
 
-def complete(manifest: BindManifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> BindManifest:
+def complete(manifest: SolvedManifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> SolvedManifest:
     """Return a manifest with what its site and its engine need on top, or one that refuses what its engine forbids.
 
     `root` is the image's; a manifest that refuses already is returned as it is.
@@ -49,7 +49,7 @@ def complete(manifest: BindManifest, snapshot: Snapshot, root: RootFileSystem, s
     return replace(manifest, binds=tuple(binds), notes=tuple(notes))
 
 
-def _forbidden(manifest: BindManifest, settings: Mapping[str, str], root: RootFileSystem) -> Refusal | None:
+def _forbidden(manifest: SolvedManifest, settings: Mapping[str, str], root: RootFileSystem) -> Refusal | None:
     """Return why the engine of the machine would not start with these binds."""
     if not manifest.binds:
         return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lumiimg.fabric.names import PRIVATE
+from lumiimg.fabric.path import Fabric  # noqa: TC001 - the codec reads the types of the fields
+
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
-    from lumiimg.fabric.path import Fabric
     from lumiimg.host.bind_trial import BindTrial
 
 
@@ -34,6 +36,7 @@ class Variable:
     """One variable to set for the container."""
 
     name: str
+    """Of it."""
     value: str
     """To set."""
     reason: str
@@ -84,21 +87,43 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class BindManifest:
-    """The answer for one image and one machine."""
+    """What to bind into one image for one machine, or why nothing is; an image carries the one that it was built with.
+
+    What is bound may be from a machine as it was: a job that binds by it says so.
+    """
 
     fabric: Fabric
     """Where the fabric's libraries come from; `none`: no set of binds loads."""
+    machine: str = ""
+    """The node that it was made for, with its system; absent where none was looked at."""
     binds: tuple[Bind, ...] = ()
     """What is to be bound."""
     variables: tuple[Variable, ...] = ()
+    """To set for the container."""
+    refusals: tuple[Refusal, ...] = ()
+    """Of the attempts that do not work, in the order in which they were made."""
+    notes: tuple[str, ...] = ()
+    """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        """Path on the host of each library that is bound, by the name by which it is needed."""
+        prefix = f"{PRIVATE}/"
+        return {bind.target.removeprefix(prefix): bind.source for bind in self.binds if bind.target.startswith(prefix)}
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedManifest(BindManifest):
+    """A manifest with the process that was modelled to find it."""
+
     loaded: tuple[Loaded, ...] = ()
     """What the loader would have in the process of RCCL and its plugin, in its order; as far as the last attempt came,
     where nothing loads."""
-    refusals: tuple[Refusal, ...] = ()
-    """Of the attempts that do not work, in the order in which they were made."""
     host_has_fabric: bool = True
     """Whether the snapshot has a libfabric with the cxi provider at all."""
     trial: BindTrial | None = None
     """The process itself, to ask it more; None where nothing loads."""
-    notes: tuple[str, ...] = ()
-    """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""
+
+    def without_process(self) -> BindManifest:
+        """Return what of it an image carries."""
+        return BindManifest(self.fabric, self.machine, self.binds, self.variables, self.refusals, self.notes)

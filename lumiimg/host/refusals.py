@@ -28,6 +28,15 @@ class BindRefusedError(Exception):
         super().__init__(str(refusal))
 
 
+def why_not(plan: BindPlan, trial: BindTrial) -> Refusal | None:
+    """Return what keeps the process of an attempt from the fabric; None where nothing does."""
+    if trial.outcome.missing:
+        return missing(plan, trial, trial.outcome.missing[0]).refusal
+    if not trial.loads:
+        return cannot_load(plan, trial).refusal
+    return None if trial.provider else no_provider(plan, trial).refusal
+
+
 def missing(plan: BindPlan, trial: BindTrial, lacking: MissingLibrary) -> BindRefusedError:
     """Return the refusal of a library that is on neither side."""
     have = "neither the image nor the host's closure has it" if plan.of_host else "the image has none"

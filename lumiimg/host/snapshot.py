@@ -186,6 +186,12 @@ class Snapshot:
         """The processor of most of its GPUs; None where none was seen."""
         return max(sorted(set(self.gpus)), key=self.gpus.count, default=None)
 
+    @property
+    def machine(self) -> str:
+        """The node with its system, for a person: `nid005001: SLES 15 SP6, glibc 2.38`."""
+        system = ", ".join(filter(None, (self.os.name, self.glibc and f"glibc {self.glibc}")))
+        return f"{self.host}: {system}" if system else self.host
+
     def library(self, path: str) -> HostLibrary | None:
         """Return the library at a real path."""
         return next((library for library in self.libraries if library.path == path), None)

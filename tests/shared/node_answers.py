@@ -11,7 +11,7 @@ from lumiimg.cluster.nodes.node import Fingerprint, Library, NodeAnswer, gather,
 from lumiimg.cluster.nodes.report import NodesReport, build_report
 from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Code, Finding, Level, Severity
-from lumiimg.host.carried_account import CarriedAccount
+from lumiimg.host.image_manifest import CarriedManifest
 from lumiimg.host.snapshot import Nic
 from tests.shared.checks import unread
 
@@ -43,7 +43,7 @@ def answer(folder: Path, node: str, fingerprint: Fingerprint = WELL, run: str = 
 
 
 CONTEXT = unread(Path("image.sif"))
-FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (), (), CarriedAccount(None))
+FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (), (), CarriedManifest(None))
 """What the files of an image say of which nothing is read."""
 
 

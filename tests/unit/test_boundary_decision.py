@@ -13,7 +13,7 @@ from lumiimg.fabric.names import PRIVATE
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Severity
 from lumiimg.host.container_view import without_ours
-from lumiimg.host.manifest import BindManifest, Loaded, Refusal
+from lumiimg.host.manifest import Loaded, Refusal, SolvedManifest
 from lumiimg.host.margins import margins_of
 from lumiimg.report.views.binds import attempts
 from tests.shared.node_answers import FILES
@@ -52,7 +52,7 @@ def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
 @pytest.mark.parametrize("host_has_fabric", [True, False])
 def test_each_attempt_at_binds_is_shown_with_what_is_needed_and_what_there_is(*, host_has_fabric: bool) -> None:
     tried = tuple(Refusal("the host's", "/lib/a.so", need, "there is none", ("a.so",), "") for need in NEEDS)
-    manifest = BindManifest(Fabric.NONE, refusals=tried, host_has_fabric=host_has_fabric)
+    manifest = SolvedManifest(Fabric.NONE, refusals=tried, host_has_fabric=host_has_fabric)
     fit = replace(FILES, host="nid1", manifest=manifest)
     lacks = [] if host_has_fabric else ["the snapshot of nid1 has no libfabric with the cxi provider"]
     severity = Severity.PROBLEM if host_has_fabric else Severity.UNKNOWN

@@ -32,9 +32,8 @@ from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.errors import BadInputError, ExitCode, FailedError
-from lumiimg.host.carried_manifest import MANIFEST_PATH, SettledBy, read_manifest, to_text
+from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manifest, to_text
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.shell.parser import Simple, parse
 from lumiimg.resolve.decide import decide, locked
@@ -491,7 +490,7 @@ def build(chain: Sequence[Definition], output: Path, cache: Path, stand: Stand, 
         cache=cache,
         downloads=Store(cache / "sources", Web(), Mirrors({})),
         **{
-            "runs_on": KnownMachine(),
+            "node": None,
             "progress": Progress(),
             "replaces": False,
             "again": False,
@@ -524,7 +523,7 @@ def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it
     stand.files = fabric_builder.image(tmp_path / "files")
     labels = stand.files / ".singularity.d/labels.json"
     labels.write_text('{"a": "b"}')
-    node = KnownMachine(read_snapshot(fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"))))
+    node = read_snapshot(fabric_builder.snapshot(fabric_builder.host(tmp_path / "host")))
     image, cache = tmp_path / "image.sif", tmp_path / "cache"
     assert build(chain[:1], image, cache, stand)
     assert not build(chain[:1], image, cache, stand)
@@ -536,11 +535,11 @@ def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it
             == stand.files.joinpath(".singularity.d").stat().st_mode & 0o777
         )
     assert settled is not None
-    assert settled.settled_by is SettledBy.NOTHING
-    # a node that is known settles it again: another image of the same layers
-    assert build(chain[:1], image, cache, stand, runs_on=node, replaces=True)
+    assert settled.machine == ""
+    # for a node it is another one: another image of the same layers
+    assert build(chain[:1], image, cache, stand, node=node, replaces=True)
     with open_image(image) as opened:
-        assert opened.root.read_bytes(MANIFEST_PATH, 1 << 20) == to_text(wanted_by(opened, node)).encode()
+        assert opened.root.read_bytes(MANIFEST_PATH, 1 << 20) == to_text(make_manifest(opened, node)).encode()
     assert stand.built == [chain[0].name]
 
 

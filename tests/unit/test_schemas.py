@@ -37,12 +37,11 @@ from lumiimg.cli.main import main
 from lumiimg.cluster.trial.turn import TrialJob
 from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.findings import Advice
-from lumiimg.host.carried_manifest import CarriedManifest
-from lumiimg.host.carried_manifest import to_text as manifest_text
+from lumiimg.host.image_manifest import make_manifest
+from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.import_calls import Counts, ImportBench, ImportSource, Startup
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
-from lumiimg.host.wanted import KnownMachine, wanted_by
 from lumiimg.image import open_image
 from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.pipeline import CheckReport
     from lumiimg.cluster.nodes.report import NodesReport
+    from lumiimg.host.manifest import BindManifest
     from lumiimg.resolve.lock import Lock
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -107,9 +107,9 @@ class Place:
     def sif(self) -> Path:
         return made_sif(self.folder / "plain", self.folder / "x.sif", plan_document(self.lock, self.request))
 
-    def manifest(self) -> CarriedManifest:
+    def manifest(self) -> BindManifest:
         with open_image(self.image) as image:
-            return wanted_by(image, KnownMachine(read_snapshot(self.host)))
+            return make_manifest(image, read_snapshot(self.host))
 
     def nodes(self) -> NodesReport:
         (self.folder / "answers").mkdir()

@@ -29,13 +29,10 @@ from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind_trial import BindPlan, Demand, attempt
-from lumiimg.host.carried_account import (
-    CarriedAccount,
-    account_of,
-)
 from lumiimg.host.engine_mounts import hidden_files
+from lumiimg.host.image_manifest import CarriedManifest, carried_by
 from lumiimg.host.ldd import refusal
-from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
+from lumiimg.host.manifest import Loaded, Refusal, SolvedManifest, Variable
 from lumiimg.host.margins import (
     Margin,
     margins_of,
@@ -80,7 +77,7 @@ class HostFit:
     """The host's; null where it is not known, or there is no snapshot."""
     torch: str | None
     """Its version with the local part; null where there is none."""
-    manifest: BindManifest | None
+    manifest: SolvedManifest | None
     """None without a host, or without a process to look at."""
     loaded: tuple[Loaded, ...]
     """The process, in the loader's order."""
@@ -88,7 +85,7 @@ class HostFit:
     """Names that nothing serves."""
     margins: tuple[Margin, ...]
     """Pairs of versions that meet."""
-    carried: CarriedAccount
+    carried: CarriedManifest
     """The bind manifest of the image itself, beside what was found."""
     gpu: GpuAccount | None = None
     """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
@@ -146,9 +143,9 @@ class BoundImage:
     of: HostFit
 
     @property
-    def manifest(self) -> BindManifest:
+    def manifest(self) -> SolvedManifest:
         """What is bound; nothing where none of it loads."""
-        return self.of.manifest or BindManifest(Fabric.NONE)
+        return self.of.manifest or SolvedManifest(Fabric.NONE)
 
     @property
     def is_refused(self) -> bool:
@@ -207,7 +204,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
     loaded, missing = manifest.loaded if manifest else (), tuple[str, ...]()
     if manifest is None and demand is not None:
         loaded, missing = _alone(context, demand)
-    carried = account_of(image.root, settings, demand, manifest, snapshot)
+    carried = carried_by(image.root, settings, demand, manifest)
     paths = (item.object.path for item in loaded)
     gpu = account_of_gpu(image, context.read_by_engine, paths, context.site, snapshot) if with_gpu else None
     found = Findings(Level.STATIC, [*doubted(findings_of_gpu(gpu), context.variables), *static.findings])

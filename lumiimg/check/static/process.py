@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.manifest import BindManifest, Refusal
+    from lumiimg.host.manifest import Refusal, SolvedManifest
     from lumiimg.image import Image
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
@@ -80,7 +80,7 @@ class CheckedProcess:
     static: StaticResult
     demand: Demand | None
     """What is started and opened; None where the image has no loader that is modelled."""
-    manifest: BindManifest | None
+    manifest: SolvedManifest | None
     """None without a host, or without a process to bind for."""
 
 
@@ -243,7 +243,7 @@ def _is_opened_by_libfabric(loaded: LoadedObject) -> bool:
 # -- what a host adds --
 
 
-def _binds(context: ImageInContext, demand: Demand | None, *, with_site: bool) -> BindManifest | None:
+def _binds(context: ImageInContext, demand: Demand | None, *, with_site: bool) -> SolvedManifest | None:
     snapshot, root = context.snapshot, context.image.root
     if snapshot is None or demand is None:
         return None
@@ -251,7 +251,7 @@ def _binds(context: ImageInContext, demand: Demand | None, *, with_site: bool) -
     return complete(manifest, snapshot, root, context.site if with_site else None)
 
 
-def _bound(manifest: BindManifest | None, path: FabricPath) -> BindTrial | None:
+def _bound(manifest: SolvedManifest | None, path: FabricPath) -> BindTrial | None:
     """Return the process with the binds; None where none loads, or there is no plugin on either side."""
     trial = manifest.trial if manifest is not None else None
     is_there = manifest is not None and any(item.name in path.plugin_files for item in manifest.loaded)
@@ -259,7 +259,7 @@ def _bound(manifest: BindManifest | None, path: FabricPath) -> BindTrial | None:
 
 
 def _with_binds(
-    context: ImageInContext, findings: Sequence[Finding], manifest: BindManifest | None, *, is_bound: bool
+    context: ImageInContext, findings: Sequence[Finding], manifest: SolvedManifest | None, *, is_bound: bool
 ) -> tuple[Finding, ...]:
     """Return the findings of a process with what the binds of a host come to."""
     found = Findings(Level.STATIC, [*findings])

@@ -17,7 +17,6 @@ from lumiimg.cluster.job.topology import Topology, bind_ranks, cores_of_a_gpu
 from lumiimg.cluster.job.vllm import ServingPlace, lacks_ray, note_of, serving_of, told_of_vllm
 from lumiimg.errors import BadInputError, FailedError
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.carried_account import without_node
 from lumiimg.host.manifest import Bind, BindManifest
 from lumiimg.resolve.driver_rule import driver_window
 from lumiimg.resolve.mpi import OPEN_MPI, mpi_type, read_by_srun
@@ -268,8 +267,9 @@ def plan_job(request: JobRequest, stack: Stack, site: Site, manifest: BindManife
 
 def by_carried(fit: HostFit, site: Site) -> tuple[BindManifest | None, str | None]:
     """Return the binds of the manifest that an image carries, with those of the site, and what is to be said of it."""
-    manifest, why = without_node(fit.carried)
-    return (replace(manifest, binds=(*manifest.binds, *map(_bind, site.binds))) if manifest else None), why
+    manifest = fit.carried.for_jobs
+    with_site = replace(manifest, binds=(*manifest.binds, *map(_bind, site.binds))) if manifest else None
+    return with_site, fit.carried.doubt
 
 
 def _bind(entry: SiteBind) -> Bind:

@@ -14,9 +14,8 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.fabric.names import PRIVATE
-from lumiimg.host.carried_account import without_node
-from lumiimg.host.carried_manifest import MANIFEST_PATH
 from lumiimg.host.digests import fingerprint
+from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.image.programs import Program, find_program, search_path
@@ -174,7 +173,7 @@ def plan_module(
             without_venv = replace(context, image=image)
             boundary = check_libraries(without_venv, with_site=True, with_gpu=False).concluded(without_venv)
         if snapshot is None and boundary is not None:
-            (carried, of_manifest), boundary = without_node(boundary.carried), None
+            carried, of_manifest, boundary = boundary.carried.for_jobs, boundary.carried.doubt, None
         contents = read_contents(image)
         python = python_of(image, contents)
         folders = (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lumiimg.build.provenance import SBOM
 from lumiimg.build.sbom import INCOMPLETE
 from lumiimg.errors import BadInputError
-from lumiimg.findings import NO_ADVICE, Advice
+from lumiimg.findings import Advice
 from lumiimg.image.compare import DETAILS, FileDifference, ImageDiff
-from lumiimg.report.document import Document, Facts, Lines, Paragraph, Section
+from lumiimg.report.document import Document, Facts, Lines, Section
 from lumiimg.resolve.image_base import LOCAL_AGENTS
 from lumiimg.wording import count, operand, typed
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.build.provenance import ImageRecord
-    from lumiimg.host.carried_manifest import CarriedManifest
+    from lumiimg.host.manifest import BindManifest
 
 _SHOWN = 20
 _MOST = 100
@@ -29,24 +29,18 @@ _MAX_LETTERS = 500
 def record_document(record: ImageRecord) -> Document:
     """Return what an image says. Raises BadInputError where what it says is damaged."""
     plan, manifest = record.plan, record.bind_manifest
-    sentence, advice = "built by an engine from definition files of lumiimg", NO_ADVICE
-    rows = Facts(())
-    if plan is not None:
-        made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
-        sentence = f"built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}"
-        rows = _facts(_plan_rows(record, plan))
-        again = ["lumiimg", "rebuild", operand(str(record.image)), "-o", "new.sif"]
-        given = " --base FILE" if _base(record, plan).get("agent") in list(LOCAL_AGENTS) else ""
-        advice = Advice(next=f"{typed(again)}{given}", where="to build it again")
+    made_for = f"fabric {_word(plan.get('fabric'))}, site {_word(plan.get('site') or 'none')}"
+    again = ["lumiimg", "rebuild", operand(str(record.image)), "-o", "new.sif"]
+    given = " --base FILE" if _base(record, plan).get("agent") in list(LOCAL_AGENTS) else ""
     return Document(
         command="show",
         subject=str(record.image),
         is_named=True,
         is_list=True,
-        sentence=sentence,
-        advice=advice,
+        sentence=f"built by lumiimg {_word(plan.get('lumiimg'))}, {made_for}",
+        advice=Advice(next=f"{typed(again)}{given}", where="to build it again"),
         sections=(
-            Section("What it was built from", (rows,)),
+            Section("What it was built from", (_facts(_plan_rows(record, plan)),)),
             *([_manifest(manifest)] if manifest is not None else []),
         ),
     )
@@ -127,29 +121,20 @@ def _word(value: object) -> str:
     return "(not named)" if value is None else str(value)[:_MAX_LETTERS]
 
 
-def _manifest(manifest: CarriedManifest) -> Section:
-    """Return which libraries of the host the image wants, where, why, and what else it needs there."""
-    return Section(
-        f"bind manifest: {manifest.sentence}",
-        (Paragraph(manifest.because), Paragraph(manifest.about_machine), _facts(_manifest_rows(manifest))),
-        is_headed=True,
-    )
+def _manifest(manifest: BindManifest) -> Section:
+    """Return what is bound into the image on the node that it was built for, or why nothing is."""
+    bound = count(len(manifest.binds), "library") if manifest.binds else "nothing"
+    whose = f"bound on {manifest.machine}" if manifest.machine else "known without a node"
+    title = f"bind manifest: fabric {manifest.fabric.value}, {bound} {whose}"
+    return Section(title, (_facts(_manifest_rows(manifest)),), is_headed=True)
 
 
-def _manifest_rows(manifest: CarriedManifest) -> Iterator[tuple[str, str]]:
-    for library in manifest.libraries:
-        yield "library", f"{library.soname} at {library.target}: {library.reason}"
-        if library.host_path:
-            yield "", f"from {library.host_path}"
-        if len(library.chain) > 1:
-            yield "", " -> ".join(library.chain)
-    for margin in manifest.versions:
-        have = f"it has up to {margin.offered}" if margin.have else "not seen"
-        need = f"{margin.needed} of {margin.provider_side}"
-        yield "version", f"{margin.library_side} needs {need}: {have}"
-    for device in manifest.devices:
-        yield "device", f"{device.path}: {device.reason}"
+def _manifest_rows(manifest: BindManifest) -> Iterator[tuple[str, str]]:
+    for bind in manifest.binds:
+        yield "library", f"{bind.source} at {bind.target}: {bind.reason}"
+        if len(bind.chain) > 1:
+            yield "", " -> ".join(bind.chain)
     for variable in manifest.variables:
-        value = f"={variable.value}" if variable.value is not None else ""
-        yield "variable", f"{variable.name}{value}: {variable.reason}"
-    yield from (("open", doubt) for doubt in manifest.doubts)
+        yield "variable", f"{variable.name}={variable.value}: {variable.reason}"
+    yield from (("lacks" if not manifest.machine else "refused", f"{one}") for one in manifest.refusals)
+    yield from (("note", note) for note in manifest.notes)

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lumiimg.cluster.module.plan import NOT_RUN, ImageModule, When
+from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Advice, Severity
 from lumiimg.report.document import Document, Item, Lines, Paragraph, Section, facts_section
 from lumiimg.wording import count, operand, typed
@@ -55,11 +56,12 @@ def _variable(variable: JobVariable) -> str:
 def _binds(module: ImageModule) -> str:
     if not module.binds:
         return "nothing"
-    if module.boundary is None:
+    libraries, boundary = len(module.host_files), module.boundary
+    if boundary is None and not libraries:
         return f"{count(len(module.binds), 'path')} of the site, no library of the machine"
-    libraries = len(module.host_files)
-    of_host = f"{count(libraries, 'library')} of {module.boundary.host}"
-    return f"{of_host}, {count(len(module.binds) - libraries, 'other path')} (fabric {module.boundary.fabric.value})"
+    of_host = f"{count(libraries, 'library')} of {boundary.host if boundary else 'the machine'}"
+    fabric = boundary.fabric if boundary else Fabric.HOST
+    return f"{of_host}, {count(len(module.binds) - libraries, 'other path')} (fabric {fabric.value})"
 
 
 def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:

@@ -28,9 +28,9 @@ from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.host import node_facts as host_node
-from lumiimg.host.carried_manifest import ManifestError, from_bytes
-from lumiimg.host.carried_manifest import differences as carried_differences
-from lumiimg.host.carried_manifest import to_text as manifest_text
+from lumiimg.host.image_manifest import ManifestError, from_bytes
+from lumiimg.host.image_manifest import differences as other_binds
+from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.library_search import package_variable
 from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import SnapshotError, read_snapshot
@@ -157,11 +157,11 @@ def _image(data: bytes) -> None:
     write_facts(LayerRoot(root), read_definition("Bootstrap: x\n%environment\n    export A=1\n"))
 
 
-@target("bind-manifest", "host.carried_manifest.from_bytes", refuses=(ManifestError,), form="json", rounds=20)
+@target("bind-manifest", "host.image_manifest.from_bytes", refuses=(ManifestError,), form="json", rounds=20)
 def _carried(data: bytes) -> None:
     manifest = from_bytes(data)
     printable(manifest_text(manifest))
-    list(carried_differences(manifest, manifest))
+    list(other_binds(manifest, manifest))
 
 
 @target("sif-documents", "build.provenance.read_document", refuses=(), form="json")

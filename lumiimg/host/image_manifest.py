@@ -1,0 +1,238 @@
+"""The bind manifest that an image carries: what `bind` answered for it when it was built.
+
+It lies in the image as `/.lumiimg/bind-manifest.json`, which a label names. Whoever built the image wrote it, so it
+makes no answer better: what the files of the image and the node show counts, and where the manifest says something
+else, that is reported. Where no node is looked at, jobs bind by one that was made for a node, with a doubt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lumiimg.elf.c_library import of_c_library
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import LIBFABRIC, PRIVATE
+from lumiimg.fabric.path import Fabric
+from lumiimg.fabric.provider import PROVIDER_PATH
+from lumiimg.host import refusals, snapshot_file
+from lumiimg.host.bind import OWN_LIBCXI, solve
+from lumiimg.host.bind_trial import BindPlan, BindTrial, Demand, attempt
+from lumiimg.host.codec import FormError, count_of_values, decode, encode
+from lumiimg.host.container_view import LoaderMachine, see_inside
+from lumiimg.host.engine_mounts import as_run
+from lumiimg.host.ldd import refusal
+from lumiimg.host.manifest import BindManifest
+from lumiimg.host.rccl_process import demands_of
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import Image, RootFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumiimg.elf.rules import LoaderSettings
+    from lumiimg.host.snapshot import Snapshot
+
+MANIFEST = "bind-manifest.json"
+"""Its name in `/.lumiimg` of an image, and of the JSON object of a SIF."""
+MANIFEST_PATH = f"/.lumiimg/{MANIFEST}"
+MANIFEST_LABEL = "lumiimg.bind-manifest"
+"""The label that names it; the value is its path."""
+SCHEMA = 2
+_LIMIT_BYTES = 1 << 20
+_MAX_VALUES = 1 << 14
+_NAME = re.compile(r"(libfabric/)?[A-Za-z0-9_+.-]{1,200}\.so[A-Za-z0-9_.-]{0,50}", re.ASCII)
+_SOURCE = re.compile(r"(/[A-Za-z0-9_+.@~-]{1,255}){1,60}", re.ASCII)
+_VARIABLES = ("LD_LIBRARY_PATH", PROVIDER_PATH)
+_OTHER_FABRIC = "it says fabric {}, and {} is what is found"
+_TODAY = "`lumiimg bind IMAGE --host FILE` makes the list of today"
+
+
+class ManifestError(BadInputError):
+    """A file that is not a valid bind manifest; `where` is its path and the key."""
+
+
+# -- made for a finished image --
+
+
+def make_manifest(image: Image, snapshot: Snapshot | None) -> BindManifest:
+    """Return what `bind` answers for a node; without one, what the files of the image show by themselves."""
+    try:
+        return _make(image, snapshot)
+    except (OSError, BadInputError) as error:
+        return BindManifest(Fabric.NONE, notes=(f"what it wants cannot be read from its files: {error}",))
+
+
+def snapshot_key(snapshot: Snapshot | None) -> bytes:
+    """Return what a manifest depends on beside its image: the same bytes for the same manifest."""
+    return snapshot_file.to_text(replace(snapshot, taken="")).encode() if snapshot else b""
+
+
+def _make(image: Image, snapshot: Snapshot | None) -> BindManifest:
+    image = as_run(image, {}, snapshot)
+    root = image.root
+    settings = see_inside(image, {}, machine=LoaderMachine.of(snapshot) if snapshot else LoaderMachine()).settings
+    if (no_model := refusal(root)) is not None:
+        return BindManifest(Fabric.NONE, notes=(no_model,))
+    trials = [_alone(root, settings, demand) for demand in demands_of(image, settings)]
+    if not trials:
+        return BindManifest(Fabric.NONE, notes=("the image has no loader that is known here",))
+    trial = next((each for each in trials if _without_node(each).fabric is Fabric.HOST), trials[0])
+    if snapshot is None:
+        return _without_node(trial)
+    node = RootFileSystem(SnapshotTree(snapshot))
+    return solve(root, settings, trial.demand, snapshot, node).without_process()
+
+
+def _alone(root: RootFileSystem, settings: LoaderSettings, demand: Demand) -> BindTrial:
+    return attempt(root, settings, demand, root, BindPlan("the image's own libfabric"))
+
+
+def _without_node(trial: BindTrial) -> BindManifest:
+    """Return what a process of the image shows with its own files: that they are enough, or what it lacks."""
+    why = refusals.why_not(BindPlan("the image's own libfabric"), trial)
+    if why is None:
+        return BindManifest(Fabric.BUNDLED, notes=(OWN_LIBCXI,))
+    old = trial.outcome.missing_versions
+    providers = [trial.process.find(version.provider) for version in old]
+    is_hopeless = any(provider is not None and of_c_library(provider.facts) for provider in providers)
+    lacks = trial.outcome.missing or old or trial.process.find(LIBFABRIC)
+    fabric = Fabric.HOST if trial.opened and lacks and not is_hopeless else Fabric.NONE
+    notes = (f"no node was looked at: {_TODAY}",) if fabric is Fabric.HOST else ()
+    return BindManifest(fabric, refusals=(why,), notes=notes)
+
+
+# -- as a file --
+
+
+def to_text(manifest: BindManifest) -> str:
+    """Return the text of its file; the same value gives the same bytes."""
+    return json.dumps({**encode(manifest), "schema": SCHEMA}, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+
+
+def read_manifest(root: RootFileSystem) -> BindManifest | None:
+    """Return the manifest that an image carries; None where it carries none. Raises ManifestError, whatever it says."""
+    if not root.exists(MANIFEST_PATH):
+        return None
+    try:
+        data = root.read_bytes(MANIFEST_PATH, _LIMIT_BYTES)
+    except (OSError, BadInputError) as error:
+        raise ManifestError(f"cannot be read: {error}", where=MANIFEST_PATH) from error
+    return from_bytes(data)
+
+
+def from_bytes(data: bytes) -> BindManifest:
+    """Return the manifest of a file's bytes. Raises ManifestError."""
+    if count_of_values(data) > _MAX_VALUES:
+        raise ManifestError(f"has more than {_MAX_VALUES} values, which no manifest has", where=MANIFEST_PATH)
+    try:
+        read = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ManifestError("is not JSON, or is nested too deeply", where=MANIFEST_PATH) from error
+    schema = read.get("schema") if isinstance(read, dict) else None
+    if type(schema) is not int or schema < 1:
+        raise ManifestError("is not a bind manifest", where=MANIFEST_PATH)
+    if schema != SCHEMA:
+        age, what_to_do = ("an older", _TODAY) if schema < SCHEMA else ("a newer", "update lumiimg")
+        what = f"was written by {age} lumiimg (schema {str(schema)[:20]}, this one reads {SCHEMA})"
+        raise ManifestError(what, where=MANIFEST_PATH, hint=what_to_do)
+    try:
+        manifest = decode(BindManifest, read)
+        _check(manifest)
+    except FormError as error:
+        raise ManifestError(error.what, where=f"{MANIFEST_PATH}: {error.key[:200]}") from error
+    return manifest
+
+
+def _check(manifest: BindManifest) -> None:
+    """Raise FormError for what no build writes: the binds of a job may come from here."""
+    targets = [bind.target for bind in manifest.binds]
+    if len({*targets}) != len(targets):
+        raise FormError("binds", "names a target twice")
+    for index, bind in enumerate(manifest.binds):
+        name = bind.target.removeprefix(f"{PRIVATE}/")
+        if bind.target != f"{PRIVATE}/{name}" or not _NAME.fullmatch(name):
+            raise FormError(f"binds[{index}].target", f"should be a shared library in {PRIVATE}")
+        parts = bind.source.split("/")
+        if not _SOURCE.fullmatch(bind.source) or ".." in parts or not _NAME.fullmatch(parts[-1]) or bind.of_image:
+            raise FormError(f"binds[{index}].source", "should be the absolute path of a shared library")
+    for index, variable in enumerate(manifest.variables):
+        if variable.name not in _VARIABLES or not f"{variable.value}/".startswith((f"{PRIVATE}/", f"{PRIVATE}:")):
+            raise FormError(f"variables[{index}]", f"should be a search path that begins in {PRIVATE}")
+
+
+# -- beside what is found --
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedManifest:
+    """The manifest that an image carries, and what is to be said of it."""
+
+    manifest: BindManifest | None
+    """None where the image carries none, or one that cannot be read."""
+    against: tuple[str, ...] = ()
+    """Why it cannot be read, or in what it differs from what was found: clauses."""
+
+    @property
+    def sentence(self) -> str | None:
+        """What a person should know; None of an image that carries none for a node."""
+        if self.manifest is None:
+            return f"the bind manifest that the image carries is not used: {self.against[0]}" if self.against else None
+        if not self.manifest.machine:
+            return None
+        differs = f"differs: {'; '.join(self.against)}" if self.against else "agrees with what is found"
+        return f"the bind manifest that the image carries (made for {self.manifest.machine}) {differs}"
+
+    @property
+    def for_jobs(self) -> BindManifest | None:
+        """By which jobs bind though no node is looked at; None where there is none, or the files contradict it."""
+        return self.manifest if self.manifest and self.manifest.binds and not self.against else None
+
+    @property
+    def doubt(self) -> str | None:
+        """What a person should know where no node is looked at."""
+        if self.for_jobs is None:
+            return self.sentence if self.against else None
+        return (
+            "no node was looked at: the libraries that are bound are those of the bind manifest that the image "
+            f"carries, made for {self.for_jobs.machine}. --host FILE makes them those of a node of today"
+        )
+
+
+def carried_by(
+    root: RootFileSystem, settings: LoaderSettings, demand: Demand | None, found: BindManifest | None
+) -> CarriedManifest:
+    """Return the manifest of an image, beside `found`: what is bound for a node; without one, beside its own files."""
+    try:
+        carried = read_manifest(root)
+    except ManifestError as error:
+        return CarriedManifest(None, (str(error),))
+    if carried is None or demand is None or not carried.machine:
+        return CarriedManifest(carried)
+    if found is not None:
+        return CarriedManifest(carried, tuple(differences(carried, found)))
+    trial = _alone(root, settings, demand)
+    fabric, libraries = _without_node(trial).fabric, carried.libraries
+    if Fabric.NONE in {carried.fabric, fabric}:  # only a node shows that nothing of it fits, or that it has what lacks
+        return CarriedManifest(carried)
+    if carried.fabric is not fabric:
+        return CarriedManifest(carried, (_OTHER_FABRIC.format(carried.fabric, fabric),))
+    lacking = (lost.name for lost in trial.outcome.missing if lost.name not in libraries)
+    return CarriedManifest(carried, tuple(f"{name} is needed, and is not in it" for name in lacking))
+
+
+def differences(before: BindManifest, now: BindManifest) -> Iterator[str]:
+    """Yield in what an earlier manifest of an image differs from the one for a node of today: a clause each."""
+    if before.fabric is not now.fabric:
+        yield _OTHER_FABRIC.format(before.fabric, now.fabric)
+        return
+    old, new = before.libraries, now.libraries
+    for name in sorted(old.keys() - new.keys()):
+        yield f"it binds {name}, which is not needed from this node"
+    for name in sorted(new.keys() - old.keys()):
+        yield f"{name} is needed from this node, and is not in it"
+    for name in sorted(old.keys() & new.keys()):
+        if old[name] != new[name]:
+            yield f"{name} was {old[name]}; this node has {new[name]}"

@@ -1,0 +1,282 @@
+"""The bind manifest that an image carries: what it has, what is taken of a foreign one, what jobs and checks make of it.
+
+The libraries are stand-ins (tests/shared/fabric_builder.py): the loader looks at nothing else of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lumiimg.cli.main import main
+from lumiimg.fabric.path import Fabric
+from lumiimg.host.image_manifest import MANIFEST_PATH, ManifestError, from_bytes, make_manifest, read_manifest, to_text
+from lumiimg.host.manifest import BindManifest
+from lumiimg.host.snapshot_file import read_snapshot
+from lumiimg.image import open_image
+from tests.shared import fabric_builder
+from tests.shared.programs import unwrapped
+
+if TYPE_CHECKING:
+    from lumiimg.host.snapshot import Snapshot
+
+PRIVATE = "/opt/lumiimg/host"
+LIBFABRIC = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Snapshot:
+    return read_snapshot(fabric_builder.snapshot(fabric_builder.host(tmp_path / "host"), host="nid005001"))
+
+
+def made(root: Path, snapshot: Snapshot | None = None) -> BindManifest:
+    with open_image(root) as image:
+        return make_manifest(image, snapshot)
+
+
+def put(root: Path, manifest: BindManifest | bytes) -> Path:
+    file = root / MANIFEST_PATH[1:]
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(manifest if isinstance(manifest, bytes) else to_text(manifest).encode())
+    return root
+
+
+def said_by(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+    code = main([*map(str, words)])
+    out, err = capsys.readouterr()
+    return code, " ".join(unwrapped(out + err).split())
+
+
+def test_it_is_what_bind_answers_for_the_node(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for glibc in (35, 41):
+        image = fabric_builder.image(tmp_path / f"image-{glibc}", glibc=glibc)
+        manifest = made(image, node)
+        assert from_bytes(to_text(manifest).encode()) == manifest
+        main(["bind", str(image), "--host", str(tmp_path / "host.json"), "--json"])
+        answer = json.loads(capsys.readouterr().out)
+        assert manifest.machine == "nid005001: glibc 2.38"
+        assert manifest.fabric == answer["fabric"]
+        assert [(bind.source, bind.target) for bind in manifest.binds] == [
+            (bind["source"], bind["target"]) for bind in answer["binds"]
+        ]
+        assert {one.name: one.value for one in manifest.variables} == {
+            name: variable["value"] for name, variable in answer["environment"].items()
+        }
+        assert [one.need for one in manifest.refusals] == [one["need"] for one in answer["refusals"]]
+
+
+@pytest.mark.parametrize(
+    ("cxi", "defines", "fabric", "lacks"),
+    [
+        ("linked", "FABRIC_1.3", Fabric.BUNDLED, None),
+        ("linked", "FABRIC_1.0", Fabric.HOST, "FABRIC_1.3 of libfabric.so.1"),
+        ("linked, but not there", "FABRIC_1.3", Fabric.HOST, "libcxi.so.1"),
+        ("not linked", "FABRIC_1.3", Fabric.HOST, "the cxi provider"),
+    ],
+)
+def test_without_a_node_it_has_what_the_image_lacks(
+    cxi: str, defines: str, fabric: Fabric, lacks: str | None, tmp_path: Path, node: Snapshot
+) -> None:
+    image = fabric_builder.image(tmp_path / "image", fabric="FABRIC_1.3")
+    libraries = image / "usr/lib64"
+    libc: dict[Path, tuple[str, ...]] = {image / "lib64/libc.so.6": ("GLIBC_2.14",)}
+    libcxi = fabric_builder.versioned(libraries / "libcxi.so.1", defines=("LIBCXI_1.4",), needs=libc)
+    linked = libc if cxi == "not linked" else {**libc, libcxi: ("LIBCXI_1.4",)}
+    fabric_builder.versioned(libraries / "libfabric.so.1", defines=(defines,), needs=linked)
+    if cxi != "linked":
+        libcxi.unlink()
+    alone = made(image)
+    assert (alone.fabric, alone.machine, alone.binds) == (fabric, "", ())
+    assert [refusal.need for refusal in alone.refusals] == ([lacks] if lacks else [])
+    assert ("`lumiimg bind IMAGE --host FILE`" in alone.notes[0]) is (fabric is Fabric.HOST)
+    assert made(image, node).fabric is fabric, "and a node that has all of it gives it"
+
+
+def test_what_no_library_of_a_node_can_mend_is_said_without_a_node(tmp_path: Path, node: Snapshot) -> None:
+    image = fabric_builder.image(tmp_path / "image", glibc=35)
+    newer = fabric_builder.c_library(tmp_path / "newer", 38)
+    stub = fabric_builder.versioned(tmp_path / "stub/libfabric.so.1", defines=("FABRIC_1.3",))
+    linked: dict[Path, tuple[str, ...]] = {stub: ("FABRIC_1.3",), newer: ("GLIBC_2.38",)}
+    fabric_builder.versioned(image / "usr/lib64/librccl-net.so", needs=linked, source=fabric_builder.PLUGIN)
+    stub.unlink()
+    fabric_builder.versioned(image / "usr/lib64/libfabric.so.1", defines=("FABRIC_1.3",))
+    for manifest in (made(image), made(image, node)):
+        assert manifest.fabric is Fabric.NONE
+        assert any("GLIBC_2.38" in refusal.need for refusal in manifest.refusals)
+
+
+# --- a foreign one
+
+
+GOOD: dict[str, Any] = {"schema": 2, "fabric": "host", "machine": "nid1"}
+BIND = {"source": "/usr/lib64/libx.so.1", "target": f"{PRIVATE}/libx.so.1", "reason": "x"}
+VARIABLE = {"name": "LD_LIBRARY_PATH", "value": f"{PRIVATE}:/usr/lib", "reason": "x"}
+
+
+HOSTILE_PATHS = ["/etc/shadow", "x/libx.so.1", "/a/../libx.so.1", "/a:b/libx.so.1", "/$(x)/libx.so", "/libx.so\n"]
+FAULTS: list[dict[str, Any]] = [
+    {"schema": 1},
+    {"schema": 3},
+    {"fabric": "both"},
+    {"machine": "x" * (1 << 18)},
+    {"binds": [BIND, BIND]},
+    {"binds": [{**BIND, "target": "/etc/libx.so.1"}]},
+    {"binds": [{**BIND, "target": f"{PRIVATE}/../x.so"}]},
+    {"binds": [{**BIND, "of_image": True}]},
+    *({"binds": [{**BIND, "source": path}]} for path in HOSTILE_PATHS),
+    {"variables": [{**VARIABLE, "name": "LD_PRELOAD"}]},
+    {"variables": [{**VARIABLE, "value": f"{PRIVATE}-not/lib"}]},
+]
+NO_MANIFESTS = [
+    b"",
+    b"[]",
+    b"\xff",
+    b"[" * 100_000,
+    b" " * (1 << 21),
+    *(json.dumps({**GOOD, **one}).encode() for one in FAULTS),
+]
+"""The fuzz target bind-manifest has the rest."""
+
+
+def test_a_manifest_that_no_build_writes_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = fabric_builder.image(tmp_path / "image")
+    for data in NO_MANIFESTS:
+        with open_image(put(root, data)) as image, pytest.raises(ManifestError) as refused:
+            read_manifest(image.root)
+        assert len(str(refused.value)) < 500, data[:80]
+        assert main(["show", str(root)]) == 2, data[:80]
+        assert capsys.readouterr().err.count("\n") == 1, data[:80]
+    read = from_bytes(json.dumps({**GOOD, "binds": [BIND], "variables": [VARIABLE]}).encode())
+    assert read.libraries == {"libx.so.1": "/usr/lib64/libx.so.1"}, "a good one of the same form is read"
+
+
+def test_one_of_an_older_lumiimg_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = put(fabric_builder.image(tmp_path / "image"), b'{"schema": 1, "fabric": "host", "basis": "plan"}')
+    code, text = said_by(capsys, "check", old, "--level", "static", "--verbose")
+    assert code == 3
+    assert "is not used: " in text
+    assert "was written by an older lumiimg (schema 1, this one reads 2)" in text
+    assert "`lumiimg bind IMAGE --host FILE` makes the list of today" in text
+
+
+# --- what starts from it
+
+
+@pytest.mark.usefixtures("clean_home")
+@pytest.mark.parametrize(
+    ("build", "carries", "binds"),
+    [
+        (fabric_builder.image, "none", False),
+        (fabric_builder.image, "for a node", True),
+        (fabric_builder.image, "without a node", False),
+        (fabric_builder.bundled, "without a node", False),
+        (fabric_builder.bundled, "for a node", False),
+    ],
+)
+def test_job_and_module_bind_by_one_that_was_made_for_a_node(
+    build: Callable[[Path], Path],
+    carries: str,
+    binds: bool,
+    tmp_path: Path,
+    node: Snapshot,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    image, modules = build(tmp_path / "image"), tmp_path / "modules"
+    modules.mkdir()
+    if carries != "none":
+        put(image, made(image, node if carries == "for a node" else None))
+    code, job = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
+    assert (code, f"{LIBFABRIC}:{PRIVATE}/libfabric.so.1" in job) == (0, binds)
+    assert "/var/spool/slurmd" in job, "the site's own are bound, too"
+    code, module = said_by(capsys, "module", image, "-o", modules, "--site", "lumi", "--name", "x/1")
+    assert (code, f"{PRIVATE}/libcxi.so.1" in (modules / "modulefiles/x/1.lua").read_text()) == (0, binds)
+    assert ("no library of the machine" in module) is not binds
+    for text in (job, module):
+        assert ("no node was looked at: the libraries that are bound are those of the bind manifest" in text) is binds
+        assert ("made for nid005001" in text) is binds
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_no_job_binds_by_one_that_the_files_of_the_image_contradict(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, own = fabric_builder.image(tmp_path / "image"), fabric_builder.bundled(tmp_path / "own")
+    good = made(plain, node)
+    lacking = replace(good, binds=tuple(bind for bind in good.binds if not bind.target.endswith("libfabric.so.1")))
+    for image, manifest, said in (
+        (plain, lacking, "libfabric.so.1 is needed, and is not in it"),
+        (own, good, "it says fabric host, and bundled is what is found"),
+    ):
+        put(image, manifest)
+        code, text = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
+        assert (code, f":{PRIVATE}/" in text) == (0, False)
+        assert said in text
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_check_bind_and_drift_say_where_the_node_differs_and_judge_by_the_node(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, host = fabric_builder.image(tmp_path / "image"), tmp_path / "host.json"
+    without = [said_by(capsys, *words)[0] for words in asked(image, host)]
+    put(image, made(image, node))
+    for words, code in zip(asked(image, host), without, strict=True):
+        now, text = said_by(capsys, *words)
+        assert now == code
+        assert "differs" not in text
+    assert "(made for nid005001: glibc 2.38) agrees" in said_by(capsys, *asked(image, host)[0])[1]
+    # the node had another libfabric when the image was built, and none of this json-c
+    old = made(image, node)
+    moved = tuple(
+        replace(bind, source=f"/old/{bind.source.rpartition('/')[2]}")
+        for bind in old.binds
+        if "json" not in bind.target
+    )
+    put(image, replace(old, binds=moved))
+    for words, code in zip(asked(image, host), without, strict=True):
+        now, text = said_by(capsys, *words)
+        assert now == code
+        assert "libjson-c.so.5 is needed from this node, and is not in it" in text
+        assert "libcxi.so.1 was /old/libcxi.so.1; this node has /usr/lib64/libcxi.so.1" in text
+
+
+def asked(image: Path, host: Path) -> list[list[str | Path]]:
+    return [
+        ["check", image, "--level", "static", "--host", host, "--verbose"],
+        ["bind", image, "--host", host],
+        ["drift", host, host, "--image", image, "--verbose"],
+    ]
+
+
+@pytest.mark.usefixtures("clean_home")
+def test_a_manifest_that_lies_makes_no_answer_better(
+    tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = tmp_path / "host.json"
+    old = fabric_builder.image(tmp_path / "old", glibc=35)
+    bare = fabric_builder.image(tmp_path / "bare", plugin=False)
+    lies: list[BindManifest | bytes] = [
+        BindManifest(Fabric.BUNDLED, "nid1"),
+        BindManifest(Fabric.NONE, "nid1"),
+        made(fabric_builder.image(tmp_path / "fits"), node),
+        b"{",
+    ]
+
+    def answers(image: Path) -> list[int]:
+        more: list[list[str | Path]] = [["check", image, "--level", "static"], ["explain", image, "--host", host]]
+        return [said_by(capsys, *words)[0] for words in (*asked(image, host)[:2], *more)]
+
+    before = {image: answers(image) for image in (old, bare)}
+    for lie in lies:
+        assert {image: answers(put(image, lie)) for image in before} == before, lie
+        text = said_by(capsys, *asked(bare, host)[0])[1]
+        assert ("is not used: " if lie == b"{" else "bind manifest that the image carries") in text, lie
