@@ -9,8 +9,8 @@ from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.sites import find_site
 from lumiimg.fabric.rccl import generations
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground
 from lumiimg.resolve.planner import Planner
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
@@ -52,7 +52,7 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
     yield "\n## Bases, and on LUMI the newest release that fits each\n"
     yield "What is not named is not known until the base is read.\n"
     yield f"| base | has | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|---|{'---|' * len(NEWEST)}"
-    planner = Planner(Ground(catalogue, Mirrors({}), "", find_site("lumi", HOME)))
+    planner = Planner(PlanContext(catalogue, Mirrors({}), "", find_site("lumi", HOME)))
     fitting = {layer: {p.base.name: p for p in planner.working(Request("", (layer,)))[0]} for layer in NEWEST}
     for name in natural(catalogue.base_names()):
         plan = planner.plan(Request(name))

@@ -24,9 +24,8 @@ from lumiimg.definition.writer import write_chain
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import write_snapshot
 from lumiimg.image import open_image, sif_writer
-from lumiimg.resolve.decide import decide, locked
-from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.context import PlanContext
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER
@@ -89,7 +88,7 @@ def cache(folder: Path) -> None:
 def image(folder: Path, layer_folder: Path, scratch: Path) -> None:
     """Write an image that says how it was built, and has nothing else in it."""
     request = Request("box", ("tool",))
-    settled = locked(decide(request, Ground(Catalogue((layer_folder,), ()), Mirrors({}), "")))
+    settled = decide(request, PlanContext(Catalogue((layer_folder,), ()))).require_lock()
     write_folder(scratch / "root", write_chain(settled), {})
     front = sif_writer.Front("Bootstrap: docker\nFrom: x\n", {PLAN: plan_document(settled, request), SBOM: b"{}"})
     target = folder / "image"

@@ -33,7 +33,7 @@ from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
 from lumiimg.resolve.own_requirements import OwnPackages, OwnRequirement, read_own
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.shelf import Shelf
+from lumiimg.resolve.site_catalogue import SiteCatalogue
 from lumiimg.resolve.venv import MOUNT, RECORD, VenvRecord, mark_of, record_text, seen_by
 from lumiimg.secret import hidden
 from lumiimg.wording import count, word
@@ -121,7 +121,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     if version is None or glibc is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
     target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
-    layers = (layer for _, layer in Shelf(catalogue, {}, None).layers())
+    layers = (layer for _, layer in SiteCatalogue(catalogue).layers())
     own = replace(own, brought=brought_by_layers(layers))
     if "pip" not in has:
         own = replace(own, requirements=(*own.requirements, OwnRequirement("pip", _OF_VENV)))

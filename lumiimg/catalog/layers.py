@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
-Status = Reach | Literal["read", "derived", "unlisted"]
+Status = Reach | Literal["read", "derived"]
 """How far something was tried (ledger.py), or how what is known of it was found."""
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")

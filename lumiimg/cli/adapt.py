@@ -16,7 +16,6 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.report.document import Item
 from lumiimg.report.text import show_items
 from lumiimg.report.views.build import has_item, nothing_document, objection_items
-from lumiimg.resolve.decide import locked
 from lumiimg.resolve.image_base import read_foreign
 
 
@@ -35,7 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
     objections = objections_of(read[-1] if read else Path(arguments.base), inputs.snapshot)
     sets = "; an image built on it sets that, too"
     _note(arguments, objection_items(objections.settings, arguments.base, site.name, sets))
-    lock = locked(plan)
+    lock = plan.require_lock()
     left = objections.left_by(lock, base)
     _note(arguments, objection_items(left.files, arguments.base, site.name))
     if lock.layers and not left.binds_refused:

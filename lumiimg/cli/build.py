@@ -16,7 +16,6 @@ from lumiimg.definition.writer import BuildPlan, write_chain
 from lumiimg.errors import BadInputError
 from lumiimg.files import refuse_places
 from lumiimg.report.views.request import plan_document
-from lumiimg.resolve.decide import locked
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_trust import read_for_build
 from lumiimg.resolve.lockfile import refuse_other_file
@@ -30,7 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.locked:
         return make(arguments, *_read_lock(arguments))
     request, plan = resolve_request(arguments)
-    return make(arguments, locked(plan), request)
+    return make(arguments, plan.require_lock(), request)
 
 
 def make(arguments: argparse.Namespace, lock: Lock, request: Request) -> int:

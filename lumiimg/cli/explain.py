@@ -10,12 +10,12 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.check.pipeline import CheckReport, explain_image
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import ground_with_servers, open_sources, options_of, read_request, resolve_request
+from lumiimg.cli.request import context_with_servers, open_sources, options_of, read_request, resolve_request
 from lumiimg.errors import BadInputError
 from lumiimg.report.views.compatibility import compatibility_document
 from lumiimg.report.views.request import bases_document, request_document
-from lumiimg.resolve.decide import possible_bases
 from lumiimg.resolve.pin import with_taken
+from lumiimg.resolve.planner import possible_bases
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -67,5 +67,5 @@ def _bases(arguments: argparse.Namespace, output: Output) -> int:
     """Report on which bases of the catalogue the layers can be put that are asked for."""
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue, needs_base=False)
-    found = possible_bases(request, ground_with_servers(arguments, request, catalogue))
+    found = possible_bases(request, context_with_servers(arguments, request, catalogue))
     return output.deliver(bases_document(found), "explain-bases", found, found.exit_code)

@@ -10,11 +10,11 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import decide_request, ground_with_servers, indexes_of, open_sources, options_of, read_request
+from lumiimg.cli.request import context_with_servers, decide_request, indexes_of, open_sources, options_of, read_request
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import refuse_places
 from lumiimg.report.views.build import lock_document
-from lumiimg.resolve.decide import Held, held_by, locked
+from lumiimg.resolve.context import Preferences, preferences_of
 from lumiimg.resolve.lock import Lock
 from lumiimg.resolve.lock_diff import write_lock
 from lumiimg.resolve.lockfile import read_lock, refuse_other_file
@@ -34,13 +34,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.upgrade and before is None:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
     request = request or request_again(options_of(arguments), before[1] if before else None, arguments.output)
-    held = held_by(before[0], arguments.upgrade) if before else Held({}, {}, None)
+    preferred = preferences_of(before[0], arguments.upgrade) if before else Preferences({}, {}, None)
     # what was read for an answer may have been withdrawn since
     indexes = indexes_of(arguments, kept_days=1)
-    ground = replace(ground_with_servers(arguments, request, catalogue), held=held.layers, indexes=indexes)
-    lock = locked(decide_request(request, ground), "lock")
+    context = replace(context_with_servers(arguments, request, catalogue), preferred=preferred.layers, indexes=indexes)
+    lock = decide_request(request, context).require_lock("lock")
     sources = open_sources(arguments)
-    lock = settle(lock, sources, pin_base=True, held=held.wheels, before=held.lock, until=request.until)
+    lock = settle(lock, sources, pin_base=True, held=preferred.wheels, before=preferred.lock, until=request.until)
     written = write_lock(lock, request, arguments.output, sources.mirrors, replaces=before is not None)
     return Output.of(arguments).deliver(lock_document(written), "lock", written)
 

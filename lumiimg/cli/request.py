@@ -20,11 +20,12 @@ from lumiimg.cli.inputs import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import MissingHereError
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.resolve.decide import decide, ground_of
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.pin import Sources, pulled
-from lumiimg.resolve.plan import Ground, Plan
+from lumiimg.resolve.plan import Plan
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.releases.indexes import ReleaseIndexes
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.request_options import RequestOptions, request_of
@@ -41,16 +42,16 @@ def resolve_request(
     """
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
-    ground = replace(ground_with_servers(arguments, request, catalogue), images=images or {})
-    return request, decide_request(request, ground)
+    context = replace(context_with_servers(arguments, request, catalogue), images=images or {})
+    return request, decide_request(request, context)
 
 
-def decide_request(request: Request, ground: Ground) -> Plan:
-    """Return the answer to a request. A plan whose definitions cannot be written is none.
+def decide_request(request: Request, context: PlanContext) -> Plan:
+    """Return the answer to a request, also where it is a refusal. A plan whose definitions cannot be written is none.
 
-    Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
+    Raises BadInputError for what is wrong with the request.
     """
-    plan = decide(request, ground)
+    plan = decide(request, context)
     if plan.lock is not None:
         write_chain(plan.lock)
     return plan
@@ -71,10 +72,10 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
     return request_of(options_of(arguments), catalogue, choose, known_secrets(os.environ), needs_base=needs_base)
 
 
-def ground_with_servers(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> Ground:
-    """Return what a request is judged on, with the servers that a command may ask. Raises BadInputError."""
-    ground = ground_of(request, catalogue, os.environ)
-    return replace(ground, indexes=indexes_of(arguments), pull=lambda base: fetch_image(base, arguments))
+def context_with_servers(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> PlanContext:
+    """Return what a request is decided on, with the servers that a command may ask. Raises BadInputError."""
+    context = PlanContext.of(request, catalogue, os.environ)
+    return replace(context, indexes=indexes_of(arguments), pull=lambda base: fetch_image(base, arguments))
 
 
 def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 from lumiimg.catalog.layers import Argument, Layer, Release, own_values
 from lumiimg.catalog.ledger import judged
@@ -12,8 +11,6 @@ from lumiimg.catalog.templates import placeholders
 
 LONGEST = 4096
 """Characters of a value: beyond 128 KiB no program starts with it among its variables."""
-UNLISTED: Literal["unlisted"] = "unlisted"
-"""Status of a release that the catalogue has no facts about."""
 ARCH = "ARCH"
 """The argument of layers that are compiled for a GPU."""
 
@@ -32,7 +29,7 @@ def sources_named_otherwise(layer: Layer, release: Release | None, values: Mappi
     versions = (*layer.has.values(), *(release.has.values() if release else ()))
     telling = {name for version in versions for name in placeholders(version)}
     choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
-    usual = own_values(layer, None if release is not None and release.status == UNLISTED else release)
+    usual = own_values(layer, release)
     return tuple(name for name in dict.fromkeys(choosing) if values[name] != usual[name])
 
 

@@ -392,7 +392,7 @@ def _layer(entry: Table, layer: Layer, wheels: dict[str, list[LockedSource]], *,
     of_layer = tuple(wheels.get(layer.name, ()))
     locked = {f"{wheel.name}=={wheel.version}" for wheel in of_layer}
     row = entry.optional("row", lambda table: read_release(table, layer.arguments))
-    if row is not None and (not row.is_unlisted or row.version != version or layer.unlisted is None):
+    if row is not None and (not row.is_unlisted or row.version != version):
         raise CatalogError(f"the row of {layer.name} is not one of {version!r} that was read from a package index")
     same = [release for release in (*layer.releases, *filter(None, [row])) if release.version == version]
     if check and not same and (version or layer.releases) and not layer.is_base:

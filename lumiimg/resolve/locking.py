@@ -22,13 +22,14 @@ from lumiimg.secret import hidden, is_secret_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumiimg.resolve.plan import Ground, Plan
+    from lumiimg.resolve.context import PlanContext
+    from lumiimg.resolve.plan import Plan
     from lumiimg.resolve.request import Request
 
 MADE_HERE = "no digest is published; that of the first download holds from then on"
 
 
-def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
+def lock_stack(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
     """Settle the stack of a plan that the rules take.
 
     Raises BadInputError for an argument or a source that is wrong, or that nothing takes; MissingHereError if the base
@@ -55,7 +56,7 @@ def lock_stack(plan: Plan, stack: Stack, ground: Ground) -> Lock:
         sources = tuple(lock_source(source, arguments, request.sources) for source in wanted)
         locked.append(LockedLayer(layer, release, arguments, sources))
     return Lock(
-        bootstrap=choose_bootstrap(base, ground.mirrors, ground.path),
+        bootstrap=choose_bootstrap(base, context.mirrors, context.path),
         base=locked[0],
         layers=tuple(locked[1:]),
         fabric=fabric,

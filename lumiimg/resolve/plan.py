@@ -1,11 +1,11 @@
-"""What a request is judged on, and the answer: the stack and its lock, or what stands against it and what works."""
+"""The answer to a request: the stack and its lock, or what refuses it and the nearest request that works."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.errors import BadInputError, ExitCode, MissingHereError
+from lumiimg.errors import ExitCode, MissingHereError, RefusedError
 from lumiimg.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.resolve.request import in_short, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
@@ -13,42 +13,11 @@ from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site, SiteVariable
     from lumiimg.fabric.path import Fabric
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.network.mirrors import Mirrors
-    from lumiimg.resolve.releases.indexes import Looked, ReleaseIndexes
     from lumiimg.resolve.request import Request
-
-
-def _not_pulled(base: str) -> Path:
-    raise BadInputError("cannot be read without asking its registry", where=base)
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What a request is judged on."""
-
-    catalogue: Catalogue
-    mirrors: Mirrors
-    path: str | None
-    """The PATH in which bootstrap programs are looked for."""
-    site: Site | None = None
-    held: Mapping[str, str] = field(default_factory=dict)
-    """Releases of layers to keep, by name, where the request does not name another."""
-    images: Mapping[str, Layer] = field(default_factory=dict)
-    """Bases that are images, by their names, as far as they were read."""
-    indexes: ReleaseIndexes | None = None
-    """Where releases are looked for that no row has; None: nowhere."""
-    looked: Mapping[str, Looked] = field(default_factory=dict)
-    """What was found there, by layer."""
-    pull: Callable[[str], Path] = _not_pulled
-    """Brings a base out of a registry here, to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +46,18 @@ class Plan:
     @property
     def refused(self) -> bool:
         return self.stack is None or any(rule.outcome is RuleOutcome.REFUSED for rule in self.rules)
+
+    def require_lock(self, command: str = "build") -> Lock:
+        """Return the lock. Raises RefusedError, with the nearest request of `command`, and MissingHereError."""
+        if self.refused:
+            refusal = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
+            raise RefusedError(
+                f"{refusal.because} (rule {refusal.id}: {refusal.sides})",
+                hint=self.nearest_by(command) or f"see the reasons: lumiimg explain {options_of(self.asked)}",
+            )
+        if self.lock is None:
+            raise self.missing or ValueError(self)
+        return self.lock
 
     @property
     def decision(self) -> Literal["ok", "refused"]:
@@ -115,7 +96,7 @@ class Plan:
             if nearest is None:
                 return Advice(why, "lumiimg list", "to ask for less: no request near it works")
             return Advice(why, nearest.command, nearest.text)
-        command = f"lumiimg build {self.asked.written} -o image.sif"
+        command = f"lumiimg build {options_of(self.asked)} -o image.sif"
         if self.missing:
             return Advice(f"the base is not available here: {self.missing}", command, "where its base is")
         return Advice(why, command)
@@ -234,5 +215,5 @@ class PossibleBases:
         shown = next(iter((*is_here, *self.bases, *self.free, *self.others)), None)
         if shown is None:
             return NO_ADVICE
-        command = f"lumiimg explain --base {shown.base.name} {self.request.written}"
+        command = f"lumiimg explain {options_of(replace(self.request, base=shown.base.name))}"
         return Advice(None, command, "more about one" if self.bases else "why not")

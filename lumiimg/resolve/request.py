@@ -60,8 +60,6 @@ class Request:
     """FROM=TO, those of the command line."""
     layers: tuple[Path, ...] = ()
     """The user's folders of layers, those of the command line."""
-    written: str = ""
-    """The options as the user wrote them, for a shell."""
     own: OwnPackages | None = None
     """Python packages of the user's own, which go on top."""
 

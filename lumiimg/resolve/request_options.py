@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.own_requirements import OwnPackages, read_own
-from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets, words_of
+from lumiimg.resolve.request import Request, as_exact, name_of, refuse_secrets
 from lumiimg.resolve.stack import PACKAGE
 
 if TYPE_CHECKING:
@@ -67,20 +67,6 @@ class RequestOptions:
         found = next((name for name, value in values if value and value != _AUTO), None)
         return found and f"--{found.replace('_', '-')}"
 
-    @property
-    def written(self) -> str:
-        """The options, for a shell."""
-        many = ("add", "requirements", "arg", "source", "mirror", "layers")
-        return words_of(
-            ("--base", (self.base,)),
-            ("--recipe", (self.recipe,)),
-            *((f"--{name}", getattr(self, name)) for name in many),
-            ("--fabric", (None if self.fabric == _AUTO else self.fabric,)),
-            ("--site", (self.site,)),
-            ("--host", (self.host,)),
-            ("--exclude-newer", (self.exclude_newer,)),
-        )
-
 
 def request_of(
     options: RequestOptions,
@@ -105,7 +91,6 @@ def request_of(
     site = options.site or (recipe.site if recipe else None)
     if not site:
         site = choose_site()
-        options = replace(options, site=site)
     if fabric is None and recipe is not None and recipe.fabric is not None:
         # to add the layer of a fabric is to name one, too
         layers = {f"fabric-{other.value}" for other in Fabric}
@@ -126,7 +111,6 @@ def request_of(
         mirrors=tuple(options.mirror),
         layers=tuple(options.layers),
         until=options.exclude_newer,
-        written=options.written,
     )
     refuse_secrets(request, secrets)
     return request

@@ -15,21 +15,19 @@ from lumiimg.catalog.needs import version_of
 from lumiimg.fabric.path import Fabric
 from lumiimg.fabric.rccl import generation_of, remedy_for_old_api
 from lumiimg.findings import Severity
-from lumiimg.resolve.arguments import ARCH, UNLISTED, gpus_of, is_gpu, values_of
+from lumiimg.resolve.arguments import ARCH, gpus_of, is_gpu, values_of
 from lumiimg.resolve.mpi import read_by_srun
-from lumiimg.resolve.stack import Chosen, Stack, Unmet, given_in, is_met, troubles_of
+from lumiimg.resolve.stack import Chosen, Stack, given_in, is_met, troubles_of
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lumiimg.catalog.layers import Layer
     from lumiimg.catalog.sites import Site, SiteFabric, SiteVariable
 
 FIRST_WITH_CXI = "1.21"
 CXI = "libfabric NEWS: prov/cxi from 1.21.0 on"
-_SOURCES = 2
-"""Told of a refusal that has several."""
 _RCCL_TABLE = "lumiimg/fabric/rccl.toml: RCCL and NCCL run and read by release"
 
 
@@ -277,21 +275,19 @@ def _with_age(fabric: SiteFabric, known: dt.date, because: str) -> str:
     return f"{because}; that is {old}: a snapshot of a node shows whether it still holds" if old else because
 
 
-def layers_told(stack: Stack) -> Iterator[RuleResult]:
+def layers_chosen(stack: Stack) -> Iterator[RuleResult]:
     """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
     for chosen in stack.layers:
         name = _name(stack, chosen)
         need, have = ", ".join(map(str, chosen.layer.needs_of(chosen.release))) or "nothing", name
         doubts = []
-        if chosen.unjudged:
-            need = ", ".join(str(need) for need, _ in chosen.unjudged)
-            have = ", ".join(f"{n.component} {offer.version or '(version not known)'}" for n, offer in chosen.unjudged)
-            which = dict.fromkeys(f"which {n.component} {offer.by} has" for n, offer in chosen.unjudged)
+        if chosen.unknown:
+            need = ", ".join(str(need) for need, _ in chosen.unknown)
+            have = ", ".join(f"{n.component} {offer.version or '(version not known)'}" for n, offer in chosen.unknown)
+            which = dict.fromkeys(f"which {n.component} {offer.by} has" for n, offer in chosen.unknown)
             doubts.append(f"it requires {need}, and {' and '.join(which)} is not known")
         doubts += _of_unlisted(chosen, stack)
-        if chosen.status == UNLISTED:
-            doubts.append("nothing is known of this release")
-        elif chosen.release is not None and chosen.others:
+        if chosen.release is not None and chosen.others:
             doubts.append(f"nothing is known of this release with another {' and '.join(chosen.others)}")
         yield RuleResult(
             "torch" if chosen.name == "pytorch" else "layers",
@@ -353,24 +349,6 @@ def _troubles(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterat
         have = given_in(stack, trouble)
         need = " or ".join(map(str, trouble.unless)) or f"not {given}"
         yield RuleResult(trouble.rule, outcome, need, have, trouble.because, trouble.source)
-
-
-def refusals(unmet: Sequence[Unmet]) -> Iterator[RuleResult]:
-    """Yield what stood against a stack that could not be put together: for each layer, what all its releases need."""
-    groups: dict[tuple[str, str], list[Unmet]] = {}
-    for entry in unmet:
-        groups.setdefault((entry.layer, entry.have.partition(" ")[0]), []).append(entry)
-    for (layer, _), found in groups.items():
-        needs = " or ".join(dict.fromkeys(entry.need for entry in found))
-        have = " or ".join(dict.fromkeys(entry.have for entry in found))
-        releases = dict.fromkeys(entry.version for entry in found if entry.version)
-        [because, *others] = dict.fromkeys(entry.because for entry in found)
-        if others and len(releases) > 1:
-            because = f"no release of {layer} fits ({', '.join(releases)})"
-        elif needs != found[0].need:
-            because = f"{' '.join((layer, *releases))} requires {needs}"
-        source = "; ".join(list(dict.fromkeys(entry.source for entry in found))[:_SOURCES])
-        yield RuleResult(found[0].rule, RuleOutcome.REFUSED, needs, have, because, source)
 
 
 def _name(stack: Stack, chosen: Chosen) -> str:

@@ -20,9 +20,9 @@ from lumiimg.definition.text import (
     quote_bash,
 )
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
 from tests.shared.programs import examples
@@ -107,7 +107,7 @@ def stack(layers: Path, make_layer: MakeLayer) -> tuple[tuple[Definition, ...], 
     make_layer("middle", post="cat >/etc/x <<'E'\n# kept as it is\n\tE\nE\n", test_sh="test -e /etc/x\n")
     make_layer("top", TOP, post='make -C "$LAYER_FILES" PREFIX="$PREFIX"\n', tool_c="int x;\n", test_sh="true\n")
     request = Request("base", ("middle", "top"), {("top", "NOTE"): "two\nlines, %post and {{x}}"})
-    lock = locked(decide(request, Ground(Catalogue((layers,), ()), Mirrors({}), "")))
+    lock = decide(request, PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
     return write_chain(lock), write_flat(lock)
 
 
@@ -126,7 +126,7 @@ def test_the_chain_and_the_flat_definition_are_written_as_agreed(
 
 def test_a_trap_in_a_layers_script_names_the_layers_file(layers: Path, make_layer: MakeLayer) -> None:
     make_layer("base", BASE, post="true\ncat <<E\n%help\nE\n")
-    lock = locked(decide(Request("base"), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
+    lock = decide(Request("base"), PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
     with pytest.raises(DefinitionError) as caught:
         write_chain(lock)
     assert f"{layers}/base/post.sh:3: " in str(caught.value)
@@ -152,7 +152,9 @@ def exports_of(definition: Definition) -> tuple[str, str]:
 def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Catalogue, values: list[str]) -> None:
     arrived: list[tuple[str, tuple[str, str]]] = []
     for value in values:
-        lock = locked(decide(Request("base", ("free",), {("free", "NOTE"): value}), Ground(free, Mirrors({}), "")))
+        lock = decide(
+            Request("base", ("free",), {("free", "NOTE"): value}), PlanContext(free, Mirrors({}), "")
+        ).require_lock()
         try:
             chain, flat = write_chain(lock), write_flat(lock)
         except DefinitionError as error:

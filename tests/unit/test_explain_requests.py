@@ -13,15 +13,16 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground, Plan
-from lumiimg.resolve.planner import Planner
+from lumiimg.resolve.context import PlanContext
+from lumiimg.resolve.planner import decide, possible_bases
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.rules import RuleOutcome
 from tests.shared.programs import unwrapped
 
 if TYPE_CHECKING:
     import pytest
+
+    from lumiimg.resolve.plan import Plan
 
 HOME = {"HOME": "/nonexistent"}
 
@@ -64,7 +65,8 @@ CASES = [
     Case("rocm-6.4.4 vllm transformers", "host torch=2.9.1+rocm6.4 vllm=0.12.0 transformers=4.57.6", "vLLM 0.12 is for transformers 4"),
     Case("rocm-6.4.4 vllm transformers==5.23.0", "refused layers -> rocm-6.4.4 vllm transformers", "and says so"),
     Case("rocm-6.4.4 pytorch==2.11.0", "refused torch -> rocm-6.4.4 pytorch", "2.11 has wheels for 7.2 only"),
-    Case("rocm-6.4.4 pytorch==9.9", "refused torch -> rocm-6.4.4 pytorch", "there is no such torch"),
+    Case("rocm-6.4.4 pytorch==9.9", "host torch=9.9 unknown=torch", "without an index nobody knows that there is no such torch"),
+    Case("rocm-6.4.4 bitsandbytes==9.9", "refused layers -> rocm-6.4.4 bitsandbytes", "its sources are those of its rows"),
     # the plugin's API against RCCL's
     Case("rocm-6.2.4 pytorch aws-ofi-rccl", "bundled torch=2.7.1+rocm6.2.4 warning=fabric", "v5 is taken; hangs with libfabric 2"),
     Case("rocm-6.4.4 pytorch aws-ofi-rccl", "host torch=2.9.1+rocm6.4 warning=fabric", "hangs with the host's libfabric 1.22"),
@@ -105,8 +107,8 @@ CASES = [
 
 
 @cache
-def planner(site: str) -> Planner:
-    return Planner(Ground(open_catalogue(HOME), Mirrors({}), "", find_site(site, HOME)))
+def context_of(site: str) -> PlanContext:
+    return PlanContext(open_catalogue(HOME), site=find_site(site, HOME))
 
 
 @cache
@@ -115,7 +117,7 @@ def plan_of(asked: str) -> Plan:
     fabric = next((Fabric(word[1:]) for word in words if word.startswith("%")), None)
     site = next((word[1:] for word in words if word.startswith("@")), "lumi")
     add = tuple(word for word in words if word[0] not in "@%")
-    return planner(site).plan(Request(base, add, fabric=fabric))
+    return decide(Request(base, add, fabric=fabric), context_of(site))
 
 
 def answer_of(plan: Plan) -> str:
@@ -144,7 +146,7 @@ def test_no_plan_is_free_of_doubts_while_a_version_that_a_layer_needs_is_not_kno
     clean = 0
     for layer, site in itertools.product(("apex", "bitsandbytes", "deepspeed", "jax", "vllm"), ("lumi", "generic")):
         request = Request("", (layer,), fabric=Fabric.BUNDLED if site == "lumi" else None)
-        for plan in planner(site).working(request)[0]:
+        for plan in possible_bases(request, context_of(site)).bases:
             if plan.is_doubtful or plan.stack is None:
                 continue
             clean += 1

@@ -29,10 +29,10 @@ from lumiimg.definition.definition import BUILD_FOLDER
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain, write_flat
 from lumiimg.errors import ExitCode, LumiimgError
-from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lockfile import read_lock
 from lumiimg.resolve.network.mirrors import parse_mirrors
-from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER, SITE, MakeLayer
@@ -214,7 +214,9 @@ def written(lock: Lock) -> list[Definition]:
 
 
 def of_whole(folder: Path) -> Lock:
-    return locked(decide(Request("box", ("whole",)), Ground(Catalogue((folder,), ()), parse_mirrors({}, []), "")))
+    return decide(
+        Request("box", ("whole",)), PlanContext(Catalogue((folder,), ()), parse_mirrors({}, []), "")
+    ).require_lock()
 
 
 def signed(body: str) -> str:

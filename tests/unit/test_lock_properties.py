@@ -17,10 +17,10 @@ from lumiimg.catalog.sites import find_site
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
 from lumiimg.errors import BadInputError, RefusedError
-from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lockfile import read_lock, to_text
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.fuzz.locks import REQUESTS, settled
 from tests.fuzz.targets.resolve import signed
@@ -54,7 +54,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
 
 def made(request: Request, catalogue: Catalogue = CATALOGUE) -> Lock:
     site = find_site(request.site, {}) if request.site else None
-    return settled(locked(decide(request, Ground(catalogue, NO_MIRRORS, PROGRAMS, site))))
+    return settled(decide(request, PlanContext(catalogue, NO_MIRRORS, PROGRAMS, site)).require_lock())
 
 
 def read_again(text: str | bytes, path: Path, catalogue: Catalogue = CATALOGUE) -> tuple[Lock, Request]:

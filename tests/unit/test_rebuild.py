@@ -36,12 +36,12 @@ from lumiimg.host.image_manifest import MANIFEST_PATH, make_manifest, read_manif
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image, sif_writer
 from lumiimg.image.shell.parser import Simple, parse
-from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.image_base import foreign_layer
 from lumiimg.resolve.lock import LockedSource, file_sha256
 from lumiimg.resolve.network.mirrors import Mirrors
 from lumiimg.resolve.network.web import Web
-from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, options_of
 from lumiimg.resolve.store import Store
 from tests.shared import fabric_builder
@@ -68,7 +68,7 @@ TOP = LAYER + (
 def lock(layers: Path, make_layer: MakeLayer) -> Lock:
     make_layer("a", BASE, post="echo base\n")
     make_layer("b", TOP, post="cat >x <<'E'\n\tPercent: %s\nE\n", tool_c="int x;\n", test_sh="true\n")
-    return locked(decide(Request("a", ("b",)), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
+    return decide(Request("a", ("b",)), PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
 
 
 @pytest.fixture

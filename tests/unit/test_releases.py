@@ -415,30 +415,6 @@ def test_a_listing_that_is_none_is_one_line_and_the_rest_is_read(
         assert "no obstacle found" in out
 
 
-def test_where_no_row_of_a_range_fits_an_older_release_is_read_that_does_and_none_that_is_made_for_another_stack(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for version, python in (("5.24.0", ">=3.11"), ("5.20.2", ">=3.10")):
-        metadata = f"Name: transformers\nVersion: {version}\nRequires-Dist: torch>=2.6; extra == 'torch'\n"
-        index.files.append(
-            {
-                "file": f"transformers-{version}-py3-none-any.whl",
-                "requires-python": python,
-                "uploaded": dt.date(2026, 11, 2),
-                "texts": {"METADATA": metadata},
-            }
-        )
-    for wish in ("transformers>=5", "transformers==5.*"):
-        code, answer = explained(capsys, f"rocm-6.2.4 pytorch {wish}", index)
-        assert (code, answer["layers"][-1]["version"]) == (0, "5.20.2")
-        assert "read from the package index on" in doubt_of(answer, "transformers")
-        assert explained(capsys, f"rocm-6.4.4 pytorch {wish}", index)[1]["layers"][-1]["version"] == "5.24.0"
-    assert explained(capsys, "rocm-6.2.4 pytorch transformers>=5.21", index)[0] == 1
-    # vLLM 0.31.0 takes this Python, and is made for another torch: the rows' refusal stands
-    code, answer = explained(capsys, "rocm-6.2.4 vllm>=0.18", index)
-    assert (code, answer["nearest"] is None) == (1, False)
-
-
 def test_what_is_proposed_in_place_of_a_version_that_is_not_there_works(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,8 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.fabric.path import Fabric
+from lumiimg.resolve.own_requirements import read_own
+from lumiimg.resolve.request import Request, options_of
 from lumiimg.resolve.request_options import RequestOptions, request_of
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import LAYER, MakeLayer
@@ -283,26 +285,26 @@ def test_a_recipe_is_changed_by_what_stands_beside_it_and_the_options_stay_as_th
             options = RequestOptions(recipe=str(recipe), add=add)
             asked = request_of(options, open_catalogue({}), lambda: "frontier", ())
             assert (asked.base, asked.add, asked.fabric, asked.site) == ("rocm-6.2.4", expected, fabric, chosen)
-            assert asked.written.endswith("--site frontier") == (not site)
             assert options == RequestOptions(recipe=str(recipe), add=add)
 
 
-def test_options_are_read_back_from_the_words_that_they_are_written_in() -> None:
+def test_a_request_is_read_back_from_the_options_that_it_is_written_as(tmp_path: Path) -> None:
     """A command that is proposed is planned from its words, as one that is typed."""
-    values = {
-        "base": (None, "./it's an image.sif"),
-        "recipe": (None, "debian-vllm"),
+    (tmp_path / "a b.txt").write_text("einops==0.8.1\n")
+    values: dict[str, tuple[object, object]] = {
+        "base": ("rocm-6.4.4", "./it's an image.sif"),
         "add": ((), ("aws-ofi-nccl", "vllm==0.12.0")),
-        "requirements": ((), ("a b.txt",)),
-        "arg": ((), ("aws-ofi-nccl.PREFIX=/opt/$x",)),
-        "source": ((), ("host-libfabric=a.tar",)),
-        "mirror": ((), ("docker.io=mirror.test",)),
+        "own": (None, read_own([str(tmp_path / "a b.txt")], ["pip:rich>=14"])),
+        "arguments": ({}, {("aws-ofi-nccl", "PREFIX"): "/opt/$x"}),
+        "sources": ({}, {"host-libfabric": "a.tar"}),
+        "mirrors": ((), ("docker.io=mirror.test",)),
         "layers": ((), (Path("mine"), Path("yours"))),
-        "fabric": ("auto", "bundled"),
-        "site": (None, "lumi"),
+        "fabric": (None, Fabric.BUNDLED),
+        "site": ("generic", "lumi"),
         "host": (None, Path("host.json")),
     }
     for chosen in sampled(list(itertools.product(*values.values())), 200):
-        options = RequestOptions(**dict(zip(values, chosen, strict=True)))  # type: ignore[arg-type]
-        assert RequestOptions.of_words(shlex.split(options.written)) == options
+        request = Request(**dict(zip(values, chosen, strict=True)))  # type: ignore[arg-type]
+        options = RequestOptions.of_words(shlex.split(options_of(request)))
+        assert request_of(options, open_catalogue({}), lambda: None, ()) == request
     assert RequestOptions.of_words(["-r", "a.txt", "-o", "x.sif"]) == RequestOptions(requirements=("a.txt",))

@@ -10,9 +10,9 @@ import pytest
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.errors import BadInputError, ExitCode, MissingHereError, RefusedError
 from lumiimg.fabric.rccl import Rccl, generation_of, version_of_code
-from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.network.mirrors import Mirrors, apt_mirror, parse_mirrors
-from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
@@ -39,7 +39,9 @@ def catalogue(layers: Path, make_layer: MakeLayer) -> Catalogue:
 
 
 def lock(catalogue: Catalogue, mirrors: dict[str, str] | None = None, **sources: str) -> Lock:
-    return locked(decide(Request("base", ("plugin",), sources=sources), Ground(catalogue, Mirrors(mirrors or {}), "")))
+    return decide(
+        Request("base", ("plugin",), sources=sources), PlanContext(catalogue, Mirrors(mirrors or {}), "")
+    ).require_lock()
 
 
 def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
@@ -69,7 +71,7 @@ def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
         assert lock(catalogue, plugin=f"{file}#sha256={OTHER}").layers[0].sources[0].sha256 == OTHER
     # what nobody knows the digest of is settled at the first download
     request = Request("base", ("plugin",), {("plugin", "VERSION"): "2.0"})
-    found = locked(decide(request, Ground(catalogue, Mirrors({}), "")))
+    found = decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
     assert found.layers[0].sources[0].sha256 is None
     assert [line for line in found.unsettled if "2.0" in line]
     (layers / "plugin/layer.toml").write_text(PLUGIN.replace('"1.0" = ', '"9.9" = '))
@@ -115,7 +117,7 @@ def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
         (Request("base", ("plugin",), {("plugin", "VERSION"): "1;rm"}), r"plugin.VERSION='1;rm' does not match"),
     ):
         with pytest.raises(BadInputError, match=what):
-            locked(decide(request, Ground(catalogue, Mirrors({}), "")))
+            decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
 
 
 def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, make_layer: MakeLayer) -> None:
@@ -125,7 +127,7 @@ def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, 
     make_layer("c", LAYER + 'requires = ["hwloc"]\n')
 
     def build(*add: str) -> Lock:
-        return locked(decide(Request("base", add), Ground(Catalogue((layers,), ()), Mirrors({}), "")))
+        return decide(Request("base", add), PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
 
     for order in (("a", "b"), ("b", "a")):
         with pytest.raises(RefusedError, match="cannot be in one image") as caught:
@@ -155,7 +157,7 @@ def test_debootstrap_is_taken_where_it_is_and_a_mirror_is_known(
     monkeypatch.setattr("lumiimg.resolve.bootstrap.apt_mirror", lambda _: None)
 
     def bootstrap(mirrors: dict[str, str], base: str = "base") -> tuple[str, str, str | None]:
-        found = locked(decide(Request(base), Ground(catalogue, Mirrors(mirrors), str(programs)))).bootstrap
+        found = decide(Request(base), PlanContext(catalogue, Mirrors(mirrors), str(programs))).require_lock().bootstrap
         return found.agent, found.origin, found.mirror_url
 
     named = {"debian": "http://m/debian"}

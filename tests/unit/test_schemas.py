@@ -47,10 +47,9 @@ from lumiimg.image.compare import COMPARED, FileDifference, ImageDiff
 from lumiimg.nccl.reader import read_lines
 from lumiimg.report.json_output import KINDS, strict_json, write_json
 from lumiimg.report.schema import _object, _Shared, schema_of
-from lumiimg.resolve.decide import decide, locked
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_diff import LockChange, LockDiff, WrittenLock
-from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground
+from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.venv import VenvRecord
 from tests.shared import fabric_builder
@@ -87,9 +86,8 @@ class Place:
         (folder / "Dockerfile").write_text("FROM rocm/dev-ubuntu-24.04:6.4.4\nARG A=1\nRUN echo $A\nCMD x\n")
         self.request = Request("rocm-6.2.4", ("aws-ofi-nccl",))
         site = find_site("lumi", {"HOME": str(folder)})
-        self.lock: Lock = locked(
-            decide(self.request, Ground(open_catalogue({"HOME": str(folder)}), Mirrors({}), "", site))
-        )
+        context = PlanContext(open_catalogue({"HOME": str(folder)}), site=site)
+        self.lock: Lock = decide(self.request, context).require_lock()
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5, "")
         self.built = BuiltImage(
             folder / "x.sif",

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.errors import LumiimgError
-from lumiimg.resolve.decide import possible_bases
+from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock import Lock, LockedLayer, wants_python
 from lumiimg.resolve.network.mirrors import Mirrors
-from lumiimg.resolve.plan import Ground, Plan
+from lumiimg.resolve.planner import possible_bases
 from lumiimg.resolve.request import Request, name_of
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer, Release
+    from lumiimg.resolve.plan import Plan
 
 PROGRAMS = "/usr/bin:/bin:/usr/sbin"
 _NOT_PYTHON = frozenset(
@@ -61,14 +62,14 @@ class Row:
 def rows(names: frozenset[str], catalogue: Catalogue | None = None) -> Iterator[Row]:
     """Yield the rows of the layers of these names, of all where there are none; a row without plans fits no base."""
     catalogue = catalogue or open_catalogue({"HOME": "/nonexistent"})
-    ground = Ground(catalogue=catalogue, mirrors=Mirrors({}), path=PROGRAMS)
+    context = PlanContext(catalogue=catalogue, mirrors=Mirrors({}), path=PROGRAMS)
     for name in catalogue.layer_names():
         layer = catalogue.entry(name)
         if layer.is_base or (names and name not in names):
             continue
         for release in dict.fromkeys(one.version for one in layer.releases) or ("",):
             asked = f"{name}=={release}" if release else name
-            plans = possible_bases(Request(base="", add=(asked,)), ground).bases
+            plans = possible_bases(Request(base="", add=(asked,)), context).bases
             yield from _by_python(layer, release, [plan for plan in plans if plan.lock and not _is_unread(plan)])
 
 

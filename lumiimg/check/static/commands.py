@@ -91,7 +91,8 @@ def _comes_to_nothing(options: RequestOptions, version: tuple[int, ...] | None, 
     """Whether a plan is refused, or adds nothing; `version` is that of the image that it starts from, if it is one."""
     from lumiimg.catalog.catalogue import open_catalogue  # all of this is for an image that lacks something
     from lumiimg.host.snapshot_file import read_snapshot
-    from lumiimg.resolve.decide import decide, ground_of
+    from lumiimg.resolve.context import PlanContext
+    from lumiimg.resolve.planner import decide
 
     def choose() -> str:
         node = read_snapshot(options.host).host if options.host else os.uname().nodename
@@ -100,7 +101,7 @@ def _comes_to_nothing(options: RequestOptions, version: tuple[int, ...] | None, 
     catalogue = open_catalogue(os.environ, list(options.layers))
     request = request_of(options, catalogue, choose, ())
     images = {request.base: _read(request.base, version, str(request.site))} if version is not None else {}
-    plan = decide(request, replace(ground_of(request, catalogue, os.environ), images=images))
+    plan = decide(request, replace(PlanContext.of(request, catalogue, os.environ), images=images))
     return plan.refused or (is_adapt and plan.lock is not None and not plan.lock.layers)
 
 

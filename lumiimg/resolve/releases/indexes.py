@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class FoundReleases:
     """What a look for a version found."""
 
     releases: tuple[Release, ...] = ()
-    absent: str | None = None
+    nearest: str | None = None
     """What the index has instead, where it does not have the version; the releases are then of the nearest."""
 
 

@@ -12,7 +12,7 @@ from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
 from lumiimg.catalog.templates import placeholders
 from lumiimg.errors import FailedError, MissingHereError
 from lumiimg.resolve.releases import reading
-from lumiimg.resolve.releases.indexes import Looked, ReleaseIndexes
+from lumiimg.resolve.releases.indexes import FoundReleases, ReleaseIndexes
 from lumiimg.resolve.releases.kept import keep_rows, kept_rows
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 _NEAREST = 3
 
 
-def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> Looked:
-    """Return what is known of the versions that are wanted of a layer with a rule, and that no row has."""
-    rule = layer.unlisted
+def find_releases(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> FoundReleases:
+    """Return what is known of the versions that are wanted of a layer, and that no row has."""
+    rule, exact = layer.unlisted, exact_version(wanted)
     if rule is None:
-        raise ValueError(layer.name)
-    exact = exact_version(wanted)
+        if exact is None or not _can_be_named(layer, exact):
+            return FoundReleases()
+        return FoundReleases((derived(layer, exact, "nothing is known of this release"),))
     kept, note = kept_rows(indexes.cache, layer, indexes.today) if indexes else ((), None)
     if indexes and note:
         indexes.on_line(note)
@@ -41,7 +42,7 @@ def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> 
     fresh = [row for row in fitting if indexes and _age(row, indexes.today) < indexes.kept_days]
     # of a range without an end, what is kept does not say which is the newest in the index
     if fresh and indexes and len(fresh) == len(fitting) and exact is not None:
-        return Looked(with_age(fresh, indexes.today))
+        return FoundReleases(with_age(fresh, indexes.today))
     why = "there is no network" if indexes is None else ""
     if indexes is not None:
         try:
@@ -49,13 +50,14 @@ def look(layer: Layer, wanted: SpecifierSet, indexes: ReleaseIndexes | None) -> 
         except (MissingHereError, FailedError) as error:
             why = str(error)
     if fitting and indexes:
-        return Looked(with_age(fitting, indexes.today))
-    return Looked((derived(layer, rule, exact, why),) if exact is not None and layer.releases else ())
+        return FoundReleases(with_age(fitting, indexes.today))
+    why = f"what it requires could not be read ({why})"
+    return FoundReleases((derived(layer, exact, why),) if exact is not None and layer.releases else ())
 
 
 def _read(
     layer: Layer, rule: Unlisted, wanted: SpecifierSet, indexes: ReleaseIndexes, fresh: Sequence[Release]
-) -> Looked:
+) -> FoundReleases:
     """Return what the index and other places have of the newest versions that are wanted; of none, of the nearest.
 
     A version that is named exactly may be in another place alone. `fresh` are rows that need not be read again. Raises
@@ -72,7 +74,7 @@ def _read(
         against = error
     named = versions or ([exact] if exact is not None else [])
     if rows := [row for version in named for row in _rows(layer, rule, version, pages, indexes, fresh)]:
-        return Looked(tuple(rows))
+        return FoundReleases(tuple(rows))
     if pages is None or against is not None:
         raise against or FailedError("the package index has no page")
     for version in versions:
@@ -85,7 +87,7 @@ def _read(
     of_nearest: tuple[Release, ...] = ()
     with suppress(FailedError, MissingHereError):
         of_nearest = _rows(layer, rule, near[0], pages, indexes, ())
-    return Looked(of_nearest, f"{layer.name} {', '.join(map(str, near))}")
+    return FoundReleases(of_nearest, f"{layer.name} {', '.join(map(str, near))}")
 
 
 def _rows(
@@ -125,35 +127,61 @@ def elsewhere(layer: Layer, rule: Unlisted, version: Version, indexes: ReleaseIn
     return tuple(found)
 
 
-def derived(layer: Layer, rule: Unlisted, version: Version, why: str) -> Release:
+def derived(layer: Layer, version: Version, why: str) -> Release:
     """Return a release of which nothing could be read: as the nearest row is, and each need of that is a doubt."""
+    rule = layer.unlisted
+    values = {"VERSION": f"{version}", "FOUND": f"{version}"}
+    release = Release(
+        version=f"{version}",
+        requires=(),
+        has={},
+        arguments={},
+        wheels=(),
+        indexes=rule.indexes if rule else (),
+        source=layer.source,
+        without=rule.without if rule else (),
+        unused=rule.unused if rule else (),
+        derived=layer.arguments["VERSION"].default,
+        doubts=(why,),
+        status="derived",
+    )
+    if not layer.releases:
+        return release
     near = min(layer.releases, key=lambda row: _distance(version_of(row.version) or NO_VERSION, version))
-    values = {name: near.arguments.get(name, "") for name in layer.arguments}
-    values = {name: value for name, value in values.items() if value} | {"VERSION": f"{version}", "FOUND": f"{version}"}
-    # what names a fact is known of no release but of that which says it
-    known = {name for name, text in rule.arguments.items() if name in values for _ in placeholders(text)}
-    facts = {placeholders(rule.arguments[name])[0]: values[name] for name in known}
-    values |= facts
     # what is newer asks for no older Python or glibc; what is older may take one that the row does not
     rising = {"python", "glibc"} if version > (version_of(near.version) or NO_VERSION) else set[str]()
     hard = [need for need in near.requires if need.component in rising or not need.versions]
-    because = f"what it requires could not be read ({why}); it is planned like {near.version}"
-    return Release(
-        version=f"{version}",
-        requires=(*reading.needs_of(rule.requires, values), *hard),
+    release = replace(
+        release,
+        requires=tuple(hard),
         expects=(*(need for need in near.requires if need not in hard), *near.expects),
+        source=near.source,
+        date=near.date,
+        derived=near.version,
+        doubts=(f"{why}; it is planned like {near.version}",),
+    )
+    if rule is None:
+        return release
+    own = {name: near.arguments.get(name, "") for name in layer.arguments}
+    values = {name: value for name, value in own.items() if value} | values
+    # what names a fact is known of no release but of that which says it
+    named = {name for name, text in rule.arguments.items() if name in values for _ in placeholders(text)}
+    values |= {placeholders(rule.arguments[name])[0]: values[name] for name in named}
+    return replace(
+        release,
+        requires=(*reading.needs_of(rule.requires, values), *hard),
         has=reading.filled(rule.has, values),
         arguments={name: values[name] for name in near.arguments if name in rule.arguments},
         wheels=tuple(pin for pin in reading.expanded(rule.wheels, values) if PIN.fullmatch(pin)),
-        indexes=rule.indexes,
-        source=near.source,
-        date=near.date,
-        without=rule.without,
-        unused=rule.unused,
-        derived=near.version,
-        doubts=(because,),
-        status="derived",
     )
+
+
+def _can_be_named(layer: Layer, version: Version) -> bool:
+    """Whether the sources of a layer can be had in any version that is named."""
+    argument = layer.arguments.get("VERSION")
+    if argument is None or any(release.wheels for release in layer.releases):
+        return False
+    return argument.pattern is None or argument.pattern.fullmatch(f"{version}") is not None
 
 
 def nearest_versions(versions: Sequence[Version], wanted: Version | None) -> list[Version]:

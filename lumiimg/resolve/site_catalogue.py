@@ -13,9 +13,11 @@ from lumiimg.resolve.stack import PLUGIN, PLUGIN_COMPONENT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from packaging.specifiers import SpecifierSet
+
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
-    from lumiimg.resolve.releases.indexes import Looked
+    from lumiimg.resolve.releases.indexes import FoundReleases
     from lumiimg.resolve.request import Request
 
 _PLAIN = {"os", "glibc", "python", "rocm", "rccl"}
@@ -25,47 +27,47 @@ _PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
 """Component -> the layer to bring in, where several could."""
 
 
-class Shelf:
+class SiteCatalogue:
     """Bases, images as bases among them, and layers. Each method raises as the catalogue's does."""
 
     def __init__(
         self,
         catalogue: Catalogue,
-        images: Mapping[str, Layer],
-        arch: str | None,
-        looked: Mapping[str, Looked] | None = None,
+        images: Mapping[str, Layer] | None = None,
+        arch: str | None = None,
+        found: Mapping[str, FoundReleases] | None = None,
     ) -> None:
-        # beside those of the catalogue
-        self._arch = arch
-        self._looked = looked or {}
+        """`images` and `found` are beside what the catalogue has: images as bases, and releases without a row."""
         self._catalogue = catalogue
-        self._kept: dict[str, Layer] = dict(images)
+        self._arch = arch
+        self._found = found or {}
+        self._read: dict[str, Layer] = dict(images or {})
 
     def base(self, name: str) -> Layer:
-        return self._kept.get(name) or self._kept.setdefault(name, self._catalogue.base(name))
+        return self._read.get(name) or self._read.setdefault(name, self._catalogue.base(name))
 
     def layer(self, name: str) -> Layer:
-        kept = self._kept.get(name)
-        if kept is not None and not kept.is_base:
-            return kept
+        read = self._read.get(name)
+        if read is not None and not read.is_base:
+            return read
         layer = for_gpu(self._catalogue.layer(name), self._arch)
-        if (looked := self._looked.get(name)) is not None:
-            layer = replace(layer, releases=(*layer.releases, *looked.releases))
-        return self._kept.setdefault(name, layer)
+        if (found := self._found.get(name)) is not None:
+            layer = replace(layer, releases=(*layer.releases, *found.releases))
+        return self._read.setdefault(name, layer)
 
-    def looked_up(self, name: str) -> list[str]:
+    def versions_found(self, name: str) -> list[str]:
         """Return the versions of a layer that no row has, and that were looked for: those wanted, else the nearest."""
-        return [row.version for row in self._looked[name].releases] if name in self._looked else []
+        return [row.version for row in self._found[name].releases] if name in self._found else []
 
-    def is_absent(self, name: str) -> bool:
-        """Whether the package index does not have the version of a layer that is asked for."""
-        return name in self._looked and self._looked[name].absent is not None
+    def nearest_in_index(self, name: str) -> str | None:
+        """Return what the package index has of a layer, where it does not have the version that is asked for."""
+        return self._found[name].nearest if name in self._found else None
 
     def layers(self) -> Iterator[tuple[str, Layer]]:
         """Yield every layer that can be read, by its name."""
         for name in self._catalogue.layer_names():
             try:
-                entry = self._kept.get(name) or self._catalogue.entry(name)
+                entry = self._read.get(name) or self._catalogue.entry(name)
             except CatalogError:
                 continue  # a broken folder of the user's must not hide the others
             if not entry.is_base:
@@ -141,6 +143,14 @@ class Shelf:
     def rocm(self, base: str) -> float:
         """Return the release of a base's ROCm as a number, 0 where there is none."""
         return _number(self.base(base).has.get("rocm")) or 0.0
+
+
+def is_listed(layer: Layer, versions: SpecifierSet) -> bool:
+    """Whether the catalogue has a release of a layer among some versions."""
+    rows = [row.version for row in layer.releases]
+    default = layer.arguments.get("VERSION")
+    own = rows or ([default.default] if default else [])
+    return any(versions.contains(version, prereleases=True) for version in own)
 
 
 def _number(version: str | None) -> float | None:

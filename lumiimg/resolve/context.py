@@ -1,0 +1,84 @@
+"""What a request is decided on, read once per command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from lumiimg.catalog.settings import read_settings
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.network.mirrors import Mirrors, parse_mirrors
+from lumiimg.resolve.observed_node import site_seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from lumiimg.catalog.catalogue import Catalogue
+    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.sites import Site
+    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.releases.indexes import FoundReleases, ReleaseIndexes
+    from lumiimg.resolve.request import Request
+
+
+def _not_pulled(base: str) -> Path:
+    raise BadInputError("cannot be read without asking its registry", where=base)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContext:
+    """What a request is decided on."""
+
+    catalogue: Catalogue
+    mirrors: Mirrors = field(default_factory=lambda: Mirrors({}))
+    path: str | None = ""
+    """The PATH in which bootstrap programs are looked for."""
+    site: Site | None = None
+    preferred: Mapping[str, str] = field(default_factory=dict)
+    """Releases of layers to keep, by name, where the request does not name another."""
+    images: Mapping[str, Layer] = field(default_factory=dict)
+    """Bases that are images, by their names, as far as they were read."""
+    indexes: ReleaseIndexes | None = None
+    """Where releases are looked for that no row has; None: nowhere."""
+    found: Mapping[str, FoundReleases] = field(default_factory=dict)
+    """What was found there, by layer."""
+    pull: Callable[[str], Path] = _not_pulled
+    """Brings a base out of a registry here, to be read."""
+
+    @classmethod
+    def of(cls, request: Request, catalogue: Catalogue, environment: Mapping[str, str]) -> Self:
+        """Return what a request is decided on here, without asking a server. Raises BadInputError."""
+        mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
+        site = site_seen(request.site, request.host, environment)
+        return cls(catalogue, mirrors, environment.get("PATH"), site)
+
+
+class Preferences(NamedTuple):
+    """What a lock has already, and the next one is to keep where it still fits."""
+
+    layers: Mapping[str, str]
+    """Releases by layer."""
+    wheels: Mapping[str, str]
+    """Versions by Python distribution."""
+    lock: Lock | None
+    """Whose base and sources keep their digests; None where everything is taken again."""
+
+
+def preferences_of(lock: Lock, upgraded: Collection[str]) -> Preferences:
+    """Return what a lock has, but for what is to be upgraded.
+
+    Raises BadInputError for a name that the lock does not have.
+    """
+    layers = {layer.name: layer.release.version for layer in lock.layers if layer.release}
+    wheels = {wheel.name: wheel.version for layer in lock.stack for wheel in layer.wheels}
+    for name in upgraded:
+        if name not in {*layers, *wheels, "all"}:
+            known = ", ".join(sorted({*layers, *wheels}))
+            raise BadInputError(f"the lock has no {name!r}", where="--upgrade", hint=f"it has: {known or 'nothing'}")
+    if "all" in upgraded:
+        return Preferences({}, {}, None)
+    layers, wheels = (
+        {name: version for name, version in part.items() if name not in upgraded} for part in (layers, wheels)
+    )
+    return Preferences(layers, wheels, lock)

@@ -1,0 +1,254 @@
+"""Which layers, in which order and which release: wishes and their needs, and what the base and the site offer.
+
+A depth-first search over releases, the preferred first; a need that nothing below offers brings in the layer known for
+its component. Bases, layers and releases are few, so the search is small; it is bounded all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumiimg.catalog.needs import Need
+from lumiimg.errors import BadInputError
+from lumiimg.resolve.arguments import sources_named_otherwise, values_of
+from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import Chosen, OfferedComponent, Stack, WantedLayer, given_in, offers_of, troubles_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lumiimg.catalog.layers import KnownTrouble, Layer
+    from lumiimg.resolve.site_catalogue import SiteCatalogue
+
+_DEPTH_LIMIT = 40
+_STEP_LIMIT = 5_000
+"""Layers tried; beyond it the search is given up."""
+_SOURCES = 2
+"""Named of a refusal that has several."""
+
+
+class _Rejection(NamedTuple):
+    """Why a release of a layer does not fit."""
+
+    layer: str
+    version: str | None
+    result: RuleResult
+
+
+class StackSearch:
+    """One search."""
+
+    def __init__(
+        self, catalogue: SiteCatalogue, arguments: Mapping[tuple[str, str], str], preferred: Mapping[str, str]
+    ) -> None:
+        self._catalogue = catalogue
+        self._arguments = arguments
+        self._preferred = preferred
+        self._wished_for: dict[str, WantedLayer] = {}
+        """By each component that a wished layer brings."""
+        self._steps = 0
+        self._placed: set[str] = set()
+        self._rejections: list[_Rejection] = []
+
+    def solve(self, base: Stack, wishes: Sequence[WantedLayer]) -> Stack | None:
+        """Return the preferred stack with all wishes, or None; `refusals` says why.
+
+        Raises BadInputError for layers that require each other in a circle.
+        """
+        # what is wished for anyway comes earlier where something else needs it
+        for wish in reversed(wishes):
+            layer = self._catalogue.layer(wish.layer)
+            self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
+        return next(self._all(base, tuple(wishes), ()), None)
+
+    def refusals(self) -> list[RuleResult]:
+        """Return what stood against layers that found no place at all; else, as they do not go together, all that did.
+
+        Of each layer, what all its releases need of a component is one result.
+        """
+        found = [each for each in self._rejections if each.layer not in self._placed] or self._rejections
+        groups: dict[tuple[str, str], list[_Rejection]] = {}
+        for each in found:
+            groups.setdefault((each.layer, each.result.have.partition(" ")[0]), []).append(each)
+        return [_joined(layer, group) for (layer, _), group in groups.items()]
+
+    def _all(self, stack: Stack, wishes: tuple[WantedLayer, ...], path: tuple[str, ...]) -> Iterator[Stack]:
+        if not wishes:
+            yield stack
+            return
+        for grown in self._add(stack, wishes[0], path):
+            yield from self._all(grown, wishes[1:], path)
+
+    def _add(self, stack: Stack, wish: WantedLayer, path: tuple[str, ...]) -> Iterator[Stack]:
+        if len(path) > _DEPTH_LIMIT:
+            raise BadInputError(f"layers require each other more than {_DEPTH_LIMIT} deep: {' -> '.join(path[:3])} …")
+        if wish.layer in path:
+            raise BadInputError(f"layers require each other in a loop: {' -> '.join((*path, wish.layer))}")
+        there = next((chosen for chosen in stack.layers if chosen.name == wish.layer), None)
+        if there is not None:
+            if there.version is None or wish.versions.contains(there.version, prereleases=True):
+                yield stack
+            else:
+                self._holds(Need(wish.layer, wish.versions), OfferedComponent(there.version, wish.layer), there)
+            return
+        layer = self._catalogue.layer(wish.layer)
+        if (offer := stack.offers.get(layer.name)) is not None:
+            have = " ".join(filter(None, (layer.name, offer.version)))
+            self._reject(layer, f"no {layer.name} below", have, f"{offer.by} has {have} already: leave it out")
+            return
+        within = (*path, layer.name)
+        for chosen in self._candidates(layer, wish):
+            self._steps += 1
+            if self._steps > _STEP_LIMIT:
+                return
+            others = sources_named_otherwise(layer, chosen.release, values_of(layer, chosen.release, self._arguments))
+            for below in self._with_needs(stack, chosen, within):
+                unknown = _unknown(below, layer.needs_of(chosen.release))
+                yield from self._on_top(below, replace(chosen, unknown=unknown, others=others), within)
+
+    def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
+        """Yield releases in their order; of a layer without rows, first the one that its arguments name."""
+        version = layer.arguments.get("VERSION")
+        is_default = not wish.versions or (version and wish.versions.contains(version.default, prereleases=True))
+        is_listed = any(not release.is_unlisted for release in layer.releases)
+        fitting = [one for one in layer.releases if wish.versions.contains(one.version, prereleases=True)]
+        fitting.sort(key=lambda one: one.version != self._preferred.get(layer.name))
+        if is_default and not is_listed:
+            yield Chosen(layer, None, wish.because)
+        yield from (Chosen(layer, release, wish.because) for release in fitting)
+        if fitting or (is_default and not is_listed):
+            return
+        if (have := self._catalogue.nearest_in_index(layer.name)) is not None:
+            why = f"the package index has no such release of {layer.name}"
+        elif layer.releases:
+            have = f"{layer.name} {', '.join(dict.fromkeys(one.version for one in layer.releases))}"
+            why = f"no such release of {layer.name} is known"
+        else:
+            have = f"{layer.name} {version.default}" if version else layer.name
+            why = f"{layer.name} has only one version: leave the version out"
+        self._reject(layer, f"{layer.name}{wish.versions}", have, why, rule=_rule_of(layer))
+
+    def _with_needs(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
+        """Yield stacks that have all needs, and what the release is made for.
+
+        What a derived release is made for is that of another release: stacks that have it come first.
+        """
+        release, needs = chosen.release, chosen.layer.needs_of(chosen.release)
+        expects = release.expects if release else ()
+        if release is None or release.status != "derived":
+            yield from self._satisfied(stack, chosen, (*needs, *expects), path)
+            return
+        offers = {need: stack.offers.get(need.component) for need in expects}
+        open_yet = tuple(n for n, offer in offers.items() if offer is None or n.holds_for(offer.version) is not False)
+        if open_yet:
+            before = len(self._rejections)
+            yield from self._satisfied(stack, chosen, (*needs, *open_yet), path)
+            del self._rejections[before:]
+        yield from self._satisfied(stack, chosen, needs, path)
+
+    def _satisfied(
+        self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
+    ) -> Iterator[Stack]:
+        """Yield stacks that have all needs, those that lack a component with the layer for it on top."""
+        if not needs:
+            yield stack
+            return
+        need, rest = needs[0], needs[1:]
+        offer = stack.offers.get(need.component)
+        wish = self._bringing(need, chosen) if offer is None else None
+        if wish is not None and wish.layer not in path:
+            for grown in self._add(stack, wish, path):
+                if self._holds(need, grown.offers.get(need.component), chosen):
+                    yield from self._satisfied(grown, chosen, rest, path)
+        elif self._holds(need, offer, chosen):
+            yield from self._satisfied(stack, chosen, rest, path)
+
+    def _bringing(self, need: Need, chosen: Chosen) -> WantedLayer | None:
+        """Return the layer to add for a component that nothing below has."""
+        if (wish := self._wished_for.get(need.component)) is not None:
+            return wish
+        provider = self._catalogue.provider_of(need.component)
+        return WantedLayer(provider, because=f"{chosen.name} requires {need}") if provider else None
+
+    def _on_top(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
+        layer = chosen.layer
+        for other in stack.layers:
+            if other.name in layer.conflicts or layer.name in other.layer.conflicts:
+                why = f"{layer.name} and {other.name} cannot be in one image"
+                self._reject(layer, f"no {other.name}", other.name, why, version=chosen.version)
+                return
+        new = offers_of(chosen, self._arguments)
+        # the range of versions is that of one plugin
+        below = {
+            name: offer for name, offer in stack.offers.items() if name != "net-api-oldest" or "net-api" not in new
+        }
+        grown = replace(stack, offers=below | new, layers=(*stack.layers, chosen))
+        trouble = next(troubles_of([one.layer for one in grown.layers], grown, refused=True), None)
+        if trouble is None:
+            self._placed.add(layer.name)
+            yield grown
+        elif (wish := self._settling(trouble, grown, path)) is not None:
+            for earlier in self._add(stack, wish, path):
+                yield from self._on_top(earlier, chosen, path)
+        else:
+            need, have = f"not {', '.join(map(str, trouble.given))}", given_in(grown, trouble)
+            self._reject(layer, need, have, trouble.because, chosen.version, trouble.source, trouble.rule)
+
+    def _settling(self, trouble: KnownTrouble, stack: Stack, path: tuple[str, ...]) -> WantedLayer | None:
+        """Return what is wished for anyway, is not there yet, and makes an end of a trouble: it comes earlier then."""
+        wishes = [self._wished_for[need.component] for need in trouble.unless if need.component in self._wished_for]
+        there = {*path, *(chosen.name for chosen in stack.layers)}
+        return next((wish for wish in wishes if wish.layer not in there), None)
+
+    def _holds(self, need: Need, offer: OfferedComponent | None, chosen: Chosen) -> bool:
+        if offer is not None and need.holds_for(offer.version) is not False:
+            return True
+        layer, release = chosen.layer, chosen.release
+        have = f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
+        verb = "is made for" if release and need in release.expects else "requires"
+        source = release.source if release else layer.source
+        self._reject(
+            layer, str(need), have, f"{chosen.title} {verb} {need}", chosen.version, source, rule=_rule_of(layer)
+        )
+        return False
+
+    def _reject(
+        self,
+        layer: Layer,
+        need: str,
+        have: str,
+        because: str,
+        version: str | None = None,
+        source: str | None = None,
+        rule: str = "layers",
+    ) -> None:
+        result = RuleResult(rule, RuleOutcome.REFUSED, need, have, because, source or layer.source)
+        self._rejections.append(_Rejection(layer.name, version, result))
+
+
+def _joined(layer: str, group: Sequence[_Rejection]) -> RuleResult:
+    """Return what stood against several releases of a layer as one result."""
+    results = [each.result for each in group]
+    needs = " or ".join(dict.fromkeys(result.need for result in results))
+    releases = dict.fromkeys(each.version for each in group if each.version)
+    because = results[0].because
+    if len(releases) > 1 and any(result.because != because for result in results):
+        because = f"no release of {layer} fits ({', '.join(releases)})"
+    elif needs != results[0].need:
+        because = f"{' '.join((layer, *releases))} requires {needs}"
+    have = " or ".join(dict.fromkeys(result.have for result in results))
+    source = "; ".join(list(dict.fromkeys(result.source for result in results))[:_SOURCES])
+    return replace(results[0], need=needs, have=have, because=because, source=source)
+
+
+def _unknown(stack: Stack, needs: Iterable[Need]) -> tuple[tuple[Need, OfferedComponent], ...]:
+    """Return the needs that nothing stands against only because a version is not known, or cannot be read."""
+    offers = ((need, stack.offers[need.component]) for need in needs)
+    return tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
+
+
+def _rule_of(layer: Layer) -> str:
+    """Return the rule that a need of the layer belongs to: torch is matched by versions, the others by name."""
+    brings = {*layer.has, *(component for release in layer.releases for component in release.has)}
+    return "torch" if "torch" in brings else "layers"
