@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.check.context import open_for_check
@@ -20,22 +21,24 @@ from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Answer, Finding, Remedy, Severity
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
+from lumiimg.host.image_manifest import differences
 from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
-from lumiimg.wording import count
+from lumiimg.wording import count, operand, typed, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from lumiimg.catalog.sites import Site
     from lumiimg.check.context import ImageInContext
     from lumiimg.check.static.files import HostFit
     from lumiimg.host.drift import Drift
-    from lumiimg.host.manifest import BindManifest, Refusal
+    from lumiimg.host.manifest import Refusal
 
+_ADAPTED = "adapted.sif"
+"""In remedies of the registry: what to call the image that one command makes of another."""
 _ANSWERS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
     Answer.NO_OBSTACLE: "fine",
     Answer.NO: "breaks",
@@ -244,13 +247,21 @@ def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequenc
             yield Remedy(command=f"lumiimg host scan -o now.json && {bind}")
     elif fate in {Fate.BREAKS, Fate.UNKNOWN}:
         ways = concluded(now.remedies, context.name, site_of(context.machine))
-        yield from sorted(ways, key=lambda remedy: remedy.command is None)
+        yield from (_of_one_image(context, way) for way in sorted(ways, key=lambda remedy: remedy.command is None))
     if fate is Fate.BREAKS and RuleOutcome.REFUSED in outcomes:
         yield Remedy(
             "start from a base with a ROCm that the driver supports: `lumiimg list`, `lumiimg explain --base …`"
         )
     if fate is Fate.UNKNOWN and context.site is None and RuleOutcome.UNKNOWN in outcomes:
         yield Remedy("name the machine, so that its driver window applies: --site NAME (`lumiimg list`)")
+
+
+def _of_one_image(context: ImageInContext, remedy: Remedy) -> Remedy:
+    """Return a remedy for one image of several: it writes a file of its own, and `check` takes the program."""
+    check = typed(["lumiimg", "check", operand(context.name), *context.machine])
+    text = remedy.text.replace(" --program PATH", f" `{check} --program PATH`")
+    own = word(f"{Path(context.name).stem}-{_ADAPTED}")
+    return Remedy(text, remedy.command and remedy.command.replace(f"-o {_ADAPTED}", f"-o {own}"), remedy.where)
 
 
 def _notes(drift: Drift, before: HostFit, now: HostFit, fate: Fate) -> Iterator[str]:
@@ -260,14 +271,10 @@ def _notes(drift: Drift, before: HostFit, now: HostFit, fate: Fate) -> Iterator[
         return
     if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:
         yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
-    elif fate is Fate.FINE and _pairs(before.manifest) != _pairs(now.manifest):
-        yield "the binds made before still load; a list made today would differ"
+    elif fate is Fate.FINE and (changed := "; ".join(differences(before.manifest, now.manifest))):
+        yield f"the binds made before still load; a list made today would differ: {changed}"
     if now.carried.against and now.carried.sentence:
         yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]
     if now.fabric is Fabric.BUNDLED and drivers[0] != drivers[1]:
         yield "its libcxi is its own, and the kernel or NIC driver changed: only a run shows whether they fit"
-
-
-def _pairs(manifest: BindManifest) -> set[tuple[str, str]]:
-    return {(bind.source, bind.target) for bind in manifest.binds}

@@ -2,26 +2,59 @@
 
 Another node of the same kind compares as the same: its name, the time, PCI addresses and the numbers of its devices
 do not count as changes. Nodes of different kinds are recognised and not compared: what differs is not drift.
+
+Of libraries names are compared, not files: a bind is made for a name that a library needs (DT_NEEDED), and what is
+behind the name may be another file after every update.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumiimg.host.library_diff import LibraryIndex, library_changes
+from lumiimg.elf.c_library import of_c_library
+from lumiimg.elf.versions import numbers_of
 from lumiimg.host.library_search import ASKED
-from lumiimg.host.node_change import ChangeKind, NodeChange, Subject
+from lumiimg.host.margins import newest_needs
 from lumiimg.host.snapshot import fabric_entry
+from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.image import RootFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.host.snapshot import FoundLibrary, HostLibrary, Snapshot
 
 _KFD = "/dev/kfd"
+_FABRIC_ROLES = ("libfabric", "libfabric-provider", "libcxi", "net-plugin")
+_HELPER_ROLE = "cxi-helper"
+"""Libraries that libfabric may be linked with, or open: listed as what it needs."""
+_DIGITS = re.compile(r"[0-9]+")
+_NAMED = 4
+"""Names of versions that one detail lists."""
+_SHOWN_DIGITS = 12
+
+
+class Subject(StrEnum):
+    """What a change is about, in the order in which it bears on images."""
+
+    GLIBC = "glibc"
+    FABRIC = "fabric"
+    """libfabric, its providers, libcxi and net plugins."""
+    LIBRARIES = "libraries"
+    """What these need."""
+    OTHER = "other libraries"
+    """Of what is recorded beside the fabric: xpmem, PMI, PALS, what `--include` named."""
+    NICS = "NICs"
+    GPU = "GPU"
+    ENGINE = "engine"
+    SYSTEM = "system"
+
+
 _MAY_BREAK = {
     (Subject.GPU, "driver"),
     # settings that `host/engine_constraints.py` looks at
@@ -31,7 +64,39 @@ _MAY_BREAK = {
     ),
 }
 """What may have been good before and not be any more."""
-_DIGITS = re.compile(r"[0-9]+")
+
+
+class ChangeKind(StrEnum):
+    """What became of it."""
+
+    GONE = "gone"
+    NEW = "new"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """One thing that a node offers otherwise than before."""
+
+    subject: Subject
+    """What it is about."""
+    what: str
+    """A name: `libjson-c.so.3`, `driver`, `kernel`."""
+    before: str | None
+    """Null where there was nothing."""
+    now: str | None
+    """Null where there is nothing."""
+    details: tuple[str, ...] = ()
+    """More of it, a line each."""
+    may_break: bool = False
+    """Whether an image, or a list of binds, that was good before may not be any more."""
+
+    @property
+    def kind(self) -> ChangeKind:
+        """What became of it."""
+        if self.before is None:
+            return ChangeKind.NEW
+        return ChangeKind.GONE if self.now is None else ChangeKind.CHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +128,8 @@ class Drift:
 def compare(before: Snapshot, now: Snapshot) -> Drift:
     """Return what is not as it was; nothing is judged here."""
     kinds = tuple(_kinds(before, now))
-    changes = () if kinds else tuple(sorted(_changes(before, now), key=lambda change: _ORDER[change.subject]))
-    return Drift(before, now, kinds, changes, tuple(_notes(before, now)))
-
-
-_ORDER = {subject: number for number, subject in enumerate(Subject)}
+    changes = () if kinds else sorted(_changes(before, now), key=lambda change: [*Subject].index(change.subject))
+    return Drift(before, now, kinds, tuple(changes), tuple(_notes(before, now)))
 
 
 def _kinds(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
@@ -85,30 +147,21 @@ def _yes(has: bool) -> str:
 
 
 def _changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
-    old, new = LibraryIndex(before), LibraryIndex(now)
-    yield from _value(Subject.GLIBC, "glibc", before.glibc, now.glibc)
-    yield from library_changes(old, new)
-    yield from _first_fabric(before, now)
-    values, values_now = dict(_values(before, now)), dict(_values(now, before))
-    for subject, what in values | values_now:
-        key = subject, what
-        yield from _value(*key, values.get(key), values_now.get(key), may_break=key in _MAY_BREAK)
-    for version in before.rocm:
-        if version not in now.rocm:
-            details = ("a list of binds with its folder: the engine goes past it with a warning, or does not start",)
-            yield NodeChange(
-                Subject.GPU, ChangeKind.GONE, f"ROCm {version}", "under /opt", None, details, may_break=True
-            )
-    for version in now.rocm:
-        if version not in before.rocm:
-            yield NodeChange(Subject.GPU, ChangeKind.NEW, f"ROCm {version}", None, "under /opt")
+    yield from _library_changes(before, now)
+    old, new = dict(_values(before, now)), dict(_values(now, before))
+    for key in old | new:
+        yield from _value(*key, old.get(key), new.get(key))
+
+
+# -- what can be compared word by word --
 
 
 def _values(snapshot: Snapshot, other: Snapshot) -> Iterator[tuple[tuple[Subject, str], str | None]]:
-    """Yield what can be compared with another snapshot word by word: subject and name, then the value.
+    """Yield subject and name, then the value; what one of two snapshots does not say is left out.
 
     Of NICs it is what they have all together: which of them is which, is the node's own business.
     """
+    yield (Subject.GLIBC, "glibc"), snapshot.glibc
     nics = snapshot.nics
     yield (Subject.NICS, "number"), str(len(nics))
     if len(nics) == len(other.nics):
@@ -117,38 +170,117 @@ def _values(snapshot: Snapshot, other: Snapshot) -> Iterator[tuple[tuple[Subject
         found = {str(value) for nic in nics if (value := getattr(nic, field)) is not None}
         yield (Subject.NICS, what), ", ".join(sorted(found)) or None
     yield (Subject.GPU, "driver"), snapshot.gpu_driver
-    yield (Subject.GPU, "processor"), snapshot.gpu if other.gpu else None  # an older snapshot does not say
+    if snapshot.gpu and other.gpu:
+        yield (Subject.GPU, "processor"), snapshot.gpu
+    yield from (((Subject.GPU, f"ROCm {version}"), "under /opt") for version in snapshot.rocm)
     engine = snapshot.engine
     yield (Subject.ENGINE, "engine"), f"{engine.name} {engine.version}" if engine else None
-    if engine and engine.settings is not None and other.engine and other.engine.settings is not None:
-        for name in sorted(engine.settings.keys() | other.engine.settings.keys()):
-            yield (Subject.ENGINE, f"`{name}`"), engine.settings.get(name)
+    if engine and engine.settings and other.engine and other.engine.settings is not None:
+        yield from (((Subject.ENGINE, f"`{name}`"), value) for name, value in sorted(engine.settings.items()))
     yield (Subject.SYSTEM, "OS"), snapshot.os.name or None
     yield (Subject.SYSTEM, "kernel"), snapshot.kernel
     yield (Subject.SYSTEM, "Slurm"), snapshot.slurm
-    yield (Subject.SYSTEM, "levels of the CPU"), ", ".join(snapshot.hwcaps) or None
-    yield (Subject.SYSTEM, "loader"), snapshot.loader
-    yield (Subject.SYSTEM, "folders of the loader"), " ".join(snapshot.system_directories)
-    counts, counts_there = (Counter(_DIGITS.sub("<n>", name) for name in s.devices) for s in (snapshot, other))
-    for name in sorted(counts.keys() | counts_there.keys()):
-        yield (Subject.SYSTEM, name), str(counts[name]) if counts[name] else None
+    for name, number in sorted(Counter(_DIGITS.sub("<n>", name) for name in snapshot.devices).items()):
+        yield (Subject.SYSTEM, name), str(number)
 
 
-def _value(
-    subject: Subject, what: str, before: str | None, now: str | None, *, may_break: bool = False
-) -> Iterator[NodeChange]:
-    if before != now:
-        kind = ChangeKind.NEW if before is None else ChangeKind.GONE if now is None else ChangeKind.CHANGED
-        yield NodeChange(subject, kind, what, before, now, may_break=may_break)
+def _value(subject: Subject, what: str, before: str | None, now: str | None) -> Iterator[NodeChange]:
+    if before == now:
+        return
+    if what.startswith("ROCm ") and now is None:
+        details = ("a list of binds with its folder: the engine goes past it with a warning, or does not start",)
+        yield NodeChange(subject, what, before, now, details, may_break=True)
+    else:
+        yield NodeChange(subject, what, before, now, may_break=(subject, what) in _MAY_BREAK)
 
 
-def _first_fabric(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
-    """Yield that another one of several libfabrics, all of which were there before, is tried first."""
-    old, new = fabric_entry(before), fabric_entry(now)
-    if old is not None and new is not None and old.path != new.path:
-        paths = {entry.path for entry in before.entries}, {entry.path for entry in now.entries}
-        if new.path in paths[0] or old.path in paths[1]:
-            yield NodeChange(Subject.FABRIC, ChangeKind.CHANGED, "libfabric that is tried first", old.path, new.path)
+# -- libraries: what is behind each name that the fabric, or another library, needs --
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a host serves for one name."""
+
+    subject: Subject
+    path: str
+    library: HostLibrary
+    errors: tuple[str, ...] = ()
+    """Why the host itself cannot load it."""
+
+
+def _libraries(snapshot: Snapshot) -> dict[str, _Named]:
+    """Return the libraries by name, without the C library; the first of a name counts, as for a bind."""
+    root = RootFileSystem(SnapshotTree(snapshot))
+    recorded = {library.path: library for library in snapshot.libraries}
+    found: dict[str, _Named] = {}
+
+    def add(subject: Subject, name: str, path: str | None, errors: tuple[str, ...] = ()) -> None:
+        library = recorded.get(root.resolve(path)) if path is not None and root.is_file(path) else None
+        if path is not None and library is not None and not of_c_library(library.facts):
+            found.setdefault(name, _Named(subject, path, library, errors))
+
+    entries = sorted(snapshot.entries, key=lambda entry: not _is_of_fabric(entry))
+    for entry in entries:
+        own = Subject.FABRIC if entry.role in _FABRIC_ROLES else Subject.OTHER
+        subject = Subject.LIBRARIES if entry.role == _HELPER_ROLE else own
+        add(subject, entry.path.rpartition("/")[2], entry.path, entry.errors)
+    for entry in entries:
+        for name, path in entry.closure.items():
+            add(Subject.LIBRARIES if _is_of_fabric(entry) else Subject.OTHER, name, path)
+    return found
+
+
+def _is_of_fabric(entry: FoundLibrary) -> bool:
+    return entry.role in _FABRIC_ROLES or entry.role == _HELPER_ROLE
+
+
+def _library_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
+    old, new = _libraries(before), _libraries(now)
+    root = RootFileSystem(SnapshotTree(now))
+    for name, was in old.items():
+        if name not in new:
+            yield NodeChange(was.subject, name, was.path, None, may_break=was.subject is not Subject.OTHER)
+    for name, found in new.items():
+        if name not in old:
+            yield NodeChange(found.subject, name, None, found.path)
+            continue
+        was = old[name]
+        details = tuple(_demands(was.library, found.library))
+        if found.errors and not was.errors:
+            details += (f"the host itself cannot load it: {found.errors[0]}",)
+        if details or was.path != found.path:
+            may_break = found.subject is not Subject.OTHER and bool(details or not root.is_file(was.path))
+            yield NodeChange(found.subject, name, was.path, found.path, details, may_break=may_break)
+
+
+def _demands(old: HostLibrary, new: HostLibrary) -> Iterator[str]:
+    """Yield what a newer library asks for beside what the older one did, and what it does not give any more."""
+    if old.facts.soname != new.facts.soname:
+        yield f"soname {old.facts.soname} -> {new.facts.soname}"
+    before = newest_needs(old.facts)
+    for (file, family), number in newest_needs(new.facts).items():
+        known = before.get((file, family))
+        if numbers_of(number) > numbers_of(known or ""):
+            yield f"needs {family}_{number} of {file}{f', before {family}_{known}' if known else ''}"
+    for words, names, others in (
+        ("no longer defines", old.facts.version_definitions, new.facts.version_definitions),
+        ("also needs", new.facts.needed, old.facts.needed),
+        ("no longer has of the net API", old.net_symbols, new.net_symbols),
+    ):
+        if only := sorted(set(names) - set(others)):
+            rest = f" and {len(only) - _NAMED} more" if len(only) > _NAMED else ""
+            yield f"{words}: {', '.join(only[:_NAMED])}{rest}"
+
+
+def fabric_fingerprint(snapshot: Snapshot) -> str | None:
+    """Return a short name for the fabric's files, the same on nodes with the same ones; None where there are none."""
+    named = (item for item in _libraries(snapshot).values() if item.subject is not Subject.OTHER)
+    lines = sorted(f"{item.library.sha256}  {item.path}\n" for item in named)
+    text = "".join(lines).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(text).hexdigest()[:_SHOWN_DIGITS] if lines else None
+
+
+# -- what makes two scans differ --
 
 
 def _notes(before: Snapshot, now: Snapshot) -> Iterator[str]:

@@ -124,11 +124,14 @@ def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
 
 
 def newest_needs(facts: ElfFacts) -> dict[tuple[str, str], str]:
-    """Return the newest version that a library needs, by the needed library's name and the family of versions."""
+    """Return the newest version that a library needs, by the needed library's name and the family of versions.
+
+    What it would only like to have (a weak need) stops no load, and does not count.
+    """
     needs: dict[tuple[str, str], str] = {}
     for need in facts.version_needs:
         family, _, number = need.name.rpartition("_")
         key = (need.file, family)
-        if numbers_of(number) > numbers_of(needs.get(key, "")):
+        if not need.weak and numbers_of(number) > numbers_of(needs.get(key, "")):
             needs[key] = number
     return needs

@@ -125,21 +125,23 @@ def test_a_libfabric_that_was_there_and_is_tried_first_now_is_told(tmp_path: Pat
 
     found = compare(both(tmp_path / "one", "1.22.0"), both(tmp_path / "two", "2.1.0"))
     (change,) = found.changes
-    assert change.what == "libfabric that is tried first"
+    assert (change.what, change.may_break) == ("libfabric.so.1", False), "the older one is there, too"
     assert change.now == "/opt/cray/libfabric/2.1.0/lib64/libfabric.so.1"
 
 
-def test_what_a_library_gives_more_is_named_and_breaks_nothing(nodes: tuple[Path, Path]) -> None:
+def test_what_a_library_gives_more_is_no_change_and_what_it_gives_less_is_one(nodes: tuple[Path, Path]) -> None:
     now = read_snapshot(nodes[1])
     path = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
     old = next(library for library in now.libraries if library.path.startswith(path))
     facts = replace(old.facts, version_definitions=(*old.facts.version_definitions, "FABRIC_9.9"), needed=())
     more = replace(old, facts=facts, net_symbols=("ncclNetPlugin_v99",))
-    (change,) = compare(now, replace(now, libraries=(*(one for one in now.libraries if one != old), more))).changes
-    assert (change.what, change.may_break) == ("libfabric.so.1", False)
-    assert change.details[0] == "also defines: FABRIC_9.9"
-    assert change.details[1].startswith("no longer needs: libc.so.6")
-    assert change.details[2] == "also has of the net API: ncclNetPlugin_v99"
+    richer = replace(now, libraries=(*(one for one in now.libraries if one != old), more))
+    assert compare(now, richer).changes == ()
+    (change,) = compare(richer, now).changes
+    assert (change.what, change.may_break) == ("libfabric.so.1", True)
+    assert change.details[-3] == "no longer defines: FABRIC_9.9"
+    assert change.details[-2].startswith("also needs: libc.so.6")
+    assert change.details[-1] == "no longer has of the net API: ncclNetPlugin_v99"
 
 
 # -- images --
@@ -304,6 +306,29 @@ def test_a_file_that_is_not_an_image_keeps_no_other_from_its_answer(
     assert drift(capsys, *nodes, "--image", text, own, old)[0] == 1, "a no is worse"
 
 
+def test_each_image_is_adapted_to_a_file_of_its_own_and_no_option_is_named_that_drift_does_not_have(
+    nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    older, old = (
+        fabric_builder.image(tmp_path / "older.root", glibc=31),
+        fabric_builder.image(tmp_path / "old", glibc=35),
+    )
+    unknown = bundled(tmp_path / "unknown")
+    put_files(unknown, {"usr/bin/python3": "#!/bin/sh\n"})
+    (unknown / "usr/bin/python3").chmod(0o755)
+    images = [image.name for image in (older, old, unknown)]
+    _, data, _ = drift(capsys, *nodes, "--image", *images, "--site", "lumi")
+    remedies = [remedy for image in data["images"] for remedy in image["remedies"]]
+    written = [remedy.rpartition(" -o ")[2] for remedy in remedies if " adapt " in remedy]
+    assert written[:2] == ["older-adapted.sif", "old-adapted.sif"]
+    assert len(set(written)) == len(written)
+    asked = [remedy for remedy in remedies if "--program" in remedy]
+    assert asked
+    of_check = f"lumiimg check unknown --host {nodes[1]} --site lumi --program PATH"
+    assert all(of_check in remedy for remedy in asked)
+
+
 def test_images_of_one_fate_are_shown_together_the_worst_first(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +344,7 @@ def test_images_of_one_fate_are_shown_together_the_worst_first(
     assert out.index("5 images: BREAKS") < out.index("5 images: no obstacle found")
     assert out.count("needs GLIBC_2.38") <= 3
     assert out.count(", for the first of 5: lumiimg adapt old-0 ") == 1
+    assert " -o old-0-adapted.sif" in out
     assert len(out.splitlines()) < 24
     main([*words, "--verbose"])
     shown = capsys.readouterr().out

@@ -14,7 +14,7 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.fabric.names import PRIVATE
-from lumiimg.host.digests import fingerprint
+from lumiimg.host.drift import fabric_fingerprint
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
@@ -228,7 +228,7 @@ def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tupl
     today = dt.datetime.now(dt.UTC).date()
     lines = [f"made by lumiimg {__version__} on {today} for {image}"]
     if snapshot is not None:
-        mark = fingerprint(snapshot)
+        mark = fabric_fingerprint(snapshot)
         files = f", fabric libraries {mark}" if mark else ""
         lines.append(f"machine: {snapshot.host} as it was on {snapshot.taken[:10]}{files}")
     if site is not None:

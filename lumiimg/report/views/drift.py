@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.drift import Fate
 from lumiimg.check.images import ImageAnswers
 from lumiimg.findings import Answer, Remedy, Severity
-from lumiimg.host.node_change import ChangeKind, NodeChange
+from lumiimg.host.drift import ChangeKind, NodeChange
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.images import for_first, image_items
