@@ -48,6 +48,7 @@ from lumiimg.host.image_manifest import (
 from lumiimg.image import ImageError, open_image, open_stack, sif_writer
 from lumiimg.image.sif import read_sif_file
 from lumiimg.image.squashfs.weave import can_weave, weave
+from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.secret import known_secrets
 
@@ -296,7 +297,7 @@ class _Work:
     def bill(self, chain: Sequence[Definition], layers: Sequence[Path], identity: str) -> bytes:
         """Return what is in the image."""
         with open_stack(layers) as image:
-            return bill(image.root, (source for one in chain for source in sources_of(one)), identity)
+            return bill(Inventory(image), (source for one in chain for source in sources_of(one)), identity)
 
     def manifest(self, layers: Sequence[Path], node: Snapshot | None) -> bytes:
         """Return what the image wants of the machine that it runs on."""

@@ -9,8 +9,8 @@ from lumiimg.errors import FailedError
 from lumiimg.gpu.rule import GpuFit, node_gpu
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.image import open_image
-from lumiimg.resolve.gpu_code import GpuCode, gpu_code_of
-from lumiimg.resolve.gpu_verdict import gpu_verdicts
+from lumiimg.inventory.gpu_code import GpuCode, read_gpu_code
+from lumiimg.inventory.gpu_fit import gpu_verdicts
 
 _SHOWN = 4
 
@@ -25,7 +25,7 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_whee
     if not gpus and of_wheels is None:
         return None
     with open_image(result) as image:
-        code = gpu_code_of(image.root)
+        code = read_gpu_code(image.root)
     if gpus and not code.files:
         return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
     for gpu in gpus:

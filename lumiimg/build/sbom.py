@@ -7,34 +7,25 @@ is known to be missing is said in properties (`INCOMPLETE`): an empty list must 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from lumiimg import __version__
-from lumiimg.image import FileKind, ImageError, RootFileSystem
+from lumiimg.image import ImageError
 from lumiimg.image.dpkg import installed
+from lumiimg.inventory.system import RPM_FOLDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
+    from lumiimg.image import RootFileSystem
+    from lumiimg.inventory.components import Inventory
     from lumiimg.resolve.lock import LockedSource
 
 INCOMPLETE = "lumiimg:incomplete"
-_NOT_READ = {
-    "rpm": ("/usr/lib/sysimage/rpm", "/var/lib/rpm", "/usr/share/rpm"),
-    "apk": ("/lib/apk/db", "/usr/lib/apk/db"),
-}
-"""Where other tools keep what they installed: rpm (`%_dbpath`) of SUSE and Fedora, of older ones, of rpm-ostree; apk
-before and since the merge of /lib and /usr/lib."""
-_CONDA = "conda-meta"
-_MAX_DISTRIBUTIONS = 20_000
-_MAX_FOLDERS = 200_000
-"""Folders that are looked into; an image of PyTorch and vLLM has 3,000 down to where its distributions are."""
-_MAX_DEPTH = 8
-_DIST_INFO = re.compile(r"(?P<name>[^/]+)-(?P<version>[^/-]+)\.dist-info")
-_SITES = ("/usr/lib", "/usr/local/lib", "/opt", "/usr/lib64")
+_NOT_READ = {"rpm": RPM_FOLDERS, "apk": ("/lib/apk/db", "/usr/lib/apk/db")}
+"""Where other tools keep what they installed; apk before and since the merge of /lib and /usr/lib."""
 
 
 class Component(NamedTuple):
@@ -48,13 +39,13 @@ class Component(NamedTuple):
     sha256: str = ""
 
 
-def bill(root: RootFileSystem, sources: Iterable[LockedSource], identity: str) -> bytes:
-    """Return the bill of materials of a file system; `identity` is what the image's number is made of."""
+def bill(contents: Inventory, sources: Iterable[LockedSource], identity: str) -> bytes:
+    """Return the bill of materials of an image; `identity` is what its number is made of."""
+    root, system = contents.image.root, contents.os_release
     packages, no_packages = _debian(root)
-    distributions, no_distributions = _python(root)
+    distributions, no_distributions = _python(contents)
     found = sorted({*packages, *distributions, *_of_sources(sources)})
     missing = [*no_packages, *_not_read(root), *no_distributions]
-    system = _system(root)
     metadata: dict[str, Any] = {
         "tools": {"components": [{"type": "application", "name": "lumiimg", "version": __version__}]}
     }
@@ -67,7 +58,11 @@ def bill(root: RootFileSystem, sources: Iterable[LockedSource], identity: str) -
         "version": 1,
         "metadata": metadata,
         "components": [
-            {"type": "operating-system", "name": system[0], "version": system[1]},
+            {
+                "type": "operating-system",
+                "name": system.get("ID", "unknown"),
+                "version": system.get("VERSION_ID", ""),
+            },
             *map(_component, found),
         ],
     }
@@ -77,7 +72,7 @@ def bill(root: RootFileSystem, sources: Iterable[LockedSource], identity: str) -
 def _component(one: Component) -> dict[str, Any]:
     purl = {
         "deb": f"pkg:deb/{quote(one.name)}@{quote(one.version)}",
-        "pypi": f"pkg:pypi/{quote(one.name.lower().replace('_', '-'))}@{quote(one.version)}",
+        "pypi": f"pkg:pypi/{quote(one.name)}@{quote(one.version)}",
         "source": f"pkg:generic/{quote(one.name)}?download_url={quote(one.where, safe='')}",
     }[one.kind]
     document: dict[str, Any] = {"type": "library", "name": one.name, "version": one.version, "purl": purl}
@@ -86,15 +81,6 @@ def _component(one: Component) -> dict[str, Any]:
     if one.sha256:
         document["hashes"] = [{"alg": "SHA-256", "content": one.sha256}]
     return document
-
-
-def _system(root: RootFileSystem) -> tuple[str, str]:
-    try:
-        text = root.read_bytes("/etc/os-release", 1 << 16).decode("utf-8", "replace")
-    except (OSError, ImageError):
-        return "unknown", ""
-    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    return values.get("ID", "unknown").strip('"'), values.get("VERSION_ID", "").strip('"')
 
 
 def _debian(root: RootFileSystem) -> tuple[list[Component], list[str]]:
@@ -126,36 +112,16 @@ def _has_files(root: RootFileSystem, folder: str) -> bool:
         return True  # damaged: nobody can tell
 
 
-def _python(root: RootFileSystem) -> tuple[list[Component], list[str]]:
-    """Return Python distributions, by the names of their metadata folders, and what is missing.
-
-    Where some are, the packages beside them are not entered: they are most of an image's files. A damaged image may
-    have folders that are in themselves: each is looked into once. Source: PEP 376, PEP 427.
-    """
-    components: list[Component] = []
-    missing: list[str] = []
-    has_conda = False
-    folders = [(site, 0) for site in reversed(_SITES) if root.is_dir(site)]
-    entered: set[Hashable] = set()
-    while folders and len(entered) <= _MAX_FOLDERS and len(components) <= _MAX_DISTRIBUTIONS:
-        folder, depth = folders.pop()
-        if (identity := root.stat(folder).identity) in entered:
-            continue
-        entered.add(identity)
-        inside = [entry.name for entry in root.list_dir(folder) if entry.kind is FileKind.DIRECTORY]
-        has_conda = has_conda or _CONDA in inside
-        found = [match for name in inside if (match := _DIST_INFO.fullmatch(name))]
-        components += [
-            Component("pypi", match["name"], match["version"], f"{folder}/{match[0]}")
-            for match in found[: _MAX_DISTRIBUTIONS + 1]
-        ]
-        if not found and depth < _MAX_DEPTH:
-            folders += [(f"{folder}/{name}", depth + 1) for name in inside]
-    if len(entered) > _MAX_FOLDERS or len(components) > _MAX_DISTRIBUTIONS:
-        missing.append("too many folders: not all were searched")
-    if has_conda:
-        missing.append("packages of conda are not listed, but for Python distributions")
-    return components, missing
+def _python(contents: Inventory) -> tuple[list[Component], list[str]]:
+    """Return Python distributions, and what is missing."""
+    try:
+        found = [one for distributions in contents.distributions.values() for one in distributions.values()]
+        is_whole, has_conda = contents.has_all_distributions, contents.has_conda
+    except ImageError as error:
+        return [], [f"Python distributions are not listed: {error.what}"]
+    missing = [] if is_whole else ["too many Python distributions: not all are listed"]
+    missing += ["packages of conda are not listed, but for Python distributions"] if has_conda else []
+    return [Component("pypi", one.name, one.version, one.metadata) for one in found], missing
 
 
 def _of_sources(sources: Iterable[LockedSource]) -> Iterator[Component]:

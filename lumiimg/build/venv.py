@@ -25,9 +25,8 @@ from lumiimg.engine.workspace import scratch_folder, written_by_rename
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, one_line
 from lumiimg.files import refuse_places
 from lumiimg.image import open_image, refuse_empty, refuse_not_runnable
+from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.closure import FoundWheel, Indexes, LayerWants
-from lumiimg.resolve.image_python import python_of
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.own_packages import brought_by_layers, refuse_other_files, resolve_own
@@ -112,12 +111,12 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
     with open_image(image) as opened:
         refuse_empty(image, opened)
         refuse_not_runnable(image, opened)
-        contents = read_contents(opened)
-        python = python_of(opened, contents)
+        contents = Inventory(opened)
+        of_image, python = contents.has, contents.python
         if python is None:
             raise BadInputError("has no Python, over which an environment could be made", where=str(image))
         has, doubt = seen_by(opened, python.path)
-    version, glibc = (version_of(contents.has.get(name)) for name in ("python", "glibc"))
+    version, glibc = (version_of(of_image.get(name)) for name in ("python", "glibc"))
     if version is None or glibc is None:
         raise BadInputError("its Python or its C library is not known, so no wheels can be chosen", where=str(image))
     target = PythonTarget((version.major, version.minor), (glibc.major, glibc.minor))
@@ -149,7 +148,7 @@ def plan_venv(image: Path, own: OwnPackages, catalogue: Catalogue, sources: Sour
             f"no environment is needed: the image has all of it already ({', '.join(there_already[:_SHOWN])})",
             where=str(image),
         )
-    return VenvPlan(image.absolute(), python.path, target, contents.has.get("torch"), wheels, own, doubt)
+    return VenvPlan(image.absolute(), python.path, target, of_image.get("torch"), wheels, own, doubt)
 
 
 def _by_adapt(text: str, image: Path) -> str:

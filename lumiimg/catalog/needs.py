@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 NO_VERSION = Version("0")
 """Older than any."""
+NOT_PYTHON = frozenset(
+    ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
+) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
+"""Components that are neither Python distributions nor systems, whatever one is called."""
 _LIMIT = 300
 """Characters of a need; a version of thousands of digits is none."""
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
-from lumiimg.host.container_view import ContainerView, LoaderMachine, read_on, see_inside
+from lumiimg.host.container_view import ContainerView, LoaderMachine, read_on, see_inside, variable_of
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.job_process import JobProcesses, jobs_of
 from lumiimg.host.rccl_variables import Variables, read_variables
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
-from lumiimg.resolve.inventory import Inventory, read_contents
+from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.venv import Venv, with_venv
 from lumiimg.wording import operand
 
@@ -70,6 +70,10 @@ class ImageInContext:
         machine = LoaderMachine.of(self.snapshot) if self.snapshot else LoaderMachine()
         return see_inside(self.image, self.read_by_engine, machine=machine)
 
+    def variable(self, name: str) -> str | None:
+        """Return a variable as it is in the container."""
+        return variable_of(name, self.image, self.read_by_engine)
+
     @cached_property
     def variables(self) -> Variables:
         """The variables of RCCL's process."""
@@ -82,8 +86,8 @@ class ImageInContext:
 
     @cached_property
     def contents(self) -> Inventory:
-        """The packages that are in it."""
-        return read_contents(self.image)
+        """The software that is in it."""
+        return Inventory(self.image)
 
 
 @contextmanager

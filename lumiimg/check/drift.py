@@ -26,6 +26,7 @@ from lumiimg.host.snapshot_tree import SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
+from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import count, operand, typed, word
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit)
 
 def _driver(context: ImageInContext, drift: Drift) -> Iterator[RuleResult]:
     """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
-    stack = context.contents.stack
+    stack = stack_of(context.contents)
     before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
     if drift.now.gpu_driver is None:
         yield from unknown_driver(stack, "the driver (none)", before, "lumiimg drift")

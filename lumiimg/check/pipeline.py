@@ -28,7 +28,7 @@ from lumiimg.errors import LumiimgError, MissingHereError
 from lumiimg.files import temporary_folder
 from lumiimg.findings import NO_ADVICE, Advice, Answer, Finding, Level
 from lumiimg.host.origins import origins
-from lumiimg.resolve.gpu_account import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.inventory.gpu_fit import GpuAccount  # noqa: TC001 - the codec reads the types of the fields
 from lumiimg.wording import count
 
 if TYPE_CHECKING:

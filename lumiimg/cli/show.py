@@ -11,12 +11,14 @@ from pathlib import Path
 from lumiimg.build.provenance import read_record
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import Layer, Release
-from lumiimg.catalog.settings import read_settings
+from lumiimg.catalog.settings import read_settings, user_cache
 from lumiimg.catalog.shown import ShownRecipe, listing_of, shown_layer, shown_site
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
 from lumiimg.gpu.rule import node_gpu
+from lumiimg.image import open_image
+from lumiimg.inventory.gpu_code import ImageGpuCode, read_gpu_code
 from lumiimg.report.views.catalogue import (
     layer_document,
     listing_document,
@@ -25,7 +27,6 @@ from lumiimg.report.views.catalogue import (
 )
 from lumiimg.report.views.gpu_code import gpu_code_document
 from lumiimg.report.views.image import record_document
-from lumiimg.resolve.gpu_code import gpu_code_for
 from lumiimg.resolve.releases.kept import kept_rows
 from lumiimg.resolve.releases.lookup import with_age
 
@@ -74,5 +75,7 @@ def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
     if site and not site.arch:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
-    found = gpu_code_for(arguments.name, gpu)
+    with open_image(Path(arguments.name), user_cache) as image:
+        code = read_gpu_code(image.root)
+    found = ImageGpuCode(arguments.name, gpu, code.judged(gpu) if gpu else code)
     return output.deliver(gpu_code_document(found), "show-gpu", found, found.exit_code)

@@ -13,13 +13,14 @@ from lumiimg.errors import MissingHereError
 from lumiimg.host.root_queries import by_version, matches, names_in, read_text, read_word
 from lumiimg.host.scan_facts import known
 from lumiimg.host.snapshot import ContainerEngine, Nic, OperatingSystem
+from lumiimg.inventory.rocm import NOTES
+from lumiimg.inventory.system import os_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lumiimg.image import RootFileSystem
 
-_ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)")
 HOST_FILE_SYSTEMS = "mount hostfs"
 _NOT_MOUNTED = ("/proc", "/sys", "/dev", "/run", "/boot", "/var")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -27,14 +28,11 @@ _SLURM_VERSION = re.compile(r"^slurm (\S+)", re.MULTILINE)
 _SLURM_TIMEOUT_S = 10.0
 _GPU_NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 _GFX_VERSION = re.compile(r"^gfx_target_version ([0-9]{1,7})$", re.MULTILINE)
-_ROCM_VERSIONS = ("/opt/rocm*/.info/version", "/opt/rocm*/core/.info/version")
-"""The second from 7.14 on."""
 
 
 def operating_system(root: RootFileSystem) -> OperatingSystem:
     """Return what os-release(5) says."""
-    text = read_text(root, "/etc/os-release") or read_text(root, "/usr/lib/os-release") or ""
-    values = {match[1]: match[2].strip("\"'") for line in text.splitlines() if (match := _ASSIGNMENT.fullmatch(line))}
+    values = os_release(root)
     name = values.get("PRETTY_NAME") or values.get("NAME", "")
     return OperatingSystem(values.get("ID", ""), values.get("VERSION_ID", ""), name)
 
@@ -104,7 +102,7 @@ def gpus(root: RootFileSystem) -> tuple[str, ...]:
 
 def rocm_versions(root: RootFileSystem) -> tuple[str, ...]:
     """Return the versions of ROCm under /opt, each once."""
-    found = (read_word(root, path) for pattern in _ROCM_VERSIONS for path in matches(root, pattern))
+    found = (read_word(root, path) for note in NOTES for path in matches(root, f"/opt/rocm*/{note}"))
     return tuple(dict.fromkeys(version for version in found if version))
 
 

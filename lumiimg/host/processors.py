@@ -1,4 +1,4 @@
-"""Whether the processors of a machine run an image."""
+"""The processors of a machine: whether they run an image, and which GPU there is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.system import facts_at, loader_of
 from lumiimg.host.snapshot_tree import MACHINES
+from lumiimg.inventory.gpu_fit import MachineGpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,3 +44,13 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
             bits = "" if facts.elf_class == 64 else f" with {facts.elf_class} bits"
             return f"{path} is for {machine}{bits}, and {whose} has {wanted}"
     return None
+
+
+def gpu_of_machine(snapshot: Snapshot | None, site: Site | None) -> MachineGpu | None:
+    """Return the GPU of a machine, None where none of AMD's is known: that of the node that was seen, else the site's.
+
+    What was seen on a node counts more than what is believed of its site.
+    """
+    if snapshot is not None and snapshot.gpu is not None:
+        return MachineGpu(snapshot.gpu, snapshot.host)
+    return MachineGpu(site.arch, site.name) if site is not None and site.arch is not None else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.gpu.roles import is_needed_layer, role_of
 from lumiimg.gpu.rule import GpuFit
-from lumiimg.resolve.gpu_verdict import XNACK, GpuVerdict
+from lumiimg.inventory.gpu_fit import XNACK, GpuVerdict
 from lumiimg.resolve.image_base import ForeignBase
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.image import Image
-    from lumiimg.resolve.gpu_verdict import GpuVerdict
+    from lumiimg.inventory.components import Inventory
+    from lumiimg.inventory.gpu_fit import GpuVerdict
 
 LOCAL = "localimage"
 _AGENTS = {
@@ -74,29 +74,31 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
         raise BadInputError("no such file", where=base, hint=f"one of a registry: --base docker://{base}")
     from lumiimg.catalog.settings import user_cache
     from lumiimg.image import open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
-    from lumiimg.resolve.inventory import read_contents
+    from lumiimg.inventory.components import Inventory
 
     path = Path(base) if scheme is None else pull(base)
     with open_image(path, user_cache) as image:
         refuse_empty(path, image)
-        contents = read_contents(image)
-        gpu = _gpu(image, site)
+        contents = Inventory(image)
+        has, provides, gpu = contents.has, contents.provides, _gpu(contents, site)
         kind = image.kind
     if scheme is not None and scheme[0] != DAEMON_SCHEME:
         # what was read is what is built on, whatever the tag means by then
         name = base.removeprefix(scheme[0])
         origin = name if "@" in name else f"{name}@sha256:{path.name.removesuffix('.sif')}"
-        return foreign_layer(scheme[0].removesuffix("://"), origin, contents.has, contents.provides, gpu)
-    return foreign_layer(_AGENTS[kind.value], str(path.absolute()), contents.has, contents.provides, gpu)
+        return foreign_layer(scheme[0].removesuffix("://"), origin, has, provides, gpu)
+    return foreign_layer(_AGENTS[kind.value], str(path.absolute()), has, provides, gpu)
 
 
-def _gpu(image: Image, site: Site | None) -> tuple[GpuVerdict, ...]:
+def _gpu(contents: Inventory, site: Site | None) -> tuple[GpuVerdict, ...]:
     if site is None or site.arch is None:
         return ()
     from lumiimg.host.job_process import loaded_in_jobs
-    from lumiimg.resolve.gpu_account import account_of_gpu
+    from lumiimg.host.processors import gpu_of_machine
+    from lumiimg.inventory.gpu_fit import account_of_gpu
 
-    account = account_of_gpu(image, {}, loaded_in_jobs(image), site)
+    image = contents.image
+    account = account_of_gpu(contents, gpu_of_machine(None, site), image.environment.get, loaded_in_jobs(image))
     return account.parts if account else ()
 
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lumiimg.catalog.needs import is_version
+from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.catalog.templates import expand
 from lumiimg.errors import FailedError, RefusedError
 from lumiimg.gpu.cuda import instead_of, is_of_cuda
 from lumiimg.resolve.closure import ROCM_TRITONS, TRITON, FoundWheel, Indexes, LayerWants, layer_of, resolve
-from lumiimg.resolve.inventory import NOT_PYTHON
 from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource, wants_python
 from lumiimg.resolve.own_requirements import OF_TORCH, OwnPackages, OwnRequirement
 from lumiimg.resolve.rules import RuleOutcome, RuleResult

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
+from lumiimg.catalog.needs import NOT_PYTHON
 from lumiimg.catalog.templates import expand, placeholders
 from lumiimg.resolve.arguments import values_of
 
 if TYPE_CHECKING:
     from lumiimg.catalog.layers import KnownTrouble, Layer, Release, Status
     from lumiimg.catalog.needs import Need
+    from lumiimg.inventory.components import Inventory
 
 PLUGIN = "aws-ofi-nccl"
 """Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
@@ -100,6 +102,13 @@ class Stack:
         """Return the version of a component, as far as it is there and known."""
         offer = self.offers.get(component)
         return offer.version if offer else None
+
+
+def stack_of(contents: Inventory, packages: Mapping[str, str] | None = None) -> Stack:
+    """Return what an image offers. `packages`: Python's, laid over the image where it has none of these names."""
+    own = {name: version for name, version in (packages or {}).items() if name not in NOT_PYTHON}
+    versions = own | dict.fromkeys(contents.provides) | dict(contents.has)
+    return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 
 def offers_of(chosen: Chosen, arguments: Mapping[tuple[str, str], str]) -> dict[str, OfferedComponent]:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from lumiimg.errors import BadInputError, RefusedError
 from lumiimg.findings import Remedy
 from lumiimg.host.manifest import Bind
@@ -24,6 +22,7 @@ from lumiimg.image import Image, ImageError, ImageKind, RootFileSystem, open_ima
 from lumiimg.image.byte_source import ByteSource
 from lumiimg.image.python import NoPythonError, read_python
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET, read_sif
+from lumiimg.inventory.python import distributions_in
 from lumiimg.resolve.own_requirements import OF_TORCH
 from lumiimg.wording import typed
 
@@ -33,11 +32,9 @@ BIN = f"{MOUNT}/bin"
 RECORD = "lumiimg-venv.json"
 """In the environment: what it was made for."""
 _EDGE_BYTES = 1 << 20
-_MOST_PACKAGES = 5_000
 _MOST_NAMED = 6
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][ -~]{0,100}")
 _VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,64}")
-_DIST_INFO = re.compile(r"([A-Za-z0-9._]{1,128})-([A-Za-z0-9.+!_]{1,64})(?:-py3[.0-9]*)?\.(?:dist|egg)-info")
 _LIBRARY = re.compile(r"python(3\.[0-9]{1,2})")
 
 
@@ -112,7 +109,7 @@ def open_venv(path: Path) -> Venv:
             path=path.absolute(),
             is_file=image.kind is ImageKind.SQUASHFS,
             python=library[1] if library else None,
-            packages=distributions(root, [folder]) if folder else {},
+            packages=_versions(root, [folder]) if folder else {},
             record=_record(root, path),
         )
 
@@ -194,14 +191,9 @@ def mark_of(path: Path) -> str | None:
     return digest.hexdigest()[:32]
 
 
-def distributions(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the Python distributions in some folders; of two, that of the first folder counts."""
-    found: dict[str, str] = {}
-    for folder in folders:
-        for name in names_in(root, folder):
-            if (info := _DIST_INFO.fullmatch(name)) is not None and len(found) < _MOST_PACKAGES:
-                found.setdefault(canonicalize_name(info[1]), info[2])
-    return found
+def _versions(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the Python distributions in some folders, by name."""
+    return {name: each.version for name, each in distributions_in(root, folders).items()}
 
 
 def seen_by(image: Image, python: str) -> tuple[dict[str, str], str | None]:
@@ -213,7 +205,7 @@ def seen_by(image: Image, python: str) -> tuple[dict[str, str], str | None]:
         interpreter = read_python(image.root, python, image.environment)
     except NoPythonError as error:
         raise BadInputError(str(error), hint="an environment is made over a Python of the image") from error
-    return distributions(image.root, interpreter.folders), interpreter.doubt
+    return _versions(image.root, interpreter.folders), interpreter.doubt
 
 
 def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[VenvFault, str]]:

@@ -23,11 +23,10 @@ from lumiimg.fabric.path import FabricPath, Origin, Side
 from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import GpuFit
+from lumiimg.inventory.gpu_fit import GpuAccount, GpuVerdict
 from lumiimg.report.page import to_page
 from lumiimg.report.views.build import built_document
 from lumiimg.report.views.check import check_document, nodes_document
-from lumiimg.resolve.gpu_account import GpuAccount
-from lumiimg.resolve.gpu_verdict import GpuVerdict
 from tests.shared import fabric_builder
 from tests.shared.joblog import job_log
 from tests.shared.node_answers import FILES

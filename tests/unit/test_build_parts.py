@@ -39,8 +39,9 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.owner import this_process
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.errors import FailedError, MissingHereError
-from lumiimg.image import RootFileSystem, open_image, open_stack
+from lumiimg.image import Image, open_image, open_stack
 from lumiimg.image.squashfs.weave import can_weave
+from lumiimg.inventory.components import Inventory
 from lumiimg.report.progress import LineProgress, TerminalProgress
 from lumiimg.resolve.lock import LockedSource
 from tests.shared.build_machine import build_machine
@@ -397,8 +398,8 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
     (base / "opt/venv/lib/python3.12/site-packages/torch-2.9.1+rocm6.4.dist-info").mkdir(parents=True)
     source = LockedSource("plugin", "S", "p.tar", "1" * 64, "https://x.test/p.tar", "", "")
     with open_image(base) as opened:
-        document = json.loads(bill(opened.root, [source], "x"))
-        assert bill(opened.root, [source], "x") == bill(opened.root, [source], "x")
+        document = json.loads(bill(Inventory(opened), [source], "x"))
+        assert bill(Inventory(opened), [source], "x") == bill(Inventory(opened), [source], "x")
     found = {(one["name"], one["version"]): one for one in document["components"]}
     assert ("debian", "13") in found
     assert found["libc6", "2.41-12"]["purl"] == "pkg:deb/libc6@2.41-12"
@@ -407,28 +408,25 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
     assert not any(name == "gone" for name, _ in found)
 
 
-def left_out(root: RootFileSystem) -> list[str]:
+def left_out(image: Image) -> list[str]:
     """What a bill says that it does not have."""
-    metadata = json.loads(bill(root, [], "x"))["metadata"]
+    metadata = json.loads(bill(Inventory(image), [], "x"))["metadata"]
     assert all(one["name"] == "lumiimg:incomplete" for one in metadata.get("properties", []))
     return [one["value"] for one in metadata.get("properties", [])]
 
 
 def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(20):
-        (base / f"opt/{number}/inner").mkdir(parents=True)
     (base / "opt/venv/site-packages/one-1.dist-info").mkdir(parents=True)
     (base / "opt/venv/site-packages/two-2.dist-info").mkdir()
     (base / "var/lib/dpkg").mkdir(parents=True)
     (base / "var/lib/dpkg/status").write_text("Package: libc6\nStatus: install ok installed\nVersion: 2.41-12\n")
     with open_image(base) as opened:
-        assert left_out(opened.root) == []
-        for limit, value in (("_MAX_FOLDERS", 30), ("_MAX_DISTRIBUTIONS", 1)):
-            with monkeypatch.context() as patch:
-                patch.setattr(f"lumiimg.build.sbom.{limit}", value)
-                assert left_out(opened.root) == ["too many folders: not all were searched"]
+        assert left_out(opened) == []
+        with monkeypatch.context() as patch:
+            patch.setattr("lumiimg.inventory.components.MOST_DISTRIBUTIONS", 1)
+            assert left_out(opened) == ["too many Python distributions: not all are listed"]
         monkeypatch.setattr("lumiimg.image.dpkg._STATUS_LIMIT_BYTES", 10)
-        assert left_out(opened.root) == ["packages of dpkg are not listed: its status file cannot be read"]
+        assert left_out(opened) == ["packages of dpkg are not listed: its status file cannot be read"]
 
 
 def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(base: Path) -> None:
@@ -442,9 +440,9 @@ def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(base: Path
         (base / name).parent.mkdir(parents=True, exist_ok=True)
         (base / name).with_name(".rpm.lock").touch()
         with open_image(base) as opened:
-            assert left_out(opened.root) == [], "nothing is installed"
+            assert left_out(opened) == [], "nothing is installed"
             (base / name).touch()
-            assert left_out(opened.root) == [f"packages of {tool} are not listed"], name
+            assert left_out(opened) == [f"packages of {tool} are not listed"], name
         (base / name).unlink()
     (base / "usr/lib/sysimage/rpm/Packages.db").touch()
     shutil.rmtree(base / "var/lib/rpm")
@@ -452,7 +450,7 @@ def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(base: Path
     for environment in ("opt/conda", "opt/conda/envs/py_3.12"):
         (base / environment / "conda-meta").mkdir(parents=True)
     with open_image(base) as opened:
-        assert left_out(opened.root) == [
+        assert left_out(opened) == [
             "packages of rpm are not listed",
             "packages of conda are not listed, but for Python distributions",
         ]

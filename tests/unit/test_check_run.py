@@ -35,7 +35,8 @@ from lumiimg.fabric.path import FabricPath
 from lumiimg.findings import Answer, Code, Finding, Level, Severity
 from lumiimg.host.job_process import JobProcess
 from lumiimg.image import open_image
-from lumiimg.resolve.inventory import read_contents
+from lumiimg.inventory.components import Inventory
+from lumiimg.resolve.stack import stack_of
 from tests.shared.elf_builder import library, program
 from tests.shared.fabric_builder import rocm_image
 
@@ -164,7 +165,7 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
     apptainer, lumi = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset()), find_site("lumi", {})
     mine = {"NCCL_NET_GDR_LEVEL": "SYS", "APPTAINERENV_FI_CXI_DISABLE_HOST_REGISTER": "1"}
     with open_image(root) as image:
-        stack = read_contents(image).stack
+        stack = stack_of(Inventory(image))
     several = missing_here(apptainer, stack, lumi, mine, nodes=2)
     one = missing_here(apptainer, stack, lumi, {}, nodes=1)
     assert missing_here(apptainer, stack, None, mine, nodes=2) == ()

@@ -18,7 +18,7 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
 from lumiimg.image import open_image
-from lumiimg.resolve.inventory import read_contents
+from lumiimg.inventory.components import Inventory
 from tests.shared import fabric_builder, oci_builder
 from tests.shared.layer_builder import SITE
 from tests.shared.loopback import Asked, Reply, listening
@@ -133,10 +133,10 @@ def test_the_rocm_of_an_image_is_read_from_what_there_is(tmp_path: Path) -> None
             each(root)
         libraries("librccl.so.1.0.50700", "libamdhip64.so.5.7.50700", folder=WHEEL)(root)  # not the image's
         with open_image(root) as opened:
-            contents = read_contents(opened)
-        assert contents.has.get("rocm") == version, case
-        assert "hip" in contents.provides, case
-        assert ("rocm" in contents.provides) is (version is None), case
+            contents = Inventory(opened)
+            assert contents.has.get("rocm") == version, case
+            assert "hip" in contents.provides, case
+            assert ("rocm" in contents.provides) is (version is None), case
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -347,8 +347,8 @@ def test_a_system_that_is_called_as_a_component_is_not_that_component(image: Pat
     for name in ("net-plugin", "rocm", "debian"):
         (image / "etc/os-release").write_text(f"ID={name}\n")
         with open_image(image) as opened:
-            found = read_contents(opened)
-        assert (name in found.provides, "os" in found.has) == (name == "debian", name == "debian")
+            found = Inventory(opened)
+            assert (name in found.provides, "os" in found.has) == (name == "debian", name == "debian")
 
 
 def test_what_cannot_be_read_is_one_line(capsys: Capture) -> None:

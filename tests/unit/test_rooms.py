@@ -24,6 +24,7 @@ FLOORS: list[set[str]] = [
     {"elf", "image", "catalog", "nccl", "gpu"},
     {"engine"},
     {"fabric"},
+    {"inventory"},
     {"host"},
     {"resolve"},
     {"definition"},

@@ -42,6 +42,7 @@ from lumiimg.nccl.job_files import read_logs
 from lumiimg.nccl.report import FAST, Cause, LogReport, Verdict
 from lumiimg.nccl.sources import log_files
 from lumiimg.nccl.vocabulary import Effect, vocabulary
+from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def run_collective(
     prepare(folder)
     collective = choose(context.image, static, container.environment, container.programs, gpus=gpus, nodes=nodes)
     collective = replace(collective, without=without, version=version, inconclusive=inconclusive)
-    wanted = missing_here(engine, context.contents.stack, site, container.environment, nodes=nodes)
+    wanted = missing_here(engine, stack_of(context.contents), site, container.environment, nodes=nodes)
     variables = [(variable.name, variable.value) for variable in wanted if variable.name != without]
     own = {**container.environment, **engine.setting(variables)}
     words = container.words(collective.argv, writable=((folder, MOUNTED),))

@@ -12,18 +12,20 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import FindingDetails, Findings
+from lumiimg.check.static.compiled_modules import modules_in, mpi_clash, of_numpy_1, of_other_torch
 from lumiimg.errors import BadInputError
 from lumiimg.findings import Code, Finding, Level, Severity
 from lumiimg.gpu.cuda import is_in_the_way
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.processors import wrong_processors
-from lumiimg.host.python_modules import distributions_in, modules_in, mpi_clash, of_numpy_1, of_other_torch
 from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.image.programs import search_path
+from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.python import distributions_in
 from lumiimg.resolve.driver_rule import window_on_node
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import RuleOutcome
+from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import VenvFault, faults_of, made_again
 from lumiimg.toml import own_table
 
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import Image, RootFileSystem
-    from lumiimg.resolve.gpu_account import GpuAccount
-    from lumiimg.resolve.gpu_verdict import GpuVerdict
+    from lumiimg.inventory.gpu_fit import GpuAccount, GpuVerdict
 
 _SHOWN = 8
 _LACKS = {GpuFit.NO: "none", GpuFit.PART: "part", GpuFit.UNKNOWN: "unknown", GpuFit.XNACK: "xnack"}
@@ -60,7 +61,7 @@ def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
     found, venv = Findings(Level.STATIC), context.venv
     if venv is None:
         return ()
-    for fault, what in faults_of(venv, context.path, read_contents(context.plain).has):
+    for fault, what in faults_of(venv, context.path, Inventory(context.plain).has):
         code, severity, reason = _OF_VENV[fault]
         again = (made_again(venv, context.path),)
         found.add(code, severity, what, reason=reason, where=str(venv.path), remedy=again)
@@ -75,7 +76,7 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
         found.add(Code.IMAGE_ARCHITECTURE, Severity.PROBLEM, lacking)
     is_seen = snapshot is not None and snapshot.gpu_driver is not None
     is_known = context.site is not None or snapshot is not None  # else the image's packages need not be read
-    for rule in window_on_node(context.contents.stack, context.site, snapshot) if is_known else ():
+    for rule in window_on_node(stack_of(context.contents), context.site, snapshot) if is_known else ():
         if context.site is None and rule.outcome is RuleOutcome.UNKNOWN:
             continue  # the question is the network's, and a driver that nobody knows leaves it as it is
         what = f"{rule.have}: {rule.because}"
@@ -219,7 +220,8 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
 
 def _judge_python(root: RootFileSystem, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
     """Judge the distributions beside the framework of a job, and their modules."""
-    versions, modules = distributions_in(root, packages), modules_in(root, packages)
+    versions = {name: each.version for name, each in distributions_in(root, [packages]).items()}
+    modules = modules_in(root, packages)
     wrong = tuple(sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of)))
     if wrong:
         names = {"packages": ", ".join(wrong[:3])}

@@ -24,7 +24,6 @@ from lumiimg.check.static.process import (
 )
 from lumiimg.check.static.process_faults import check_unmodelled
 from lumiimg.check.static.variables import doubted
-from lumiimg.elf.system import glibc_version
 from lumiimg.fabric.names import LIBFABRIC, RCCL_OR_PLUGIN
 from lumiimg.fabric.path import Fabric
 from lumiimg.findings import Answer, Code, Finding, Level, Remedy, Severity
@@ -37,12 +36,10 @@ from lumiimg.host.margins import (
     Margin,
     margins_of,
 )
-from lumiimg.host.python_modules import distributions_in
+from lumiimg.host.processors import gpu_of_machine
 from lumiimg.host.rccl_process import job_of_library, rccl_files
-from lumiimg.resolve.gpu_account import (
-    GpuAccount,
-    account_of_gpu,
-)
+from lumiimg.inventory.gpu_fit import GpuAccount, account_of_gpu
+from lumiimg.inventory.python import distributions_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -206,7 +203,8 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
         loaded, missing = _alone(context, demand)
     carried = carried_by(image.root, settings, demand, manifest)
     paths = (item.object.path for item in loaded)
-    gpu = account_of_gpu(image, context.read_by_engine, paths, context.site, snapshot) if with_gpu else None
+    of = gpu_of_machine(snapshot, context.site) if with_gpu else None
+    gpu = account_of_gpu(context.contents, of, context.variable, paths)
     found = Findings(Level.STATIC, [*doubted(findings_of_gpu(gpu), context.variables), *static.findings])
     if carried.sentence is not None:
         found.add(Code.BIND_MANIFEST, Severity.INFO, carried.sentence)
@@ -214,7 +212,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
         image=str(context.path),
         host=snapshot.host if snapshot else None,
         static=replace(static, findings=tuple(found.found)),
-        glibc=glibc_version(image.root),
+        glibc=context.contents.glibc,
         host_glibc=snapshot.glibc if snapshot else None,
         torch=_torch(image, static.job),
         manifest=manifest,
@@ -309,4 +307,5 @@ def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...],
 def _torch(image: Image, job: JobProcess | None) -> str | None:
     """Return the version of the torch whose process it is, from its metadata's name."""
     package = job.package if job else None
-    return distributions_in(image.root, package.rpartition("/")[0]).get("torch") if package else None
+    found = distributions_in(image.root, [package.rpartition("/")[0]]).get("torch") if package else None
+    return found.version if found else None

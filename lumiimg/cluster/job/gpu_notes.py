@@ -10,7 +10,7 @@ from lumiimg.gpu.rule import GpuFit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.resolve.gpu_account import GpuAccount
+    from lumiimg.inventory.gpu_fit import GpuAccount
 
 
 def notes_of_gpu(account: GpuAccount | None) -> Iterator[str]:

@@ -12,14 +12,15 @@ from lumiimg.cluster.job.gpu_notes import notes_of_gpu
 from lumiimg.cluster.job.mounts import absent_paths
 from lumiimg.cluster.job.plan import JobPlan, JobRequest, by_carried, loading, plan_job
 from lumiimg.errors import RefusedError
-from lumiimg.host.container_view import without_ours
+from lumiimg.host.container_view import variable_of, without_ours
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.job_process import loaded_in_jobs
-from lumiimg.host.processors import wrong_processors
+from lumiimg.host.processors import gpu_of_machine, wrong_processors
+from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.gpu_fit import account_of_gpu
+from lumiimg.inventory.python import note_of_program
 from lumiimg.resolve.driver_rule import driver_of_node
-from lumiimg.resolve.gpu_account import account_of_gpu
-from lumiimg.resolve.image_python import note_of_program, python_of
-from lumiimg.resolve.inventory import read_contents
+from lumiimg.resolve.stack import Stack, stack_of
 from lumiimg.resolve.venv import notes_of_venv
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.static.files import HostFit
     from lumiimg.host.snapshot import Snapshot
-    from lumiimg.resolve.stack import Stack
 
 
 def plan_for_image(
@@ -65,17 +65,21 @@ def _with_image(
         image, whole = context.plain, context.image
         if (lacking := wrong_processors(image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
-        contents = read_contents(image)
-        python = python_of(image, contents)
-        gpu = account_of_gpu(image, environment, loaded_in_jobs(image), site, snapshot)
+        contents = Inventory(image)
+        gpu = account_of_gpu(
+            contents,
+            gpu_of_machine(snapshot, site),
+            lambda name: variable_of(name, image, environment),
+            loaded_in_jobs(image),
+        )
         mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
         request = replace(
             asked,
-            python=python,
+            python=contents.python,
             absent=absent_paths([*words, *filter(None, [asked.caches])], whole.root, mounted),
-            note=note_of_program(words[0], whole, python) if words else None,
+            note=note_of_program(words[0], whole, contents.python) if words else None,
             variables=image.environment,
             of_gpu=tuple(notes_of_gpu(gpu)),
             of_venv=tuple(notes_of_venv(venv, path, contents.has)) if venv else (),
         )
-        return request, contents.stack_with(venv.packages if venv else {}), image.root.exists(MANIFEST_PATH)
+        return request, stack_of(contents, venv.packages if venv else None), image.root.exists(MANIFEST_PATH)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.sites import Site, SiteBind
     from lumiimg.check.static.files import HostFit
-    from lumiimg.resolve.image_python import Python
+    from lumiimg.inventory.python import Python
     from lumiimg.resolve.stack import Stack
 
 VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}

@@ -19,10 +19,11 @@ from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
 from lumiimg.image.programs import Program, find_program, search_path
-from lumiimg.resolve.image_python import Python, python_of
-from lumiimg.resolve.inventory import Inventory, read_contents
+from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.python import Python
 from lumiimg.resolve.mpi import mpi_type, read_by_srun
 from lumiimg.resolve.rules import environment as variables_for
+from lumiimg.resolve.stack import stack_of
 from lumiimg.resolve.venv import BIN, Venv, notes_of_venv
 from lumiimg.toml import own_table
 
@@ -174,8 +175,8 @@ def plan_module(
             boundary = check_libraries(without_venv, with_site=True, with_gpu=False).concluded(without_venv)
         if snapshot is None and boundary is not None:
             carried, of_manifest, boundary = boundary.carried.for_jobs, boundary.carried.doubt, None
-        contents = read_contents(image)
-        python = python_of(image, contents)
+        contents = Inventory(image)
+        python = contents.python
         folders = (
             *([BIN] if venv else []),
             *([python.folder] if python and python.folder else []),
@@ -318,7 +319,8 @@ def _version_of_python(image: Image, folders: Sequence[str]) -> str | None:
 def _job_variables(image: Image, contents: Inventory, site: Site | None) -> Iterator[JobVariable]:
     if site is None:
         return
-    for item in (*variables_for(contents.stack, site), *filter(None, (mpi_type(contents.stack, site),))):
+    stack = stack_of(contents)
+    for item in (*variables_for(stack, site), *filter(None, (mpi_type(stack, site),))):
         yield _job_variable(item, image.environment)
 
 

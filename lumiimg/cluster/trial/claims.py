@@ -12,9 +12,10 @@ from lumiimg.cluster.trial.values import Claim
 from lumiimg.findings import Answer, Code, Severity
 from lumiimg.gpu.rule import GpuFit
 from lumiimg.gpu.target import table
+from lumiimg.inventory.components import Inventory
 from lumiimg.nccl.report import Verdict
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.rules import same_in_all_ranks
+from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def of_image(number: int, report: CheckReport, image: Image, site: Site, nodes: 
             also=also,
         )
 
-    stack = read_contents(image).stack
+    stack = stack_of(Inventory(image))
     answer = None if report.answer is Answer.UNDECIDED else report.answer.value
     yield claim("answer", "answer of the probes on the nodes", answer, "probe")
     for key, about, value in (

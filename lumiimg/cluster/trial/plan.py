@@ -19,6 +19,7 @@ from lumiimg.cluster.trial.values import SCHEMA, TrialImage, TrialPlan, TrialSte
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.findings import Level
 from lumiimg.resolve.lockfile import layer_digest
+from lumiimg.resolve.stack import Stack, stack_of
 from lumiimg.resolve.venv import mark_of
 from lumiimg.toml import TomlError, parse_toml
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.sites import Site
-    from lumiimg.resolve.stack import Stack
 
 _MOST_LOCK = 2 << 20
 _MOST_IMAGES = 20
@@ -64,7 +64,7 @@ def plan_trial(
     steps, claims, images = [*_of_nodes(nodes, site_name)], [*of_site(site)], []
     for number, path in enumerate(paths, 1):
         with open_for_check(path, environment, site=site) as context:
-            report, stack = check_image(context, Level.STATIC), context.contents.stack
+            report, stack = check_image(context, Level.STATIC), stack_of(context.contents)
             claims += of_image(number, report, context.image, site, nodes)
         steps += _of_image(number, path.absolute(), stack, site, site_name, nodes)
         images.append(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.pipeline import CheckReport, CheckResult
     from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
-    from lumiimg.resolve.gpu_account import GpuAccount
+    from lumiimg.inventory.gpu_fit import GpuAccount
 
 FOUND = "What was found"
 _LONG_NAMES = 60

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import printable
 from lumiimg.findings import Severity
+from lumiimg.inventory.gpu_code import processors_of
 from lumiimg.report.document import Document, Item, Lines, Section
-from lumiimg.resolve.gpu_code import processors_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.resolve.gpu_code import ImageGpuCode
+    from lumiimg.inventory.gpu_code import ImageGpuCode
 
 
 def gpu_code_document(found: ImageGpuCode) -> Document:

@@ -36,12 +36,14 @@ from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import SnapshotError, read_snapshot
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave
+from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.python import recorded_files
+from lumiimg.inventory.rocm import rocm_of
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from lumiimg.report.views.host import snapshot_document
-from lumiimg.resolve.inventory import read_contents
 from lumiimg.resolve.network.mirrors import apt_mirror, parse_mirrors
-from lumiimg.resolve.rocm_of_image import rocm_of
+from lumiimg.resolve.stack import stack_of
 from lumiimg.wording import size
 from tests.fuzz.target import target
 from tests.fuzz.targets.image import make_sif, sums
@@ -99,33 +101,46 @@ def _texts(data: bytes) -> None:
     host_node.engine_settings(text_of(engine))
 
 
-@target("image-contents", "resolve.inventory.read_contents", "fabric.rccl", refuses=(ImageError,), rounds=10)
+@target(
+    "image-contents",
+    "inventory.components.Inventory",
+    "inventory.system.os_release",
+    "inventory.python.recorded_files",
+    "fabric.rccl",
+    refuses=(ImageError,),
+    rounds=10,
+)
 def _contents(data: bytes) -> None:
     """What an image has: os-release, ROCm's version, the name of a distribution and of a plugin, that, an RCCL."""
     release, rocm, name, plugin, rccl = parts(data, 5)
     shutil.rmtree(scratch() / "root", ignore_errors=True)
     safe = text_of(name).replace("/", "_").replace("\0", "")[:60].encode("utf-8", "replace").decode()
+    site = "/opt/venv/lib/python3.12/site-packages"
     files = {
         "/etc/os-release": release,
         "/opt/rocm/.info/version": rocm,
-        f"/opt/venv/lib/python3.12/site-packages/{safe}.dist-info/METADATA": b"",
+        f"{site}/{safe}.dist-info/METADATA": b"",
+        f"{site}/recorded-1.dist-info/RECORD": release,
         "/etc/rccl.conf": b"NCCL_NET_PLUGIN=" + name,
         "/opt/x/librccl-net.so": plugin,
         "/opt/rocm/lib/librccl.so.1": rccl,
     }
-    root = root_of("root", files)
+    root_of("root", files)
     with open_image(scratch() / "root") as image:
-        _ = read_contents(image).stack
-    bill(root, (), "x")
+        contents = Inventory(image)
+        stack_of(contents)
+        bill(contents, (), "x")
+        list(recorded_files(image.root, contents.distributions[site]["recorded"]))
 
 
-@target("dpkg-status", "build.sbom.bill", "image.dpkg.installed", "resolve.rocm_of_image.rocm_of", refuses=())
+@target("dpkg-status", "build.sbom.bill", "image.dpkg.installed", "inventory.rocm.rocm_of", refuses=())
 def _bill(data: bytes) -> None:
     status, release = parts(data, 2)
     files = {"/var/lib/dpkg/status": status, "/etc/os-release": release, "/var/lib/rpm/rpmdb.sqlite": release}
-    root = root_of("dpkg", files)
-    bill(root, (), "x")
-    rocm_of(root, ())
+    root_of("dpkg", files)
+    with open_image(scratch() / "dpkg") as image:
+        bill(Inventory(image), (), "x")
+        rocm_of(image.root, ())
 
 
 @target(

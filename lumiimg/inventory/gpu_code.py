@@ -6,17 +6,13 @@ import contextlib
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.settings import user_cache
 from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
-from lumiimg.image import open_image
 from lumiimg.image.tree import FileKind
 from lumiimg.wording import count
 
@@ -185,15 +181,7 @@ def _fit(file: CodeFile, gpu: GpuTarget) -> GpuFit:
     return fit_of_all(bundles, gpu) if file.form is CodeForm.BUNDLES else fit_of_any(chain.from_iterable(bundles), gpu)
 
 
-def gpu_code_for(image: str, gpu: GpuTarget | None) -> ImageGpuCode:
-    """Return the GPU code of an image, and whether a GPU takes it. Raises BadInputError for what is not an image."""
-    with open_image(Path(image), user_cache) as opened:
-        code = gpu_code_of(opened.root)
-    return ImageGpuCode(image, gpu, code.judged(gpu) if gpu else code)
-
-
-@lru_cache(maxsize=1)  # of one image several questions are asked
-def gpu_code_of(root: RootFileSystem) -> GpuCode:
+def read_gpu_code(root: RootFileSystem) -> GpuCode:
     """Return the GPU code of an image. Raises ImageError where the image cannot be walked through.
 
     Looked at are libraries, programs without an ending, kernel files, each once and not its

@@ -11,9 +11,11 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.elf.system import read_what_is_there
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.image.dpkg import installed
 from lumiimg.image.tree import ImageError
+from lumiimg.inventory.system import RPM_FOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,17 +24,13 @@ if TYPE_CHECKING:
 
 LIBRARY = re.compile(r"lib(?:rocm-core|amdhip64|hsa-runtime64|rccl)\.so(?:\.\d+)*")
 """Files that show a ROCm."""
-_NOTES = (".info/version", "core/.info/version")
-"""The second is that of rocm/dev-ubuntu-24.04:10.0.0-full."""
+NOTES = (".info/version", "core/.info/version")
+"""Where AMD's note lies below `/opt/rocm`; the second is that of rocm/dev-ubuntu-24.04:10.0.0-full."""
 _NOTE_LIMIT_BYTES = 4096
 _VERSION = re.compile(r"(?:\d+:)?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)(?!\d)")
 # AMD's rocm-core and rocm-core6.2.4; Debian's librocm-core1; before it had that, the version of HIP, which is ROCm's.
 _DPKG = (re.compile(r"rocm-core[\d.]*|librocm-core\d+"), re.compile(r"libamdhip64-\d+"))
-_RPM = tuple(
-    f"{folder}/{file}"
-    for folder in ("/usr/lib/sysimage/rpm", "/var/lib/rpm", "/usr/share/rpm")
-    for file in ("rpmdb.sqlite", "Packages.db", "Packages")
-)
+_RPM = tuple(f"{folder}/{file}" for folder in RPM_FOLDERS for file in ("rpmdb.sqlite", "Packages.db", "Packages"))
 # How the data of a header begin in each of rpm's databases: the table of languages (`C`), the name, the version (tags
 # 100, 1000 and 1001; rpm 4.20 run with sqlite and with ndb). Fedora has rocm-hip and rocm-runtime.
 _RPM_HEADER = re.compile(rb"\0C\0rocm-(?:core[\d.]*|hip|runtime)\0(\d{1,2}\.\d{1,2}\.\d{1,2})(?=[.\0])")
@@ -66,9 +64,9 @@ def rocm_in_wheels(root: RootFileSystem, libraries: Sequence[str]) -> tuple[bool
 def _said(root: RootFileSystem, libraries: Sequence[str]) -> Iterator[str]:
     """Yield what each kind of evidence says, the surest first; what nobody asks for is not read."""
     for folder in dict.fromkeys(("/opt/rocm", *(path.rsplit("/", 2)[0] for path in libraries))):
-        for note in _NOTES:
-            with contextlib.suppress(OSError, ImageError):
-                yield from _versions(root.read_bytes(f"{folder}/{note}", _NOTE_LIMIT_BYTES).decode("utf-8", "replace"))
+        for note in NOTES:
+            data = read_what_is_there(root, f"{folder}/{note}", _NOTE_LIMIT_BYTES)
+            yield from _versions(data.decode("utf-8", "replace"))
     packages: list[tuple[str, str]] = []
     with contextlib.suppress(OSError, ImageError):
         packages += installed(root)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import exported_at, facts_at, read_what_is_there, wanted_at
 from lumiimg.host.root_queries import names_in
@@ -20,24 +18,12 @@ if TYPE_CHECKING:
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import RootFileSystem
 
-_DIST_INFO = re.compile(r"([A-Za-z0-9._]{1,128})-([A-Za-z0-9.+!_]{1,64})\.dist-info")
 _MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
 _OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
 _LIBMPI = re.compile(r"libmpi\.so\.(?:12|40)")
 _MOST_MODULES = 2000
 _LARGEST_MODULE_BYTES = 4 << 20
 _MOST_READ_BYTES = 64 << 20
-
-
-def distributions_in(root: RootFileSystem, folder: str) -> dict[str, str]:
-    """Return the versions of the Python distributions in a folder, by their names."""
-    return dict(filter(None, map(distribution_of, names_in(root, folder))))
-
-
-def distribution_of(folder: str) -> tuple[str, str] | None:
-    """Return the name and the version of the distribution whose metadata lies in a folder of this name."""
-    found = _DIST_INFO.fullmatch(folder)
-    return (canonicalize_name(found[1]), found[2]) if found else None
 
 
 def modules_in(root: RootFileSystem, folder: str) -> list[str]:

@@ -6,23 +6,27 @@ loaded, each may be the one.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumiimg.findings import Severity
 from lumiimg.gpu.components import component_of, kernel_file
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_any, node_gpu
+from lumiimg.gpu.source import GpuCodeError
 from lumiimg.gpu.target import GpuTarget, table
-from lumiimg.resolve.gpu_code import processors_of
+from lumiimg.image.tree import ImageError
+from lumiimg.inventory.gpu_code import processors_of
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from lumiimg.resolve.gpu_code import CodeFile, GpuCode
+    from lumiimg.inventory.components import Inventory
+    from lumiimg.inventory.gpu_code import CodeFile, GpuCode
 
 XNACK = "HSA_XNACK"
 """The variable that has page faults retried: the GPU then takes other code."""
@@ -103,6 +107,61 @@ class GpuVerdict:
         """The first of its places, and how many more there are."""
         more = f", and {count(len(self.paths) - 1, 'place')} more" if len(self.paths) > 1 else ""
         return f"{self.paths[0]}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAccount:
+    """What the GPU of a machine makes of the code of an image."""
+
+    gpu: str
+    """As a process of a job finds it: `gfx90a:sramecc+:xnack-`."""
+    machine: str
+    """The site, or the node that was seen, whose GPU it is."""
+    parts: tuple[GpuVerdict, ...]
+    """By component, those first that each job calls."""
+    taken_for: str | None = None
+    """The processor for which a variable has the runtime take the GPU, where that is another."""
+
+    @property
+    def processor(self) -> str:
+        """Its name without modes."""
+        return self.gpu.partition(":")[0]
+
+    @property
+    def title(self) -> str:
+        """What it is called in a sentence."""
+        return f"{self.processor}, the GPU of {self.machine}"
+
+
+class MachineGpu(NamedTuple):
+    """The GPU of a machine."""
+
+    processor: str
+    """`gfx90a`."""
+    machine: str
+    """The site, or the node that was seen."""
+
+
+def account_of_gpu(
+    contents: Inventory, of: MachineGpu | None, variable: Callable[[str], str | None], loaded: Iterable[str]
+) -> GpuAccount | None:
+    """Return what a GPU makes of the code of an image; None without a GPU of AMD's that is known.
+
+    `variable` returns a variable as a process in the container has it. `loaded`: the files of a job's process, as its
+    loader found them.
+    """
+    if of is None:
+        return None
+    try:
+        gpu = gpu_of(of.processor, variable(XNACK))
+    except GpuCodeError:
+        return None
+    files: set[str] = set()
+    for path in loaded:
+        with contextlib.suppress(OSError, ImageError):  # of the host
+            files.add(contents.image.root.resolve(path))
+    parts = gpu_verdicts(contents.gpu_code, gpu, frozenset(files))
+    return GpuAccount(str(gpu), of.machine, parts, taken_for(of.processor, variable(OVERRIDE)))
 
 
 def gpu_of(processor: str, xnack: str | None) -> GpuTarget:

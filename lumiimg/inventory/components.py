@@ -1,0 +1,262 @@
+"""What an image has already, read from its files: what somebody else put in is not put in again, nor shadowed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumiimg.catalog.needs import NOT_PYTHON, is_version
+from lumiimg.elf.system import exported_at, glibc_version
+from lumiimg.errors import BadInputError
+from lumiimg.fabric.names import (
+    LIBCXI,
+    LIBFABRIC,
+    NET_SYMBOL,
+    PLUGIN_FILES,
+    RCCL_OR_PLUGIN,
+    Naming,
+    names_by_variable,
+    net_api,
+    part_of,
+)
+from lumiimg.fabric.path import Part
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
+from lumiimg.image.tree import FileKind, ImageError
+from lumiimg.inventory.gpu_code import GpuCode, read_gpu_code
+from lumiimg.inventory.python import MOST_DISTRIBUTIONS, Distribution, Python, distribution_of, python_of
+from lumiimg.inventory.rocm import LIBRARY, rocm_in_wheels, rocm_of
+from lumiimg.inventory.system import os_release
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumiimg.image import Image, RootFileSystem
+
+_LIBMPI = "libmpi.so."
+_WANTED = re.compile(
+    "|".join(
+        (
+            RCCL_OR_PLUGIN.pattern,
+            LIBRARY.pattern,
+            re.escape(LIBFABRIC),
+            re.escape(LIBCXI),
+            rf"{re.escape(_LIBMPI)}(?:12|40)|hipcc|python3",
+        )
+    )
+)
+_OF_KERNEL = ("/proc/", "/sys/")
+_SITE = re.compile(r"/.*/python3(?:\.\d{1,2})?/(?:site|dist)-packages")
+_STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
+_NAME_OF_SYSTEM = re.compile(r"[a-z0-9._-]+")
+_LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
+
+
+class _Found(NamedTuple):
+    """What one walk through an image finds."""
+
+    files: tuple[str, ...]
+    """Those that show a component."""
+    distributions: tuple[Distribution, ...]
+    """In any folder."""
+    has_conda: bool
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The software of an image. Each part of it is read when it is first asked for, and once.
+
+    Whatever is asked for raises ImageError where the image is too damaged to be walked through.
+    """
+
+    image: Image
+
+    @cached_property
+    def has(self) -> Mapping[str, str]:
+        """Components with their versions, in the words of the catalogue's bases: `os`, `glibc`, `rocm`, `torch`."""
+        return {name: version for name, version in self._components.items() if version is not None}
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """Components whose version nothing says, sorted."""
+        return tuple(sorted(self._components.keys() - self.has.keys()))
+
+    @cached_property
+    def os_release(self) -> Mapping[str, str]:
+        """What os-release(5) of the image says."""
+        return os_release(self.image.root)
+
+    @cached_property
+    def glibc(self) -> str | None:
+        """Version of its C library: `2.35`; None where it has no glibc."""
+        return glibc_version(self.image.root)
+
+    @cached_property
+    def distributions(self) -> Mapping[str, Mapping[str, Distribution]]:
+        """The Python distributions by name, for each folder that has some, but those that others bring inside them.
+
+        `MOST_DISTRIBUTIONS` at most.
+        """
+        sites: dict[str, dict[str, Distribution]] = {}
+        for distribution in self._found.distributions:
+            site = distribution.site
+            if site in sites or _SITE.fullmatch(site) or not any(above in sites for above in _folders_above(site)):
+                sites.setdefault(site, {}).setdefault(distribution.name, distribution)
+        return sites
+
+    @property
+    def has_all_distributions(self) -> bool:
+        """Whether there are not more than are looked at."""
+        return len(self._found.distributions) < MOST_DISTRIBUTIONS
+
+    @property
+    def has_conda(self) -> bool:
+        """Whether conda has put packages in; only its Python distributions are read."""
+        return self._found.has_conda
+
+    @cached_property
+    def site_packages(self) -> str | None:
+        """The folder of distributions that counts: with torch, else of a virtual environment, else the system's."""
+        sites = [site for site in self.distributions if _SITE.fullmatch(site)]
+        has = self.distributions
+        order = sorted(sites, key=lambda site: ("torch" not in has[site], site.startswith("/usr/"), site))
+        return order[0] if order else None
+
+    @cached_property
+    def python(self) -> Python | None:
+        """The Python that starts programs of its frameworks; None without one."""
+        return python_of(self.image, self.site_packages, self.has)
+
+    @cached_property
+    def rccl(self) -> Rccl:
+        """The RCCL that counts: torch's own, else ROCm's, else any that says its version; empty without one."""
+        files = [path for path in self._found.files if part_of(path) is Part.RCCL]
+        for path in sorted(files, key=lambda path: ("/torch/lib/" not in path, "/opt/rocm" not in path, path)):
+            with contextlib.suppress(OSError, ImageError), contextlib.closing(self.image.root.open(path)) as file:
+                if (rccl := read_rccl(file)).version is not None:
+                    return rccl
+        return Rccl()
+
+    @cached_property
+    def gpu_code(self) -> GpuCode:
+        """Its GPU code."""
+        return read_gpu_code(self.image.root)
+
+    @cached_property
+    def _found(self) -> _Found:
+        files: list[str] = []
+        distributions: list[Distribution] = []
+        has_conda = False
+        for path, kind in self.image.root.walk():
+            name = path.rpartition("/")[2]
+            if path.startswith(_OF_KERNEL):
+                continue
+            if kind is not FileKind.DIRECTORY and _WANTED.fullmatch(name):
+                files.append(path)
+            elif name.endswith("-info") and len(distributions) < MOST_DISTRIBUTIONS:
+                distributions += filter(None, [distribution_of(path)])
+            has_conda = has_conda or name == "conda-meta"
+        return _Found(tuple(files), tuple(distributions), has_conda)
+
+    @cached_property
+    def _components(self) -> dict[str, str | None]:
+        """Components, each with its version; with None where nothing says it."""
+        found: dict[str, str | None] = {}
+        for part in (self._of_system(), self._of_rocm(), self._of_fabric(), self._of_python()):
+            found |= {name: version for name, version in part if version is not None or name not in found}
+        return found
+
+    def _of_system(self) -> Iterator[tuple[str, str | None]]:
+        name = self.os_release.get("ID", "")
+        if _NAME_OF_SYSTEM.fullmatch(name) and name not in NOT_PYTHON:
+            yield name, None
+            yield "os", f"{name.capitalize()} {self.os_release.get('VERSION_ID', '')}".strip()
+        if self.glibc is not None:
+            yield "glibc", self.glibc
+
+    def _of_python(self) -> Iterator[tuple[str, str | None]]:
+        if self.site_packages is not None:
+            for name, distribution in self.distributions[self.site_packages].items():
+                if name not in NOT_PYTHON and is_version(distribution.version):
+                    yield name, distribution.version
+        if (version := self._version_of_python()) is not None:
+            yield from (("python3", None), ("python", version))
+
+    def _version_of_python(self) -> str | None:
+        if self.site_packages is not None and (named := re.search(r"/python(3\.\d{1,2})/", self.site_packages)):
+            return named[1]
+        programs = [path for path in self._found.files if path.endswith("/bin/python3")]
+        for path in sorted(programs, key=lambda path: path != "/usr/bin/python3"):
+            with contextlib.suppress(OSError, ImageError):
+                if named := re.fullmatch(r".*/python(3\.\d{1,2})", self.image.root.resolve(path)):
+                    return named[1]
+        return None
+
+    def _of_rocm(self) -> Iterator[tuple[str, str | None]]:
+        root = self.image.root
+        libraries = [path for path in self._found.files if LIBRARY.fullmatch(path.rpartition("/")[2])]
+        has_rocm, version = rocm_of(root, libraries)
+        if has_rocm:
+            yield from (("rocm", version), ("hip", None))
+        if any(path.endswith("/hipcc") for path in self._found.files):
+            yield "rocm-devel", None
+        torch = self.distributions[self.site_packages].get("torch") if self.site_packages else None
+        if torch is not None and (local := _LOCAL_ROCM.search(torch.version)):
+            yield "torch-rocm", local[1]
+            return
+        is_in_wheels, version = rocm_in_wheels(root, libraries)
+        if is_in_wheels:
+            yield "wheel-rocm", version
+
+    def _of_fabric(self) -> Iterator[tuple[str, str | None]]:
+        if self.rccl.version is not None:
+            yield "rccl", self.rccl.version
+        if versions := self._net_api():
+            yield from (("net-plugin", None), ("net-api", str(versions[0])), ("net-api-oldest", str(versions[-1])))
+        for component, name in (("libfabric", LIBFABRIC), ("libcxi", LIBCXI), ("mpi", _LIBMPI)):
+            paths = (path for path in self._found.files if path.rpartition("/")[2].startswith(name))
+            names = {path.rpartition("/")[2] for path in paths if _is_elf(self.image.root, path)}
+            if names:
+                yield component, None
+                if component == "mpi":
+                    yield "mpi-abi", min(names).removeprefix(name)
+
+    def _net_api(self) -> tuple[int, ...]:
+        """Return the versions of the net API that the image's plugin offers: a file that its RCCL would ask for.
+
+        One of another name is not a plugin to RCCL, which goes past it.
+        """
+        root, rccl, named = self.image.root, self.rccl, self._plugin_variable()
+        if rccl.generation is None and named:  # a layer brings an RCCL, or it is one that nobody knows
+            names = names_by_variable(named, _STEMS, Naming.LIST)
+        else:
+            names = () if rccl.opens_none(named) else rccl.names(named) or PLUGIN_FILES
+        unusual = {name for name in names if "/" not in name and part_of(name) is not Part.PLUGIN}
+        files = [*self._found.files, *(root.find(unusual) if unusual else ())]
+        for name in names:
+            for path in [name] if name.startswith("/") else [path for path in files if path.rpartition("/")[2] == name]:
+                if versions := net_api(exported_at(root, path, NET_SYMBOL)):
+                    return versions
+        return ()
+
+    def _plugin_variable(self) -> str | None:
+        """Return NCCL_NET_PLUGIN as the image alone sets it: in its environment, else in RCCL's own file."""
+        if PLUGIN_VARIABLE in self.image.environment:
+            return self.image.environment[PLUGIN_VARIABLE]
+        try:
+            return read_conf(self.image.root).get(PLUGIN_VARIABLE)
+        except (OSError, BadInputError):
+            return None
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _is_elf(root: RootFileSystem, path: str) -> bool:
+    with contextlib.suppress(OSError, ImageError), contextlib.closing(root.open(path)) as file:
+        return file.read_at(0, 4) == b"\x7fELF"
+    return False

@@ -1,0 +1,141 @@
+"""What software an image has: each reader is asked beside the program that knows it, and bears what is hostile."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import posixpath
+import random
+import site
+import subprocess
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from lumiimg.build.sbom import bill
+from lumiimg.image import ImageError, open_image
+from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.python import distributions_in, is_as_recorded, recorded_files
+from lumiimg.inventory.system import os_release
+
+HERE = [folder for folder in (*site.getsitepackages(), "/usr/lib/python3/dist-packages") if Path(folder).is_dir()]
+SITE = "opt/venv/lib/python3.12/site-packages"
+
+
+@pytest.mark.parametrize("folder", HERE)
+def test_distributions_are_those_that_python_itself_finds(folder: str) -> None:
+    theirs = {
+        canonicalize_name(one.metadata["Name"]): Version(one.version)
+        for one in importlib.metadata.distributions(path=[folder])
+        if one.metadata["Version"]
+    }
+    with open_image(Path(folder)) as image:
+        found = distributions_in(image.root, ["/"])
+    assert {name: Version(one.version) for name, one in found.items()} == theirs
+
+
+def test_the_files_of_a_distribution_are_those_of_its_record_with_their_digests() -> None:
+    [folder, *_] = HERE
+    with open_image(Path("/")) as image:
+        for name in ("packaging", "pytest"):
+            one = distributions_in(image.root, [folder])[name]
+            recorded = {file.path: file for file in recorded_files(image.root, one)}
+            theirs = importlib.metadata.distribution(name).files or []
+            assert recorded.keys() == {posixpath.normpath(f"{folder}/{file}") for file in theirs}
+            signed = [file for file in recorded.values() if file.sha256 is not None]
+            assert len(signed) > 10
+            assert all(is_as_recorded(image.root, file) for file in signed)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("torch-2.7.1+rocm6.2.dist-info", "Flash_Attn-2.8.3-py3.12.egg-info", "six-1.16.0-py3.egg-info"):
+        (tmp_path / SITE / name).mkdir(parents=True)
+    (tmp_path / SITE / "torch/_vendor/packaging-22.0.dist-info").mkdir(parents=True)
+    (tmp_path / SITE / "~orch-2.6.0.dist-info").mkdir()
+    return tmp_path
+
+
+def test_distributions_are_found_in_any_folder_and_not_inside_others(root: Path) -> None:
+    (root / "opt/loose-1.dist-info").mkdir()  # beside it, not above it, is the environment
+    (root / "srv/tools/mine-3.dist-info").mkdir(parents=True)
+    (root / "proc/1/cwd/theirs-1.dist-info").mkdir(parents=True)
+    with open_image(root) as image:
+        contents = Inventory(image)
+        found = {
+            folder: {name: one.version for name, one in of.items()} for folder, of in contents.distributions.items()
+        }
+        assert found == {
+            "/opt": {"loose": "1"},
+            "/srv/tools": {"mine": "3"},
+            f"/{SITE}": {"torch": "2.7.1+rocm6.2", "flash-attn": "2.8.3", "six": "1.16.0"},
+        }
+        assert contents.site_packages == f"/{SITE}"
+        assert (contents.has["flash-attn"], contents.has["torch-rocm"], contents.has["python"]) == (
+            "2.8.3",
+            "6.2",
+            "3.12",
+        )
+        assert b"pkg:pypi/mine@3" in bill(contents, (), "x")
+
+
+def test_a_file_that_is_not_as_it_was_installed_is_found(root: Path) -> None:
+    (root / SITE / "torch/__init__.py").write_text("import os\n")
+    coded = base64.urlsafe_b64encode(hashlib.sha256(b"import os\n").digest()).decode().rstrip("=")
+    record = root / SITE / "torch-2.7.1+rocm6.2.dist-info/RECORD"
+    record.write_text(f'torch/__init__.py,sha256={coded},10\n"../../../bin/a,b",sha256={coded},10\ntorch/x.pyc,,\n')
+    with open_image(root) as image:
+        torch = Inventory(image).distributions[f"/{SITE}"]["torch"]
+        first, program, unsigned = recorded_files(image.root, torch)
+        assert (first.path, program.path) == (f"/{SITE}/torch/__init__.py", "/opt/venv/bin/a,b")
+        assert (is_as_recorded(image.root, first), is_as_recorded(image.root, unsigned)) == (True, None)
+        (root / SITE / "torch/__init__.py").write_text("import sys\n")
+        assert is_as_recorded(image.root, first) is False
+        with pytest.raises(FileNotFoundError):
+            is_as_recorded(image.root, program)
+
+
+@pytest.mark.threat
+def test_a_record_that_makes_no_sense_is_one_error(root: Path) -> None:
+    (root / SITE / "torch-2.7.1+rocm6.2.dist-info/RECORD").write_text('"' + "x" * 200_000)
+    with open_image(root) as image, pytest.raises(ImageError, match="RECORD that cannot be read"):
+        list(recorded_files(image.root, Inventory(image).distributions[f"/{SITE}"]["torch"]))
+
+
+@pytest.mark.threat
+def test_more_distributions_than_any_image_has_are_left_out_and_said(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumiimg.inventory.components.MOST_DISTRIBUTIONS", 2)
+    with open_image(root) as image:
+        contents = Inventory(image)
+        assert len(contents.distributions[f"/{SITE}"]) == 2
+        assert b"too many Python distributions" in bill(contents, (), "x")
+
+
+def test_what_a_system_says_of_itself_is_what_a_shell_reads(tmp_path: Path) -> None:
+    chance = random.Random(38)  # noqa: S311 - the same values each time
+    values = {
+        f"KEY_{number}": "".join(chance.choices("aZ0 .-_/:$`\\\"'#=~ü", k=chance.randrange(12)))
+        for number in range(300)
+    }
+    lines = [f"{key}={_quoted(value, chance)}" for key, value in values.items()]
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text("# a comment\n\nnot an assignment\n" + "\n".join(lines) + "\n")
+    script = "\n".join((*lines, *(f'printf "%s\\n" "${key}"' for key in values)))
+    shown = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout.decode()
+    assert shown.splitlines() == list(values.values())
+    with open_image(tmp_path) as image:
+        assert os_release(image.root) == values
+
+
+def _quoted(value: str, chance: random.Random) -> str:
+    """Return a value as os-release(5) has it: in double quotes, with a backslash before what a shell would take."""
+    if value.isalnum() and value.isascii() and chance.random() < 0.5:
+        return value
+    if "'" not in value and "\\" not in value and chance.random() < 0.3:
+        return f"'{value}'"
+    return '"' + "".join(f"\\{c}" if c in '\\"$`' else c for c in value) + '"'
