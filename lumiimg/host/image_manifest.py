@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lumiimg.decode import DecodeError, decode, encode, parse_json
 from lumiimg.elf.c_library import of_c_library
 from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBFABRIC, PRIVATE
@@ -20,7 +21,6 @@ from lumiimg.fabric.provider import PROVIDER_PATH
 from lumiimg.host import refusals, snapshot_file
 from lumiimg.host.bind import OWN_LIBCXI, solve
 from lumiimg.host.bind_trial import BindPlan, BindTrial, Demand, attempt
-from lumiimg.host.codec import FormError, count_of_values, decode, encode
 from lumiimg.host.container_view import LoaderMachine, see_inside
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.ldd import refusal
@@ -42,16 +42,11 @@ MANIFEST_LABEL = "lumiimg.bind-manifest"
 """The label that names it; the value is its path."""
 SCHEMA = 2
 _LIMIT_BYTES = 1 << 20
-_MAX_VALUES = 1 << 14
 _NAME = re.compile(r"(libfabric/)?[A-Za-z0-9_+.-]{1,200}\.so[A-Za-z0-9_.-]{0,50}", re.ASCII)
 _SOURCE = re.compile(r"(/[A-Za-z0-9_+.@~-]{1,255}){1,60}", re.ASCII)
 _VARIABLES = ("LD_LIBRARY_PATH", PROVIDER_PATH)
 _OTHER_FABRIC = "it says fabric {}, and {} is what is found"
 _TODAY = "`lumiimg bind IMAGE --host FILE` makes the list of today"
-
-
-class ManifestError(BadInputError):
-    """A file that is not a valid bind manifest; `where` is its path and the key."""
 
 
 # -- made for a finished image --
@@ -113,54 +108,45 @@ def to_text(manifest: BindManifest) -> str:
 
 
 def read_manifest(root: RootFileSystem) -> BindManifest | None:
-    """Return the manifest that an image carries; None where it carries none. Raises ManifestError, whatever it says."""
+    """Return the manifest that an image carries; None where it carries none. Raises DecodeError, whatever it says."""
     if not root.exists(MANIFEST_PATH):
         return None
     try:
         data = root.read_bytes(MANIFEST_PATH, _LIMIT_BYTES)
     except (OSError, BadInputError) as error:
-        raise ManifestError(f"cannot be read: {error}", where=MANIFEST_PATH) from error
+        raise DecodeError(f"cannot be read: {error}", where=MANIFEST_PATH) from error
     return from_bytes(data)
 
 
 def from_bytes(data: bytes) -> BindManifest:
-    """Return the manifest of a file's bytes. Raises ManifestError."""
-    if count_of_values(data) > _MAX_VALUES:
-        raise ManifestError(f"has more than {_MAX_VALUES} values, which no manifest has", where=MANIFEST_PATH)
-    try:
-        read = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ManifestError("is not JSON, or is nested too deeply", where=MANIFEST_PATH) from error
+    """Return the manifest of a file's bytes. Raises DecodeError."""
+    read = parse_json(data, where=MANIFEST_PATH)
     schema = read.get("schema") if isinstance(read, dict) else None
     if type(schema) is not int or schema < 1:
-        raise ManifestError("is not a bind manifest", where=MANIFEST_PATH)
+        raise DecodeError("is not a bind manifest", where=MANIFEST_PATH)
     if schema != SCHEMA:
         age, what_to_do = ("an older", _TODAY) if schema < SCHEMA else ("a newer", "update lumiimg")
         what = f"was written by {age} lumiimg (schema {str(schema)[:20]}, this one reads {SCHEMA})"
-        raise ManifestError(what, where=MANIFEST_PATH, hint=what_to_do)
-    try:
-        manifest = decode(BindManifest, read)
-        _check(manifest)
-    except FormError as error:
-        raise ManifestError(error.what, where=f"{MANIFEST_PATH}: {error.key[:200]}") from error
+        raise DecodeError(what, where=MANIFEST_PATH, hint=what_to_do)
+    manifest = decode(read, BindManifest, where=MANIFEST_PATH)
+    if faults := [*_faults(manifest)]:
+        raise DecodeError(faults, where=MANIFEST_PATH)
     return manifest
 
 
-def _check(manifest: BindManifest) -> None:
-    """Raise FormError for what no build writes: the binds of a job may come from here."""
-    targets = [bind.target for bind in manifest.binds]
-    if len({*targets}) != len(targets):
-        raise FormError("binds", "names a target twice")
+def _faults(manifest: BindManifest) -> Iterator[str]:
+    """Yield what no build writes: the binds of a job may come from here."""
+    if len(manifest.libraries) != len(manifest.binds):
+        yield f"key 'binds' should have each library once, in {PRIVATE}"
     for index, bind in enumerate(manifest.binds):
-        name = bind.target.removeprefix(f"{PRIVATE}/")
-        if bind.target != f"{PRIVATE}/{name}" or not _NAME.fullmatch(name):
-            raise FormError(f"binds[{index}].target", f"should be a shared library in {PRIVATE}")
+        if not _NAME.fullmatch(bind.target.removeprefix(f"{PRIVATE}/")):
+            yield f"key 'binds[{index}].target' should be a shared library in {PRIVATE}"
         parts = bind.source.split("/")
         if not _SOURCE.fullmatch(bind.source) or ".." in parts or not _NAME.fullmatch(parts[-1]) or bind.of_image:
-            raise FormError(f"binds[{index}].source", "should be the absolute path of a shared library")
+            yield f"key 'binds[{index}].source' should be the absolute path of a shared library"
     for index, variable in enumerate(manifest.variables):
         if variable.name not in _VARIABLES or not f"{variable.value}/".startswith((f"{PRIVATE}/", f"{PRIVATE}:")):
-            raise FormError(f"variables[{index}]", f"should be a search path that begins in {PRIVATE}")
+            yield f"key 'variables[{index}]' should be a search path that begins in {PRIVATE}"
 
 
 # -- beside what is found --
@@ -207,7 +193,7 @@ def carried_by(
     """Return the manifest of an image, beside `found`: what is bound for a node; without one, beside its own files."""
     try:
         carried = read_manifest(root)
-    except ManifestError as error:
+    except DecodeError as error:
         return CarriedManifest(None, (str(error),))
     if carried is None or demand is None or not carried.machine:
         return CarriedManifest(carried)

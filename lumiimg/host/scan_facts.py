@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003 - the codec reads the types of the fields
-from dataclasses import dataclass
+import datetime as dt  # noqa: TC003 - msgspec reads the types of the fields
 from functools import cache
 
-from lumiimg.host.codec import decode
+from msgspec import Struct
+
+from lumiimg.decode import decode
 from lumiimg.toml import own_table
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(Struct, frozen=True, forbid_unknown_fields=True):
     """One part of the fabric path that a host may offer."""
 
     name: str
@@ -33,8 +33,7 @@ class Role:
     """A variable that names more folders."""
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True, forbid_unknown_fields=True):
     """Where sites put things."""
 
     package_folders: tuple[str, ...]
@@ -45,8 +44,7 @@ class Places:
     date: dt.date
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFiles:
+class NodeFiles(Struct, frozen=True, forbid_unknown_fields=True):
     """What of a node is looked at."""
 
     devices: tuple[str, ...]
@@ -57,8 +55,7 @@ class NodeFiles:
     date: dt.date
 
 
-@dataclass(frozen=True, slots=True)
-class ScanFacts:
+class ScanFacts(Struct, frozen=True, forbid_unknown_fields=True):
     """All of `scan_facts.toml`."""
 
     role: tuple[Role, ...]
@@ -68,4 +65,4 @@ class ScanFacts:
 
 @cache
 def known() -> ScanFacts:
-    return decode(ScanFacts, own_table(__package__, "scan_facts.toml"))
+    return decode(own_table(__package__, "scan_facts.toml"), ScanFacts)

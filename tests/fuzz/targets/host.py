@@ -22,18 +22,19 @@ from lumiimg.build.userns_helper import _date
 from lumiimg.cluster.module.folder import RECORD, _record_in
 from lumiimg.cluster.nodes import check as nodes_check
 from lumiimg.cluster.nodes.node import TASK, AnswerError, read_answer, read_task
+from lumiimg.decode import DecodeError
 from lumiimg.definition.engine_reader import read_definition
 from lumiimg.elf.loader import Process
 from lumiimg.engine.namespaces.unpacked import unpacked_images
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, UndecidedError, printable
 from lumiimg.host import node_facts as host_node
-from lumiimg.host.image_manifest import ManifestError, from_bytes
 from lumiimg.host.image_manifest import differences as other_binds
+from lumiimg.host.image_manifest import from_bytes
 from lumiimg.host.image_manifest import to_text as manifest_text
 from lumiimg.host.library_search import package_variable
 from lumiimg.host.snapshot import fabric_entry
-from lumiimg.host.snapshot_file import SnapshotError, read_snapshot
+from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.image import ImageError, open_image
 from lumiimg.image.squashfs.weave import weave
 from lumiimg.inventory.components import Inventory
@@ -52,9 +53,7 @@ from tests.fuzz.targets.scratch import parts, printed, root_of, scratch, text_of
 from tests.shared.host_model import host_files, host_settings
 
 
-@target(
-    "snapshot", "host.snapshot_file.read_snapshot", "host.codec.decode", refuses=(SnapshotError,), form="json", rounds=5
-)
+@target("snapshot", "host.snapshot_file.read_snapshot", refuses=(DecodeError,), form="json", rounds=5)
 def _snapshot(data: bytes) -> str:
     snapshot = read_snapshot(written(data, "host.json"))
     files, own = host_files(snapshot), host_settings(snapshot)
@@ -172,7 +171,7 @@ def _image(data: bytes) -> None:
     write_facts(LayerRoot(root), read_definition("Bootstrap: x\n%environment\n    export A=1\n"))
 
 
-@target("bind-manifest", "host.image_manifest.from_bytes", refuses=(ManifestError,), form="json", rounds=20)
+@target("bind-manifest", "host.image_manifest.from_bytes", refuses=(DecodeError,), form="json", rounds=20)
 def _carried(data: bytes) -> None:
     manifest = from_bytes(data)
     printable(manifest_text(manifest))
