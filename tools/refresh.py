@@ -3,7 +3,7 @@
 python -m tools.refresh                          of all layers that can be read
 python -m tools.refresh vllm jax --into layers   adds the rows to each layer.toml there, for review
 
-The rows go to the user's cache, with today's date. Exit code 0 if all was read, 1 if some was not, 4 if nothing was.
+Exit code 0 if all was read, 1 if some was not, 4 if nothing was.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tomli_w
 from packaging.version import Version
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.layers import read_layer
+from lumiimg.catalog.layers import read_layer, row_of
+from lumiimg.catalog.needs import NO_VERSION
 from lumiimg.cli.commands import add_options
-from lumiimg.cli.request import indexes_of
+from lumiimg.cli.inputs import mirrors_of
 from lumiimg.errors import BadInputError, ExitCode, FailedError, LumiimgError, MissingHereError
 from lumiimg.files import write_text
-from lumiimg.resolve.releases.kept import keep_rows, kept_rows, rows_alone
-from lumiimg.resolve.releases.lookup import elsewhere
-from lumiimg.resolve.releases.reading import read_pages, read_releases
+from lumiimg.resolve.network.mirrors import general_index
+from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.release_reader import read_pages, read_releases
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
@@ -33,10 +35,10 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer, Release
-    from lumiimg.resolve.releases.indexes import ReleaseIndexes
+    from lumiimg.resolve.network.mirrors import Mirrors
 
 MOST = 8
-"""Releases that are read of a layer, the newest first, beside those that are kept already."""
+"""Releases that are read of a layer, the newest first."""
 _MOST_FAULTS = 3
 
 
@@ -50,7 +52,7 @@ class Refreshed:
     rows: tuple[Release, ...]
     """The newest first; a version may have several."""
     faults: tuple[str, ...]
-    """Why a version could not be read, or what was read not be kept."""
+    """Why a version could not be read."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,14 +62,14 @@ def main(words: Sequence[str]) -> int:
     add_options(parser, ["--mirror", "--layers"])
     parser.set_defaults(offline=False, quiet=False)
     arguments = parser.parse_args(words)
-    indexes = indexes_of(arguments)
+    mirrors, web = mirrors_of(arguments), Web(patient=False)
     found, unread = [], dict[str | None, LumiimgError]()
     for layer in _layers(open_catalogue(os.environ, arguments.layers), arguments.layer):
         index = layer.unlisted.index if layer.unlisted else None
         if isinstance(unread.get(index), MissingHereError):
             continue  # it would be waited for again
         try:
-            refreshed = refresh(layer, indexes)
+            refreshed = refresh(layer, mirrors, web)
         except (FailedError, MissingHereError) as error:
             unread[index] = error
             print(f"{layer.name}: {error}", file=sys.stderr)
@@ -103,37 +105,33 @@ def add_rows(path: Path, rows: Sequence[Release]) -> None:
     """Add rows behind those of a layer.toml."""
     there = {row.version for row in read_layer(path.parent).releases}
     if new := [row for row in rows if row.version not in there]:
-        write_text(path, path.read_text(encoding="utf-8") + "\n" + rows_alone(new))
+        rows_text = tomli_w.dumps({"release": [row_of(row) for row in new]}, multiline_strings=False)
+        write_text(path, path.read_text(encoding="utf-8") + "\n" + rows_text)
 
 
-def refresh(layer: Layer, indexes: ReleaseIndexes) -> Refreshed:
-    """Read the newest releases of a layer that it has no row for, and those that are kept, and keep them.
+def refresh(layer: Layer, mirrors: Mirrors, web: Web) -> Refreshed:
+    """Read the newest releases of a layer that it has no row for.
 
     Raises FailedError, MissingHereError where the index cannot be read.
     """
     rule = layer.unlisted
     if rule is None:
         raise ValueError(layer.name)
-    pages = read_pages(rule, indexes.index_of(rule), indexes.web)
+    pages = read_pages(rule, mirrors.rewrite(rule.index) if rule.index else general_index(mirrors), web)
     known = [version for version in rule.range.filter(pages.good_versions) if version.post is None]
     if not known:
         raise FailedError(f"the package index has no release of {' or '.join(rule.projects)} that can be read")
     listed = {Version(row.version) for row in layer.releases}
-    kept = {Version(row.version) for row in kept_rows(indexes.cache, layer, indexes.today)[0]}
-    after = [version for version in known if version > min(listed, default=Version("0"))]
-    wanted = [*[version for version in after if version not in listed][:MOST], *kept]
+    after = [version for version in known if version > min(listed, default=NO_VERSION) and version not in listed]
     rows: list[Release] = []
     faults: list[str] = []
-    for version in sorted(set(wanted) & set(pages.versions), reverse=True):
+    for version in after[:MOST]:
         try:
-            rows += read_releases(layer, version, pages, indexes.web, indexes.today)
-            rows += elsewhere(layer, rule, version, indexes)
+            rows += read_releases(layer, version, pages, web)
         except FailedError as error:
             faults.append(f"not read: {error}")
             if len(faults) == _MOST_FAULTS:
                 break
-    if lost := keep_rows(indexes.cache, layer, rows, indexes.today):
-        faults.append(f"not kept: {lost}")
     return Refreshed(layer, str(known[0]), tuple(rows), tuple(faults))
 
 

@@ -14,10 +14,10 @@ from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.catalog.toml_table import CatalogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from lumiimg.catalog.catalogue import Catalogue, Recipe
-    from lumiimg.catalog.layers import Layer, LayerSource, Release, Status
+    from lumiimg.catalog.layers import Layer, LayerSource, Status
 
 FabricChoice = Literal["auto", "host", "bundled", "none"]
 """As for --fabric."""
@@ -54,8 +54,6 @@ class ShownLayer:
 
     layer: Layer
     """With what it does to the environment of the image."""
-    read: tuple[Release, ...]
-    """Releases without a row that were read from a package index and are kept."""
     trials: tuple[Trial, ...]
     """What is known of how far it, its releases and its members were tried."""
 
@@ -121,12 +119,9 @@ def _cores(site: Site, *, sparing: bool) -> tuple[tuple[int, ...], ...] | None:
     return tuple(binding.cores_near(gpu, sparing=sparing) for gpu in range(len(binding.near)))
 
 
-def shown_layer(layer: Layer, read: Sequence[Release]) -> ShownLayer:
-    """Return a layer with how far it was tried, and releases that were read of it beside its rows.
-
-    Raises CatalogError where a file of it cannot be read.
-    """
-    return ShownLayer(layer, tuple(read), tuple(trial for row in rows_of(layer) for trial in trials_of(*row)))
+def shown_layer(layer: Layer) -> ShownLayer:
+    """Return a layer with how far it was tried. Raises CatalogError where a file of it cannot be read."""
+    return ShownLayer(layer, tuple(trial for row in rows_of(layer) for trial in trials_of(*row)))
 
 
 def shown_site(site: Site) -> ShownSite:

@@ -22,9 +22,7 @@ PROJECT, FILE = "project", "file"
 """The name of the project, and that of the file, as such files."""
 WAYS = ("metadata", "sdist", "local-version")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
-FOLDER = "FOLDER"
-"""The folder of an index, of those that its listing has."""
-_VERSIONS = ("VERSION", "FOUND", FOLDER)
+_VERSIONS = ("VERSION", "FOUND")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,6 @@ class ReadFact:
     """The first that says it counts: paths below the top folder of a source archive, METADATA, project or file."""
     pattern: re.Pattern[str]
     """Its first group is the value; of several versions the oldest counts."""
-    packed: bool = False
-    """Whether the value is a ROCm of digits alone, as in `rocm721`: of it the first two numbers count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +55,10 @@ class Unlisted:
     wheels: tuple[str, ...]
     companions: tuple[str, ...]
     """Projects of the same index, each a fact: the newest version whose METADATA requires exactly this one."""
-    alike: str | None
-    """A component: what a row with the same version of it has beside, this has, too."""
     gpus: str | None
     """The GPUs that its source has code for, apart by `;`."""
     index: str | None
     """The index of the project; None: that of everybody."""
-    folders: re.Pattern[str] | None
-    """Of an index whose page lists folders, each an index of its own: the names of those that are read."""
     indexes: tuple[str, ...]
     """Where its wheels are looked for; templates as others."""
     without: tuple[str, ...]
@@ -74,13 +66,6 @@ class Unlisted:
     source: str
     date: dt.date
     """When the rule was looked at."""
-    more: tuple[Unlisted, ...] = ()
-    """Other places that have the same versions otherwise, such as ready wheels, each with a rule of its own."""
-
-    @property
-    def all_indexes(self) -> tuple[str, ...]:
-        """Where wheels are looked for, by this rule and those of other places."""
-        return (*self.indexes, *(index for rule in self.more for index in rule.indexes))
 
 
 def read_unlisted(table: Table, arguments: Collection[str]) -> Unlisted:
@@ -93,12 +78,7 @@ def read_unlisted(table: Table, arguments: Collection[str]) -> Unlisted:
         facts=facts,
         has=table.table("has").string_values(),
         arguments=table.table("arguments").string_values(),
-        folders=table.pattern("folders"),
-        more=tuple(read_unlisted(entry, arguments) for entry in table.tables("more")),
     )
-    if any(rule.index is None or rule.more for rule in rule.more):
-        table.fault("more", "needs an index in each, and no more below it")
-    check_placeholders(table, "index", rule.index or "", (_VERSIONS[0],), "the version")
     if not rule.projects:
         table.fault("projects", "names none")
     names = (*_VERSIONS, *(fact.name for fact in facts), *rule.companions)
@@ -121,7 +101,7 @@ def _fact(entry: Table) -> ReadFact:
         entry.fault("pattern", "should be a regular expression with one group, which is the value")
         pattern = re.compile("()")
     entry.match("name", _NAME, "not lower-case letters, digits and dashes")
-    return entry.fill(ReadFact, pattern=pattern, packed=entry.flag("packed"))
+    return entry.fill(ReadFact, pattern=pattern)
 
 
 def _range(table: Table) -> SpecifierSet:

@@ -10,7 +10,7 @@ from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.cli.error_output import write_note
 from lumiimg.cli.inputs import mirrors_of
 from lumiimg.cli.output import Output
-from lumiimg.cli.request import context_with_servers, decide_request, indexes_of, open_sources, options_of, read_request
+from lumiimg.cli.request import context_with_servers, decide_request, open_sources, options_of, read_request
 from lumiimg.errors import BadInputError, LumiimgError
 from lumiimg.files import refuse_places
 from lumiimg.report.views.build import lock_document
@@ -35,9 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError(f"nothing to upgrade: there is no {arguments.output} that can be read")
     request = request or request_again(options_of(arguments), before[1] if before else None, arguments.output)
     preferred = preferences_of(before[0], arguments.upgrade) if before else Preferences({}, {}, None)
-    # what was read for an answer may have been withdrawn since
-    indexes = indexes_of(arguments, kept_days=1)
-    context = replace(context_with_servers(arguments, request, catalogue), preferred=preferred.layers, indexes=indexes)
+    context = replace(context_with_servers(arguments, request, catalogue), preferred=preferred.layers)
     lock = decide_request(request, context).require_lock("lock")
     sources = open_sources(arguments)
     lock = settle(lock, sources, pin_base=True, held=preferred.wheels, before=preferred.lock, until=request.until)

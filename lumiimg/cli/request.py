@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import cache
 from pathlib import Path
 
-from lumiimg.catalog.age import OLD_AFTER_DAYS
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
@@ -18,15 +15,12 @@ from lumiimg.catalog.site_choice import site_to_make_for
 from lumiimg.cli.error_output import say
 from lumiimg.cli.inputs import choose_site, mirrors_of
 from lumiimg.definition.writer import write_chain
-from lumiimg.errors import MissingHereError
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.network.mirrors import general_index
 from lumiimg.resolve.network.web import Web
 from lumiimg.resolve.pin import Sources, pulled
 from lumiimg.resolve.plan import Plan
 from lumiimg.resolve.planner import decide
-from lumiimg.resolve.releases.indexes import ReleaseIndexes
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.request_options import RequestOptions, request_of
 from lumiimg.resolve.store import Store
@@ -75,26 +69,11 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
 def context_with_servers(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> PlanContext:
     """Return what a request is decided on, with the servers that a command may ask. Raises BadInputError."""
     context = PlanContext.of(request, catalogue, os.environ)
-    return replace(context, indexes=indexes_of(arguments), pull=lambda base: fetch_image(base, arguments))
-
-
-def indexes_of(arguments: argparse.Namespace, *, kept_days: int | None = None) -> ReleaseIndexes:
-    """Return where releases without a row are looked for. Raises BadInputError."""
-    mirrors = mirrors_of(arguments)
-
-    def general() -> str:
-        if arguments.offline:
-            raise MissingHereError("--offline forbids a request to the package index")
-        return general_index(mirrors)
-
-    return ReleaseIndexes(
-        cache(general),
-        mirrors,
-        Web(offline=arguments.offline, patient=False),
-        read_settings(os.environ),
-        _line_of(arguments),
-        dt.datetime.now(tz=dt.UTC).date(),
-        OLD_AFTER_DAYS if kept_days is None else kept_days,
+    return replace(
+        context,
+        web=Web(offline=arguments.offline, patient=False),
+        on_line=_line_of(arguments),
+        pull=lambda base: fetch_image(base, arguments),
     )
 
 

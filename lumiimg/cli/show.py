@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from lumiimg.build.provenance import read_record
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.layers import Layer, Release
-from lumiimg.catalog.settings import read_settings, user_cache
+from lumiimg.catalog.settings import user_cache
 from lumiimg.catalog.shown import ShownRecipe, listing_of, shown_layer, shown_site
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
@@ -27,8 +24,6 @@ from lumiimg.report.views.catalogue import (
 )
 from lumiimg.report.views.gpu_code import gpu_code_document
 from lumiimg.report.views.image import record_document
-from lumiimg.resolve.releases.kept import kept_rows
-from lumiimg.resolve.releases.lookup import with_age
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -58,16 +53,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.name not in catalogue.layer_names() and Path(arguments.name).exists():
         raise BadInputError(f"there is no entry {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
     entry = catalogue.entry(catalogue.meant_by(arguments.name))
-    layer = shown_layer(entry, _read_before(entry))
+    layer = shown_layer(entry)
     return output.deliver(layer_document(layer), "show-layer", layer)
-
-
-def _read_before(layer: Layer) -> Sequence[Release]:
-    """Return the releases of a layer that were read from a package index and are kept."""
-    if layer.unlisted is None:
-        return ()
-    today = dt.datetime.now(tz=dt.UTC).date()
-    return with_age(kept_rows(read_settings(os.environ).cache, layer, today)[0], today)
 
 
 def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:

@@ -15,15 +15,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.catalog.catalogue import Catalogue
-    from lumiimg.catalog.layers import Layer
+    from lumiimg.catalog.layers import Layer, Release
     from lumiimg.catalog.sites import Site
     from lumiimg.resolve.lock import Lock
-    from lumiimg.resolve.releases.indexes import FoundReleases, ReleaseIndexes
+    from lumiimg.resolve.network.web import Web
     from lumiimg.resolve.request import Request
 
 
 def _not_pulled(base: str) -> Path:
     raise BadInputError("cannot be read without asking its registry", where=base)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReleases:
+    """What is known of a version that no row has."""
+
+    releases: tuple[Release, ...] = ()
+    nearest: str | None = None
+    """What the index has instead, where it does not have the version; the releases are then of the nearest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +48,12 @@ class PlanContext:
     """Releases of layers to keep, by name, where the request does not name another."""
     images: Mapping[str, Layer] = field(default_factory=dict)
     """Bases that are images, by their names, as far as they were read."""
-    indexes: ReleaseIndexes | None = None
-    """Where releases are looked for that no row has; None: nowhere."""
+    web: Web | None = None
+    """By which releases are looked for that no row has; None: no server is asked."""
+    on_line: Callable[[str], None] = lambda _: None
+    """Is given a line about what is fetched."""
     found: Mapping[str, FoundReleases] = field(default_factory=dict)
-    """What was found there, by layer."""
+    """What is known of releases without a row, by layer."""
     pull: Callable[[str], Path] = _not_pulled
     """Brings a base out of a registry here, to be read."""
 

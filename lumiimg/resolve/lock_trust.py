@@ -101,7 +101,7 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
         release, takes_any = layer.release, wants_python(layer)
         # the row of a release that was read is the lock's own, and vouches for no index
         rule = layer.layer.unlisted if release and release.is_unlisted else None
-        named = rule.all_indexes if rule else release.indexes if release else ()
+        named = rule.indexes if rule else release.indexes if release else ()
         own = hosts | set(map(_host, named))
         own |= {files_of[host] for host in own & files_of.keys()}
         pins: dict[str, Requirement] = {

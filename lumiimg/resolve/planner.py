@@ -111,9 +111,9 @@ def with_found_releases(request: Request, context: PlanContext) -> PlanContext:
         layer = context.catalogue.entry(name) if name in known and versions else None
         if layer is None or layer.is_base or name in found or is_listed(layer, versions):
             continue
-        from lumiimg.resolve.releases.lookup import find_releases  # 60 ms that only a version without a row should cost
+        from lumiimg.resolve.unlisted import find_releases  # 60 ms that only a version without a row should cost
 
-        found[name] = find_releases(layer, versions, context.indexes)
+        found[name] = find_releases(layer, versions, context)
         asked += _expected(found[name].releases, context)
     return replace(context, found=found)
 
@@ -121,7 +121,7 @@ def with_found_releases(request: Request, context: PlanContext) -> PlanContext:
 def _expected(releases: Iterable[Release], context: PlanContext) -> Iterator[tuple[str, SpecifierSet]]:
     """Yield the layers that bring what releases expect, with the versions."""
     wishes = [need for release in releases for need in release.expects]
-    for name in context.catalogue.layer_names() if wishes and context.indexes is not None else ():
+    for name in context.catalogue.layer_names() if wishes and context.web is not None else ():
         with suppress(CatalogError):  # a broken folder of the user's must not hide the others
             entry = context.catalogue.entry(name)
             brings = {component for release in entry.releases for component in release.has}

@@ -5,12 +5,9 @@ Sources: pip, "Requirements File Format"; PEP 518 and PEP 621. Nothing is unpack
 
 from __future__ import annotations
 
-import gzip
 import posixpath
 import re
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,15 +16,10 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.errors import FailedError, one_line
 from lumiimg.files import open_regular
-from lumiimg.image.oci.tar import read_members
-from lumiimg.image.tree import FileKind, ImageError
-from lumiimg.resolve.network.distribution import UnpackedStream
+from lumiimg.resolve.source_archive import read_texts
 from lumiimg.toml import TomlError, parse_toml
 
-_FILE_LIMIT_BYTES = 256 * 1024
 _ARCHIVE_LIMIT_BYTES = 4 << 30
-_MEMBERS_LIMIT = 500_000
-_KEPT_LIMIT = 200
 _DEPTH_LIMIT = 8
 _LINES_LIMIT = 2_000
 _INCLUDE = re.compile(r"(?:-r|--requirement)[ =]\s*(\S+)")
@@ -163,15 +155,8 @@ def _refuse(file: str, line: int | None, what: str, where: str) -> NoReturn:
 
 def _texts(archive: Path, where: str) -> dict[str, str]:
     """Return the text files of an archive that may be requirement files, by their paths below its top folder."""
-    found: dict[str, str] = {}
     try:
-        with open_regular(archive) as packed, gzip.open(packed) as stream:
-            reader = UnpackedStream(stream, _ARCHIVE_LIMIT_BYTES)
-            for member in islice(read_members(reader, where), _MEMBERS_LIMIT):
-                path = posixpath.normpath(member.name).partition("/")[2]
-                is_one = member.kind is FileKind.FILE and _IS_ONE.fullmatch(path)
-                if is_one and member.size_bytes <= _FILE_LIMIT_BYTES and len(found) < _KEPT_LIMIT:
-                    found[path] = reader.take(member.size_bytes).decode("utf-8", "replace")
-    except (OSError, EOFError, zlib.error, ImageError) as error:
-        raise FailedError(f"is not an archive that can be read: {one_line(str(error))[:200]}", where=where) from error
-    return found
+        with open_regular(archive) as packed:
+            return read_texts(packed, lambda path: bool(_IS_ONE.fullmatch(path)), _ARCHIVE_LIMIT_BYTES, where)
+    except OSError as error:
+        raise FailedError(f"cannot be read: {error.strerror}", where=where) from error

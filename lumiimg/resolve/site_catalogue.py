@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.catalog.layers import Layer
-    from lumiimg.resolve.releases.indexes import FoundReleases
+    from lumiimg.resolve.context import FoundReleases
     from lumiimg.resolve.request import Request
 
 _PLAIN = {"os", "glibc", "python", "rocm", "rccl"}

@@ -1,5 +1,5 @@
 """A package index on loopback with the real releases of tests/fixtures/releases: the lines that are read, in sdists and wheels
-that hold nothing else. It answers as JSON or HTML, with METADATA beside a wheel or not, in parts or not.
+that hold nothing else. It answers as JSON or HTML, with METADATA beside a wheel or not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from tests.shared.loopback import Asked, Reply, listening, part
+from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.world import JSON, archive_of
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "releases" / "index.toml"
@@ -31,20 +31,14 @@ class ReleaseIndex:
     url: str = ""
     files: list[dict[str, Any]] = field(default_factory=lambda: tomllib.loads(FIXTURE.read_text("utf-8"))["file"])
     is_html: bool = False
-    metadata: bool = False
+    metadata: bool = True
     """Whether METADATA lies beside a wheel."""
-    parts: bool = True
-    """Whether a part of a file can be asked for."""
     yanked: dict[str, str] = field(default_factory=dict)
     """Why a file was withdrawn, by its name."""
     pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Type and body of the answer for a project, in the place of its page."""
     broken: dict[str, bytes] = field(default_factory=dict)
     """Files with other bytes than their own, by name."""
-    elsewhere: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Files of other indexes, by the path of each."""
-    listings: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Pages of folders, by path, as wheels.vllm.ai has them (vLLM's generate-nightly-index.py)."""
     asked: list[str] = field(default_factory=list)
 
 
@@ -65,14 +59,10 @@ def _project(name: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"-[0-9]", name)[0]).lower()
 
 
-def _page(index: ReleaseIndex, project: str, place: str) -> tuple[int, str, bytes]:
-    if place in index.pages or project in index.pages:
-        return 200, *index.pages.get(place, index.pages.get(project, ("", b"")))
-    if place in index.listings:
-        items = "\n".join(f'    <a href="{name}/">{name}/</a><br/>' for name in index.listings[place])
-        return 200, HTML, f"<!DOCTYPE html>\n<html>\n  <body>\n{items}\n  </body>\n</html>\n".encode()
-    at = place.rpartition("/")[0]
-    files = [file for file in index.elsewhere.get(at, index.files) if _project(file["file"]) == project]
+def _page(index: ReleaseIndex, project: str) -> tuple[int, str, bytes]:
+    if project in index.pages:
+        return 200, *index.pages[project]
+    files = [file for file in index.files if _project(file["file"]) == project]
     if not files:
         return 404, "text/plain", b"no such project"
     if index.is_html:
@@ -101,9 +91,8 @@ def _page(index: ReleaseIndex, project: str, place: str) -> tuple[int, str, byte
 def _answer(index: ReleaseIndex, path: str) -> tuple[int, str, bytes]:
     name = path.rstrip("/").rpartition("/")[2]
     if "/files/" not in path:
-        return _page(index, name, path.rstrip("/"))
-    files = [*index.files, *(file for there in index.elsewhere.values() for file in there)]
-    file = next((one for one in files if one["file"] == unquote(name.removesuffix(".metadata"))), None)
+        return _page(index, name)
+    file = next((one for one in index.files if one["file"] == unquote(name.removesuffix(".metadata"))), None)
     if file is None:
         return 404, "text/plain", b"no such file"
     if name.endswith(".metadata"):
@@ -118,8 +107,7 @@ def serving(index: ReleaseIndex) -> Iterator[ReleaseIndex]:
     def answer(asked: Asked) -> Reply:
         index.asked.append(asked.path)
         status, kind, body = _answer(index, asked.path)
-        reply = Reply(status, body, {"Content-Type": kind})
-        return part(reply, asked) if index.parts else reply
+        return Reply(status, body, {"Content-Type": kind})
 
     with listening(answer) as url:
         index.url = f"{url}/simple"

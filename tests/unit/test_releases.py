@@ -1,4 +1,4 @@
-"""Releases that no row has: read from a package index, kept, derived, or not there; on loopback, with what the real ones say."""
+"""Releases that no row has: read from a package index, derived, or not there; on loopback, with what the real ones say."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
 from lumiimg.catalog import folders
+from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.folders import shipped_layers
-from lumiimg.catalog.layers import Layer, read_layer
+from lumiimg.catalog.layers import Layer, Release, read_layer
 from lumiimg.cli.main import main
 from lumiimg.errors import ExitCode
+from lumiimg.resolve.network.web import Web
+from lumiimg.resolve.release_reader import read_pages, read_releases
 from tests.fuzz.targets.resolve import signed
 from tests.shared.programs import EVERYTHING, sampled
 from tests.shared.release_index import HTML, ReleaseIndex, serving
@@ -43,14 +45,6 @@ pytestmark = pytest.mark.usefixtures("clean_home", "older_rows", "one_day")
 @pytest.fixture
 def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that go on past midnight have one day."""
-
-    class Day(dt.datetime):
-        @classmethod
-        def now(cls, tz: dt.tzinfo | None = None) -> Day:
-            return cls(TODAY.year, TODAY.month, TODAY.day, 12, tzinfo=tz)
-
-    for module in ("lumiimg.cli.request", "lumiimg.cli.show"):
-        monkeypatch.setattr(f"{module}.dt", SimpleNamespace(datetime=Day, UTC=dt.UTC))
     monkeypatch.setenv("LUMIIMG_TODAY", f"{TODAY}")
 
 
@@ -142,29 +136,53 @@ def test_a_vllm_that_needs_torch_2_11_gets_it_or_is_refused_with_a_network_and_w
             assert (code, Version(answer["torch"]) >= Version("2.11")) == (0, True)
 
 
-def test_a_jax_is_read_from_its_plugins_metadata_in_parts_or_beside_it_or_whole(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+def rows_of(layer: str, version: str, index: ReleaseIndex) -> tuple[Release, ...]:
+    """Return what is read of a version in an index."""
+    entry, web = open_catalogue({}).layer(layer), Web()
+    assert entry.unlisted is not None
+    return read_releases(entry, Version(version), read_pages(entry.unlisted, index.url, web), web)
+
+
+def test_a_jax_is_read_from_the_metadata_beside_its_plugins(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = clean_home / ".cache/lumiimg/releases/jax.toml"
-    for index.metadata, index.parts in ((False, True), (True, True), (False, False)):
+    for index.is_html in (False, True):
         code, answer = explained(capsys, "rocm-7.2.4 jax==0.12.0", index)
         assert (code, answer["rules"][0]["need"]) == (ExitCode.NO, "rocm==7.14.* or rocm==10.*")
         assert answer["rules"][0]["have"] == "rocm 7.2.4"
-        rows = tomllib.loads(kept.read_text())["release"]
-        kept.unlink()
-        assert [row["requires"][0] for row in rows] == ["rocm==7.*", "rocm==10.*"]
-        assert rows[0]["requires"][1:] == ["python>=3.12,<3.16", "glibc>=2.27"]
+        rows = rows_of("jax", "0.12.0", index)
+        assert [str(row.requires[0]) for row in rows] == ["rocm==7.*", "rocm==10.*"]
+        assert [*map(str, rows[0].requires[1:])] == ["python>=3.12,<3.16", "glibc>=2.27"]
         names = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-rocm7-pjrt")
-        assert rows[0]["wheels"] == [f"{name}==0.12.0" for name in names]
-        assert rows[0]["date"] == dt.date(2026, 10, 19)
+        assert rows[0].wheels == tuple(f"{name}==0.12.0" for name in names)
+        assert rows[0].date == (None if index.is_html else dt.date(2026, 10, 19))
+    assert not any(path.endswith(".whl") for path in index.asked), "no wheel is fetched for it"
     # a plugin that does not say its ROCm, and a later build of a release
     _, answer = explained(capsys, "rocm-7.2.4 jax==0.11.0", index)
     assert "it does not say which rocm it is made for" in doubt_of(answer, "jax")
     _, answer = explained(capsys, "rocm-7.2.4 jax==0.9.2", index)
     assert "made for" not in doubt_of(answer, "jax")
-    text = kept.read_text()
-    assert "jax-rocm7-plugin==0.9.2.post1" in text  # the newest build
-    assert 'jax-rocm7-pjrt==0.9.2"' in text  # the one that this build requires
+    wheels = rows_of("jax", "0.9.2", index)[0].wheels
+    assert "jax-rocm7-plugin==0.9.2.post1" in wheels  # the newest build
+    assert "jax-rocm7-pjrt==0.9.2" in wheels  # the one that this build requires
+    index.metadata = False
+    _, answer = explained(capsys, "rocm-7.2.4 jax==0.12.0", index)
+    assert "its index has no METADATA beside its wheel" in doubt_of(answer, "jax")
+
+
+def test_a_vllm_takes_the_triton_that_its_own_source_names_and_another_is_a_doubt(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "it does not say which TRITON it takes: that of the layer is 3.5.0"
+    assert said in doubt_of(explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)[1], "vllm")
+    cmake = 'set(DEFAULT_TRITON_KERNELS_TAG "v3.6.0")\n'
+    next(file for file in index.files if "vllm-0.25.1." in file["file"])["texts"][
+        "cmake/external_projects/triton_kernels.cmake"
+    ] = cmake
+    assert said not in doubt_of(explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)[1], "vllm")
+    words = ["build", "--base", "rocm-7.2.4", "--add", "vllm==0.25.1", "--site", "generic", "--dry-run", "--verbose"]
+    assert main([*words, "--mirror", f"pypi={index.url}"]) == 0
+    assert "https://github.com/triton-lang/triton/archive/v3.6.0.tar.gz" in capsys.readouterr().out
 
 
 def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_said(
@@ -186,34 +204,10 @@ def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_said(
     assert explained(capsys, "rocm-6.2.4 pytorch transformers==5.99", None)[0] == 1
 
 
-def test_what_is_old_is_said_and_what_comes_from_the_future_does_not_count(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
-) -> None:
-    explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)
-    kept = clean_home / ".cache/lumiimg/releases/vllm.toml"
-    text = kept.read_text()
-    for days, status, said in ((0, "read", False), (30, "read", False), (100, "read", True), (-400, "derived", False)):
-        read = TODAY - dt.timedelta(days)
-        kept.write_text(text.replace(f"read = {TODAY}", f"read = {read}"))
-        _, answer = explained(capsys, "rocm-7.2.4 vllm==0.25.1", None)
-        assert answer["layers"][-1]["status"] == status
-        assert ("100 days old" in doubt_of(answer, "vllm")) == said
-        if said:
-            assert main(["show", "vllm"]) == 0
-            shown = " ".join(capsys.readouterr().out.split())
-            assert "others read from the package index where a version is named (vllm >=0.10)" in shown
-            assert f"read 0.25.1 on {read}: rocm-devel, torch, python>=3.10,<3.15, made for torch==2.11.*" in shown
-            assert "100 days old, and is read again where the package index answers" in shown
-        asked = len(index.asked)
-        explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)
-        assert (len(index.asked) > asked) == (days not in {0, 30})  # read again where there is a network
-
-
 def test_a_range_passes_over_what_was_withdrawn_and_a_version_that_is_named_has_it_as_a_doubt(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index.yanked["vllm-0.25.1.tar.gz"] = "wrong kernels"
-    explained(capsys, "rocm-7.2.4 vllm==0.20.0", index)  # what was kept before is not all that there is
     _, answer = explained(capsys, "rocm-7.2.4 vllm>=0.23,<0.26", index)
     assert answer["layers"][-1]["version"] == "0.25.0"
     _, answer = explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)
@@ -224,10 +218,8 @@ def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_s
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index.broken["vllm-0.33.0.tar.gz"] = b"<html>"
-    index.broken["jax_rocm7_plugin-0.12.0-cp312-cp312-manylinux_2_27_x86_64.whl"] = b"PK\x05\x06" + bytes(100)
     for name, version, page, said in (
         ("vllm", "0.33.0", None, "is not an archive that can be read"),
-        ("jax", "0.12.0", None, "is not a wheel that can be read"),
         ("vllm", "0.33.0", (JSON, b"<html>log in</html>"), "is not a page of a package index"),
         ("vllm", "0.33.0", (HTML, b"<html><a href='/login'>log in</a></html>"), "is not a page of a package index"),
         ("vllm", "0.33.0", (JSON, b" " * (100 << 20)), "is larger than"),
@@ -239,45 +231,26 @@ def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_s
         assert "\n" not in doubt_of(answer, name), said
 
 
-def test_a_cache_that_others_may_write_to_or_that_is_damaged_says_nothing(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
-) -> None:
-    explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)
-    cache = clean_home / ".cache/lumiimg"
-    for place in (cache, cache / "releases", cache / "releases/vllm.toml"):
-        mode = place.stat().st_mode
-        place.chmod(0o777)
-        words = ["explain", "--base", "rocm-7.2.4", "--add", "vllm==0.25.1"]
-        assert main([*words, "--mirror", "pypi=http://127.0.0.1:1/simple", "--site", "generic", "--json"]) == 0
-        printed = capsys.readouterr()
-        assert json.loads(printed.out)["layers"][-1]["status"] == "derived", place
-        assert "can be written by others" in printed.err, place
-        place.chmod(mode)
-    row_of_no_version = f'rule = "x"\n[[release]]\nversion = "new"\nsource = "x"\nread = {TODAY}\n'
-    for text in ("", "\x00", row_of_no_version):
-        (cache / "releases/vllm.toml").write_text(text)
-        _, answer = explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)
-        assert answer["layers"][-1]["status"] == "read", text
-
-
-def locked_jax(index: ReleaseIndex, capsys: pytest.CaptureFixture[str], home: Path) -> tuple[Path, list[str]]:
+def locked_jax(
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, list[str]]:
     """Lock a JAX that was read; return the lock, and the words of a plan of it, in a cache that has nothing of the index."""
     pins = {"jax": "0.12.0", "jaxlib": "0.12.0", "jax-rocm7-plugin": "0.12.0", "jax-rocm7-pjrt": "0.12.0"}
     path = home / "jax.lock"
-    explained(capsys, "rocm-7.14.0 jax==0.12.0", index)
+    read = rows_of("jax", "0.12.0", index)
+    monkeypatch.setattr("lumiimg.resolve.unlisted.read_releases", lambda *_: read)  # no page of the world says its ROCm
     with serve(World(wheels={name: {version: ()} for name, version in pins.items()})) as world:
         words = ["--base", "rocm-7.14.0", "--add", "jax==0.12.0", "--site", "generic", "-o", str(path), "--quiet"]
-        assert main(["lock", *words, *world.mirrors]) == 0  # no page of the plugin has its ROCm here
-    for folder in (home / ".cache").iterdir():
-        shutil.rmtree(folder)
+        assert main(["lock", *words, *world.mirrors]) == 0
+    shutil.rmtree(home / ".cache")
     capsys.readouterr()
     return path, ["build", "--locked", "--lock", str(path), "--dry-run", "-o", f"{home}/x.sif", *world.mirrors]
 
 
 def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_index(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, plan = locked_jax(index, capsys, clean_home)
+    path, plan = locked_jax(index, capsys, clean_home, monkeypatch)
     assert main([*plan, "--json"]) == 0
     layer = json.loads(capsys.readouterr().out)["plan"]["layers"][-1]
     assert (layer["name"], layer["arguments"]["VERSION"], layer["status"]) == ("jax", "0.12.0", "read")
@@ -334,23 +307,23 @@ TORCH = [
 
 
 def test_a_torch_is_read_from_the_local_versions_of_its_index_with_what_belongs_to_it(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
+    index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index.files += TORCH
     index.is_html = True
-    mirror = ("--mirror", f"https://download.pytorch.org={index.url.removesuffix('/simple')}")
+    mirror = ("--mirror", f"https://download.pytorch.org/whl={index.url}")
     code, answer = explained(capsys, "rocm-7.2.4 pytorch==2.12.0", index, *mirror)
     assert (code, answer["torch"]) == (0, "2.12.0+rocm7.2")
-    (row,) = tomllib.loads((clean_home / ".cache/lumiimg/releases/pytorch.toml").read_text())["release"]
-    assert row["wheels"] == [
+    (row,) = rows_of("pytorch", "2.12.0", index)
+    assert row.wheels == (
         "torch==2.12.0+rocm7.2",
         "torchvision==0.27.0+rocm7.2",
         "torchaudio==2.11.0+rocm7.2",
         "triton-rocm==3.7.1",
-    ]
-    assert row["requires"] == ["rocm==7.2.*", "python>=3.12,<3.13", "glibc>=2.28"]
-    assert row["has"] == {"torch": "2.12.0+rocm7.2", "torch-rocm": "7.2", "rccl": "2.27.7"}  # that of the row for 7.2
-    assert row["doubts"] == ["no torchaudio names this torch, so its newest is taken"]
+    )
+    assert [*map(str, row.requires)] == ["rocm==7.2.*", "python>=3.12,<3.13", "glibc>=2.28"]
+    assert row.has == {"torch": "2.12.0+rocm7.2", "torch-rocm": "7.2", "rccl": "2.27.7"}  # that of the row for 7.2
+    assert row.doubts == ("no torchaudio names this torch, so its newest is taken",)
     assert explained(capsys, "rocm-6.4.4 pytorch==2.12.0", index, *mirror)[0] == 1
     # a vLLM gets the torch that it is made for
     index.is_html = False
@@ -360,59 +333,6 @@ def test_a_torch_is_read_from_the_local_versions_of_its_index_with_what_belongs_
     assert [layer["status"] for layer in answer["layers"]] == ["read", "read"]
     assert "made for" not in doubt_of(answer, "vllm")
     assert explained(capsys, "rocm-7.2.4 pytorch", index, *mirror)[1]["torch"] == "2.11.0+rocm7.2"
-
-
-def vllm_wheel(local: str, torch: str, version: str = "0.33.0", python: str = "cp312") -> dict[str, Any]:
-    """Return a stand-in for a ready wheel, as wheels.vllm.ai has them."""
-    text = f"Name: vllm\nVersion: {version}+{local}\nRequires-Dist: torch=={torch}\n"
-    file = f"vllm-{version}+{local}-{python}-{python}-manylinux_2_35_x86_64.whl"
-    return {"file": file, "requires-python": "", "uploaded": dt.date(2026, 11, 3), "texts": {"METADATA": text}}
-
-
-def of_vllm(index: ReleaseIndex, *variants: tuple[str, str]) -> tuple[str, str]:
-    """Put ready wheels into folders of their ROCm; return the words that lead there."""
-    top = "/vllm/rocm/0.33.0"
-    index.listings[top] = tuple(sorted([*(name for name, _ in variants), "vllm", "cpu"]))
-    for name, torch in variants:
-        index.elsewhere[f"{top}/{name}"] = [vllm_wheel(name, torch)]
-    return "--mirror", f"https://wheels.vllm.ai={index.url.removesuffix('/simple')}/vllm"
-
-
-def test_ready_wheels_are_read_from_the_folders_of_their_rocm(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
-) -> None:
-    index.is_html = True
-    mirror = of_vllm(index, ("rocm721", "2.14.0+rocm7.2"), ("rocm100", "2.14.0"), ("rocm714", "2.14.0"))
-    explained(capsys, "rocm-7.2.4 vllm==0.33.0", index, *mirror)
-    text = (clean_home / ".cache/lumiimg/releases/vllm.toml").read_text()
-    rows = {row["wheels"][0]: row for row in tomllib.loads(text)["release"] if row.get("wheels")}
-    assert set(rows) == {"vllm==0.33.0+rocm721", "vllm==0.33.0+rocm100", "vllm==0.33.0+rocm714"}
-    of_72 = rows["vllm==0.33.0+rocm721"]
-    assert of_72["expects"] == ["rocm==7.2.*", "torch==2.14.*"]
-    assert of_72["indexes"] == ["https://wheels.vllm.ai/rocm/0.33.0/rocm721"]
-    assert "wheels.vllm.ai" in of_72["source"]
-    assert rows["vllm==0.33.0+rocm100"]["expects"][0] == "rocm==10.0.*"
-    # 7.14, or the fourth patch of 7.1
-    assert rows["vllm==0.33.0+rocm714"]["doubts"] == ["it does not say which rocm it is made for"]
-
-
-def test_a_listing_that_is_none_is_one_line_and_the_rest_is_read(
-    index: ReleaseIndex, capsys: pytest.CaptureFixture[str], clean_home: Path
-) -> None:
-    mirror = of_vllm(index, ("rocm721", "2.14.0"))
-    words = ["explain", "--base", "rocm-7.2.4", "--add", "vllm==0.25.1", "--mirror", f"pypi={index.url}", *mirror]
-    for page, said in (
-        ((HTML, b"<a href='../'>up</a><a href='rocm721/../../x/'>x</a>"), "is not a page that lists folders"),
-        ((HTML, b"<a href='a/'>" * 400_000), "is larger than 1048576 bytes"),
-    ):
-        shutil.rmtree(clean_home / ".cache", ignore_errors=True)
-        index.pages["/vllm/rocm/0.25.1"] = page
-        assert main([*words, "--site", "generic"]) == 0
-        out, err = capsys.readouterr()
-        (line,) = [line for line in err.splitlines() if "not read" in line]
-        assert "not read of vllm 0.25.1" in line
-        assert said in line
-        assert "no obstacle found" in out
 
 
 def test_what_is_proposed_in_place_of_a_version_that_is_not_there_works(

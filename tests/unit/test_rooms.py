@@ -149,8 +149,7 @@ READ_DIRECTLY = {
     "engine/namespaces": "devices and tables of the kernel, and /etc/subuid",
     "image/sif_writer.py:write_front": "the image that it has just written",
     "nccl/sources.py:blocks": "a pipe that the user named, as a log",
-    "resolve/network/distribution.py:texts_in": "an answer of a server",
-    "resolve/requirement_files.py:_texts": "what `open_regular` opened",
+    "resolve/source_archive.py:read_texts": "an answer of a server",
 }
 """Who opens files by other means than lumiimg/files.py, which takes nothing but regular files, and why."""
 

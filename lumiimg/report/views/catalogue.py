@@ -122,9 +122,6 @@ def _releases(shown: ShownLayer) -> Iterator[tuple[str, str]]:
     if (rule := layer.unlisted) is not None:
         projects = f"{', '.join(rule.projects)} {rule.range}"
         yield "others", f"read from the package index where a version is named ({projects})"
-    for release in shown.read:
-        needs = ", ".join([*map(str, release.requires), *(f"made for {need}" for need in release.expects)])
-        yield "read", "; ".join([f"{release.version} on {release.read}: {needs or 'nothing'}", *release.doubts])
 
 
 def _versions(components: Mapping[str, str]) -> str:

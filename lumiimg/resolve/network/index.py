@@ -19,8 +19,7 @@ from lumiimg.resolve.network.web import Web, place, refuse_unproved
 
 PAGE_LIMIT_BYTES = 32 << 20
 """The largest page of everybody's index has 8 MB."""
-LISTING_LIMIT_BYTES = 1 << 20
-_FOLDER = re.compile(r"(?:\./)?([A-Za-z0-9][A-Za-z0-9._-]{0,63})/")
+_METADATA_LIMIT_BYTES = 512 * 1024
 _MOST_FILES = 100_000
 _WORD = 300
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -60,21 +59,13 @@ def project_page(index: str, project: str, web: Web) -> tuple[IndexFile, ...]:
     return (files_in_json if is_json else files_in_html)(answer.body, answer.url, project)
 
 
-def folders_in(index: str, web: Web) -> tuple[str, ...]:
-    """Return the names of the folders that the page of an address lists; none where there is no such page.
-
-    Raises as `project_page` does.
-    """
-    url = f"{index.rstrip('/')}/"
-    refuse_unproved(url)
-    answer = web.ask(url, limit_bytes=LISTING_LIMIT_BYTES, headers={"Accept": "text/html"}, allow=_ABSENT)
-    if answer.status in _ABSENT:
-        return ()
-    found = (unquote(link.get("href", "")) for link in _links(answer.body))
-    names = tuple(dict.fromkeys(name for href in found if (name := _FOLDER.fullmatch(href)) is not None))
-    if not names:
-        raise FailedError("is not a page that lists folders", where=place(answer.url))
-    return tuple(name[1] for name in names)
+def metadata_of(file: IndexFile, web: Web) -> str:
+    """Return the METADATA that an index has beside a wheel; empty where it has none. Raises as `project_page`."""
+    if not file.has_metadata:
+        return ""
+    refuse_unproved(file.url)
+    answer = web.ask(f"{file.url}.metadata", limit_bytes=_METADATA_LIMIT_BYTES)
+    return answer.body.decode("utf-8", "replace")
 
 
 def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:

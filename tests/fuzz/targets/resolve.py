@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import io
 import json
@@ -13,17 +12,13 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
-from packaging.version import Version
-
 from lumiimg.build.venv import _listed
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.catalog.layers import row_of
 from lumiimg.catalog.unlisted import ReadFact
 from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
 from lumiimg.errors import BadInputError, FailedError, MissingHereError, RefusedError, UndecidedError
 from lumiimg.resolve.lockfile import read_lock
-from lumiimg.resolve.network.distribution import metadata_of, texts_in
 from lumiimg.resolve.network.download import download
 from lumiimg.resolve.network.index import IndexFile, files_in_html, files_in_json
 from lumiimg.resolve.network.mirrors import Mirrors, checked
@@ -31,9 +26,9 @@ from lumiimg.resolve.network.registry import parse_reference, resolve_image
 from lumiimg.resolve.network.resume import Partial
 from lumiimg.resolve.network.web import Response, Stream, Web
 from lumiimg.resolve.own_requirements import read_own
-from lumiimg.resolve.releases.kept import kept_rows
-from lumiimg.resolve.releases.reading import needs_of, value_of
+from lumiimg.resolve.release_reader import needs_of, value_of
 from lumiimg.resolve.requirement_files import project_in, requirements_in
+from lumiimg.resolve.source_archive import read_texts
 from lumiimg.resolve.venv import RECORD, faults_of, open_venv
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, text_of, written
@@ -218,45 +213,20 @@ def _index_page(data: bytes) -> str:
     return " ".join(f"{one.name} {one.version} {one.url} {one.requires_python} {one.yanked}" for one in found[:20])
 
 
-@target("source-archive", "resolve.network.distribution.texts_in", refuses=(FailedError,), form="bytes")
+@target("source-archive", "resolve.source_archive.read_texts", refuses=(FailedError,), form="bytes")
 def _source_archive(data: bytes) -> None:
-    texts_in(io.BytesIO(data), ["CMakeLists.txt"], "archive")  # type: ignore[arg-type]
-
-
-class _Whole(Web):
-    """A server that sends all of a file."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__()
-        self._data = data
-
-    @contextmanager
-    def open(self, url: str, *_: object, **__: object) -> Iterator[Stream]:
-        yield Stream(200, {}, iter([self._data]), url)
-
-
-@target("wheel", "resolve.network.distribution.metadata_of", refuses=(FailedError,), form="bytes")
-def _wheel(data: bytes) -> None:
-    metadata_of(IndexFile("a-1-py3-none-any.whl", Version("1"), "https://h.test/a", "py3-none-any"), _Whole(data))
+    read_texts(io.BytesIO(data), "CMakeLists.txt".__eq__, 1 << 28, "archive")
 
 
 _FACT = ReadFact("fact", ("file",), re.compile(r"^fact (.*)$", re.MULTILINE))
 
 
-@target("release-facts", "resolve.releases.reading.needs_of")
+@target("release-facts", "resolve.release_reader.needs_of")
 def _release_facts(data: bytes) -> str | None:
     value = value_of(_FACT, {"file": data.decode("utf-8", "replace")})
     if value is None:
         return None
     return " ".join(map(str, needs_of(("torch=={fact}", "python{fact}"), {"fact": value}))) or None
-
-
-@target("kept-rows", "resolve.releases.kept.kept_rows", refuses=(), form="toml", rounds=8)
-def _kept_rows(data: bytes) -> str:
-    path = written(data, "kept/releases/vllm.toml")
-    path.parent.parent.chmod(0o700)
-    rows, note = kept_rows(path.parent.parent, _catalogue().layer("vllm"), dt.date(2026, 11, 24))
-    return f"{note} {[row_of(row) for row in rows]}"
 
 
 @target("project-file", "resolve.requirement_files.project_in", refuses=(FailedError,))

@@ -1,4 +1,4 @@
-"""What a package index has of a release, as a row of a layer: by the rule of its `[unlisted]`."""
+"""What a package index has of a release, as a row of a layer, by its rule `[unlisted]` (docs/extend/layer.md)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from lumiimg.catalog.age import today
 from lumiimg.catalog.layers import PIN, Layer, Release
-from lumiimg.catalog.needs import Need, version_of
+from lumiimg.catalog.needs import NO_VERSION, Need, version_of
 from lumiimg.catalog.templates import expand, placeholders
-from lumiimg.catalog.unlisted import FILE, FOLDER, METADATA, PROJECT, ReadFact, Unlisted
+from lumiimg.catalog.unlisted import FILE, METADATA, PROJECT, ReadFact, Unlisted
 from lumiimg.errors import FailedError
-from lumiimg.resolve.network.distribution import files_of, metadata_of
-from lumiimg.resolve.network.index import IndexFile, folders_in, project_page
+from lumiimg.resolve.network.index import IndexFile, metadata_of, project_page
+from lumiimg.resolve.network.web import Bounds, refuse_unproved
+from lumiimg.resolve.source_archive import ChunkReader, read_texts
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumiimg.resolve.network.web import Web
@@ -30,11 +31,12 @@ _VALUE = re.compile(r"[!-~](?:[ -~]{0,398}[!-~])?")
 _CP = re.compile(r"cp3(\d{1,2})")
 _GLIBC = re.compile(r"manylinux_2_(\d{1,3})_x86_64")
 _OF_LINUX = re.compile(r".*-(any|.*linux.*x86_64.*)")
-_MOST_PYTHONS = 3
+_ROCM = re.compile(r"rocm([0-9]+(?:\.[0-9]+){1,2})")
 _MOST_TRIED = 4
 """Versions of a companion, the newest first."""
-_MOST_FOLDERS = 8
-_ROCM = re.compile(r"rocm([0-9]+(?:\.[0-9]+){1,2})")
+_SDIST_BOUNDS = (192 << 20, 120.0)
+"""Bytes and seconds: vLLM's have 47 MB."""
+_UNPACKED_LIMIT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,6 @@ class ProjectPages:
     rule: Unlisted
     files: Mapping[str, tuple[IndexFile, ...]]
     """By project, its companions among them."""
-    folder: str = ""
-    """Of an index that has several."""
 
     @property
     def versions(self) -> list[Version]:
@@ -62,19 +62,10 @@ class ProjectPages:
         found = {Version(file.version.public) for file in files if with_yanked or file.yanked is None}
         return sorted(found, reverse=True)
 
-    def newest(self, wanted: SpecifierSet) -> list[Version]:
-        """Return the newest that fits, and the newest for each other Python; of none that is good, another."""
-        found = [*wanted.filter(self.good_versions)] or [*wanted.filter(self.versions, prereleases=True)][:1]
-        pythons: dict[Version, set[tuple[str, str]]] = {version: set() for version in found}
-        for name in self.rule.projects if len(found) > 1 else ():
-            for file in self.files[name]:
-                pythons.get(Version(file.version.public), set()).add(
-                    (file.requires_python, file.tags.partition("-")[0])
-                )
-        newest: dict[frozenset[tuple[str, str]], Version] = {}
-        for version in found:
-            newest.setdefault(frozenset(pythons[version]), version)
-        return [*newest.values()][:_MOST_PYTHONS]
+    def newest(self, wanted: SpecifierSet) -> Version | None:
+        """Return the newest version that fits: a good one, where there is one."""
+        good = wanted.filter(self.good_versions)
+        return next(good, None) or next(wanted.filter(self.versions, prereleases=True), None)
 
 
 def read_pages(rule: Unlisted, index: str, web: Web) -> ProjectPages:
@@ -83,32 +74,19 @@ def read_pages(rule: Unlisted, index: str, web: Web) -> ProjectPages:
     return ProjectPages(rule, {name: project_page(index, name, web) for name in names})
 
 
-def read_elsewhere(
-    layer: Layer, version: Version, rule: Unlisted, index: str, web: Web, today: dt.date
-) -> tuple[Release, ...]:
-    """Return the rows that another place has of a version; none where it has none. Raises as `read_releases`."""
-    folders = folders_in(index, web) if rule.folders else ("",)
-    wanted = [name for name in folders if not rule.folders or rule.folders.fullmatch(name)]
-    found: list[Release] = []
-    for folder in wanted[:_MOST_FOLDERS]:
-        at = f"{index.rstrip('/')}/{folder}" if folder else index
-        files = {name: project_page(at, name, web) for name in rule.projects}
-        if any(_is_build_of(file, version, rule) for page in files.values() for file in page):
-            files |= {name: project_page(at, name, web) for name in rule.companions}
-            found += read_releases(layer, version, ProjectPages(rule, files, folder), web, today)
-    return tuple(found)
-
-
-def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Web, today: dt.date) -> tuple[Release, ...]:
-    """Return the rows of a version: of each project that has it one, of local versions each.
+def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Web) -> tuple[Release, ...]:
+    """Return the rows of a version: of each project that has it one, of wheels for ROCm one for each ROCm.
 
     Raises FailedError, MissingHereError where what a file says of it cannot be had.
     """
-    return tuple(
-        _as_alike(_release(version, project, files, pages, web, today), layer, pages.rule)
-        for project in pages.rule.projects
-        for files in _builds(pages.files[project], version, pages.rule)
-    )
+    rule = pages.rule
+    if not rule.range.contains(version, prereleases=True):
+        raise FailedError(f"how {version} is read is not known (only {rule.range})")
+    builds = [(project, files) for project in rule.projects for files in _builds(pages.files[project], version, rule)]
+    if not builds:
+        kind = "source archive" if rule.read == "sdist" else "wheel for Linux"
+        raise FailedError(f"the index has {version}, and no {kind} of it")
+    return tuple(_release(layer, version, project, files, pages, web) for project, files in builds)
 
 
 def _builds(files: Sequence[IndexFile], wanted: Version, rule: Unlisted) -> Iterator[tuple[IndexFile, ...]]:
@@ -133,38 +111,68 @@ def _is_build_of(file: IndexFile, wanted: Version, rule: Unlisted) -> bool:
 
 
 def _release(
-    version: Version, project: str, files: Sequence[IndexFile], pages: ProjectPages, web: Web, today: dt.date
+    layer: Layer, version: Version, project: str, files: Sequence[IndexFile], pages: ProjectPages, web: Web
 ) -> Release:
     rule = pages.rule
     chosen = next((file for file in files if file.yanked is None), files[0])
     texts = _texts(chosen, project, rule, web)
     facts = {fact.name: value for fact in rule.facts if (value := value_of(fact, texts)) is not None}
     companions, doubts = _companions(chosen, project, pages, web)
-    facts |= {"VERSION": str(version), "FOUND": str(chosen.version), FOLDER: pages.folder} | companions
+    facts |= {"VERSION": str(version), "FOUND": str(chosen.version)} | companions
+    has, arguments = filled(rule.has, facts), filled(rule.arguments, facts)
     uploaded = max((file.uploaded for file in files if file.uploaded), default=None)
+    if texts.get(METADATA) == "":
+        doubts.append("its index has no METADATA beside its wheel")
     doubts += [f"it does not say which {_component(text)} it is made for" for text in _unsaid(rule.expects, facts)]
+    for name in rule.arguments.keys() - arguments.keys():
+        doubts.append(f"it does not say which {name} it takes: that of the layer is {layer.arguments[name].default}")
     if chosen.yanked is not None:
-        doubts.insert(0, f"its project has withdrawn it (yanked){_reason(chosen.yanked)}")
+        reason = f": {chosen.yanked[:200]}" if chosen.yanked else ""
+        doubts.insert(0, f"its project has withdrawn it (yanked){reason}")
     said = [name for name in texts if name not in {METADATA, PROJECT, FILE}]
     where = f" ({', '.join(said)})" if said else " (METADATA)" if METADATA in texts else ""
-    return Release(
+    host = urlsplit(rule.index).hostname or rule.index if rule.index else "the package index"
+    gpus = next(expanded([rule.gpus], facts), "") if rule.gpus else ""
+    release = Release(
         version=str(version),
         requires=(*needs_of(rule.requires, facts), *_of_tags(files)),
         expects=tuple(needs_of(rule.expects, facts)),
-        has=filled(rule.has, facts),
-        arguments=filled(rule.arguments, facts),
+        has=has,
+        arguments=arguments,
         wheels=tuple(pin for pin in expanded(rule.wheels, facts) if PIN.fullmatch(pin)),
         indexes=tuple(expanded(rule.indexes, facts)),
-        source=f"{chosen.name}{where}, as {_named(rule)} has it",
+        source=f"{chosen.name}{where}, as {host} has it",
         date=uploaded,
         without=rule.without,
         unused=rule.unused,
-        gpus=_gpus(rule, facts),
+        gpus=tuple(gpu for gpu in gpus.split(";") if re.fullmatch(r"gfx[0-9a-z-]{2,20}", gpu)),
         # a clock that is behind would make it older than the file
-        read=max(filter(None, (today, uploaded))),
+        read=max(filter(None, (today(), uploaded))),
         doubts=tuple(doubts),
         status="read",
     )
+    return _like_rows(release, layer, rule)
+
+
+def _texts(file: IndexFile, project: str, rule: Unlisted, web: Web) -> dict[str, str]:
+    """Return the files that facts are read from, by name."""
+    names = {name for fact in rule.facts for name in fact.files} - {PROJECT, FILE}
+    texts = {PROJECT: project, FILE: file.name}
+    if rule.read == "sdist" and names:
+        refuse_unproved(file.url)
+        with web.open(file.url, Bounds(*_SDIST_BOUNDS), {}) as stream:
+            return texts | read_texts(ChunkReader(stream.chunks), names.__contains__, _UNPACKED_LIMIT_BYTES, file.name)
+    if METADATA in names:
+        texts[METADATA] = metadata_of(file, web).partition("\n\n")[0]
+    return texts
+
+
+def value_of(fact: ReadFact, texts: Mapping[str, str]) -> str | None:
+    """Return what the first of its files says; of several versions the oldest."""
+    for name in fact.files:
+        if found := [value for value in fact.pattern.findall(texts.get(name, "")) if _VALUE.fullmatch(value)]:
+            return str(min(found, key=lambda value: version_of(value) or NO_VERSION))
+    return None
 
 
 def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Web) -> tuple[dict[str, str], list[str]]:
@@ -191,67 +199,23 @@ def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Web) ->
 def _requires_exactly(metadata: str, project: str, version: Version) -> bool:
     for line in metadata.partition("\n\n")[0].splitlines():
         key, _, text = line.partition(": ")
-        try:
-            requirement = Requirement(text) if key == "Requires-Dist" else None
-        except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
-            continue
+        requirement = _requirement(text) if key == "Requires-Dist" else None
         if requirement and requirement.name == project and str(requirement.specifier).startswith("=="):
             return requirement.specifier.contains(version, prereleases=True)
     return False
 
 
-def _as_alike(release: Release, layer: Layer, rule: Unlisted) -> Release:
-    """Return a release with what a row has that is alike, where it does not say that itself."""
-    if rule.alike is None:
+def _like_rows(release: Release, layer: Layer, rule: Unlisted) -> Release:
+    """Return a release with what a row has beside that agrees in the facts that the rule reads (a torch's ROCm)."""
+    facts = {fact.name for fact in rule.facts}
+    read = [name for name, template in rule.has.items() if facts & {*placeholders(template)}]
+    if not read:
         return release
-    same = release.has.get(rule.alike)
-    row = next((row for row in layer.releases if row.has.get(rule.alike) == same), None)
-    if row is None:
-        doubt = f"what else its wheel brings is not known, as no row has {rule.alike} {same or '(not known)'}"
-        return replace(release, doubts=(*release.doubts, doubt))
-    return replace(release, has={**row.has, **release.has})
-
-
-def _texts(file: IndexFile, project: str, rule: Unlisted, web: Web) -> dict[str, str]:
-    """Return the files that facts are read from, by name."""
-    names = {name for fact in rule.facts for name in fact.files} - {PROJECT, FILE}
-    texts = {PROJECT: project, FILE: file.name}
-    if rule.read == "sdist":
-        return texts | (files_of(file, names, web) if names else {})
-    if names & {METADATA}:
-        texts[METADATA] = metadata_of(file, web).partition("\n\n")[0]
-    return texts
-
-
-def value_of(fact: ReadFact, texts: Mapping[str, str]) -> str | None:
-    """Return what the first of its files says; of several versions the oldest."""
-    for name in fact.files:
-        found = [value for value in fact.pattern.findall(texts.get(name, "")) if _VALUE.fullmatch(value)]
-        if fact.packed:
-            found = [rocm for value in found if (rocm := unpacked_rocm(value)) is not None]
-        if found:
-            return str(min(found, key=_order))
-    return None
-
-
-def _named(rule: Unlisted) -> str:
-    return urlsplit(rule.index).hostname or rule.index if rule.index else "the package index"
-
-
-def unpacked_rocm(digits: str) -> str | None:
-    """Return the release of ROCm that digits alone stand for: 721 is 7.2, 100 is 10.0.
-
-    None where it may be either of two: 714 is 7.14, which there is, or the fourth patch of 7.1.
-    """
-    if digits.startswith("1"):
-        return f"{digits[:2]}.{digits[2]}" if len(digits) in {3, 4} else None
-    if len(digits) not in {2, 3} or (digits[1] == "1" and digits[2:] > "1"):
-        return None
-    return f"{digits[0]}.{digits[1]}"
-
-
-def _order(value: str) -> Version:
-    return version_of(value) or Version("0")
+    same = (row for row in layer.releases if all(row.has.get(name) == release.has.get(name) for name in read))
+    if (row := next(same, None)) is not None:
+        return replace(release, has={**row.has, **release.has})
+    of = " and ".join(f"{name} {release.has.get(name, '(not known)')}" for name in read)
+    return replace(release, doubts=(*release.doubts, f"what else its wheel brings is not known, as no row has {of}"))
 
 
 def expanded(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[str]:
@@ -277,16 +241,16 @@ def filled(templates: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, 
 def needs_of(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[Need]:
     """Yield needs, with facts in their places; one whose fact is not known is left out."""
     for text in expanded(templates, facts):
-        try:
-            requirement = Requirement(text)
-        except (InvalidRequirement, RecursionError):
-            continue  # what a stranger's file says is not a version
-        yield Need(requirement.name, requirement.specifier)
+        if (requirement := _requirement(text)) is not None:
+            yield Need(requirement.name, requirement.specifier)
 
 
-def _gpus(rule: Unlisted, facts: Mapping[str, str]) -> tuple[str, ...]:
-    found = next(expanded([rule.gpus], facts), "") if rule.gpus else ""
-    return tuple(gpu for gpu in found.split(";") if re.fullmatch(r"gfx[0-9a-z-]{2,20}", gpu))
+def _requirement(text: str) -> Requirement | None:
+    """Return a requirement; None for what is not one, as a stranger's file may say anything."""
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+        return None
 
 
 def _of_tags(files: Sequence[IndexFile]) -> Iterator[Need]:
@@ -306,13 +270,3 @@ def _of_tags(files: Sequence[IndexFile]) -> Iterator[Need]:
     glibcs = [min(map(int, floors)) for tag in tags if (floors := _GLIBC.findall(tag))]
     if glibcs and len(glibcs) == len(tags):
         yield Need("glibc", SpecifierSet(f">=2.{max(glibcs)}"))
-
-
-def _reason(yanked: str) -> str:
-    return f": {yanked[:200]}" if yanked else ""
-
-
-def no_files(version: Version, rule: Unlisted) -> FailedError:
-    """Return why a version that the index has cannot be read."""
-    kind = "source archive" if rule.read == "sdist" else "wheel for Linux"
-    return FailedError(f"the index has {version}, and no {kind} of it")

@@ -1,0 +1,124 @@
+"""Releases that no row has: read in a package index, where one answers, else derived from the nearest row: a doubt."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumiimg.catalog.layers import PIN, Layer, Release
+from lumiimg.catalog.needs import NO_VERSION, exact_version, version_of
+from lumiimg.catalog.templates import placeholders
+from lumiimg.errors import FailedError, MissingHereError
+from lumiimg.resolve.context import FoundReleases
+from lumiimg.resolve.network.mirrors import general_index
+from lumiimg.resolve.release_reader import expanded, filled, needs_of, read_pages, read_releases
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    from lumiimg.catalog.unlisted import Unlisted
+    from lumiimg.resolve.context import PlanContext
+
+_NEAREST = 3
+
+
+def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
+    """Return what is known of the versions that are wanted of a layer, and that no row has; of a range the newest."""
+    rule, exact = layer.unlisted, exact_version(wanted)
+    why = "nothing is known of this release"
+    if rule is not None:
+        try:
+            return _read(layer, rule, wanted, context)
+        except (MissingHereError, FailedError) as error:
+            why = f"what it requires could not be read ({error})"
+    if exact is None or not (layer.releases if rule else _can_be_named(layer, exact)):
+        return FoundReleases()
+    return FoundReleases((derived(layer, exact, why),))
+
+
+def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
+    """Return what the index has of a version; of one that it does not have, the nearest that it has.
+
+    Raises FailedError, MissingHereError.
+    """
+    if context.web is None:
+        raise MissingHereError("there is no network")
+    if context.web.offline:
+        raise MissingHereError("--offline forbids a request to the package index")
+    index = context.mirrors.rewrite(rule.index) if rule.index else general_index(context.mirrors)
+    pages = read_pages(rule, index, context.web)
+    if not pages.versions:
+        raise FailedError(f"the package index has no {' or '.join(rule.projects)}")
+    if (version := pages.newest(wanted)) is not None:
+        context.on_line(f"reading {layer.name} {version} in the package index")
+        return FoundReleases(read_releases(layer, version, pages, context.web))
+    exact = exact_version(wanted)
+    near = sorted(pages.versions, key=lambda one: _distance(one, exact)) if exact else pages.versions
+    of_nearest: tuple[Release, ...] = ()
+    with suppress(FailedError, MissingHereError):
+        of_nearest = read_releases(layer, near[0], pages, context.web)
+    return FoundReleases(of_nearest, f"{layer.name} {', '.join(map(str, near[:_NEAREST]))}")
+
+
+def derived(layer: Layer, version: Version, why: str) -> Release:
+    """Return a release of which nothing could be read: as the nearest row is, and each need of that is a doubt."""
+    rule = layer.unlisted
+    release = Release(
+        version=f"{version}",
+        requires=(),
+        has={},
+        arguments={},
+        wheels=(),
+        indexes=rule.indexes if rule else (),
+        source=layer.source,
+        without=rule.without if rule else (),
+        unused=rule.unused if rule else (),
+        derived=layer.arguments["VERSION"].default,
+        doubts=(why,),
+        status="derived",
+    )
+    if not layer.releases:
+        return release
+    near = min(layer.releases, key=lambda row: _distance(version_of(row.version) or NO_VERSION, version))
+    # what is newer asks for no older Python or glibc; what is older may take one that the row does not
+    rising = {"python", "glibc"} if version > (version_of(near.version) or NO_VERSION) else set[str]()
+    hard = [need for need in near.requires if need.component in rising or not need.versions]
+    release = replace(
+        release,
+        requires=tuple(hard),
+        expects=(*(need for need in near.requires if need not in hard), *near.expects),
+        source=near.source,
+        date=near.date,
+        derived=near.version,
+        doubts=(f"{why}; it is planned like {near.version}",),
+    )
+    if rule is None:
+        return release
+    arguments = {name: near.arguments[name] for name in near.arguments if name in rule.arguments}
+    # what names a fact is known of no release but of that which says it
+    facts = {fact: value for name, value in arguments.items() for fact in placeholders(rule.arguments[name])[:1]}
+    values = facts | {"VERSION": f"{version}", "FOUND": f"{version}"}
+    return replace(
+        release,
+        requires=(*needs_of(rule.requires, values), *hard),
+        has=filled(rule.has, values),
+        arguments=arguments,
+        wheels=tuple(pin for pin in expanded(rule.wheels, values) if PIN.fullmatch(pin)),
+    )
+
+
+def _can_be_named(layer: Layer, version: Version) -> bool:
+    """Whether the sources of a layer can be had in any version that is named."""
+    argument = layer.arguments.get("VERSION")
+    if argument is None or any(release.wheels for release in layer.releases):
+        return False
+    return argument.pattern is None or argument.pattern.fullmatch(f"{version}") is not None
+
+
+def _distance(version: Version, wanted: Version) -> tuple[float, ...]:
+    """Return how far a version is from another: the first numbers count most, then that it is later, or like b1."""
+    ours, theirs = ((*one.release, 0, 0, 0, 0)[:4] for one in (version, wanted))
+    apart = (abs(mine - other) for mine, other in zip(ours, theirs, strict=True))
+    return (*apart, float(version > wanted), float(version.is_prerelease or version.is_postrelease))
