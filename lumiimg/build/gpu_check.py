@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumiimg.errors import FailedError
 from lumiimg.gpu.rule import GpuFit, node_gpu
 from lumiimg.gpu.source import GpuCodeError
 from lumiimg.image import open_image
-from lumiimg.inventory.gpu_code import GpuCode, read_gpu_code
+from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.gpu_fit import gpu_verdicts
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
 _SHOWN = 4
+_OF_COMPILERS = "PYTORCH_ROCM_ARCH, GPU_TARGETS"
 
 
 def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_wheels: str | None = None) -> str | None:
@@ -22,35 +26,25 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_whee
     `result`: what the layer put in. A layer without any GPU code is noted only: it may compile when it is called, as
     Triton does.
     """
-    if not gpus and of_wheels is None:
+    wanted = gpus or ([of_wheels] if of_wheels is not None else [])
+    if not wanted:
         return None
     with open_image(result) as image:
-        code = read_gpu_code(image.root)
+        code = Inventory(image).gpu_code
     if gpus and not code.files:
         return f"{layer} was compiled for {', '.join(gpus)}, and installed no GPU code that can be read"
-    for gpu in gpus:
+    for gpu in wanted:
         try:
             verdicts = gpu_verdicts(code, node_gpu(gpu))
         except GpuCodeError:
             continue  # a name that no compiler takes either
-        lacking = [one for one in verdicts if one.fit is GpuFit.NO]
-        if any(one.needed for one in lacking) or len(lacking) == len(verdicts):
+        lacking = [one for one in verdicts if one.fit is GpuFit.NO and (gpus or one.needed)]
+        if any(one.needed for one in lacking) or (gpus and len(lacking) == len(verdicts)):
             shown = ", ".join(f"{one.component} ({one.has})" for one in lacking[:_SHOWN])
-            raise FailedError(
-                f"layer {layer}: it was compiled for {gpu}, and has no code for it: {shown}",
-                hint="does its post.sh pass ARCH to the compiler (PYTORCH_ROCM_ARCH, GPU_TARGETS, …)? Its releases, "
-                f"and where their wheels come from: lumiimg show {layer}",
-            )
-    if not gpus and of_wheels is not None:
-        _require_in_wheels(layer, of_wheels, code)
+            what = f"its wheels have no code for {gpu}"
+            hint = f"its releases, and where their wheels come from: lumiimg show {layer}"
+            if gpus:
+                what = f"it was compiled for {gpu}, and has no code for it"
+                hint = f"see that its post.sh passes ARCH to the compiler ({_OF_COMPILERS}, …); {hint}"
+            raise FailedError(f"layer {layer}: {what}: {shown}", hint=hint)
     return None
-
-
-def _require_in_wheels(layer: str, gpu: str, code: GpuCode) -> None:
-    lacking = [one for one in gpu_verdicts(code, node_gpu(gpu)) if one.fit is GpuFit.NO and one.needed]
-    if lacking:
-        shown = ", ".join(f"{one.component} ({one.has})" for one in lacking[:_SHOWN])
-        raise FailedError(
-            f"layer {layer}: its wheels have no code for {gpu}: {shown}",
-            hint=f"the releases of this layer, and where their wheels come from: lumiimg show {layer}",
-        )

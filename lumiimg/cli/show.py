@@ -15,7 +15,8 @@ from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
 from lumiimg.gpu.rule import node_gpu
 from lumiimg.image import open_image
-from lumiimg.inventory.gpu_code import ImageGpuCode, read_gpu_code
+from lumiimg.inventory.components import Inventory
+from lumiimg.inventory.gpu_code import ImageGpuCode
 from lumiimg.report.views.catalogue import (
     layer_document,
     listing_document,
@@ -63,6 +64,6 @@ def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
     with open_image(Path(arguments.name), user_cache) as image:
-        code = read_gpu_code(image.root)
+        code = Inventory(image).gpu_code
     found = ImageGpuCode(arguments.name, gpu, code.judged(gpu) if gpu else code)
     return output.deliver(gpu_code_document(found), "show-gpu", found, found.exit_code)

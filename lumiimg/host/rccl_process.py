@@ -5,19 +5,19 @@ Without an RCCL that loads, it is a process that has nothing but the loader.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.loader import Process
 from lumiimg.elf.system import libc_kind, loader_of
-from lumiimg.fabric.names import LIBRCCL, RCCL_OR_PLUGIN, part_of
+from lumiimg.fabric.names import LIBRCCL, part_of
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE, read_rccl
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE
 from lumiimg.host.bind_trial import Demand
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.job_process import JobProcess, begin, jobs_of
 from lumiimg.host.rccl_variables import read_variables
+from lumiimg.inventory.components import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,16 +25,9 @@ if TYPE_CHECKING:
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.image import Image, RootFileSystem
 
-_FIND_LIMIT = 200
-
-
-def rccl_files(root: RootFileSystem) -> list[str]:
-    """Return the paths of the image's files that are called like an RCCL or a net plugin, sorted."""
-    return sorted(islice(root.find(RCCL_OR_PLUGIN), _FIND_LIMIT))
-
 
 def rccl_candidates(root: RootFileSystem, files: Sequence[str]) -> list[str]:
-    """Return those of `rccl_files` that are an RCCL."""
+    """Return those of an inventory's `rccl_files` that are an RCCL."""
     return [file for file in files if part_of(file) is Part.RCCL and root.is_file(file)]
 
 
@@ -67,11 +60,11 @@ def demands_of(image: Image, settings: LoaderSettings) -> Iterator[Demand]:
 
     Of several frameworks the one that counts is first. Raises BadInputError where the image cannot be read.
     """
-    root, variables = image.root, read_variables(image, {})
+    root, variables, contents = image.root, read_variables(image, {}), Inventory(image)
     found = False
-    for job in jobs_of(image, {}).processes or (job_of_library(root, settings, rccl_files(root)),):
+    for job in jobs_of(image, {}).processes or (job_of_library(root, settings, contents.rccl_files),):
         if (rccl := begin(root, settings, job).rccl) is not None:
-            library = read_rccl(root.open(rccl.path))
+            library = contents.rccl_at(rccl.path)
             found = True
             named = library.names(variables.get(PLUGIN_VARIABLE))
             yield Demand(job, named, library.accepts, variables.get(PROVIDER_PATH))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +25,7 @@ from lumiimg.fabric.names import (
 from lumiimg.fabric.path import Part
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image.tree import FileKind, ImageError
-from lumiimg.inventory.gpu_code import GpuCode, read_gpu_code
+from lumiimg.inventory.gpu_code import MOST_PATHS, GpuCode, may_have_code, read_gpu_code
 from lumiimg.inventory.python import MOST_DISTRIBUTIONS, Distribution, Python, distribution_of, python_of
 from lumiimg.inventory.rocm import LIBRARY, rocm_in_wheels, rocm_of
 from lumiimg.inventory.system import os_release
@@ -47,6 +47,7 @@ _WANTED = re.compile(
         )
     )
 )
+_MOST_RCCLS = 200
 _OF_KERNEL = ("/proc/", "/sys/")
 _SITE = re.compile(r"/.*/python3(?:\.\d{1,2})?/(?:site|dist)-packages")
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
@@ -62,9 +63,12 @@ class _Found(NamedTuple):
     distributions: tuple[Distribution, ...]
     """In any folder."""
     has_conda: bool
+    code: tuple[str, ...]
+    """Files that may have GPU code."""
+    links: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inventory:
     """The software of an image. Each part of it is read when it is first asked for, and once.
 
@@ -72,6 +76,7 @@ class Inventory:
     """
 
     image: Image
+    _rccls: dict[str, Rccl] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def has(self) -> Mapping[str, str]:
@@ -134,19 +139,33 @@ class Inventory:
         """The RCCL that counts: torch's own, else ROCm's, else any that says its version; empty without one."""
         files = [path for path in self._found.files if part_of(path) is Part.RCCL]
         for path in sorted(files, key=lambda path: ("/torch/lib/" not in path, "/opt/rocm" not in path, path)):
-            with contextlib.suppress(OSError, ImageError), contextlib.closing(self.image.root.open(path)) as file:
-                if (rccl := read_rccl(file)).version is not None:
+            with contextlib.suppress(OSError, ImageError):
+                if (rccl := self.rccl_at(path)).version is not None:
                     return rccl
         return Rccl()
+
+    def rccl_at(self, path: str) -> Rccl:
+        """Return what an RCCL of the image says of itself. Raises OSError, ImageError where it cannot be read."""
+        real = self.image.root.resolve(path)
+        if real not in self._rccls:
+            with contextlib.closing(self.image.root.open(real)) as file:
+                self._rccls[real] = read_rccl(file)
+        return self._rccls[real]
+
+    @property
+    def rccl_files(self) -> list[str]:
+        """Paths that are called like an RCCL or a net plugin, sorted; of very many, the first."""
+        found = (path for path in self._found.files if RCCL_OR_PLUGIN.fullmatch(path.rpartition("/")[2]))
+        return sorted(found)[:_MOST_RCCLS]
 
     @cached_property
     def gpu_code(self) -> GpuCode:
         """Its GPU code."""
-        return read_gpu_code(self.image.root)
+        return read_gpu_code(self.image.root, self._found.code, self._found.links)
 
     @cached_property
     def _found(self) -> _Found:
-        files: list[str] = []
+        files, code, links = list[str](), list[str](), list[str]()
         distributions: list[Distribution] = []
         has_conda = False
         for path, kind in self.image.root.walk():
@@ -158,7 +177,11 @@ class Inventory:
             elif name.endswith("-info") and len(distributions) < MOST_DISTRIBUTIONS:
                 distributions += filter(None, [distribution_of(path)])
             has_conda = has_conda or name == "conda-meta"
-        return _Found(tuple(files), tuple(distributions), has_conda)
+            if kind is FileKind.FILE and may_have_code(path) and len(code) < MOST_PATHS:
+                code.append(path)
+            elif kind is FileKind.SYMLINK and len(links) < MOST_PATHS:
+                links.append(path)
+        return _Found(tuple(files), tuple(distributions), has_conda, tuple(code), tuple(links))
 
     @cached_property
     def _components(self) -> dict[str, str | None]:
@@ -197,7 +220,7 @@ class Inventory:
     def _of_rocm(self) -> Iterator[tuple[str, str | None]]:
         root = self.image.root
         libraries = [path for path in self._found.files if LIBRARY.fullmatch(path.rpartition("/")[2])]
-        has_rocm, version = rocm_of(root, libraries)
+        has_rocm, version = rocm_of(root, libraries, self.rccl_at)
         if has_rocm:
             yield from (("rocm", version), ("hip", None))
         if any(path.endswith("/hipcc") for path in self._found.files):
@@ -206,7 +229,7 @@ class Inventory:
         if torch is not None and (local := _LOCAL_ROCM.search(torch.version)):
             yield "torch-rocm", local[1]
             return
-        is_in_wheels, version = rocm_in_wheels(root, libraries)
+        is_in_wheels, version = rocm_in_wheels(libraries, self.rccl_at)
         if is_in_wheels:
             yield "wheel-rocm", version
 

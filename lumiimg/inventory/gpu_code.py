@@ -13,11 +13,10 @@ from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
-from lumiimg.image.tree import FileKind
 from lumiimg.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lumiimg.gpu.target import GpuTarget
     from lumiimg.image import RootFileSystem
@@ -27,6 +26,8 @@ _SMALLEST_BYTES = 4096
 """Of a file with a bundle, which begins at a page."""
 _MAX_HEADS = 20_000
 """Of kernel files whose names say nothing."""
+MOST_PATHS = 1_000_000
+"""Files that may have code, and links, that are looked at; a large image has 50,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class _Reader:
     def read(self, path: str) -> None:
         if kernels := kernel_file(path):
             self._read_kernels(path, kernels)
-        elif _LIBRARY_OR_PROGRAM.fullmatch(path.rpartition("/")[2]):
+        else:
             with contextlib.closing(self.root.open(path)) as file:
                 found = read_file(file) if file.size >= _SMALLEST_BYTES else ()
             if found:
@@ -181,25 +182,27 @@ def _fit(file: CodeFile, gpu: GpuTarget) -> GpuFit:
     return fit_of_all(bundles, gpu) if file.form is CodeForm.BUNDLES else fit_of_any(chain.from_iterable(bundles), gpu)
 
 
-def read_gpu_code(root: RootFileSystem) -> GpuCode:
-    """Return the GPU code of an image. Raises ImageError where the image cannot be walked through.
+def may_have_code(path: str) -> bool:
+    """Return whether the file at a path is looked at: by its name a library, a program or a kernel file."""
+    return _LIBRARY_OR_PROGRAM.fullmatch(path.rpartition("/")[2]) is not None or kernel_file(path) is not None
 
-    Looked at are libraries, programs without an ending, kernel files, each once and not its
-    symlinks; files that may not be read are passed over, as the runtime would have to.
+
+def read_gpu_code(root: RootFileSystem, paths: Sequence[str], links: Sequence[str]) -> GpuCode:
+    """Return the GPU code of an image.
+
+    `paths`: its regular files that `may_have_code`; those that may not be read are passed over, as the runtime would
+    have to. `links`: its symlinks, by which a file of any name may be known.
     """
     reader = _Reader(root)
-    links: list[str] = []
-    for path, kind in root.walk():
-        if kind is FileKind.SYMLINK:
-            links.append(path)
-        if kind is not FileKind.FILE:
-            continue
+    for path in paths:
         try:
             reader.read(path)
         except OSError:
             continue
         except BadInputError as error:
             reader.unreadable.append(UnreadableCode(path, error.what))
+    if MOST_PATHS in (len(paths), len(links)):
+        reader.unreadable.append(UnreadableCode("/", f"not all looked at: more than {MOST_PATHS} files or links"))
     code = reader.result()
     return replace(code, files=tuple(_by_links(root, code.files, links)))
 

@@ -12,14 +12,14 @@ import re
 from typing import TYPE_CHECKING
 
 from lumiimg.elf.system import read_what_is_there
-from lumiimg.fabric.rccl import read_rccl
 from lumiimg.image.dpkg import installed
 from lumiimg.image.tree import ImageError
 from lumiimg.inventory.system import RPM_FOLDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from lumiimg.fabric.rccl import Rccl
     from lumiimg.image import RootFileSystem
 
 LIBRARY = re.compile(r"lib(?:rocm-core|amdhip64|hsa-runtime64|rccl)\.so(?:\.\d+)*")
@@ -39,29 +39,31 @@ _RPM_LIMIT_BYTES, _CHUNK_BYTES, _OVERLAP_BYTES = 256 << 20, 1 << 20, 256
 _NUMBERED = re.compile(r"lib(?:rocm-core|rccl|hsa-runtime64)\.so\.\d+\.\d+\.(\d{1,2})(\d\d)(\d\d)")
 _HIP = re.compile(r"libamdhip64\.so\.(\d{1,2}\.\d{1,2})\.\d+")
 _RCCL = re.compile(r".*/librccl\.so[.\d]*")
+_MOST_RCCLS = 4
 _OF_WHEELS = re.compile(r"/(?:site|dist)-packages/")
 _RUNS = re.compile(r"/lib(?:amdhip64|rccl)\.so[.\d]*$")
 
 
-def rocm_of(root: RootFileSystem, libraries: Sequence[str]) -> tuple[bool, str | None]:
+def rocm_of(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> tuple[bool, str | None]:
     """Return (whether an image has a ROCm of its own, its version where anything says it).
 
-    `libraries` are the paths in it that `LIBRARY` fits. A version of two parts is a release whose patches nobody names.
+    `libraries` are the paths in it that `LIBRARY` fits; `rccl_at` reads an RCCL. A version of two parts is a release
+    whose patches nobody names.
     """
     own = [path for path in libraries if _OF_WHEELS.search(path) is None]
-    version = next(_said(root, own), None)
+    version = next(_said(root, own, rccl_at), None)
     return bool(own) or version is not None, version
 
 
-def rocm_in_wheels(root: RootFileSystem, libraries: Sequence[str]) -> tuple[bool, str | None]:
+def rocm_in_wheels(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> tuple[bool, str | None]:
     """Return the same of the ROCm that Python wheels bring along, as AMD's `rocm-sdk-core` does."""
     theirs = [path for path in libraries if _OF_WHEELS.search(path) and _RUNS.search(path)]
     names = [path.rpartition("/")[2] for path in theirs]
-    said = (*_of_rccl(root, [path for path in theirs if _RCCL.fullmatch(path)]), *_of_names(_HIP, names))
+    said = (*_of_rccl(theirs, rccl_at), *_of_names(_HIP, names))
     return bool(theirs), next(iter(said), None)
 
 
-def _said(root: RootFileSystem, libraries: Sequence[str]) -> Iterator[str]:
+def _said(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
     """Yield what each kind of evidence says, the surest first; what nobody asks for is not read."""
     for folder in dict.fromkeys(("/opt/rocm", *(path.rsplit("/", 2)[0] for path in libraries))):
         for note in NOTES:
@@ -76,7 +78,7 @@ def _said(root: RootFileSystem, libraries: Sequence[str]) -> Iterator[str]:
     yield from _of_rpm(root)
     yield from (".".join(str(int(n)) for n in match.groups()) for match in map(_NUMBERED.fullmatch, names) if match)
     yield from _versions(*hip)
-    yield from _of_rccl(root, [path for path in libraries if _RCCL.fullmatch(path)])
+    yield from _of_rccl(libraries, rccl_at)
     yield from _of_names(_HIP, names)
 
 
@@ -99,10 +101,10 @@ def _of_rpm(root: RootFileSystem) -> Iterator[str]:
                 yield max(found, key=lambda version: tuple(map(int, version.split(b".")))).decode()
 
 
-def _of_rccl(root: RootFileSystem, paths: Sequence[str]) -> Iterator[str]:
+def _of_rccl(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
     """Yield the ROCm that RCCL says it was built with, or the one release that its version came with."""
-    for path in paths[:4]:
-        with contextlib.suppress(OSError, ImageError), contextlib.closing(root.open(path)) as file:
-            rccl = read_rccl(file)
+    for path in [path for path in libraries if _RCCL.fullmatch(path)][:_MOST_RCCLS]:
+        with contextlib.suppress(OSError, ImageError):
+            rccl = rccl_at(path)
             release = rccl.generation.rocm if rccl.generation else ""
             yield from _versions(rccl.rocm or (release if _VERSION.fullmatch(release) else ""))

@@ -37,7 +37,7 @@ from lumiimg.host.margins import (
     margins_of,
 )
 from lumiimg.host.processors import gpu_of_machine
-from lumiimg.host.rccl_process import job_of_library, rccl_files
+from lumiimg.host.rccl_process import job_of_library
 from lumiimg.inventory.gpu_fit import GpuAccount, account_of_gpu
 from lumiimg.inventory.python import distributions_in
 
@@ -232,7 +232,7 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
     if (musl := refusal(image.root)) is not None:
         found.add(Code.IMAGE_MUSL, Severity.UNKNOWN, musl)
         return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)
-    files, jobs, inside = rccl_files(image.root), context.jobs, context.inside
+    files, jobs, inside = context.contents.rccl_files, context.jobs, context.inside
     if jobs.hidden:
         _judge_hidden_program(image, jobs.hidden, found)
         return without_rccl(context, StaticResult(findings=tuple(found.found)), with_site=with_site)

@@ -25,7 +25,7 @@ from lumiimg.elf.objects import FoundBy  # noqa: TC001 - the codec reads the typ
 from lumiimg.fabric.names import LIBCXI, LIBFABRIC, PRIVATE, part_of
 from lumiimg.fabric.path import Fabric, FabricPath, Part
 from lumiimg.fabric.provider import PROVIDER_PATH
-from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_rccl
+from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.findings import Code, Finding, Level, Remedy, Severity
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import BindTrial, Demand
@@ -93,7 +93,8 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
         broken = job.program if not job.is_program and begun.failed and root.is_file(job.program) else None
         static = StaticResult(FabricPath(rccl=broken), findings=doubted(found.found, variables))
         return without_rccl(context, static, with_site=with_site)
-    path, library = _read_path(image, rccl, variables.get(PLUGIN_VARIABLE), found)
+    library = context.contents.rccl_at(rccl.path)
+    path = _read_path(rccl.path, library, variables.get(PLUGIN_VARIABLE), found)
     of_search = Findings(Level.STATIC)
     outcome = load_plugin(variables, process, rccl, files, path, library, of_search)
     own = replace(path, plugin=outcome.root.path if outcome and outcome.root else None)
@@ -189,26 +190,25 @@ def _of_cuda(root: RootFileSystem, job: JobProcess) -> str | None:
     return file if job.imports == "torch" and root.is_file(file) and not root.is_file(of_rocm) else None
 
 
-def _read_path(image: Image, rccl: LoadedObject, named: str | None, found: Findings) -> tuple[FabricPath, Rccl]:
-    """Return the path so far: what this RCCL looks for and takes, and what else its bytes say.
+def _read_path(path: str, library: Rccl, named: str | None, found: Findings) -> FabricPath:
+    """Return the path so far: what this RCCL looks for and takes.
 
     `named` is NCCL_NET_PLUGIN, if it is set.
     """
-    library = read_rccl(image.root.open(rccl.path))
     files, accepts = library.names(named), library.accepts
     source = library.generation.basis if library.generation else None
     names = {"version": library.version or "(version not found)", "names": " or ".join(files)}
     names |= {"apis": ", ".join(f"v{number}" for number in accepts), "variable": f"{PLUGIN_VARIABLE}={named}"}
     if library.opens_none(named):
-        found.add(Code.RCCL_FOUND, Severity.INFO, reason="none", names=names, where=rccl.path, source=source)
+        found.add(Code.RCCL_FOUND, Severity.INFO, reason="none", names=names, where=path, source=source)
     elif not files or not accepts:
         names["version"] = library.version or "not found in it"
-        found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, reason="files", names=names, where=rccl.path)
+        found.add(Code.RCCL_UNKNOWN, Severity.UNKNOWN, reason="files", names=names, where=path)
     else:
         reason = "named" if named else None
         source = "; ".join(filter(None, ("strings in the library", source)))
-        found.add(Code.RCCL_FOUND, Severity.INFO, reason=reason, names=names, where=rccl.path, source=source)
-    return FabricPath(rccl.path, library.version, files, named, accepts), library
+        found.add(Code.RCCL_FOUND, Severity.INFO, reason=reason, names=names, where=path, source=source)
+    return FabricPath(path, library.version, files, named, accepts)
 
 
 # -- all of it --

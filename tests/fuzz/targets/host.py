@@ -139,7 +139,7 @@ def _bill(data: bytes) -> None:
     root_of("dpkg", files)
     with open_image(scratch() / "dpkg") as image:
         bill(Inventory(image), (), "x")
-        rocm_of(image.root, ())
+        rocm_of(image.root, (), Inventory(image).rccl_at)
 
 
 @target(
