@@ -13,7 +13,7 @@ from lumiimg.catalog.settings import user_cache
 from lumiimg.host.container_view import ContainerView, LoaderMachine, read_on, see_inside, variable_of
 from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.job_process import JobProcesses, jobs_of
-from lumiimg.host.rccl_variables import Variables, read_variables
+from lumiimg.host.rccl_process import Variables, read_variables
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
 from lumiimg.inventory.components import Inventory
 from lumiimg.resolve.venv import Venv, with_venv

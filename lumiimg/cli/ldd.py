@@ -7,7 +7,7 @@ import os
 
 from lumiimg.cli.output import Output
 from lumiimg.errors import BadInputError
-from lumiimg.host.image_libraries import ContainerStart, libraries_of
+from lumiimg.host.ldd import ContainerStart, libraries_of
 from lumiimg.host.snapshot_file import read_snapshot
 from lumiimg.report.views.ldd import ldd_document
 

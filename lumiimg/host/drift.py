@@ -9,7 +9,6 @@ behind the name may be another file after every update.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ _HELPER_ROLE = "cxi-helper"
 _DIGITS = re.compile(r"[0-9]+")
 _NAMED = 4
 """Names of versions that one detail lists."""
-_SHOWN_DIGITS = 12
 
 
 class Subject(StrEnum):
@@ -270,14 +268,6 @@ def _demands(old: HostLibrary, new: HostLibrary) -> Iterator[str]:
         if only := sorted(set(names) - set(others)):
             rest = f" and {len(only) - _NAMED} more" if len(only) > _NAMED else ""
             yield f"{words}: {', '.join(only[:_NAMED])}{rest}"
-
-
-def fabric_fingerprint(snapshot: Snapshot) -> str | None:
-    """Return a short name for the fabric's files, the same on nodes with the same ones; None where there are none."""
-    named = (item for item in _libraries(snapshot).values() if item.subject is not Subject.OTHER)
-    lines = sorted(f"{item.library.sha256}  {item.path}\n" for item in named)
-    text = "".join(lines).encode("utf-8", "surrogateescape")
-    return hashlib.sha256(text).hexdigest()[:_SHOWN_DIGITS] if lines else None
 
 
 # -- what makes two scans differ --

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import PRIVATE
-from lumiimg.fabric.path import Fabric  # noqa: TC001 - the codec reads the types of the fields
+from lumiimg.fabric.path import Fabric, Side
 
 if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject
@@ -83,6 +83,16 @@ class Loaded:
     def path(self) -> str:
         """Where it is in the container."""
         return self.object.path
+
+    @property
+    def soname(self) -> str:
+        """The name by which others need it: its soname, else the one that it was asked for by."""
+        return self.object.facts.soname or self.object.name
+
+    @property
+    def side(self) -> Side:
+        """Whose file it is."""
+        return Side.HOST if self.host_path else Side.IMAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lumiimg.elf.versions import numbers_of
 from lumiimg.findings import Severity
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumiimg.elf.facts import ElfFacts
+    from lumiimg.fabric.path import Side
     from lumiimg.host.manifest import Loaded
 
 
@@ -22,28 +23,18 @@ class Margin:
 
     library: str
     """Name of the one that needs."""
-    of_host: bool
-    """Whether that is the host's; else it is the image's."""
+    library_of: Side
+    """Whose that is."""
     provider: str
     """Name of the one that it is needed of."""
-    provider_of_host: bool
-    """Whether that is the host's."""
+    provider_of: Side
+    """Whose that is."""
     family: str
     """`GLIBC`, `FABRIC`."""
     need: str
     """The newest version that is needed, without the family: `2.38`."""
     have: str
     """The newest one that is there; empty where that library was not seen."""
-
-    @property
-    def library_of(self) -> Literal["host", "image"]:
-        """Whose the one is that needs."""
-        return "host" if self.of_host else "image"
-
-    @property
-    def provider_of(self) -> Literal["host", "image"]:
-        """Whose the one is that it is needed of."""
-        return "host" if self.provider_of_host else "image"
 
     @property
     def needed(self) -> str:
@@ -68,7 +59,7 @@ class Margin:
     @property
     def crosses(self) -> bool:
         """Whether one side is the host's and the other the image's."""
-        return self.of_host != self.provider_of_host
+        return self.library_of is not self.provider_of
 
     @property
     def minors(self) -> tuple[int, int] | None:
@@ -113,10 +104,10 @@ def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
             newest = max((n for f, _, n in defined if f == family), key=numbers_of, default="")
             if newest:
                 yield Margin(
-                    library=item.object.facts.soname or item.object.name,
-                    of_host=item.host_path is not None,
+                    library=item.soname,
+                    library_of=item.side,
                     provider=file,
-                    provider_of_host=provider.host_path is not None,
+                    provider_of=provider.side,
                     family=family,
                     need=number,
                     have=newest,

@@ -37,8 +37,9 @@ def origins(
     for file in filter(None, (path.rccl, path.plugin, path.libfabric, path.libcxi)):
         item = modelled.get(file)
         if item is not None:
-            side = Side.HOST if item.host_path else Side.IMAGE
-            found[file] = Origin(side, item.host_path, newest_interface(file, item.object.facts.version_definitions))
+            found[file] = Origin(
+                item.side, item.host_path, newest_interface(file, item.object.facts.version_definitions)
+            )
         elif file.startswith(f"{PRIVATE}/") or any(f"{file}/".startswith(target) for target in targets):
             found[file] = Origin(Side.HOST)
         elif image is None:

@@ -12,9 +12,8 @@ import pytest
 
 from lumiimg.errors import BadInputError, MissingHereError
 from lumiimg.host.node_facts import container_engine
-from lumiimg.host.recorder import Recorder
 from lumiimg.host.root_queries import by_version
-from lumiimg.host.scan import scan_host
+from lumiimg.host.scan import Recorder, scan_host
 from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import to_text
 from lumiimg.image import RootFileSystem
@@ -208,7 +207,7 @@ def test_a_machine_without_glibc_cannot_be_scanned(tmp_path: Path) -> None:
 
 
 def test_a_library_that_is_too_large_is_a_gap(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumiimg.host.recorder.MAX_LIBRARY_BYTES", 100)
+    monkeypatch.setattr("lumiimg.host.scan.MAX_LIBRARY_BYTES", 100)
     recorder = Recorder(RootFileSystem(FolderTree(node)))
     assert not recorder.add(LIBFABRIC)
     assert not recorder.add(LIBFABRIC)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.loader import Process
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
-    from lumiimg.host.rccl_variables import Variables
+    from lumiimg.host.rccl_process import Variables
     from lumiimg.image import Image, RootFileSystem
 
 _LEFT_OUT = re.compile(r"[^ ]+: left out, beyond a plain export: (?:(?:then|else|do|export) )*[A-Za-z_]\w*=[^;&|]*")

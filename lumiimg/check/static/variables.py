@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf.loader import Process
     from lumiimg.fabric.path import FabricPath
-    from lumiimg.host.rccl_variables import Variables
+    from lumiimg.host.rccl_process import Variables
 
 _CONF_VARIABLE = "NCCL_CONF_FILE"
 _OF_THE_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD", PLUGIN_VARIABLE)

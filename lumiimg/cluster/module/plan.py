@@ -14,7 +14,6 @@ from lumiimg.check.static.files import check_libraries
 from lumiimg.cluster.binds import NOTHING_BOUND, UNSAFE, is_path, refuse_unsafe, variables_of_engine
 from lumiimg.errors import BadInputError, FailedError, one_line
 from lumiimg.fabric.names import PRIVATE
-from lumiimg.host.drift import fabric_fingerprint
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Bind, BindManifest, Variable
 from lumiimg.image import Image, refuse_not_runnable
@@ -206,7 +205,7 @@ def plan_module(
                 *([of_manifest] if of_manifest else []),
                 *_notes(image, boundary, carried, site),
             ),
-            taken=snapshot.taken[:10] if snapshot else None,
+            taken=f"{snapshot.day}" if snapshot else None,
         )
     refuse_unsafe(module.binds, module.container_variables, "module")
     return module
@@ -229,9 +228,7 @@ def _origin_of(image: str, snapshot: Snapshot | None, site: Site | None) -> tupl
     today = dt.datetime.now(dt.UTC).date()
     lines = [f"made by lumiimg {__version__} on {today} for {image}"]
     if snapshot is not None:
-        mark = fabric_fingerprint(snapshot)
-        files = f", fabric libraries {mark}" if mark else ""
-        lines.append(f"machine: {snapshot.host} as it was on {snapshot.taken[:10]}{files}")
+        lines.append(f"machine: {snapshot.host} as it was on {snapshot.day}")
     if site is not None:
         lines.append(f"site: {site.name}, {site.title} (facts of {site.date})")
     if snapshot is not None or site is not None:

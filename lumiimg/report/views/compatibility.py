@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.fabric.names import LIBFABRIC
+from lumiimg.fabric.path import Side
 from lumiimg.findings import Answer
 from lumiimg.report.document import Block, Document, Meter, Paragraph, Row, Section, Shown, Table, Tree, trees_of
 from lumiimg.report.views.binds import attempts
@@ -69,14 +70,17 @@ def _tree(fit: HostFit) -> tuple[Tree, ...]:
 
 def _branch(item: Loaded) -> Tree:
     side = "HOST " if item.host_path else "image"
-    return Tree(f"{side}  {item.object.facts.soname or item.object.name}", item.host_path or item.object.path)
+    return Tree(f"{side}  {item.soname}", item.host_path or item.object.path)
 
 
 def _margins(fit: HostFit) -> Iterator[Block]:
     """Yield the pairs of versions across the boundary, those with the least left first."""
     crossing = sorted((margin for margin in fit.margins if margin.crosses), key=lambda margin: margin.spare)
     yield from map(_meter, crossing)
-    gate = next((margin for margin in crossing if margin.provider.startswith("libc.so.") and margin.of_host), None)
+    gate = next(
+        (margin for margin in crossing if margin.provider.startswith("libc.so.") and margin.library_of is Side.HOST),
+        None,
+    )
     if gate is not None and fit.answer is not Answer.NO:
         limit = f"libraries that need more than {gate.offered}"
         yield Paragraph(f"After a system update to {limit}, this image cannot load them.")
@@ -96,11 +100,8 @@ def _meter(margin: Margin) -> Meter:
 
 
 def _files(fit: HostFit) -> Iterator[Block]:
-    rows = []
-    for item in fit.loaded:
-        name, side = item.object.facts.soname or item.object.name, "host" if item.host_path else "image"
-        rows.append(Row((name, side, item.host_path or item.object.path)))
+    rows = tuple(Row((item.soname, item.side, item.host_path or item.path)) for item in fit.loaded)
     caption = "The process of RCCL and its plugin, as the loader would fill it"
-    yield Table(("library", "of the", "file"), tuple(rows), caption)
+    yield Table(("library", "of the", "file"), rows, caption)
     if fit.missing:
         yield Paragraph(f"Not in the image: {', '.join(fit.missing)}")

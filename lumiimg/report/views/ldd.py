@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
-    from lumiimg.host.image_libraries import Libraries
+    from lumiimg.host.ldd import Libraries
 
 _TREES = 3
 """Files that have a tree each; of more only those that lack something are of interest."""

@@ -12,7 +12,7 @@ from lumiimg.elf.reader import BytesReader, ElfError
 from lumiimg.elf.rules import LoaderSettings
 from lumiimg.elf.segments import Segments
 from lumiimg.elf.system import glibc_version, libc_kind
-from lumiimg.host.image_libraries import Libraries
+from lumiimg.host.ldd import Libraries
 from lumiimg.report.text import show
 from lumiimg.report.views.ldd import ldd_document
 from tests.fuzz.target import target
