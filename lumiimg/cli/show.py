@@ -12,7 +12,7 @@ from lumiimg.catalog.settings import user_cache
 from lumiimg.catalog.shown import ShownRecipe, listing_of, shown_layer, shown_site
 from lumiimg.catalog.sites import find_site, site_names
 from lumiimg.cli.output import Output
-from lumiimg.errors import BadInputError
+from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.gpu.rule import node_gpu
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
@@ -64,6 +64,6 @@ def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
         raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
     with open_image(Path(arguments.name), user_cache) as image:
-        code = Inventory(image).gpu_code
-    found = ImageGpuCode(arguments.name, gpu, code.judged(gpu) if gpu else code)
-    return output.deliver(gpu_code_document(found), "show-gpu", found, found.exit_code)
+        found = ImageGpuCode(arguments.name, gpu, Inventory(image).gpu_code.judged(gpu))
+    code = ExitCode.UNDECIDED if found.code.unreadable else ExitCode.GOOD
+    return output.deliver(gpu_code_document(found), "show-gpu", found, code)

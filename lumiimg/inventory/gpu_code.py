@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lumiimg.errors import BadInputError, ExitCode
+from lumiimg.errors import BadInputError
 from lumiimg.gpu.components import KernelFile, component_of, is_library, kernel_file, read_kernel_file
 from lumiimg.gpu.fat_file import read_file
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_all, fit_of_any
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -60,16 +59,6 @@ class CodeFile:
         """All that it has code for."""
         return tuple(sorted({target for each in self.bundles for target in each.targets}, key=str))
 
-    def modes_for(self, processor: str) -> str:
-        """Return in which modes it has code for a processor, and in how many of its bundles where not in each."""
-        modes = [":".join(target.modes) or "any" for target in self.targets if target.processor == processor]
-        if not modes:
-            return ""
-        has = [each.count for each in self.bundles if any(target.processor == processor for target in each.targets)]
-        having, total = sum(has), sum(each.count for each in self.bundles)
-        amount = f"{having} of {total}" if self.form is CodeForm.BUNDLES and having < total else "✓"
-        return amount if modes == ["any"] else f"{amount} {', '.join(modes)}"
-
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCode:
@@ -90,9 +79,10 @@ class GpuCode:
     unreadable: tuple[UnreadableCode, ...]
     """Files whose GPU code cannot be read, by path."""
 
-    def judged(self, gpu: GpuTarget) -> GpuCode:
-        """Return the same, with whether a GPU takes each."""
-        return replace(self, files=tuple(replace(file, fit=_fit(file, gpu)) for file in self.files))
+    def judged(self, gpu: GpuTarget | None) -> GpuCode:
+        """Return the same, with whether a GPU takes each; without a GPU as it is."""
+        files = (replace(file, fit=_fit(file, gpu)) if gpu else file for file in self.files)
+        return replace(self, files=tuple(files))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +94,6 @@ class ImageGpuCode:
     gpu: GpuTarget | None
     """The GPU of --site, in the modes that a process finds that sets nothing; null without --site."""
     code: GpuCode
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """Good where all of it could be read."""
-        return ExitCode.UNDECIDED if self.code.unreadable else ExitCode.GOOD
-
-    @property
-    def sentence(self) -> str:
-        """How much there is, and how much of it runs."""
-        files = self.code.files
-        if not files:
-            return "no GPU code that can be read" if self.code.unreadable else "no GPU code of AMD's"
-        places = f"GPU code in {count(len(files), 'place')}"
-        fits = [file.fit for file in files]
-        found = ", ".join(f"{fit.in_words} {fits.count(fit)}" for fit in GpuFit if fit in fits)
-        return f"{places}; runs on {self.gpu.processor}: {found}" if self.gpu else places
 
 
 def processors_of(files: Iterable[CodeFile]) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.findings import Severity
 from lumiimg.gpu.components import component_of, kernel_file
 from lumiimg.gpu.roles import role_of
 from lumiimg.gpu.rule import CodeForm, GpuFit, fit_of_any, node_gpu
@@ -20,7 +19,6 @@ from lumiimg.gpu.source import GpuCodeError
 from lumiimg.gpu.target import GpuTarget, table
 from lumiimg.image.tree import ImageError
 from lumiimg.inventory.gpu_code import processors_of
-from lumiimg.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 XNACK = "HSA_XNACK"
 """The variable that has page faults retried: the GPU then takes other code."""
 _WORST_FIRST = (GpuFit.NO, GpuFit.UNKNOWN, GpuFit.XNACK, GpuFit.PART, GpuFit.RUNS)
-_SEVERITIES = {GpuFit.RUNS: Severity.OK, GpuFit.PART: Severity.OK, GpuFit.UNKNOWN: Severity.UNKNOWN}
-_MARKS = {GpuFit.RUNS: "✓", GpuFit.PART: "✓ in part", GpuFit.XNACK: "✗ without HSA_XNACK=1", GpuFit.UNKNOWN: "?"}
 _NO_CODE = "no GPU code was found in it"
 _ENOUGH = 0.5
 """Of the bundles of a component that each job calls: some of torch's and vLLM's are for newer GPUs by design."""
@@ -83,30 +79,6 @@ class GpuVerdict:
         """What it has code for, in words: `gfx942 only`, `gfx908 and gfx942 only`."""
         *others, last = self.processors or ("no GPU",)
         return f"{', '.join(others)} and {last} only" if others else f"{last} only"
-
-    @property
-    def severity(self) -> Severity:
-        """How it bears on jobs."""
-        if self.stands_against:
-            return Severity.PROBLEM
-        return _SEVERITIES.get(self.fit, Severity.INFO)
-
-    @property
-    def in_short(self) -> str:
-        """The answer as a mark, and what it has code for where that is not the GPU."""
-        return _MARKS.get(self.fit) or f"{self.has} ✗"
-
-    @property
-    def reason(self) -> str:
-        """Why it is not good; empty where it is, and each job calls it."""
-        why = "" if self.severity is Severity.OK else self.why or self.without
-        return "; ".join(filter(None, (why, "" if self.needed else "beside the path: not every job calls it")))
-
-    @property
-    def place(self) -> str:
-        """The first of its places, and how many more there are."""
-        more = f", and {count(len(self.paths) - 1, 'place')} more" if len(self.paths) > 1 else ""
-        return f"{self.paths[0]}{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumiimg.findings import Answer, Severity
+from lumiimg.gpu.rule import GpuFit
 from lumiimg.nccl.node_names import folded
 from lumiimg.report.document import Document, Item, Row, Section, Shown, Table
 from lumiimg.report.views.parts import PATH, bandwidth_section, finding_items, path_steps
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
     from lumiimg.check.pipeline import CheckReport, CheckResult
     from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
-    from lumiimg.inventory.gpu_fit import GpuAccount
+    from lumiimg.inventory.gpu_fit import GpuAccount, GpuVerdict
 
 FOUND = "What was found"
 _LONG_NAMES = 60
 """Characters of names of nodes that have a line of their own."""
+_SEVERITIES = {GpuFit.RUNS: Severity.OK, GpuFit.PART: Severity.OK, GpuFit.UNKNOWN: Severity.UNKNOWN}
+_MARKS = {GpuFit.RUNS: "✓", GpuFit.PART: "✓ in part", GpuFit.XNACK: "✗ without HSA_XNACK=1", GpuFit.UNKNOWN: "?"}
 
 
 def check_document(report: CheckReport, site: Site | None = None) -> Document:
@@ -133,7 +136,7 @@ def _findings(report: NodesReport) -> Iterator[Section]:
 
 def account_summary(account: GpuAccount) -> str:
     """Return a line: each component with its mark."""
-    parts = ", ".join(f"{part.component} {part.in_short}" for part in account.parts)
+    parts = ", ".join(f"{part.component} {_in_short(part)}" for part in account.parts)
     return f"GPU code for {account.processor}: {parts or 'none was found'}"
 
 
@@ -141,7 +144,21 @@ def account_section(account: GpuAccount | None) -> Section:
     """Return the components with what the GPU takes of each; empty where there is no account."""
     if account is None:
         return Section("GPU code", ())
-    rows = (Row((part.component, part.in_short, part.reason, part.place), part.severity) for part in account.parts)
+    rows = map(_row, account.parts)
     caption = f"Whether {account.gpu}, the GPU of {account.machine}, takes the code of each component"
     table = Table(("component", account.processor, "why", "where"), tuple(rows), caption)
     return Section("GPU code", (table,), Shown.PAGE)
+
+
+def _in_short(part: GpuVerdict) -> str:
+    """Return the answer as a mark, and what it has code for where that is not the GPU."""
+    return _MARKS.get(part.fit) or f"{part.has} ✗"
+
+
+def _row(part: GpuVerdict) -> Row:
+    """Return a component with its answer, why it is not good, and the first of its places."""
+    severity = Severity.PROBLEM if part.stands_against else _SEVERITIES.get(part.fit, Severity.INFO)
+    why = "" if severity is Severity.OK else part.why or part.without
+    reason = "; ".join(filter(None, (why, "" if part.needed else "beside the path: not every job calls it")))
+    more = f", and {count(len(part.paths) - 1, 'place')} more" if len(part.paths) > 1 else ""
+    return Row((part.component, _in_short(part), reason, f"{part.paths[0]}{more}"), severity)

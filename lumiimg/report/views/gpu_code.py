@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.errors import printable
 from lumiimg.findings import Severity
+from lumiimg.gpu.rule import CodeForm, GpuFit
 from lumiimg.inventory.gpu_code import processors_of
 from lumiimg.report.document import Document, Item, Lines, Section
 from lumiimg.wording import count
@@ -14,7 +15,7 @@ from lumiimg.wording import count
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumiimg.inventory.gpu_code import ImageGpuCode
+    from lumiimg.inventory.gpu_code import CodeFile, ImageGpuCode
 
 
 def gpu_code_document(found: ImageGpuCode) -> Document:
@@ -24,12 +25,23 @@ def gpu_code_document(found: ImageGpuCode) -> Document:
     return Document(
         "show",
         found.image,
-        found.sentence,
+        _sentence(found),
         Severity.UNKNOWN if found.code.unreadable else Severity.INFO,
         sections=(Section("GPU code", (table,)), Section("Not read", lost)),
         is_named=True,
         is_list=True,
     )
+
+
+def _sentence(found: ImageGpuCode) -> str:
+    """Return how much there is, and how much of it runs."""
+    files = found.code.files
+    if not files:
+        return "no GPU code that can be read" if found.code.unreadable else "no GPU code of AMD's"
+    places = f"GPU code in {count(len(files), 'place')}"
+    fits = [file.fit for file in files]
+    fitting = ", ".join(f"{fit.in_words} {fits.count(fit)}" for fit in GpuFit if fit in fits)
+    return f"{places}; runs on {found.gpu.processor}: {fitting}" if found.gpu else places
 
 
 def _table(found: ImageGpuCode) -> Iterator[str]:
@@ -39,7 +51,7 @@ def _table(found: ImageGpuCode) -> Iterator[str]:
     alike: dict[tuple[str, ...], list[str]] = {}
     for file in found.code.files:
         fit = [file.fit.in_words] if file.fit else []
-        alike.setdefault((file.component, *fit, *map(file.modes_for, processors)), []).append(file.path)
+        alike.setdefault((file.component, *fit, *(_modes_of(file, each) for each in processors)), []).append(file.path)
     rows += [[*key, _where(paths)] for key, paths in alike.items()]
     cells = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -47,6 +59,17 @@ def _table(found: ImageGpuCode) -> Iterator[str]:
         f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in cells
     )
     yield from (head, f"|{'|'.join('-' * (width + 2) for width in widths)}|", *others)
+
+
+def _modes_of(file: CodeFile, processor: str) -> str:
+    """Return in which modes a file has code for a processor, and in how many of its bundles where not in each."""
+    modes = [":".join(target.modes) or "any" for target in file.targets if target.processor == processor]
+    if not modes:
+        return ""
+    has = [each.count for each in file.bundles if any(target.processor == processor for target in each.targets)]
+    having, total = sum(has), sum(each.count for each in file.bundles)
+    amount = f"{having} of {total}" if file.form is CodeForm.BUNDLES and having < total else "✓"
+    return amount if modes == ["any"] else f"{amount} {', '.join(modes)}"
 
 
 def _where(paths: Sequence[str]) -> str:
