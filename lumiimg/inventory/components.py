@@ -111,6 +111,16 @@ class Inventory:
                 sites.setdefault(site, {}).setdefault(distribution.name, distribution)
         return sites
 
+    def versions_in(self, site: str) -> dict[str, str]:
+        """Return the versions of the distributions in one folder, by name."""
+        found = self.distributions.get(self.image.root.resolve_where_possible(site), {})
+        return {name: distribution.version for name, distribution in found.items()}
+
+    def libraries_in(self, folder: str) -> Iterator[str]:
+        """Yield the files below a folder that end in `.so`, without links on their way."""
+        inside = f"{self.image.root.resolve_where_possible(folder)}/"
+        yield from (path for path in self._found.code if path.startswith(inside) and path.endswith(".so"))
+
     @property
     def has_all_distributions(self) -> bool:
         """Whether there are not more than are looked at."""

@@ -10,16 +10,20 @@ import random
 import site
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from lumiimg.build.sbom import bill
-from lumiimg.image import ImageError, open_image
+from lumiimg.cli.main import main
+from lumiimg.fabric.rccl import read_rccl
+from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.inventory.components import Inventory
 from lumiimg.inventory.python import distributions_in, is_as_recorded, recorded_files
 from lumiimg.inventory.system import os_release
+from tests.shared import fabric_builder, python_image
 
 HERE = [folder for folder in (*site.getsitepackages(), "/usr/lib/python3/dist-packages") if Path(folder).is_dir()]
 SITE = "opt/venv/lib/python3.12/site-packages"
@@ -114,6 +118,22 @@ def test_more_distributions_than_any_image_has_are_left_out_and_said(
         contents = Inventory(image)
         assert len(contents.distributions[f"/{SITE}"]) == 2
         assert b"too many Python distributions" in bill(contents, (), "x")
+
+
+def test_a_check_walks_through_an_image_once_and_reads_each_rccl_once(tmp_path: Path) -> None:
+    root = fabric_builder.bundled(tmp_path / "image")
+    python_image.python(root, "usr")
+    python_image.torch(root, "usr")
+    (root / "usr" / python_image.SITE / "torch-2.7.1.dist-info").mkdir()
+    with (
+        mock.patch.object(RootFileSystem, "_walk", autospec=True, side_effect=RootFileSystem._walk) as walk,
+        mock.patch("lumiimg.inventory.components.read_rccl", side_effect=read_rccl) as read,
+    ):
+        main(["check", str(root), "--level", "static", "--site", "lumi", "--json"])
+    walked = [call.args[1] for call in walk.call_args_list]
+    assert [path for path in walked if path == "/" or path.startswith("/usr")] == ["/"]
+    sizes = [call.args[0].size for call in read.call_args_list]
+    assert len(sizes) == len({*sizes}) == 2, "torch's, and the one that says which ROCm there is"
 
 
 def test_what_a_system_says_of_itself_is_what_a_shell_reads(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from lumiimg.host.processors import wrong_processors
 from lumiimg.host.root_queries import read_text, scripts_in
 from lumiimg.image.programs import search_path
 from lumiimg.inventory.components import Inventory
-from lumiimg.inventory.python import distributions_in
 from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of
@@ -153,7 +152,7 @@ def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding,
     if job is not None and job.package is not None:  # else there is no folder of packages that counts
         packages = job.package.rpartition("/")[0]
         _judge_mpi(image.root, context.inside.settings, job, packages, found)
-        _judge_python(image.root, packages, tuple(facts["c10"]["prefixes"]), found)
+        _judge_python(context.contents, packages, tuple(facts["c10"]["prefixes"]), found)
     return tuple(found.found)
 
 
@@ -218,10 +217,9 @@ def _judge_mpi(root: RootFileSystem, settings: LoaderSettings, job: JobProcess, 
         found.add(Code.IMAGE_TWO_MPI, Severity.INFO, reason=reason, names=names, where=clash.module, evidence=lines)
 
 
-def _judge_python(root: RootFileSystem, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
+def _judge_python(contents: Inventory, packages: str, of_c10: tuple[str, ...], found: Findings) -> None:
     """Judge the distributions beside the framework of a job, and their modules."""
-    versions = {name: each.version for name, each in distributions_in(root, [packages]).items()}
-    modules = modules_in(root, packages)
+    root, versions, modules = contents.image.root, contents.versions_in(packages), modules_in(contents, packages)
     wrong = tuple(sorted(f"{name} {of}" for name, of in versions.items() if is_in_the_way(name, of)))
     if wrong:
         names = {"packages": ", ".join(wrong[:3])}

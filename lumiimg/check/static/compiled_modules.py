@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.job_process import JobProcess
     from lumiimg.image import RootFileSystem
+    from lumiimg.inventory.components import Inventory
 
 _MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
 _OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
@@ -26,10 +27,11 @@ _LARGEST_MODULE_BYTES = 4 << 20
 _MOST_READ_BYTES = 64 << 20
 
 
-def modules_in(root: RootFileSystem, folder: str) -> list[str]:
-    """Return the compiled modules beside torch and NumPy; of very many, the first."""
-    own = (f"{folder}/torch/", f"{folder}/numpy/", f"{folder}/numpy.libs/")
-    found = (path for path, _ in root.walk(folder) if path.endswith(".so") and not path.startswith(own))
+def modules_in(contents: Inventory, folder: str) -> list[str]:
+    """Return the compiled modules of a folder, beside torch and NumPy; of very many, the first."""
+    own = ("torch/", "numpy/", "numpy.libs/")
+    at = len(contents.image.root.resolve_where_possible(folder)) + 1
+    found = (path for path in contents.libraries_in(folder) if not path.startswith(own, at))
     return list(islice(found, _MOST_MODULES))
 
 

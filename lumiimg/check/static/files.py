@@ -39,7 +39,6 @@ from lumiimg.host.margins import (
 from lumiimg.host.processors import gpu_of_machine
 from lumiimg.host.rccl_process import job_of_library
 from lumiimg.inventory.gpu_fit import GpuAccount, account_of_gpu
-from lumiimg.inventory.python import distributions_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -214,7 +213,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
         static=replace(static, findings=tuple(found.found)),
         glibc=context.contents.glibc,
         host_glibc=snapshot.glibc if snapshot else None,
-        torch=_torch(image, static.job),
+        torch=_torch(context, static.job),
         manifest=manifest,
         loaded=loaded,
         missing=missing,
@@ -304,8 +303,7 @@ def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...],
     return tuple(Loaded(item, None) for item in trial.objects), tuple(dict.fromkeys(lacking))
 
 
-def _torch(image: Image, job: JobProcess | None) -> str | None:
+def _torch(context: ImageInContext, job: JobProcess | None) -> str | None:
     """Return the version of the torch whose process it is, from its metadata's name."""
     package = job.package if job else None
-    found = distributions_in(image.root, [package.rpartition("/")[0]]).get("torch") if package else None
-    return found.version if found else None
+    return context.contents.versions_in(package.rpartition("/")[0]).get("torch") if package else None
