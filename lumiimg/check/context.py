@@ -67,8 +67,7 @@ class ImageInContext:
     @cached_property
     def inside(self) -> ContainerView:
         """The image as a process in it has it."""
-        machine = LoaderMachine.of(self.snapshot) if self.snapshot else LoaderMachine()
-        return see_inside(self.image, self.read_by_engine, machine=machine)
+        return see_inside(self.image, self.read_by_engine, machine=LoaderMachine.of(self.snapshot))
 
     def variable(self, name: str) -> str | None:
         """Return a variable as it is in the container."""

@@ -22,8 +22,6 @@ from lumiimg.findings import Answer, Finding, Remedy, Severity
 from lumiimg.host.bind import try_saved
 from lumiimg.host.container_view import without_ours
 from lumiimg.host.image_manifest import differences
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
 from lumiimg.resolve.driver_rule import unknown_driver, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import stack_of
@@ -204,10 +202,9 @@ def follow(
 def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit) -> SavedBinds:
     if before.manifest is None or now.manifest is None or now.fabric is Fabric.NONE:
         return SavedBinds()
-    host = RootFileSystem(SnapshotTree(drift.now))
     bound = {bind.target for bind in before.manifest.binds}
     lacks = [b.target for b in now.manifest.binds if b.target not in bound and not b.target.startswith(f"{PRIVATE}/")]
-    gone, refusal = try_saved(before.manifest, context.image.root, context.inside.settings, host)
+    gone, refusal = try_saved(before.manifest, context.image.root, context.inside.settings, drift.now)
     return SavedBinds(gone, tuple(lacks), refusal)
 
 

@@ -26,7 +26,7 @@ from lumiimg.host.bind_trial import PROVIDER_NAME, BindPlan, BindTrial, Demand, 
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.host.manifest import Bind, Loaded, Refusal, SolvedManifest, Variable
 from lumiimg.host.refusals import BindRefusedError, name_of
-from lumiimg.host.snapshot_tree import host_native
+from lumiimg.host.snapshot_tree import HostFiles, host_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,23 +43,19 @@ _MAX_ROUNDS = 50
 _MAX_FABRICS = 20
 
 
-def solve(
-    root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot, host: RootFileSystem
-) -> SolvedManifest:
-    """Return the manifest for a root and the settings of its processes; `host` shows the files of the snapshot."""
-    return _Solver(root, settings, demand, snapshot, host).solve()
+def solve(root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot) -> SolvedManifest:
+    """Return the manifest for a root and the settings of its processes, on the node of a snapshot."""
+    return _Solver(root, settings, demand, snapshot).solve()
 
 
 class _Solver:
-    def __init__(
-        self, root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot, host: RootFileSystem
-    ) -> None:
+    def __init__(self, root: RootFileSystem, settings: LoaderSettings, demand: Demand, snapshot: Snapshot) -> None:
         self._root = root
         self._settings = settings
         self._demand = demand
         self._snapshot = snapshot
-        self._host = host
-        self._libraries = {library.path: library for library in snapshot.libraries}
+        self._files = HostFiles(snapshot)
+        self._host = self._files.root
         direct: list[Mapping[str, str | None]] = [{LIBCXI: e.path} for e in snapshot.entries if e.role == "libcxi"]
         self._offered = [*direct, *(entry.closure for entry in snapshot.entries)]
         self._alone = self._try(BindPlan("the image's own files"))
@@ -154,17 +150,14 @@ class _Solver:
         """Return (name, path, reason) of a net plugin of the host for an image that has none."""
         symbols = {net_symbol(version) for version in self._demand.accepts}
         for entry in self._snapshot.entries:
-            library = self._libraries.get(self._host.resolve(entry.path))
+            library = self._files.library(entry.path)
             if entry.role == "net-plugin" and library is not None and symbols & set(library.net_symbols):
                 return self._demand.names[0], entry.path, "the image has no net plugin; the host's fits its RCCL"
         return None
 
     def _may_be_bound(self, path: str) -> bool:
         """Whether a library of the host is recorded, and no part of the C library."""
-        try:
-            library = self._libraries.get(self._host.resolve(path))
-        except OSError:
-            return False
+        library = self._files.library(path)
         return library is not None and not of_c_library(library.facts)
 
     # -- how a plan becomes one that loads --
@@ -292,18 +285,18 @@ def _is_private(trial: BindTrial, version: MissingVersion) -> bool:
 
 
 def try_saved(
-    manifest: SolvedManifest, root: RootFileSystem, settings: LoaderSettings, host: RootFileSystem
+    manifest: SolvedManifest, root: RootFileSystem, settings: LoaderSettings, now: Snapshot
 ) -> tuple[tuple[str, ...], Refusal | None]:
-    """Return what a manifest for an earlier host comes to; `root` is the image's, `host` has today's files."""
+    """Return what a manifest for an earlier host comes to; `root` is the image's."""
     if manifest.fabric is not Fabric.HOST or manifest.trial is None:
         return (), None
-    libraries = [bind for bind in manifest.binds if bind.target.startswith(f"{PRIVATE}/")]
-    gone = tuple(bind.source for bind in libraries if not host.is_file(bind.source))
-    names = {bind.target.removeprefix(f"{PRIVATE}/"): bind for bind in libraries if bind.source not in gone}
-    plan = BindPlan("the binds made before", of_host=LIBFABRIC in names)
-    for name, bind in names.items():
-        plan.add(name, bind.source, bind.reason)
-    trial = attempt(root, settings, manifest.trial.demand, host, plan)
+    files, saved = HostFiles(now), manifest.libraries
+    gone = tuple(path for path in saved.values() if files.library(path) is None)
+    plan = BindPlan("the binds made before", of_host=saved.get(LIBFABRIC) not in {None, *gone})
+    for name, path in saved.items():
+        if path not in gone:
+            plan.add(name, path, "it was bound before")
+    trial = attempt(root, settings, manifest.trial.demand, files.root, plan)
     refusal = refusals.why_not(plan, trial)
     if refusal is not None and trial.outcome.missing:
         refusal = replace(refusal, have="neither the image nor the list has it")

@@ -41,9 +41,9 @@ class LoaderMachine:
     """As `uname -r`; empty for one that is newer than any file asks for."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Self:
-        """Return that of a node."""
-        return cls(snapshot.hwcaps, snapshot.intel, snapshot.kernel)
+    def of(cls, snapshot: Snapshot | None) -> Self:
+        """Return that of a node; one without special features where none is known."""
+        return cls(snapshot.hwcaps, snapshot.intel, snapshot.kernel) if snapshot else cls()
 
     @property
     def linux(self) -> tuple[int, int, int] | None:

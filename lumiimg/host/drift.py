@@ -20,8 +20,7 @@ from lumiimg.elf.versions import numbers_of
 from lumiimg.host.library_search import ASKED
 from lumiimg.host.margins import newest_needs
 from lumiimg.host.snapshot import fabric_entry
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.host.snapshot_tree import HostFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,12 +207,11 @@ class _Named:
 
 def _libraries(snapshot: Snapshot) -> dict[str, _Named]:
     """Return the libraries by name, without the C library; the first of a name counts, as for a bind."""
-    root = RootFileSystem(SnapshotTree(snapshot))
-    recorded = {library.path: library for library in snapshot.libraries}
+    files = HostFiles(snapshot)
     found: dict[str, _Named] = {}
 
     def add(subject: Subject, name: str, path: str | None, errors: tuple[str, ...] = ()) -> None:
-        library = recorded.get(root.resolve(path)) if path is not None and root.is_file(path) else None
+        library = files.library(path)
         if path is not None and library is not None and not of_c_library(library.facts):
             found.setdefault(name, _Named(subject, path, library, errors))
 
@@ -234,7 +232,7 @@ def _is_of_fabric(entry: FoundLibrary) -> bool:
 
 def _library_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
     old, new = _libraries(before), _libraries(now)
-    root = RootFileSystem(SnapshotTree(now))
+    files = HostFiles(now)
     for name, was in old.items():
         if name not in new:
             yield NodeChange(was.subject, name, was.path, None, may_break=was.subject is not Subject.OTHER)
@@ -247,7 +245,7 @@ def _library_changes(before: Snapshot, now: Snapshot) -> Iterator[NodeChange]:
         if found.errors and not was.errors:
             details += (f"the host itself cannot load it: {found.errors[0]}",)
         if details or was.path != found.path:
-            may_break = found.subject is not Subject.OTHER and bool(details or not root.is_file(was.path))
+            may_break = found.subject is not Subject.OTHER and bool(details or files.library(was.path) is None)
             yield NodeChange(found.subject, name, was.path, found.path, details, may_break=may_break)
 
 

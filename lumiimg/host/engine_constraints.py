@@ -32,7 +32,7 @@ def complete(manifest: SolvedManifest, snapshot: Snapshot, root: RootFileSystem,
     """
     if manifest.fabric is Fabric.NONE:
         return manifest
-    settings = (snapshot.engine.settings if snapshot.engine else None) or {}
+    settings = snapshot.engine_settings
     binds, notes = list(manifest.binds), list(manifest.notes)
     if settings.get("mount dev", "yes") != "yes":
         nics = [device for device in snapshot.devices if device.startswith("/dev/cxi")]

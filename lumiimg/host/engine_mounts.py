@@ -67,7 +67,7 @@ def hidden_files(image: Image, names: Collection[str] | re.Pattern[str]) -> Iter
 
 def covers_of(environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Iterator[Cover]:
     """Yield what an engine mounts over an image; without a snapshot, or settings in it, by the engine's defaults."""
-    settings = (snapshot.engine.settings if snapshot and snapshot.engine else None) or {}
+    settings = snapshot.engine_settings if snapshot else {}
     left_out = {word.strip() for name in _NO_MOUNT for word in environment.get(name, "").split(",")}
     for name, folders in _BY_SETTING.items():
         if settings.get(f"mount {name}", "yes") != "no" and name not in left_out:

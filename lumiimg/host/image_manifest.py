@@ -26,14 +26,13 @@ from lumiimg.host.engine_mounts import as_run
 from lumiimg.host.ldd import refusal
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.rccl_process import demands_of
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import Image, RootFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.snapshot import Snapshot
+    from lumiimg.image import Image, RootFileSystem
 
 MANIFEST = "bind-manifest.json"
 """Its name in `/.lumiimg` of an image, and of the JSON object of a SIF."""
@@ -68,7 +67,7 @@ def snapshot_key(snapshot: Snapshot | None) -> bytes:
 def _make(image: Image, snapshot: Snapshot | None) -> BindManifest:
     image = as_run(image, {}, snapshot)
     root = image.root
-    settings = see_inside(image, {}, machine=LoaderMachine.of(snapshot) if snapshot else LoaderMachine()).settings
+    settings = see_inside(image, {}, machine=LoaderMachine.of(snapshot)).settings
     if (no_model := refusal(root)) is not None:
         return BindManifest(Fabric.NONE, notes=(no_model,))
     trials = [_alone(root, settings, demand) for demand in demands_of(image, settings)]
@@ -77,8 +76,7 @@ def _make(image: Image, snapshot: Snapshot | None) -> BindManifest:
     trial = next((each for each in trials if _without_node(each).fabric is Fabric.HOST), trials[0])
     if snapshot is None:
         return _without_node(trial)
-    node = RootFileSystem(SnapshotTree(snapshot))
-    return solve(root, settings, trial.demand, snapshot, node).without_process()
+    return solve(root, settings, trial.demand, snapshot).without_process()
 
 
 def _alone(root: RootFileSystem, settings: LoaderSettings, demand: Demand) -> BindTrial:

@@ -22,7 +22,7 @@ from lumiimg.errors import BadInputError, ExitCode
 from lumiimg.host.container_view import ContainerView, LoaderMachine, see_inside, told_to_engine
 from lumiimg.host.engine_mounts import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
-from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import ImageError, RootFileSystem, open_image
 from lumiimg.image.permissions import barred, set_id
 from lumiimg.wording import count
@@ -136,7 +136,7 @@ def _open_inside(image: Path, start: ContainerStart, environment: Mapping[str, s
         variables[name] = value
     binds = tuple(bind for text in start.binds for bind in parse_binds(text))
     if start.snapshot is not None:
-        host, of_host = RootFileSystem(SnapshotTree(start.snapshot)), LoaderMachine.of(start.snapshot)
+        host, of_host = HostFiles(start.snapshot).root, LoaderMachine.of(start.snapshot)
     else:
         host = open_image(Path("/")).root
         _, intel, levels = cpu(host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -192,6 +193,11 @@ class Snapshot:
         return dt.date.fromisoformat(self.taken[:10])
 
     @property
+    def engine_settings(self) -> Mapping[str, str]:
+        """Settings of the engine's administrator, by their names; none where they are not known."""
+        return (self.engine and self.engine.settings) or {}
+
+    @property
     def gpu(self) -> str | None:
         """The processor of most of its GPUs; None where none was seen."""
         return max(sorted(set(self.gpus)), key=self.gpus.count, default=None)
@@ -201,10 +207,6 @@ class Snapshot:
         """The node with its system, for a person: `nid005001: SLES 15 SP6, glibc 2.38`."""
         system = ", ".join(filter(None, (self.os.name, self.glibc and f"glibc {self.glibc}")))
         return f"{self.host}: {system}" if system else self.host
-
-    def library(self, path: str) -> HostLibrary | None:
-        """Return the library at a real path."""
-        return next((library for library in self.libraries if library.path == path), None)
 
 
 def fabric_entry(snapshot: Snapshot) -> FoundLibrary | None:

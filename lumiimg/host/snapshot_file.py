@@ -17,8 +17,7 @@ from lumiimg.decode import DecodeError, decode, encode, parse_json, read_whole
 from lumiimg.errors import BadInputError, shortened
 from lumiimg.files import write_text
 from lumiimg.host.snapshot import Snapshot
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.host.snapshot_tree import HostFiles
 
 SCHEMA = 1
 MAX_FILE_BYTES = 16 << 20
@@ -103,9 +102,9 @@ def _faults_of_tree(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         while above := above.rpartition("/")[0]:
             if kinds.get(above, "directory") != "directory":
                 yield key, "lies below something that is not a directory"
-    root = RootFileSystem(SnapshotTree(snapshot))
+    files = HostFiles(snapshot)
     for index, entry in enumerate(snapshot.entries):
-        if not root.is_file(entry.path):
+        if files.library(entry.path) is None:
             yield f"entries[{index}].path", "leads to no recorded library"
 
 

@@ -1,6 +1,6 @@
 """A snapshot as a root file system: it can be mounted over an image in parts, `root.source("/opt/cray")`.
 
-`RootFileSystem(SnapshotTree(snapshot))` has the recorded libraries, the links to them and the directories above.
+It has the recorded libraries, the links to them and the directories above.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from lumiimg.elf.files import RecordedElf
 from lumiimg.elf.reader import Native
+from lumiimg.image import RootFileSystem
 from lumiimg.image.tree import DirectoryEntry, FileKind, FileStat, ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumiimg.host.snapshot import Snapshot
+    from lumiimg.host.snapshot import HostLibrary, Snapshot
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """e_machine to what `uname -m` says."""
@@ -83,6 +84,18 @@ class SnapshotTree:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class HostFiles:
+    """The recorded files of a node: as a root file system, and each library by any path that leads to it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.root = RootFileSystem(SnapshotTree(snapshot))
+        self._libraries = {library.path: library for library in snapshot.libraries}
+
+    def library(self, path: str | None) -> HostLibrary | None:
+        """Return the library at a path, perhaps of a link; None where none is recorded."""
+        return self._libraries.get(self.root.resolve(path)) if path and self.root.is_file(path) else None
 
 
 def host_native(snapshot: Snapshot) -> Native:

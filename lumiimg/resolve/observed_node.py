@@ -11,8 +11,7 @@ from lumiimg.errors import BadInputError
 from lumiimg.fabric.names import LIBCXI
 from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import read_snapshot
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.resolve.driver_rule import driver_of_node
 
 if TYPE_CHECKING:
@@ -67,16 +66,15 @@ def seen(site: Site, snapshot: Snapshot, where: str) -> Site:
 def _fabric_of(snapshot: Snapshot, where: str) -> tuple[HostLibrary, HostLibrary | None]:
     """Return the libfabric that the node uses with Slingshot, and its libcxi."""
     entry = fabric_entry(snapshot)
-    host = RootFileSystem(SnapshotTree(snapshot))
-    library = snapshot.library(host.resolve(entry.path)) if entry else None
+    files = HostFiles(snapshot)
+    library = files.library(entry.path) if entry else None
     if entry is None or library is None:
         raise BadInputError(
             "has no libfabric that loads with libcxi: no node of a Slingshot network, or its module was not loaded",
             where=where,
             hint="on a compute node, with the module of libfabric loaded: lumiimg host scan -o host.json",
         )
-    libcxi = entry.closure.get(LIBCXI)
-    return library, snapshot.library(host.resolve(libcxi)) if libcxi else None
+    return library, files.library(entry.closure.get(LIBCXI))
 
 
 def _glibc_of(libraries: Iterable[HostLibrary]) -> str:

@@ -16,6 +16,7 @@ from lumiimg.host.root_queries import by_version
 from lumiimg.host.scan import Recorder, scan_host
 from lumiimg.host.snapshot import fabric_entry
 from lumiimg.host.snapshot_file import to_text
+from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.report.text import show
@@ -75,7 +76,7 @@ def test_every_library_of_a_closure_is_recorded_once_with_its_links_and_digest(n
         "libfabric-provider": ["/opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so"],
         "cxi-helper": ["/usr/lib64/libcurl.so.4", "/usr/lib64/libjson-c.so.5"],
     }
-    plugin = snapshot.library("/opt/aws-ofi-rccl/lib/librccl-net.so")
+    plugin = HostFiles(snapshot).library("/opt/aws-ofi-rccl/lib/librccl-net.so")
     assert plugin is not None
     assert plugin.net_symbols == ("ncclNetPlugin_v8", "ncclNetPlugin_v9")
     needs("sha256sum")

@@ -13,7 +13,7 @@ from lumiimg.elf.objects import FoundBy
 from lumiimg.elf.reader import ElfError, Native
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot_file import read_snapshot, write_snapshot
-from lumiimg.host.snapshot_tree import SnapshotTree
+from lumiimg.host.snapshot_tree import HostFiles, SnapshotTree
 from lumiimg.image import RootFileSystem
 from lumiimg.image.folder import FolderTree
 from lumiimg.image.tree import FileKind, ImageError
@@ -79,13 +79,16 @@ def test_a_library_is_found_by_the_rule_that_found_it_on_the_host(snapshot: Snap
 
 
 def test_links_and_directories_are_as_on_the_host(snapshot: Snapshot) -> None:
-    root = RootFileSystem(SnapshotTree(snapshot))
+    host = HostFiles(snapshot)
+    root = host.root
     assert root.resolve(LIBFABRIC) == f"{LIBFABRIC}.27.0"
     assert root.readlink(LIBFABRIC) == "libfabric.so.1.27.0"
     assert [entry.name for entry in root.list_dir("/opt/cray/libfabric")] == ["1.15.2.0", "1.22.0"]
     assert root.stat("/opt/cray").kind is FileKind.DIRECTORY
-    fabric = snapshot.library(f"{LIBFABRIC}.27.0")
+    fabric = host.library(LIBFABRIC)
     assert fabric is not None
+    assert fabric.path == f"{LIBFABRIC}.27.0"
+    assert host.library("/opt/cray") is host.library(None) is None
     assert root.stat(LIBFABRIC).size_bytes == fabric.size_bytes
     files = {path for path, kind in root.walk() if kind is FileKind.FILE}
     assert files == {recorded.path for recorded in snapshot.libraries}

@@ -34,8 +34,6 @@ from lumiimg.host.engine_constraints import complete
 from lumiimg.host.engine_mounts import may_be_hidden
 from lumiimg.host.job_process import Begun, JobProcess, begin
 from lumiimg.host.rccl_process import demand_without_rccl, rccl_candidates
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
 from lumiimg.toml import own_table
 from lumiimg.wording import count
 
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from lumiimg.elf.objects import LoadedObject, LoadOutcome
     from lumiimg.elf.rules import LoaderSettings
     from lumiimg.host.manifest import Refusal, SolvedManifest
-    from lumiimg.image import Image
+    from lumiimg.image import Image, RootFileSystem
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)\b")
 _LIBRARY = re.compile(r"[^ /]+\.so(\.[0-9.]+)?")
@@ -247,7 +245,7 @@ def _binds(context: ImageInContext, demand: Demand | None, *, with_site: bool) -
     snapshot, root = context.snapshot, context.image.root
     if snapshot is None or demand is None:
         return None
-    manifest = solve(root, context.inside.settings, demand, snapshot, RootFileSystem(SnapshotTree(snapshot)))
+    manifest = solve(root, context.inside.settings, demand, snapshot)
     return complete(manifest, snapshot, root, context.site if with_site else None)
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.findings import Severity
 from lumiimg.host.snapshot import fabric_entry
-from lumiimg.host.snapshot_tree import SnapshotTree
-from lumiimg.image import RootFileSystem
+from lumiimg.host.snapshot_tree import HostFiles
 from lumiimg.report.document import Document, Item, Section, facts_section
 from lumiimg.wording import count, size
 
@@ -59,10 +58,9 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _entries(snapshot: Snapshot) -> Iterator[Item]:
-    root = RootFileSystem(SnapshotTree(snapshot))
+    files = HostFiles(snapshot)
     for entry in snapshot.entries:
-        real = root.resolve(entry.path)
-        library = snapshot.library(real)
+        library = files.library(entry.path)
         symbols = f": {' '.join(library.net_symbols)}" if library is not None and library.net_symbols else ""
         version = f" {entry.version}" if entry.version else ""
         loaded = f"{len(entry.closure)} more to load with it" if entry.closure else "needs no other"
@@ -70,7 +68,7 @@ def _entries(snapshot: Snapshot) -> Iterator[Item]:
         more = len(entry.errors) - _ERRORS_SHOWN
         yield Item(
             entry.severity,
-            f"{entry.role}{version} ({real.rpartition('/')[2]}){symbols}",
+            f"{entry.role}{version} ({files.root.resolve(entry.path).rpartition('/')[2]}){symbols}",
             evidence=entry.errors[:_ERRORS_SHOWN],
             notes=(
                 entry.path,
